@@ -1,0 +1,36 @@
+"""The commands, each with the line that the overview shows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["AIPERF_COMMANDS", "COMMANDS", "Command"]
+
+
+class Command(NamedTuple):
+    name: str
+    line: str
+
+
+COMMANDS = (
+    Command("profile", "benchmark a server"),
+    Command("mock", "serve a model whose timing is known exactly, to try clients on"),
+    Command("completion", "print a completion script for bash, zsh or fish"),
+    Command("version", "print the version"),
+)
+
+AIPERF_COMMANDS = (
+    "analyze",
+    "analyze-trace",
+    "chat",
+    "config",
+    "kube",
+    "plot",
+    "plugins",
+    "proxy",
+    "service",
+    "speed-bench-report",
+    "synthesize",
+    "validate",
+)
+"""Commands of AIPerf that this version knows by name only."""

@@ -1,0 +1,138 @@
+"""The progress line. It is drawn by the process that measures, so it must cost next to nothing and never wait: 20 µs every
+quarter of a second, and a terminal that does not take it right now misses one update."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Callable
+from time import monotonic_ns
+
+from penstock.drive.conductor import Progress
+from penstock.plan.phases import PhasePlan
+
+__all__ = ["Display", "step_progress"]
+
+_BAR_NS = 250_000_000
+_LINE_NS = 5_000_000_000
+_WIDTH = 24
+_CLEAR = "\r\x1b[K"
+
+
+class Display:
+    """Shows a run: a bar on a terminal, plain lines every few seconds elsewhere."""
+
+    def __init__(self, phases: tuple[PhasePlan, ...], expected: list[int | None]) -> None:
+        self._phases = phases
+        self._expected = expected
+        self._before = [0] * len(phases)
+        """How many had ended when a phase began: the counters go on."""
+        self._failed_before = 0
+        self._phase = -1
+        self._due = 0
+        self._said_stop = 0
+        self._tty = sys.stdout.isatty()
+        self._out = _writer(self._tty)
+        self._final = ""
+
+    def __call__(self, progress: Progress) -> None:
+        now = monotonic_ns()
+        if progress.phase != self._phase and progress.began:
+            self.finish()
+            self._phase = progress.phase
+            self._before[progress.phase] = progress.ended
+            self._due = now + (_BAR_NS if self._tty else _LINE_NS)
+        if progress.stopping > self._said_stop:
+            self._said_stop = progress.stopping
+            self._say_stop(progress)
+        if not progress.began:
+            return
+        line = self._line(progress, now)
+        self._final = line
+        if now >= self._due:
+            self._due = now + (_BAR_NS if self._tty else _LINE_NS)
+            self._out(_CLEAR + line if self._tty else line + "\n")
+
+    def _say_stop(self, progress: Progress) -> None:
+        text = (
+            f"Stopping: waiting for {progress.live} request(s) in flight; Ctrl-C again to stop at once."
+            if progress.stopping == 1
+            else "Stopping at once."
+        )
+        self._out((_CLEAR if self._tty else "") + text + "\n")
+
+    def _line(self, progress: Progress, now: int) -> str:
+        plan = self._phases[progress.phase]
+        ended = progress.ended - self._before[progress.phase]
+        seconds = max(0.0, (now - progress.began) / 1e9)
+        name = plan.name.capitalize()
+        expected = self._expected[progress.phase]
+        counts, share = f"{ended}", None
+        if expected is not None:
+            counts, share = f"{ended}/{expected}", ended / expected if expected else 1.0
+        if plan.duration_s:
+            by_time = min(1.0, seconds / plan.duration_s)
+            share = by_time if share is None else max(share, by_time)
+        failed = f", {progress.failed} failed" if progress.failed else ""
+        rate = f"{ended / seconds:.1f} requests/s" if seconds > 0.5 else "starting"
+        if share is None:
+            return f"{name}: {counts} [{_clock(seconds)}] {rate}{failed}"
+        filled = round(share * _WIDTH)
+        bar = "█" * filled + " " * (_WIDTH - filled)
+        left = seconds / share - seconds if share > 0 else 0.0
+        return f"{name}: {counts} |{bar}| {share:.0%} [{_clock(seconds)}<{_clock(left)}] {rate}{failed}"
+
+    def finish(self) -> None:
+        """Leaves the last state of the phase on the screen."""
+        if self._final:
+            self._out((_CLEAR if self._tty else "") + self._final + "\n", True)
+            self._final = ""
+
+
+def _clock(seconds: float) -> str:
+    whole = int(seconds + 0.5)
+    return f"{whole // 60:02d}:{whole % 60:02d}" if whole < 3600 else f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def _writer(tty: bool) -> Callable[..., None]:
+    fd = sys.stdout.fileno()
+    if tty:
+        try:  # a file description of our own: making it non-blocking does not touch the shell's
+            fd = os.open(os.ttyname(fd), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError:
+            fd = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+
+    def write(text: str, wait: bool = False) -> None:
+        if poll.poll(1000 if wait else 0):
+            try:
+                os.write(fd, text.encode())
+            except OSError:
+                pass
+
+    sys.stdout.flush()
+    return write
+
+
+def step_progress(what: str, quiet: bool) -> Callable[[int, int], None] | None:
+    """Progress of work before or after the load: a line that is rewritten on a terminal, nothing elsewhere."""
+    if quiet or not sys.stdout.isatty():
+        return None
+    began = time.monotonic()
+    shown = [0.0]
+
+    def show(done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - began < 0.5:
+            return
+        if done >= total:
+            sys.stdout.write(_CLEAR)
+        elif now - shown[0] >= 0.25:
+            shown[0] = now
+            sys.stdout.write(f"{_CLEAR}{what}: {done}/{total} {done / total:.0%}")
+        sys.stdout.flush()
+
+    return show

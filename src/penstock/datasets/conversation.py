@@ -1,0 +1,27 @@
+"""What to say, and nothing about when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+__all__ = ["Conversation", "Turn"]
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    texts: tuple[str, ...] = ()
+    role: str = "user"
+    output_tokens: int | None = None
+    """The reply length to ask for."""
+    extra: dict[str, Any] = {}
+    """Body fields of this turn alone; they win over the run's extra inputs."""
+    input_tokens: int | None = None
+    """How many tokens the texts, joined by a space, have, when the maker of the turn knows it."""
+    delay_ms: float = 0.0
+    timestamp_ms: float | None = None
+
+
+class Conversation(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    turns: tuple[Turn, ...]

@@ -1,0 +1,44 @@
+"""What is drawn at random about a dataset: lengths, and names for conversations that have none."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Iterator
+from random import Random
+
+__all__ = ["conversation_ids", "fresh_seed", "length", "stream"]
+
+
+def fresh_seed() -> int:
+    return int.from_bytes(os.urandom(8), "big")
+
+
+def stream(seed: int, purpose: str) -> Random:
+    """One sequence a purpose, so that drawing more of one thing does not change another."""
+    return Random(f"{seed}/{purpose}")
+
+
+def length(rng: Random, mean: float, stddev: float) -> int:
+    """A normal draw, rounded to the nearest and at least 1: rounding up would raise the mean by half a token."""
+    if stddev == 0:
+        return max(1, round(mean))
+    # Box and Muller's method, spelled out because Python promises the sequence of random() only.
+    radius = math.sqrt(-2.0 * math.log(1.0 - rng.random()))
+    return max(1, round(mean + stddev * radius * math.cos(2.0 * math.pi * rng.random())))
+
+
+def conversation_ids(seed: int | None, taken: Collection[object] = ()) -> Iterator[str]:
+    """Numbered under a seed, so that runs can be compared line by line; otherwise unlike those of any other run."""
+    number = 0
+    while True:
+        name = f"session_{number:06d}" if seed is not None else _uuid4()
+        number += 1
+        if name not in taken:
+            yield name
+
+
+def _uuid4() -> str:
+    # uuid.uuid4() takes three times as long, which a file of a million lines would feel.
+    text = os.urandom(16).hex()
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{'89ab'[int(text[16], 16) & 3]}{text[17:20]}-{text[20:]}"

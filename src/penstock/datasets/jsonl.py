@@ -1,0 +1,103 @@
+"""Files of one JSON object a line: reading them, and saying what is wrong with them, all at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from penstock.errors import UserError
+
+__all__ = ["Problems", "explain", "numbered_lines", "open_failure"]
+
+_SHOWN = 20
+_BOM = b"\xef\xbb\xbf"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+_EXPECTED = re.compile(
+    r"Expected `(?P<wanted>[^`]+)`(?P<limit> [<>]=? [-\d.]+)?(?:, got `(?P<got>[^`]+)`)?(?: - at `\$\.?(?P<where>.*)`)?"
+)
+_KINDS = {
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
+
+
+class Problems:
+    """Collects what is wrong with a file; keeps the first few and counts the rest."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.path.basename(path)
+        self._first: list[str] = []
+        self._count = 0
+
+    def add(self, line: int, reason: str) -> None:
+        self._count += 1
+        if self._count <= _SHOWN:
+            self._first.append(f"{self._file}:{line}: {reason}")
+
+    def raise_any(self) -> None:
+        if self._count == 1:
+            raise UserError(self._first[0])
+        if self._count:
+            more = [f"and {self._count - _SHOWN:,} more"] if self._count > _SHOWN else []
+            raise UserError("\n  ".join([f"{self._file} has {self._count:,} problems:", *self._first, *more]))
+
+
+def numbered_lines(path: str, problems: Problems) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not blank, with their numbers; a line that is not UTF-8 becomes a problem instead."""
+    try:
+        with open(path, "rb") as file:
+            for number, raw in enumerate(file, 1):
+                line = raw.removeprefix(_BOM) if number == 1 else raw
+                if not line.isascii():
+                    if number == 1 and line.startswith(_UTF16):
+                        problems.add(1, "the file is in UTF-16; save it as UTF-8")
+                        return
+                    try:
+                        line.decode()
+                    except UnicodeDecodeError as error:
+                        problems.add(number, f"not valid UTF-8 (byte {error.start + 1} of the line)")
+                        continue
+                if not line.isspace() and line:
+                    yield number, line
+    except OSError as error:
+        raise open_failure(path, error) from None
+
+
+def open_failure(path: str, error: OSError) -> UserError:
+    return UserError(f"The input file '{path}' cannot be read: {error.strerror}; check --input-file.")
+
+
+def explain(error: Exception, line: bytes) -> str:
+    """What a msgspec error means, in the words of someone who wrote the file by hand."""
+    if isinstance(error, msgspec.ValidationError):
+        return _mismatch(str(error))
+    # The standard library says more precisely where the JSON breaks, and takes some that the standard forbids.
+    try:
+        json.loads(line)
+    except json.JSONDecodeError as precise:
+        return f"not valid JSON ({precise.msg.lower()}, column {precise.colno})"
+    except (ValueError, RecursionError):
+        pass
+    if re.search(rb"\\u[dD][89a-fA-F]", line):
+        return "not valid JSON (half of a \\u surrogate pair without its other half)"
+    return f"not valid JSON ({error})"
+
+
+def _mismatch(message: str) -> str:
+    found = _EXPECTED.fullmatch(message)
+    if not found:
+        return message.replace("`", "'")
+    wanted = [kind for kind in found["wanted"].split(" | ") if kind != "null"]
+    what = f"'{found['where']}'" if found["where"] else "the line"
+    not_this = f", not {_KINDS.get(found['got'], found['got'])}" if found["got"] else ""
+    return f"{what} should be {' or '.join(_KINDS.get(kind, kind) for kind in wanted)}{found['limit'] or ''}{not_this}"

@@ -1,0 +1,81 @@
+"""The dataset formats by name: those that are read, and those that are only known, so that they can be named.
+
+A new format is a file that defines a FORMAT and a line in `FORMATS`; its entry in `PLANNED` goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.datasets import single_turn
+from penstock.datasets.format import Format
+from penstock.errors import UserError
+
+__all__ = ["FORMATS", "PLANNED", "lookup", "planned_name", "what_is_read"]
+
+FORMATS: tuple[Format, ...] = (single_turn.FORMAT,)
+
+
+def _has_list(field: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda first: isinstance(first.get(field), list)
+
+
+def _payload_sessions(first: dict[str, Any]) -> bool:
+    data = first.get("data")
+    return isinstance(data, list) and bool(data) and isinstance(data[0], dict) and "payloads" in data[0]
+
+
+def _branching_turns(first: dict[str, Any]) -> bool:
+    turns = first.get("turns")
+    marks = {"messages", "forks", "spawns"}
+    return isinstance(turns, list) and any(isinstance(turn, dict) and marks & turn.keys() for turn in turns)
+
+
+def _never(_: dict[str, Any]) -> bool:
+    return False
+
+
+PLANNED: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "inputs_json": _payload_sessions,
+    "dag_jsonl": _branching_turns,
+    "multi_turn": _has_list("turns"),
+    "raw_payload": lambda first: isinstance(first.get("messages"), list) and "timestamp" not in first,
+    "bailian_trace": lambda first: {"chat_id", "timestamp", "input_length", "output_length"} <= first.keys(),
+    "mooncake_trace": lambda first: bool({"input_length", "text_input", "messages", "payload"} & first.keys()),
+    "sagemaker_data_capture": lambda first: {"captureData", "eventMetadata"} <= first.keys(),
+    "random_pool": _never,
+    "burst_gpt_trace": _never,
+    "baseten_trace": _never,
+    "tracelab": _never,
+    "weka_trace": _never,
+}
+"""Known and not built yet: what the first line of such a file looks like, in the order in which to ask."""
+
+_PLANNED_FAMILIES = ("speedbench",)
+"""Beginnings of whole families of names."""
+
+
+def lookup(name: str) -> Format:
+    key = _key(name)
+    for each in FORMATS:
+        if _key(each.name) == key:
+            return each
+    if planned := planned_name(name):
+        raise UserError(f"The dataset format '{planned}' is not built yet; {what_is_read()}.")
+    raise UserError(f"There is no dataset format '{name}' (--custom-dataset-type); {what_is_read()}.")
+
+
+def planned_name(name: str) -> str | None:
+    key = _key(name)
+    if key.startswith(_PLANNED_FAMILIES):
+        return name
+    return next((each for each in PLANNED if _key(each) == key), None)
+
+
+def what_is_read() -> str:
+    return "this version reads " + "; ".join(f"{each.name} ({each.needs})" for each in FORMATS)
+
+
+def _key(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")

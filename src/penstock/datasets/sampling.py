@@ -1,0 +1,88 @@
+"""Which conversation of the dataset is the k-th of the run: a pure function, so workers agree without talking.
+
+`shuffle` computes a place in a permutation instead of storing the permutation: making one of a million entries takes
+0.4 s, during which a worker that also reads replies would read late. A Feistel network over the next power of two,
+walked until it lands inside, takes a few microseconds for any place of any epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Literal
+
+__all__ = ["picker"]
+
+_MASK = (1 << 64) - 1
+_ROUNDS = 4
+_SMALL = 256
+"""Up to here a real shuffle is as fast, and free of the patterns of a network with so few bits."""
+
+
+def picker(strategy: Literal["sequential", "shuffle", "random"], n: int, seed: int) -> Callable[[int], int]:
+    """`seed` must be the same in every worker; it is not used by `sequential`."""
+    if n < 1:
+        raise ValueError("a dataset has at least one conversation")
+    if strategy == "sequential" or n == 1:
+        return lambda k: k % n
+    if strategy == "random":
+        key = _mix(seed ^ 0x72616E646F6D)
+        # The high bits of a 64-bit hash times n: the bias is below n / 2**64.
+        return lambda k: _mix(key + k) * n >> 64
+    return _shuffled_small(n, seed) if n <= _SMALL else _shuffled_large(n, seed)
+
+
+def _shuffled_small(n: int, seed: int) -> Callable[[int], int]:
+    epoch, order = -1, list(range(n))
+
+    def pick(k: int) -> int:
+        nonlocal epoch, order
+        if k // n != epoch:
+            epoch, order = k // n, _shuffled(n, Random(f"{seed}/shuffle/{k // n}"))
+        return order[k % n]
+
+    return pick
+
+
+def _shuffled(n: int, rng: Random) -> list[int]:
+    order = list(range(n))
+    for last in range(n - 1, 0, -1):
+        other = int(rng.random() * (last + 1))
+        order[last], order[other] = order[other], order[last]
+    return order
+
+
+def _shuffled_large(n: int, seed: int) -> Callable[[int], int]:
+    bits = (n - 1).bit_length()
+    low = bits // 2
+    high = bits - low
+    low_mask, high_mask = (1 << low) - 1, (1 << high) - 1
+    key = _mix(seed ^ 0x73687566666C65)
+    current, keys = -1, [0] * _ROUNDS
+
+    def pick(k: int) -> int:
+        nonlocal current, keys
+        epoch, place = divmod(k, n)
+        if epoch != current:
+            current, keys = epoch, [_mix(key + epoch * _ROUNDS + index) for index in range(_ROUNDS)]
+        first, second, third, fourth = keys
+        while True:
+            left, right = place >> low, place & low_mask
+            # Each half is changed by a hash of the other, which can be undone, so no two places meet.
+            left ^= _mix(first ^ right) & high_mask
+            right ^= _mix(second ^ left) & low_mask
+            left ^= _mix(third ^ right) & high_mask
+            right ^= _mix(fourth ^ left) & low_mask
+            place = left << low | right
+            if place < n:
+                return place
+
+    return pick
+
+
+def _mix(value: int) -> int:
+    """The finaliser of splitmix64: a bijection on 64 bits in which every output bit depends on every input bit."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
+    return value ^ value >> 31

@@ -1,0 +1,142 @@
+"""Prompts of an exact length, all different from their first words on, the same for the same seed.
+
+The prompts are made in chunks. The first chunk is counted as a whole: when every text in it has the length that its
+pieces promised, the tokenizer splits text where pieces meet, and the rest need no counting (550 tokens: 25 µs to put
+together, 100 to 600 µs to count). It holds some ten thousand joins, so each sentence of the bank has been seen in
+several places. When a single text is off, this chunk and all others are counted and corrected one by one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from random import Random
+
+from penstock.datasets.bank import Bank, build_bank
+from penstock.datasets.conversation import Conversation, Turn
+from penstock.datasets.draws import conversation_ids, fresh_seed, length, stream
+from penstock.datasets.exact import fit
+from penstock.datasets.text import opening
+from penstock.errors import UserError
+from penstock.settings.model import InputSettings
+from penstock.tokens.tokenizer import Tokenizer
+
+__all__ = ["Progress", "synthesize"]
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total) now and then, and at the end."""
+
+_CHUNK_TEXTS = 256
+_CHUNK_TOKENS = 200_000
+_CHUNK_LEAST = 8
+_REDRAWS = 8
+
+
+def synthesize(
+    settings: InputSettings, count: int, tokenizer: Tokenizer, progress: Progress | None = None
+) -> list[Conversation]:
+    seed = fresh_seed() if settings.seed is None else settings.seed
+    inputs, outputs = stream(seed, "input lengths"), stream(seed, "output lengths")
+    targets = [length(inputs, settings.input_tokens_mean, settings.input_tokens_stddev) for _ in range(count)]
+    writer = _Writer(tokenizer, seed)
+    ids = conversation_ids(settings.seed)
+    conversations: list[Conversation] = []
+    for chunk in _chunks(targets, settings.batch):
+        texts = writer.write([target for target in chunk for _ in range(settings.batch)])
+        groups = [tuple(texts[at : at + settings.batch]) for at in range(0, len(texts), settings.batch)]
+        # Several texts are counted joined: the first word of a text can count differently behind another text.
+        sizes = chunk if settings.batch == 1 else writer.count([" ".join(group) for group in groups])
+        for group, size in zip(groups, sizes, strict=True):
+            wanted = (
+                None
+                if settings.output_tokens_mean is None
+                else length(outputs, settings.output_tokens_mean, settings.output_tokens_stddev)
+            )
+            turn = Turn(texts=group, input_tokens=size, output_tokens=wanted)
+            conversations.append(Conversation(id=next(ids), turns=(turn,)))
+        if progress:
+            progress(len(conversations), count)
+    return conversations
+
+
+class _Writer:
+    def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
+        self._tokenizer = tokenizer
+        self._threads = min(4, _cores())
+        self._rng = stream(seed, "text")
+        self._bank: Bank = build_bank(tokenizer, stream(seed, "bank"))
+        self._adds_up: bool | None = None
+        """None until the first chunk has been counted."""
+        self._begun: set[str] = set()
+
+    def write(self, targets: list[int]) -> list[str]:
+        texts = self._compose(targets)
+        if self._adds_up is None:
+            counts = self.count(texts)
+            self._adds_up = counts == targets
+        elif not self._adds_up:
+            counts = self.count(texts)
+        else:
+            return texts
+        if counts == targets:
+            return texts
+        return [
+            text if have == target else self._fitted(text, target)
+            for text, have, target in zip(texts, counts, targets, strict=True)
+        ]
+
+    def count(self, texts: list[str]) -> list[int]:
+        return self._tokenizer.count_many(texts, self._threads)
+
+    def _compose(self, targets: list[int]) -> list[str]:
+        bank, rng = self._bank, self._rng
+        openings = [self._unlike_the_others(opening, _three_words) for _ in targets]
+        texts: list[str] = []
+        for first, have, target in zip(openings, self._tokenizer.count_many(openings), targets, strict=True):
+            if bank.reaches(target - have):
+                texts.append(first + bank.tail(target - have, rng))
+            else:
+                texts.append(self._unlike_the_others(partial(bank.short, target), _whole))
+        return texts
+
+    def _fitted(self, text: str, target: int) -> str:
+        fitted = fit(text, target, self._tokenizer.count, self._bank, self._rng)
+        if fitted is None:
+            raise UserError(
+                f"No text of exactly {target} tokens was found for the tokenizer '{self._tokenizer.name}'; choose "
+                "another prompt length (--isl) or another tokenizer (--tokenizer)."
+            )
+        return fitted
+
+    def _unlike_the_others(self, draw: Callable[[Random], str], key: Callable[[str], str]) -> str:
+        """Drawn again when it begins like an earlier one. Not for ever: there are only so many texts of one token."""
+        for _ in range(_REDRAWS):
+            text = draw(self._rng)
+            begin = key(text)
+            if begin not in self._begun:
+                self._begun.add(begin)
+                break
+        return text
+
+
+def _three_words(text: str) -> str:
+    return " ".join(text.split(" ", 3)[:3])
+
+
+def _whole(text: str) -> str:
+    return text
+
+
+def _chunks(targets: list[int], batch: int) -> Iterator[list[int]]:
+    begin = tokens = 0
+    for end, target in enumerate(targets, 1):
+        tokens += target * batch
+        texts = (end - begin) * batch
+        if texts >= _CHUNK_TEXTS or (tokens >= _CHUNK_TOKENS and texts >= _CHUNK_LEAST) or end == len(targets):
+            yield targets[begin:end]
+            begin, tokens = end, 0
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

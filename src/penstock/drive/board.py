@@ -1,0 +1,59 @@
+"""A small block of shared memory: counters up from the workers, commands down from the parent. No message per request.
+
+Each number has one writer, and is 8 bytes aligned, so reading it while it is written gives the old or the new value.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+__all__ = ["Board"]
+
+_GLOBALS = 8
+_PER_WORKER = 16
+
+# places of the commands
+_STOP, _GO_PHASE, _GO_TIME = range(3)
+# places in a worker's block
+READY, PHASE_DONE, SENT, ENDED, FAILED, LIVE, CONNECTED, FINISHED = range(8)
+
+
+class Board:
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._memory = mmap.mmap(-1, 8 * (_GLOBALS + _PER_WORKER * workers))
+        self._cells = memoryview(self._memory).cast("q")
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    @property
+    def stop(self) -> int:
+        """0: go on; 1: send nothing more; 2: end what is in flight, too."""
+        return self._cells[_STOP]
+
+    @stop.setter
+    def stop(self, level: int) -> None:
+        self._cells[_STOP] = level
+
+    def go(self, phase: int, at: int) -> None:
+        """Phase `phase` (from 0) starts at `at` on the monotonic clock, which all processes of a machine share."""
+        self._cells[_GO_TIME] = at
+        self._cells[_GO_PHASE] = phase + 1
+
+    def gone(self, phase: int) -> int | None:
+        """When that phase starts, once the parent has said so."""
+        return self._cells[_GO_TIME] if self._cells[_GO_PHASE] > phase else None
+
+    # -- counters -----------------------------------------------------------------------------------------------------
+
+    def set(self, worker: int, place: int, value: int) -> None:
+        self._cells[_GLOBALS + worker * _PER_WORKER + place] = value
+
+    def get(self, worker: int, place: int) -> int:
+        return self._cells[_GLOBALS + worker * _PER_WORKER + place]
+
+    def total(self, place: int) -> int:
+        return sum(self.get(worker, place) for worker in range(self.workers))
+
+    def least(self, place: int) -> int:
+        return min(self.get(worker, place) for worker in range(self.workers))

@@ -1,0 +1,71 @@
+"""Starts the phases one after the other when all workers are ready, passes on Ctrl-C, and feeds the display."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import NamedTuple
+
+from penstock.drive import board as cells
+from penstock.drive.board import Board
+
+__all__ = ["Conductor", "Progress"]
+
+_LEAD_NS = 1_000_000
+
+
+class Progress(NamedTuple):
+    """Counts include those of the phases before this one."""
+
+    phase: int
+    began: int
+    """Monotonic ns; 0 while connections are being opened."""
+    connected: int
+    sent: int
+    ended: int
+    failed: int
+    live: int
+    stopping: int
+
+
+class Conductor:
+    def __init__(self, board: Board, phases: int, display: Callable[[Progress], None] | None) -> None:
+        self._board = board
+        self._phases = phases
+        self._display = display
+        self._phase = -1
+        self._began = 0
+
+    @property
+    def interrupted(self) -> int:
+        return self._board.stop
+
+    def interrupt(self) -> None:
+        """Ctrl-C: once, finish what is in flight; twice, stop."""
+        self._board.stop = min(2, self._board.stop + 1)
+        self._show()
+
+    def step(self) -> None:
+        """Call this every few milliseconds."""
+        board = self._board
+        if board.least(cells.READY) and board.least(cells.PHASE_DONE) > self._phase and self._phase + 1 < self._phases:
+            self._phase += 1
+            self._began = monotonic_ns() + _LEAD_NS
+            board.go(self._phase, self._began)
+        self._show()
+
+    def _show(self) -> None:
+        if self._display is not None:
+            board = self._board
+            self._display(
+                Progress(
+                    max(self._phase, 0),
+                    self._began,
+                    board.total(cells.CONNECTED),
+                    board.total(cells.SENT),
+                    board.total(cells.ENDED),
+                    board.total(cells.FAILED),
+                    board.total(cells.LIVE),
+                    board.stop,
+                )
+            )

@@ -1,0 +1,143 @@
+"""Workers on this machine: one in this very process, several as forked children that share a board and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+import uvloop
+
+from penstock.drive import board as cells
+from penstock.drive.board import Board
+from penstock.drive.conductor import Conductor, Progress
+from penstock.drive.job import Job
+from penstock.drive.worker import ConnectError, Worker
+from penstock.errors import RunError, UserError
+from penstock.plan.stepper import Share
+
+__all__ = ["choose_workers", "raise_file_limit", "run"]
+
+_POLL_S = 0.01
+_SPARE_FILES = 64
+_BUSY_STREAMS = 512  # what one core carries with ease: 500 streams of 100 tokens/s take about half of it
+_BUSY_RATE = 2000.0
+
+
+def choose_workers(concurrency: int | None, rate: float | None, requests: int | None, limit: int | None) -> int:
+    """One process for what one core does with ease; beyond that one for each such part, leaving a core to others."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wanted = max(1, -(-(concurrency or 1) // _BUSY_STREAMS), -(-int(rate or 0) // int(_BUSY_RATE)))
+    workers = min(wanted, max(1, cores - 1)) if limit is None else min(limit, 64)
+    for bound in (concurrency, requests):
+        if bound is not None:
+            workers = min(workers, bound)
+    return max(1, workers)
+
+
+def raise_file_limit(connections: int, workers: int) -> None:
+    """Each connection is an open file: take what the system allows, and say so when it is not enough."""
+    needed = -(-connections // workers) + _SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    if soft < needed:
+        raise UserError(
+            f"{connections} connections need {needed} open files a process, but the system allows {soft}; "
+            "raise the limit (ulimit -n), use more --workers-max, or lower --concurrency."
+        )
+
+
+def run(job: Job, workers: int, display: Callable[[Progress], None] | None) -> int:
+    """Carries out the job; returns how often the user interrupted it."""
+    board = Board(workers)
+    conductor = Conductor(board, len(job.phases), display)
+    if workers == 1:
+        _run_here(job, board, conductor)
+    else:
+        _run_children(job, board, conductor, workers)
+    return conductor.interrupted
+
+
+def _run_here(job: Job, board: Board, conductor: Conductor) -> None:
+    loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, conductor.interrupt)
+    try:
+        loop.run_until_complete(Worker(job, Share(), board, loop, conductor.step).run())
+    except ConnectError as error:
+        raise _unreachable(job, error.trouble.message) from None
+    finally:
+        loop.close()
+
+
+def _unreachable(job: Job, cause: str) -> UserError:
+    return UserError(f"{cause} Start the server or correct --url ({', '.join(target.url for target in job.targets)}).")
+
+
+def _run_children(job: Job, board: Board, conductor: Conductor, workers: int) -> None:
+    children: dict[int, int] = {}
+    read_end, write_end = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number in range(workers):
+        pid = os.fork()
+        if pid == 0:
+            os.close(read_end)
+            os._exit(_child(job, Share(number, workers), board, write_end))
+        children[pid] = number
+    os.close(write_end)
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: conductor.interrupt())
+    died = None
+    try:
+        while children:
+            time.sleep(_POLL_S)
+            conductor.step()
+            for pid in list(children):
+                gone, status = os.waitpid(pid, os.WNOHANG)
+                if gone:
+                    number = children.pop(pid)
+                    if status != 0:
+                        died = died or (number, status)
+                        board.stop = 2
+                        board.set(number, cells.READY, 1)
+                        board.set(number, cells.PHASE_DONE, len(job.phases))
+    finally:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        for name in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(name, signal.SIG_DFL if name == signal.SIGTERM else signal.default_int_handler)
+    with os.fdopen(read_end) as pipe:
+        said = pipe.read()
+    if said.startswith("connect:"):
+        raise _unreachable(job, said.partition(":")[2].splitlines()[0])
+    if died is not None:
+        number, status = died
+        how = f"was killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "failed"
+        raise RunError(f"Worker {number} {how}; its records up to then are in {job.log}.{' ' + said if said else ''}")
+
+
+def _child(job: Job, share: Share, board: Board, tell: int) -> int:
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.SIG_IGN)
+    try:
+        loop = uvloop.new_event_loop()
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(Worker(job, share, board, loop).run())
+    except ConnectError as error:
+        os.write(tell, f"connect:{error.trouble.message}\n".encode())
+        return 1
+    except BaseException:  # this is the end of the process: nobody else would hear of it
+        os.write(tell, traceback.format_exc()[-4000:].encode())
+        return 1
+    return 0

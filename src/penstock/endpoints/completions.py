@@ -1,0 +1,43 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.datasets.conversation import Turn
+from penstock.endpoints.base import Reply
+from penstock.endpoints.openai import read_choices, read_whole, with_stream_options
+from penstock.settings.model import EndpointSettings
+
+__all__ = ["Completions"]
+
+
+class Completions:
+    name = "completions"
+    path = "/v1/completions"
+    streams = True
+
+    def build(self, turn: Turn, model: str, settings: EndpointSettings) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "prompt": turn.texts[0] if len(turn.texts) == 1 else list(turn.texts),
+            "model": model,
+            "stream": settings.streaming,
+        }
+        if turn.output_tokens is not None:
+            body["max_tokens"] = turn.output_tokens
+        body |= settings.extra
+        body |= turn.extra
+        with_stream_options(body)
+        return body
+
+    def input_text(self, body: dict[str, Any]) -> list[str]:
+        prompt = body.get("prompt")
+        if isinstance(prompt, str):
+            return [prompt]
+        return [text for text in prompt if isinstance(text, str)] if isinstance(prompt, list) else []
+
+    def read_stream(self, body: bytes, *, timed: bool) -> Reply:
+        return read_choices(body, b'"text":', timed=timed)
+
+    def read_body(self, body: bytes) -> Reply:
+        return read_whole(body)

@@ -1,0 +1,175 @@
+"""How far the client itself can have distorted the figures of a run, and whether they can be vouched for.
+
+A check compares one fact with two limits: past the first the run is DEGRADED (the figures named in the sentence are off by
+that much at worst, the rest stand), past the second INVALID (do not decide by this run). The worst check is the verdict.
+
+With kernel stamps a late read does not move a time, unless it covered several segments: then only the newest one's arrival
+is known. So the delay of our reads counts only together with the share of stamps that cover several segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.drive.report import WorkerReport
+from penstock.wire.gauge import Spread
+
+__all__ = ["Certificate", "certify"]
+
+VERDICTS = ("VALID", "DEGRADED", "INVALID")
+_SHORT_S = 0.25  # below this, shares of CPU time say nothing
+
+
+class Certificate(msgspec.Struct, frozen=True):
+    verdict: str
+    """`VALID`, `DEGRADED` or `INVALID`."""
+    reasons: list[str]
+    """One sentence each; empty when VALID."""
+    figures: dict[str, float | int | str | bool | None]
+
+
+class _Check(NamedTuple):
+    value: float
+    degraded: float
+    invalid: float
+    sentence: str
+
+    @property
+    def level(self) -> int:
+        return (self.value > self.degraded) + (self.value > self.invalid)
+
+
+def certify(reports: Sequence[WorkerReport], *, open_loop: bool) -> Certificate:
+    """Judge a run by what its workers said of themselves. No report, as after a crash, is INVALID."""
+    if not reports:
+        return Certificate("INVALID", ["No worker lived to report on itself: the run was cut short."], {})
+    facts = _Facts(reports)
+    failed = [check for check in _checks(facts, reports, open_loop) if check.level]
+    failed.sort(key=lambda check: -check.level)
+    worst = max((check.level for check in failed), default=0)
+    return Certificate(VERDICTS[worst], [check.sentence for check in failed], facts.figures())
+
+
+class _Facts:
+    """The reports of all workers as one."""
+
+    def __init__(self, reports: Sequence[WorkerReport]) -> None:
+        self.reads = sum(r.gauge.reads for r in reports)
+        self.stamped = sum(r.gauge.stamped for r in reports)
+        self.streams = sum(r.streams for r in reports)
+        self.first_coalesced = sum(r.first_coalesced for r in reports)
+        self.stamps = sum(r.stamps for r in reports)
+        self.coalesced = sum(r.coalesced for r in reports)
+        self.stale = sum(r.gauge.stale for r in reports)
+        self.connects = sum(r.gauge.connects for r in reports)
+        self.steps = max(r.clock_steps for r in reports)
+        self.delay = _merged([r.gauge.delay for r in reports])
+        self.connect = _merged([r.gauge.connect for r in reports])
+        self.lateness = _merged([r.lateness for r in reports])
+        self.queued = _merged([r.queued for r in reports])
+        self.stalls = _merged([r.stalls for r in reports])
+        self.ttft = _merged([r.ttft for r in reports])
+        self.latency = _merged([r.latency for r in reports])
+        self.cpu = max(_share(r.machine.cpu_s, r.machine.wall_s) for r in reports)
+        self.held = max(_share(r.held_ns / 1e9, r.machine.wall_s) for r in reports)
+        self.run_delay = max(_share(r.machine.run_delay_s, r.machine.wall_s) for r in reports)
+        self.throttled = max(_share(r.machine.throttled_s, r.machine.wall_s) for r in reports)
+        self.steal = max(_share(r.machine.steal_s, r.machine.wall_s) for r in reports)
+        self.wall_s = max(r.machine.wall_s for r in reports)
+
+    @property
+    def kernel(self) -> bool:
+        return self.reads > 0 and self.stamped >= 0.99 * self.reads
+
+    def figures(self) -> dict[str, float | int | str | bool | None]:
+        return {
+            "stamps": "kernel" if self.kernel else "user space",
+            "reads": self.reads,
+            "reads_with_kernel_stamp": self.stamped,
+            "read_delay_p50_ms": _ms(self.delay.quantile(0.5)),
+            "read_delay_p99_ms": _ms(self.delay.quantile(0.99)),
+            "read_delay_max_ms": _ms(self.delay.largest),
+            "send_lateness_p50_ms": _ms(self.lateness.quantile(0.5)),
+            "send_lateness_p99_ms": _ms(self.lateness.quantile(0.99)),
+            "send_lateness_max_ms": _ms(self.lateness.largest),
+            "requests_queued_for_a_slot": self.queued.n,
+            "queued_p99_ms": _ms(self.queued.quantile(0.99)),
+            "content_stamps": self.stamps,
+            "coalesced_stamps": self.coalesced,
+            "streams": self.streams,
+            "coalesced_first_stamps": self.first_coalesced,
+            "loop_stall_p99_ms": _ms(self.stalls.quantile(0.99)),
+            "loop_stall_max_ms": _ms(self.stalls.largest),
+            "cpu_share": round(self.cpu, 4),
+            "sending_held_share": round(self.held, 4),
+            "run_queue_share": round(self.run_delay, 4),
+            "throttled_share": round(self.throttled, 4),
+            "steal_share": round(self.steal, 4),
+            "clock_steps": self.steps,
+            "connections_opened": self.connects,
+            "connect_p50_ms": _ms(self.connect.quantile(0.5)),
+            "connect_max_ms": _ms(self.connect.largest),
+            "stale_connections": self.stale,
+        }
+
+
+def _checks(facts: _Facts, reports: Sequence[WorkerReport], open_loop: bool) -> Iterator[_Check]:
+    ttft = facts.ttft.quantile(0.5) or facts.latency.quantile(0.5)
+    delay = facts.delay.quantile(0.99)
+    late = facts.lateness.quantile(0.99)
+    stall = facts.stalls.quantile(0.99)
+    first = _share(facts.first_coalesced, facts.streams)
+    gaps = _share(facts.coalesced, facts.stamps)
+    if facts.kernel:
+        sentence = f"The wall clock was set {facts.steps} time(s) during the run, which moves kernel stamps near it."
+        yield _Check(facts.steps, 0, 0, sentence)
+        late_enough = delay > max(1e6, 0.02 * ttft)
+        sentence = (
+            f"{first:.1%} of the TTFTs are upper bounds: the first read covered several segments, which had waited up to "
+            f"{_ms(delay)} ms (p99) for us."
+        )
+        yield _Check(first if late_enough else 0, 0.01, 0.10, sentence)
+        sentence = f"{gaps:.1%} of the content stamps cover several segments, so gaps between tokens are blurred."
+        yield _Check(gaps if delay > 1e6 else 0, 0.05, 0.25, sentence)
+        yield _Check(stall, 50e6, 1e9, f"The loop stalled for up to {_ms(facts.stalls.largest)} ms.")
+    elif facts.reads:
+        sentence = f"Stamps are taken in user space, and the loop came up to {_ms(stall)} ms (p99) late."
+        yield _Check(stall, max(1.5e6, 0.05 * ttft), max(10e6, 0.25 * ttft), sentence)
+    if open_loop:
+        sentence = f"Requests went out up to {_ms(late)} ms (p99) later than planned."
+        yield _Check(late, max(1e6, 0.05 * ttft), max(20e6, 0.25 * ttft), sentence)
+    if facts.wall_s < _SHORT_S:
+        return
+    sentence = f"The client used {facts.cpu:.0%} of its core: the throughput is its limit, not the server's."
+    yield _Check(facts.cpu, 0.92, 2.0, sentence)
+    sentence = f"Replies came faster than they could be read: for {facts.held:.0%} of the time nothing new was sent."
+    yield _Check(facts.held, 0.01, 2.0, sentence)
+    if not open_loop:
+        sentence = f"A free slot stayed empty for up to {_ms(late)} ms (p99): the concurrency was less than asked for."
+        yield _Check(late, max(2e6, 0.10 * facts.latency.quantile(0.5)), 1e12, sentence)
+    for share, degraded, invalid, what in (
+        (facts.throttled, 0.01, 0.10, "The container's CPU quota stopped the client"),
+        (facts.steal, 0.05, 0.25, "The hypervisor took the CPU away"),
+        (facts.run_delay, 0.10, 0.50, "The client was ready but had no core"),
+    ):
+        yield _Check(share, degraded, invalid, f"{what} for {share:.1%} of the time.")
+    if len(reports) > 1 and min(r.gauge.reads for r in reports) == 0 < facts.reads:
+        yield _Check(1, 0, 2, "Some workers received nothing at all.")
+
+
+def _merged(spreads: Sequence[Spread]) -> Spread:
+    whole = Spread()
+    for spread in spreads:
+        whole.merge(spread)
+    return whole
+
+
+def _share(part: float | None, whole: float) -> float:
+    return part / whole if part and whole > 0 else 0.0
+
+
+def _ms(ns: float) -> float:
+    return round(ns / 1e6, 3)

@@ -1,0 +1,85 @@
+"""What a run comes to: the statistics of its phases, what failed, and what else a reader must know."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.metrics.certificate import Certificate
+from penstock.metrics.measure import Measures
+from penstock.metrics.statistics import Stats
+from penstock.metrics.tally import ErrorGroup, Tally
+from penstock.records.log import RunHeader
+from penstock.records.record import Record
+
+__all__ = ["Summary", "SummaryBuilder", "TokenizerNote"]
+
+
+class TokenizerNote(msgspec.Struct, frozen=True):
+    """Who counted the tokens. `name` is None when nobody did or the server did; the note then says so."""
+
+    name: str | None
+    source: str | None
+    note: str | None = None
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    metrics: dict[str, Stats]
+    """Of the profiling phases, in the order of the catalogue."""
+    warmup_metrics: dict[str, Stats] | None
+    """None when nothing was sent in a warmup."""
+    errors: list[ErrorGroup]
+    """Failed requests of the profiling phases, the most frequent first."""
+    warmup_errors: list[ErrorGroup]
+    succeeded: int
+    failed: int
+    cancelled: int
+    warmup_requests: int
+    finish_reasons: dict[str, int]
+    """One count a choice, the most frequent first."""
+    start_ns: int
+    end_ns: int
+    """First start and last end of the profiling phases, in Unix time."""
+    tokenizer: TokenizerNote
+    was_cancelled: bool = False
+    incomplete_reason: str | None = None
+    torn_bytes: int = 0
+    """What a killed worker left unreadable at the end of its log."""
+    certificate: Certificate | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        return self.incomplete_reason is None and not self.was_cancelled
+
+
+class SummaryBuilder:
+    """Takes every record of a run once, in any order."""
+
+    def __init__(self, header: RunHeader, folder: str) -> None:
+        """`folder` is for what does not fit in memory; its files are of no use afterwards."""
+        self._header = header
+        self._profiling = Tally(folder, "profiling")
+        self._warmup = Tally(folder, "warmup")
+        self._tallies = [self._warmup if p.kind == "warmup" else self._profiling for p in header.phases]
+
+    def add(self, record: Record, measures: Measures) -> None:
+        self._tallies[record.phase].add(record, measures)
+
+    def summary(self, tokenizer: TokenizerNote) -> Summary:
+        profiling, warmup = self._profiling, self._warmup
+        warmed = warmup.succeeded + warmup.failed + warmup.cancelled
+        first, last = profiling.span or (0, 0)
+        epoch = self._header.epoch_wall_ns
+        return Summary(
+            metrics=profiling.metrics(),
+            warmup_metrics=warmup.metrics() if warmed else None,
+            errors=profiling.errors(),
+            warmup_errors=warmup.errors(),
+            succeeded=profiling.succeeded,
+            failed=profiling.failed,
+            cancelled=profiling.cancelled,
+            warmup_requests=warmed,
+            finish_reasons=dict(sorted(profiling.finish_reasons.items(), key=lambda item: (-item[1], item[0]))),
+            start_ns=epoch + first,
+            end_ns=epoch + last,
+            tokenizer=tokenizer,
+        )

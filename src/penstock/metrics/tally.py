@@ -1,0 +1,223 @@
+"""Everything that one phase's records add up to."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from penstock.metrics.catalogue import ADJUSTED, CATALOGUE
+from penstock.metrics.concurrency import effective_concurrency
+from penstock.metrics.measure import Measures
+from penstock.metrics.statistics import Column, Stats
+from penstock.records.record import Failure, Fault, Record
+
+__all__ = ["ErrorGroup", "Tally", "by_fault"]
+
+_MESSAGE_LIMIT = 500
+_GROUP_LIMIT = 1_000
+"""Messages that carry a request id make a group each; beyond this many they share one a type."""
+_OTHER_MESSAGES = "(other messages)"
+_CONTEXT_OVERFLOW = re.compile(
+    r"context[ _-]?(length|window|size)|maximum (sequence|prompt|input) length"
+    r"|(prompt|input) is too long|too many tokens",
+    re.IGNORECASE,
+)
+_DIFFERENCES = tuple(f"usage_{part}_tokens_diff_pct" for part in ("prompt", "completion", "reasoning"))
+_TOTALS = {
+    "total_isl": "input_sequence_length",
+    "total_osl": "output_sequence_length",
+    "total_output_tokens": "output_token_count",
+    "total_reasoning_tokens": "reasoning_token_count",
+    "total_error_isl": "error_isl",
+    **{f"total_{tag}": tag for tag in CATALOGUE if tag.startswith("usage_") and tag.endswith("_tokens")},
+}
+
+
+class ErrorGroup(msgspec.Struct, frozen=True):
+    type: str
+    code: int | None
+    message: str
+    fault: Fault
+    count: int
+
+
+class Tally:
+    """Takes records one by one; `metrics()` is asked once, at the end."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        """Large columns go to files in `folder` that begin with `name`."""
+        self._prefix = os.path.join(folder, name)
+        self._columns: dict[str, Column] = {}
+        self._starts = self._column("starts")
+        self._ends = self._column("ends")
+        self._groups: dict[tuple[str, int | None, str, Fault], int] = {}
+        self._good_span = _Span()
+        self._span = _Span()
+        self._overflows = 0
+        self._streamed = 0
+        self._single_stamp = 0
+        self._coalesced = 0
+        self._first_coalesced = 0
+        self._asked = 0
+        self._mismatched = 0
+        self._compared = 0
+        self._discrepant = 0
+        self.succeeded = 0
+        self.failed = 0
+        self.cancelled = 0
+        self.finish_reasons: dict[str, int] = {}
+
+    def _column(self, tag: str) -> Column:
+        return Column(f"{self._prefix}-{tag}.f64")
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """First start and last end of the requests that completed, well or not."""
+        return self._span.bounds
+
+    def add(self, record: Record, measures: Measures) -> None:
+        if record.cancelled:
+            self.cancelled += 1
+            return
+        self._starts.append(record.start)
+        self._ends.append(record.end)
+        self._span.cover(record)
+        if record.failure is not None:
+            self._fail(record.failure)
+        else:
+            self._succeed(record, measures)
+        columns = self._columns
+        for tag, value in measures.items():
+            column = columns.get(tag)
+            if column is None:
+                column = columns[tag] = self._column(tag)
+            if isinstance(value, list):
+                column.extend(value)
+            else:
+                column.append(value)
+
+    def _fail(self, failure: Failure) -> None:
+        self.failed += 1
+        self._overflows += _CONTEXT_OVERFLOW.search(failure.message) is not None
+        key = (failure.type, failure.code, failure.message[:_MESSAGE_LIMIT], failure.fault)
+        if key not in self._groups and len(self._groups) >= _GROUP_LIMIT:
+            key = (failure.type, failure.code, _OTHER_MESSAGES, failure.fault)
+        self._groups[key] = self._groups.get(key, 0) + 1
+
+    def _succeed(self, record: Record, measures: Measures) -> None:
+        self.succeeded += 1
+        self._good_span.cover(record)
+        for reason in record.finish:
+            self.finish_reasons[reason] = self.finish_reasons.get(reason, 0) + 1
+        if record.streamed and record.stamps:
+            self._streamed += 1
+            self._single_stamp += len(record.stamps) == 1
+            self._coalesced += record.coalesced
+            self._first_coalesced += record.first_coalesced
+        length, asked = measures.get("output_sequence_length"), record.requested_output
+        if asked and isinstance(length, int):
+            self._asked += 1
+            self._mismatched += abs(length - asked) > min(0.05 * asked, 50)
+        off = [value for tag in _DIFFERENCES if isinstance(value := measures.get(tag), float)]
+        if off:
+            self._compared += 1
+            self._discrepant += max(off) > 10
+
+    def errors(self) -> list[ErrorGroup]:
+        groups = [ErrorGroup(*key, count) for key, count in self._groups.items()]
+        return sorted(groups, key=lambda g: (-g.count, g.type, g.code or 0, g.message))
+
+    def metrics(self) -> dict[str, Stats]:
+        """In the order of the catalogue; what does not apply is absent."""
+        found = {tag: column.statistics(CATALOGUE[tag].unit) for tag, column in self._columns.items()}
+        if self.failed:
+            for tag in ADJUSTED:
+                if column := self._columns.get(tag):
+                    found[f"adj_{tag}"] = column.with_failures(CATALOGUE[tag].unit, self.failed)
+        if self._starts and (concurrency := effective_concurrency(self._starts, self._ends, "requests")):
+            found["effective_concurrency"] = concurrency
+        scalars = {
+            **self._counts(),
+            **_totals(found),
+        }
+        scalars |= _rates(self.succeeded, self._duration_s(), scalars)
+        found |= {tag: Stats(CATALOGUE[tag].unit, avg=float(value)) for tag, value in scalars.items()}
+        return {tag: found[tag] for tag in CATALOGUE if tag in found}
+
+    def _duration_s(self) -> float | None:
+        bounds = self._good_span.bounds or self._span.bounds
+        return None if bounds is None else (bounds[1] - bounds[0]) / 1e9
+
+    def _counts(self) -> dict[str, float]:
+        completed = self.succeeded + self.failed
+        found: dict[str, float] = {"request_count": self.succeeded, "completed_request_count": completed}
+        if completed:
+            found["request_error_rate"] = 100 * self.failed / completed
+        if self.failed:
+            found["error_request_count"] = self.failed
+            found["context_overflow_count"] = self._overflows
+        if self.cancelled:
+            found["cancelled_request_count"] = self.cancelled
+        if self._streamed:
+            found["single_stamp_request_count"] = self._single_stamp
+            found["coalesced_stamp_count"] = self._coalesced
+            found["coalesced_first_stamp_count"] = self._first_coalesced
+        if self._asked:
+            found["osl_mismatch_count"] = self._mismatched
+        if self._compared:
+            found["usage_discrepancy_count"] = self._discrepant
+        return found
+
+
+class _Span:
+    """First start and last end."""
+
+    __slots__ = ("bounds",)
+
+    def __init__(self) -> None:
+        self.bounds: tuple[int, int] | None = None
+
+    def cover(self, record: Record) -> None:
+        if self.bounds is None:
+            self.bounds = record.start, record.end
+            return
+        first, last = self.bounds
+        if record.start < first or record.end > last:
+            self.bounds = min(first, record.start), max(last, record.end)
+
+
+def _totals(found: dict[str, Stats]) -> dict[str, float]:
+    sums = {total: stats.sum for total, tag in _TOTALS.items() if (stats := found.get(tag)) and stats.sum is not None}
+    cached, prompt = sums.get("total_usage_prompt_cache_read_tokens"), sums.get("total_usage_prompt_tokens")
+    if cached is not None and prompt:
+        sums["overall_usage_prompt_cache_read_pct"] = 100 * cached / prompt
+    return sums
+
+
+def _rates(succeeded: int, duration_s: float | None, scalars: dict[str, float]) -> dict[str, float]:
+    """Everything per second, over the same window."""
+    if duration_s is None:
+        return {}
+    found = {"benchmark_duration": duration_s}
+    if not duration_s:
+        return found
+    found["request_throughput"] = succeeded / duration_s
+    inputs, outputs = scalars.get("total_isl"), scalars.get("total_osl")
+    if inputs is not None:
+        found["input_token_throughput"] = inputs / duration_s
+    if outputs is not None:
+        found["output_token_throughput"] = outputs / duration_s
+    if inputs is not None and outputs is not None:
+        found["total_token_throughput"] = (inputs + outputs) / duration_s
+    return found
+
+
+def by_fault(groups: Iterable[ErrorGroup]) -> dict[str, int]:
+    """How many failures each party caused."""
+    found: dict[str, int] = {}
+    for group in groups:
+        found[group.fault] = found.get(group.fault, 0) + group.count
+    return found

@@ -1,0 +1,143 @@
+"""How the server behaves: the values of the options.
+
+A test holds `Behaviour` and the table in `mock.options` together. Every fault has a rate: whether it strikes request
+number k is a function of the seed and k, so a run can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from penstock.errors import UserError
+from penstock.mock.options import OPTIONS, Framing, Option, Role, UsageSent
+
+__all__ = ["FAULTS", "Behaviour", "describe", "read_header", "read_options"]
+
+
+class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
+    ttft: float = 0.0
+    itl: float = 0.0
+    jitter: float = 0.0
+    input_cost: float = 0.0
+
+    tokens: int = 100
+    chunk: int = 1
+    reasoning: int = 0
+    tools: bool = False
+    refusal: bool = False
+    dimensions: int = 64
+    seed: int = 0
+    model: str = "mock-model"
+
+    usage: UsageSent = "asked"
+    role: Role = "on"
+    finish: bool = True
+    done: bool = True
+    event_lines: bool = False
+    comments: int = 0
+    crlf: bool = False
+
+    separate: bool = False
+    split: float | None = None
+    framing: Framing = "auto"
+    close: bool = False
+    idle_close: float | None = None
+
+    error: int | None = None
+    error_rate: float = 1.0
+    retry_after: int | None = None
+    stream_error: int | None = None
+    stream_error_rate: float = 1.0
+    cut: int | None = None
+    cut_rate: float = 1.0
+    reset: bool = False
+    stall: float | None = None
+    stall_rate: float = 1.0
+    stall_after: int = 1
+    malformed: int | None = None
+    malformed_rate: float = 1.0
+    slow_head: float | None = None
+    slow_head_rate: float = 1.0
+    empty: bool = False
+    empty_rate: float = 1.0
+    html: bool = False
+    html_rate: float = 1.0
+    content_type: str | None = None
+    content_type_rate: float = 1.0
+
+
+FAULTS = ("error", "empty", "html", "content_type", "stream_error", "malformed", "cut", "stall", "slow_head")
+"""Those with a rate. The place in this row is part of the draw, so new ones go to the end."""
+
+
+BY_NAME: dict[str, Option] = {option.name: option for option in OPTIONS}
+
+
+def read_options(pairs: Iterable[tuple[str, str]], base: Behaviour | None = None, where: str = "") -> Behaviour:
+    """`base` with the given options changed. `where` names the place in the sentence of an error: `in X-Mock`."""
+    place = f" {where}" if where else ""
+    changed: dict[str, object] = {}
+    for name, text in pairs:
+        option = BY_NAME.get(name)
+        if option is None:
+            raise UserError(f"the mock has no option {name!r}{place}; it has {', '.join(BY_NAME)}")
+        try:
+            changed[name] = option.read(text.strip())
+        except ValueError as wrong:
+            raise UserError(f"{name}{place} must be {wrong}, not {text!r}") from None
+    behaviour = msgspec.structs.replace(base or Behaviour(), **changed)
+    for fault in FAULTS:
+        if f"{fault}_rate" in changed and not _is_set(behaviour, fault):
+            raise UserError(f"{fault}_rate{place} needs {fault}, which says what happens")
+    if behaviour.tools and behaviour.refusal:
+        raise UserError(f"tools and refusal{place} exclude each other: choose one")
+    return behaviour
+
+
+def read_header(value: str, base: Behaviour) -> Behaviour:
+    """`X-Mock: ttft=50;itl=5;separate`: an option without a value is on."""
+    pairs = []
+    for part in filter(None, (part.strip() for part in value.split(";"))):
+        name, _, text = part.partition("=")
+        name = name.strip()
+        if name in BY_NAME and BY_NAME[name].server:
+            raise UserError(f"{name} in X-Mock belongs to the whole server: give it when the mock starts")
+        pairs.append((name, text))
+    return read_options(pairs, base, "in X-Mock")
+
+
+def active_faults(behaviour: Behaviour) -> list[tuple[str, float, int]]:
+    """(name, rate, number in the row) of the faults that can strike."""
+    found = []
+    for number, name in enumerate(FAULTS):
+        rate = getattr(behaviour, f"{name}_rate")
+        if _is_set(behaviour, name) and rate > 0:
+            found.append((name, rate, number))
+    return found
+
+
+def describe(behaviour: Behaviour) -> str:
+    """What differs from the defaults, in one line; timing and length always."""
+    default = Behaviour()
+    parts: list[str] = []
+    for option in OPTIONS:
+        value = getattr(behaviour, option.name)
+        if value == getattr(default, option.name) and option.name not in ("ttft", "itl", "tokens"):
+            continue
+        if option.name.endswith("_rate"):
+            if _is_set(behaviour, option.name.removesuffix("_rate")):
+                parts[-1] += f" for {value:.3g} of the requests"
+        elif value is None:
+            parts.append(f"{option.name} off")
+        elif isinstance(value, bool):
+            parts.append(option.shows.replace("{}", "on" if value else "off"))
+        else:
+            parts.append(option.shows.format(f"{value:.10g}" if isinstance(value, float) else value))
+    return ", ".join(parts)
+
+
+def _is_set(behaviour: Behaviour, fault: str) -> bool:
+    value = getattr(behaviour, fault)
+    return value is not None and value is not False

@@ -1,0 +1,64 @@
+"""Bytes around the bytes: heads of HTTP replies, chunks, and server-sent events."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from http import HTTPStatus
+from typing import NamedTuple
+
+from penstock.mock.dialect import Event
+
+__all__ = ["LAST_CHUNK", "Format", "comment_bytes", "event_bytes", "head"]
+
+LAST_CHUNK = b"0\r\n\r\n"
+REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+
+class Format(NamedTuple):
+    """How events are put on the wire."""
+
+    chunked: bool = True
+    crlf: bool = False
+    event_lines: bool = False
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def event_bytes(event: Event, form: Format) -> bytes:
+    end = b"\r\n" if form.crlf else b"\n"
+    name = event.name or (b"message" if form.event_lines else b"")
+    line = b"event: " + name + end if name else b""
+    text = line + b"data: " + event.data + end + end
+    return chunk(text) if form.chunked else text
+
+
+def comment_bytes(form: Format) -> bytes:
+    text = b": ping\r\n\r\n" if form.crlf else b": ping\n\n"
+    return chunk(text) if form.chunked else text
+
+
+@lru_cache(maxsize=4096)
+def head(
+    status: int,
+    content_type: str,
+    *,
+    length: int | None = None,
+    chunked: bool = False,
+    close: bool = False,
+    old: bool = False,
+    extra: tuple[tuple[str, str], ...] = (),
+) -> bytes:
+    """The head of a reply; with neither a length nor chunks the body ends with the connection. `old` is HTTP/1.0."""
+    lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Unknown')}", f"Content-Type: {content_type}"]
+    if chunked:
+        lines.append("Transfer-Encoding: chunked")
+    elif length is not None:
+        lines.append(f"Content-Length: {length}")
+    if close:
+        lines.append("Connection: close")
+    elif old:
+        lines.append("Connection: keep-alive")
+    lines.extend(f"{name}: {value}" for name, value in extra)
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")

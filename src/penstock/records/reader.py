@@ -1,0 +1,181 @@
+"""From exchange to record: what the bytes mean, and when each piece of text arrived.
+
+An event arrived when the read that completed it did. Events of one read share its stamp: they are counted under it, and
+no gap is made up between them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_right
+from itertools import accumulate
+from typing import NamedTuple
+
+from penstock.endpoints.base import Endpoint, Reply
+from penstock.records.record import Failure, Record
+from penstock.wire.exchange import Exchange
+
+__all__ = ["Ticket", "read"]
+
+
+class Ticket(NamedTuple):
+    """What the driver knows about a request when it sends it."""
+
+    phase: int
+    number: int
+    conversation: int
+    turn: int
+    payload: int
+    worker: int
+    url: int
+    request_id: str
+    correlation_id: str
+    intended: int
+    issued: int
+    body_bytes: int
+    requested_output: int | None
+
+
+def read(exchange: Exchange, endpoint: Endpoint, epoch: int) -> Record:
+    ticket: Ticket = exchange.tag
+    start = exchange.start if exchange.start >= 0 else ticket.issued
+    record = Record(
+        ticket.phase,
+        ticket.number,
+        ticket.conversation,
+        ticket.turn,
+        ticket.payload,
+        ticket.worker,
+        ticket.url,
+        ticket.request_id,
+        ticket.correlation_id,
+        ticket.intended - epoch,
+        ticket.issued - epoch,
+        start - epoch,
+        max(exchange.end, start) - epoch,
+    )
+    record.sent = exchange.sent - epoch if exchange.sent >= 0 else None
+    record.first_byte = exchange.first_byte - epoch if exchange.first_byte >= 0 else None
+    record.connect_ns = exchange.connect_ns
+    record.reused = exchange.reused
+    record.retries = exchange.retries
+    record.status = exchange.status
+    record.bytes_sent = ticket.body_bytes
+    record.bytes_received = exchange.bytes_received
+    record.reads = len(exchange.times)
+    record.requested_output = ticket.requested_output
+    record.cancelled = exchange.cancelled
+    if exchange.trouble is not None:
+        kind, message, fault = exchange.trouble
+        record.failure = Failure(kind, message, fault, exchange.status or None)
+    if exchange.status == 0:
+        return record
+    body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
+    body, trouble = _decoded(exchange, body)
+    if trouble is not None:
+        record.failure = record.failure or trouble
+        return record
+    if not 200 <= exchange.status < 300:
+        record.failure = record.failure or _http_failure(exchange, body)
+        return record
+    content_type = (exchange.header(b"content-type") or b"").lower()
+    if content_type.startswith(b"text/event-stream"):
+        record.streamed = True
+        timed = len(exchange.times) > 1 and exchange.header(b"content-encoding") is None
+        reply = endpoint.read_stream(body, timed=timed)
+        if reply.texts:
+            _place(record, exchange, reply, timed=timed)
+        if record.failure is None:
+            record.failure = reply.failure or _stream_failure(body, reply)
+    else:
+        reply = endpoint.read_body(body)
+        if record.failure is None:
+            record.failure = reply.failure or _body_failure(reply)
+    record.outputs = reply.outputs
+    record.reasonings = reply.reasonings
+    record.finish = reply.finish
+    record.usage = reply.usage
+    record.model = reply.model
+    return record
+
+
+def _place(record: Record, exchange: Exchange, reply: Reply, *, timed: bool) -> None:
+    """Give each piece of content the arrival time of the read in which its event was complete."""
+    times = exchange.times
+    if timed:
+        stamps, pieces, firsts, reads = [], [], [], []
+        placed, total = 0, len(reply.texts)
+        for read, end in enumerate(_read_ends(exchange)):
+            there = bisect_right(reply.ends, end, placed)
+            if there == placed:
+                continue
+            if stamps and times[read] <= stamps[-1]:
+                pieces[-1] += there - placed
+            else:
+                stamps.append(times[read])
+                pieces.append(there - placed)
+                firsts.append(placed)
+                reads.append(read)
+            placed = there
+            if placed == total:
+                break
+    else:
+        # One read; or a compressed body, whose events cannot be found in the reads that brought it.
+        stamps, pieces, firsts = [times[-1]], [len(reply.texts)], [0]
+        reads = [len(times) - 1]
+    start = exchange.start
+    record.stamps = [stamp - start for stamp in stamps]
+    record.pieces = pieces
+    if exchange.coarse:
+        coarse = set(exchange.coarse)
+        record.coalesced = sum(1 for read in reads if read in coarse)
+        record.first_coalesced = reads[0] in coarse
+    record.head_outputs = reply.texts[0] if pieces[0] == 1 else "".join(reply.texts[: pieces[0]])
+    if reply.reasoning is None:
+        record.first_output = 0
+    elif False in reply.reasoning:
+        visible = reply.reasoning.index(False)
+        record.first_output = max(i for i, first in enumerate(firsts) if first <= visible)
+
+
+def _read_ends(exchange: Exchange) -> list[int]:
+    """For each read, how many bytes of the body were there after it."""
+    ends = [0, *accumulate(map(len, exchange.pieces))]
+    return [ends[count] for count in exchange.counts]
+
+
+def _decoded(exchange: Exchange, body: bytes) -> tuple[bytes, Failure | None]:
+    """Undo a content coding. We ask for none, but some servers compress all the same."""
+    coding = (exchange.header(b"content-encoding") or b"identity").strip().lower()
+    if coding == b"identity" or not body:
+        return body, None
+    if coding in (b"gzip", b"x-gzip", b"deflate"):
+        try:
+            return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body), None
+        except zlib.error as error:
+            return b"", Failure("BadEncoding", f"The reply says {coding.decode()} but is not: {error}.", "server")
+    name = coding.decode("latin-1")
+    return b"", Failure("BadEncoding", f"The reply is encoded as '{name}', which was not asked for.", "server")
+
+
+def _http_failure(exchange: Exchange, body: bytes) -> Failure:
+    text = body[:2000].decode("utf-8", "replace").strip()
+    return Failure("HTTPError", text or f"HTTP status {exchange.status} without a body.", "server", exchange.status)
+
+
+def _stream_failure(body: bytes, reply: Reply) -> Failure | None:
+    if not body.strip():
+        return Failure("EmptyStream", "The stream ended without a single event.", "server")
+    if not reply.done:
+        return Failure(
+            "TruncatedStream", "The stream ended with neither a finish reason nor an end mark: it was cut short.", "server"
+        )
+    if not reply.texts:
+        return Failure("NoContent", "The stream ended properly but carried no content.", "server")
+    return None
+
+
+def _body_failure(reply: Reply) -> Failure | None:
+    if not reply.outputs and not reply.reasonings:
+        return Failure("NoContent", "The reply is complete but carries no content.", "server")
+    return None

@@ -1,0 +1,69 @@
+"""The names of a run's files, and writing them so that a reader sees the old one or the new one, never half of one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import IO
+
+import msgspec
+
+from penstock.records.log import RunHeader
+
+__all__ = ["Artifacts", "remove", "replacing"]
+
+_REPLAYED = ("raw_payload", "inputs_json")
+"""Datasets that are bodies already: there is nothing to add to the file that the user has, which may be the very
+`inputs.json` in this folder."""
+
+
+class Artifacts(msgspec.Struct, frozen=True):
+    summary_json: str
+    summary_csv: str
+    console: str
+    records: str | None
+    """None when the export level asks for the summary alone."""
+    inputs: str | None
+    """None when the dataset is a file of bodies."""
+    stale: tuple[str, ...]
+    """Written by other settings of an earlier run: they would pass for this one's."""
+
+    @classmethod
+    def of(cls, folder: str, header: RunHeader) -> Artifacts:
+        prefix = header.prefix
+        summary = os.path.join(folder, prefix or "profile_export_aiperf")
+        each = os.path.join(folder, prefix or "profile_export")
+        records = each + ".jsonl"
+        wanted = header.level != "summary"
+        return cls(
+            summary_json=summary + ".json",
+            summary_csv=summary + ".csv",
+            console=each + "_console.txt",
+            records=records if wanted else None,
+            inputs=None if header.dataset in _REPLAYED else os.path.join(folder, "inputs.json"),
+            stale=() if wanted else (records,),
+        )
+
+    def written(self) -> list[str]:
+        paths = (self.summary_json, self.summary_csv, self.console, self.records, self.inputs)
+        return [path for path in paths if path is not None]
+
+
+def remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[IO[bytes]]:
+    """A file that takes its name when all of it is written."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    draft = path + ".new"
+    try:
+        with open(draft, "wb", buffering=1 << 20) as f:
+            yield f
+        os.replace(draft, path)
+    except BaseException:
+        remove(draft)
+        raise

@@ -1,0 +1,235 @@
+"""The final screen: failures first, then the table, then how far to trust it and where the files are."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import IO, TYPE_CHECKING
+
+from penstock.metrics.catalogue import Metric, Table, in_table, label
+from penstock.metrics.statistics import Stats
+from penstock.metrics.summary import Summary
+from penstock.metrics.tally import ErrorGroup
+from penstock.reports.artifacts import Artifacts
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["console_text", "show"]
+
+_WIDTH = 140
+"""Without a terminal, and in the file."""
+_COLUMN_SETS = (
+    ("avg", "min", "max", "p99", "p90", "p50", "std"),
+    ("avg", "min", "max", "p99", "p90", "p50"),
+    ("avg", "min", "max", "p99", "p50"),
+    ("avg", "max", "p99", "p50"),
+    ("avg", "p99", "p50"),
+)
+"""What is shown, from wide terminals to narrow ones."""
+_ONE_LINE = 30
+"""Longer names put their unit on a second line."""
+_NARROWEST_NAME = 22
+_GROUPS_SHOWN = 10
+_COLOURS = {"VALID": "bold green", "DEGRADED": "bold yellow", "INVALID": "bold red"}
+
+
+def show(summary: Summary, artifacts: Artifacts, *, show_http: bool = False, file: IO[str] | None = None) -> None:
+    """On a terminal in colour and as wide as it is; on a pipe plain, 140 columns or COLUMNS."""
+    from rich.console import Console
+
+    stream = file or sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        # A server's message may hold what the terminal's encoding does not.
+        stream.reconfigure(errors="replace")
+    width = None if stream.isatty() else _piped_width()
+    console = Console(file=stream, width=width, highlight=False, soft_wrap=False)
+    _render(console, summary, show_http)
+    _paths(console, artifacts)
+
+
+def console_text(summary: Summary, *, show_http: bool = False, width: int = _WIDTH) -> str:
+    """The same without colour and without the paths."""
+    from rich.console import Console
+
+    text = io.StringIO()
+    console = Console(file=text, width=width, highlight=False, color_system=None, force_terminal=False)
+    _render(console, summary, show_http)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+
+
+def _piped_width() -> int:
+    try:
+        return max(40, int(os.environ["COLUMNS"]))
+    except (KeyError, ValueError):
+        return _WIDTH
+
+
+def _render(console: Console, summary: Summary, show_http: bool) -> None:
+    _failures(console, summary)
+    _metrics(console, "Penstock | LLM Metrics", "main", summary.metrics)
+    if show_http:
+        _metrics(console, "Penstock | HTTP Phases", "http", summary.metrics)
+    _certificate(console, summary)
+    _notes(console, summary)
+
+
+def _failures(console: Console, summary: Summary) -> None:
+    if summary.errors:
+        completed = summary.succeeded + summary.failed
+        _error_table(console, f"Penstock | {summary.failed:,} of {completed:,} Requests Failed", summary.errors)
+    if summary.warmup_errors:
+        failed = sum(group.count for group in summary.warmup_errors)
+        title = f"Penstock | {failed:,} of {summary.warmup_requests:,} Warmup Requests Failed"
+        _error_table(console, title, summary.warmup_errors)
+
+
+def _error_table(console: Console, title: str, groups: list[ErrorGroup]) -> None:
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    table = RichTable(title=title, title_style="bold red", header_style="bold")
+    table.add_column("Count", justify="right", no_wrap=True)
+    table.add_column("Fault", no_wrap=True)
+    table.add_column("Code", justify="right", no_wrap=True)
+    table.add_column("Type", overflow="fold")
+    table.add_column("Message", overflow="fold", ratio=1)
+    for group in groups[:_GROUPS_SHOWN]:
+        code = "-" if group.code is None else str(group.code)
+        message = Text(" ".join(group.message.split()))
+        table.add_row(f"{group.count:,}", group.fault, code, Text(group.type), message)
+    console.print(table)
+    if rest := groups[_GROUPS_SHOWN:]:
+        console.print(f"and {sum(g.count for g in rest):,} more failures of {len(rest):,} other kinds.", style="red")
+    console.print()
+
+
+def _metrics(console: Console, title: str, table: Table, metrics: dict[str, Stats]) -> None:
+    from rich.table import Table as RichTable
+
+    rows = [(metric, metrics[metric.tag]) for metric in in_table(table) if metric.tag in metrics]
+    if not rows:
+        return
+    columns, name_width = _fit(rows, console.width)
+    drawn = RichTable(title=title, title_style="bold", header_style="bold")
+    drawn.add_column("Metric", justify="right", style="cyan", max_width=name_width)
+    for name in columns:
+        drawn.add_column(name, justify="right", no_wrap=True)
+    for metric, stats in rows:
+        drawn.add_row(_name(metric), *(_cell(stats, name) for name in columns))
+    console.print(drawn)
+    console.print()
+
+
+def _fit(rows: list[tuple[Metric, Stats]], width: int) -> tuple[tuple[str, ...], int]:
+    """The most columns beside which the names still fit, and how wide the names may be."""
+    wanted = max(len(line) for metric, _ in rows for line in _name(metric).split("\n"))
+    for enough in (wanted, _NARROWEST_NAME):
+        # A narrow name wraps; better that than losing one of the columns that everybody looks for.
+        for columns in _COLUMN_SETS[: 3 if enough == wanted else None]:
+            numbers = sum(max(len(name), *(len(_cell(s, name)) for _, s in rows)) + 3 for name in columns)
+            if (left := width - numbers - 4) >= enough:
+                return columns, left
+    return _COLUMN_SETS[-1], _NARROWEST_NAME
+
+
+def _name(metric: Metric) -> str:
+    if len(metric.header) > _ONE_LINE:
+        return f"{metric.header}\n({metric.unit})"
+    return label(metric)
+
+
+def _cell(stats: Stats, name: str) -> str:
+    value: float | None = getattr(stats, name)
+    return "-" if value is None else f"{value:,.2f}"
+
+
+def _certificate(console: Console, summary: Summary) -> None:
+    from rich.text import Text
+
+    certificate = summary.certificate
+    if certificate is None:
+        return
+    style = _COLOURS.get(certificate.verdict, "bold")
+    console.print(Text.assemble(("Certificate: ", "bold"), (certificate.verdict, style)))
+    for reason in certificate.reasons:
+        _bullet(console, reason)
+
+
+def _notes(console: Console, summary: Summary) -> None:
+    from rich.text import Text
+
+    if summary.finish_reasons:
+        said = ", ".join(f"{reason} {count:,}" for reason, count in summary.finish_reasons.items())
+        console.print(Text.assemble(("Finish reasons: ", "bold"), said))
+    tokenizer = summary.tokenizer
+    if tokenizer.name is not None:
+        console.print(Text.assemble(("Tokens counted by: ", "bold"), f"{tokenizer.name} ({tokenizer.source})"))
+    notes = _remarks(summary)
+    if notes:
+        console.print(Text("Notes:", style="bold"))
+        for note in notes:
+            _bullet(console, note)
+
+
+def _bullet(console: Console, text: str) -> None:
+    from rich.padding import Padding
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    grid = RichTable.grid(padding=(0, 1))
+    grid.add_row("-", Text(text))
+    console.print(Padding(grid, (0, 0, 0, 2)))
+
+
+def _remarks(summary: Summary) -> list[str]:
+    """What a reader of the table must know, one sentence each."""
+    found = []
+    if summary.incomplete_reason is not None:
+        found.append(f"The run is not complete: {summary.incomplete_reason}")
+    elif summary.was_cancelled:
+        found.append("The run was interrupted; these are the requests that had completed.")
+    if summary.cancelled:
+        found.append(f"{summary.cancelled:,} requests were cancelled by us at the end and are not counted.")
+    if summary.torn_bytes:
+        found.append(f"{summary.torn_bytes:,} bytes at the end of the log were torn; the requests in them are lost.")
+    if summary.tokenizer.note is not None:
+        found.append(summary.tokenizer.note)
+    if single := _count(summary, "single_stamp_request_count"):
+        found.append(
+            f"{single:,} of {summary.succeeded:,} replies arrived whole, with one time stamp: they have a time to "
+            "first token, but no second token, no gaps and no decode duration."
+        )
+    if bounds := _count(summary, "coalesced_first_stamp_count"):
+        found.append(
+            f"The time to first token of {bounds:,} requests is an upper bound: its stamp covers several segments."
+        )
+    if off := _count(summary, "osl_mismatch_count"):
+        found.append(f"{off:,} replies were longer or shorter than asked for, by more than 5 % or 50 tokens.")
+    if off := _count(summary, "usage_discrepancy_count"):
+        found.append(
+            f"For {off:,} requests the server's token counts and ours differ by more than 10 %: another tokenizer, or "
+            "the server's chat template."
+        )
+    return found
+
+
+def _count(summary: Summary, tag: str) -> int:
+    stats = summary.metrics.get(tag)
+    return 0 if stats is None or stats.avg is None else int(stats.avg)
+
+
+def _paths(console: Console, artifacts: Artifacts) -> None:
+    from rich.text import Text
+
+    console.print()
+    for name, path in (
+        ("CSV Export", artifacts.summary_csv),
+        ("JSON Export", artifacts.summary_json),
+        ("Per-Request Export", artifacts.records),
+        ("Inputs", artifacts.inputs),
+    ):
+        if path is not None:
+            # One line however long, so that it can be copied.
+            console.print(Text.assemble((f"{name}: ", "bold"), path), soft_wrap=True)

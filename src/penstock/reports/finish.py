@@ -1,0 +1,141 @@
+"""From the log to every artifact, in one pass over the records."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO
+
+from penstock.metrics.certificate import Certificate
+from penstock.metrics.counting import ClientCounter, Counter, LoadTokenizer, ServerCounter
+from penstock.metrics.measure import Measures, measure
+from penstock.metrics.summary import Summary, SummaryBuilder, TokenizerNote
+from penstock.records.log import RunLog
+from penstock.records.record import Record
+from penstock.reports.artifacts import Artifacts, remove, replacing
+from penstock.reports.console import console_text
+from penstock.reports.inputs_json import UsedPayloads, write_inputs_json
+from penstock.reports.jsonl import RecordWriter
+from penstock.reports.summary_csv import write_summary_csv
+from penstock.reports.summary_json import write_summary_json
+
+__all__ = ["finish"]
+
+_BATCH_RECORDS = 512
+_BATCH_STAMPS = 100_000
+"""A batch is what the tokenizer gets at once, and what is in memory at once: some 5 MB."""
+
+Vouch = Callable[[Summary], Certificate]
+Report = Callable[[int], None]
+
+
+def finish(
+    log: RunLog,
+    folder: str,
+    tokenizer: LoadTokenizer | None,
+    input_texts: Callable[[bytes], list[str]],
+    certificate: Certificate | Vouch | None = None,
+    *,
+    was_cancelled: bool = False,
+    incomplete_reason: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    expected: int | None = None,
+    show_http: bool = False,
+) -> Summary:
+    """Write a run's artifacts into `folder` and return what they say.
+
+    The tokenizer is loaded only when there is something to count. A certificate may be a function of the summary (whose
+    own is still None then). `progress` is told how many records are done and how many are expected: `expected`, or what
+    the header asks for, or 0 when nobody knows.
+    """
+    header = log.header
+    artifacts = Artifacts.of(folder, header)
+    for path in (*artifacts.written(), *artifacts.stale):
+        remove(path)
+    counter = ServerCounter() if header.server_token_count else ClientCounter(tokenizer, log.payloads, input_texts)
+    used = UsedPayloads(len(log.payloads))
+    report = _reporter(progress, header.requests if expected is None else expected)
+    with _scratch(log.folder) as scratch:
+        builder = SummaryBuilder(header, scratch)
+        with _lines(artifacts.records) as file:
+            writer = None if file is None else RecordWriter(file, header, log.payloads)
+            for record, measures in _measured(log, counter, report):
+                builder.add(record, measures)
+                used.add(record)
+                if writer is not None:
+                    writer.add(record, measures)
+        summary = builder.summary(_tokenizer_note(counter))
+    summary.was_cancelled = was_cancelled
+    summary.incomplete_reason = incomplete_reason
+    summary.torn_bytes = log.torn_bytes
+    summary.certificate = certificate(summary) if callable(certificate) else certificate
+    _write(artifacts, summary, log, used, show_http)
+    return summary
+
+
+@contextlib.contextmanager
+def _scratch(parent: str) -> Iterator[str]:
+    folder = tempfile.mkdtemp(prefix="columns-", dir=parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lines(path: str | None) -> contextlib.AbstractContextManager[IO[bytes] | None]:
+    return contextlib.nullcontext() if path is None else replacing(path)
+
+
+def _measured(log: RunLog, counter: Counter, report: Report) -> Iterator[tuple[Record, Measures]]:
+    done = 0
+    for batch in _batches(log.records()):
+        for record, counts in zip(batch, counter.count(batch), strict=True):
+            yield record, measure(record, counts)
+        done += len(batch)
+        report(done)
+
+
+def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+    batch: list[Record] = []
+    stamps = 0
+    for record in records:
+        batch.append(record)
+        stamps += len(record.stamps)
+        if len(batch) >= _BATCH_RECORDS or stamps >= _BATCH_STAMPS:
+            yield batch
+            batch, stamps = [], 0
+    if batch:
+        yield batch
+
+
+def _reporter(progress: Callable[[int, int], None] | None, expected: int | None) -> Report:
+    def report(done: int) -> None:
+        if progress is not None:
+            # A warmup is not in what the header asks for: the end moves when it is passed.
+            progress(done, max(done, expected) if expected else 0)
+
+    return report
+
+
+def _tokenizer_note(counter: Counter) -> TokenizerNote:
+    if not isinstance(counter, ClientCounter):
+        return TokenizerNote(None, None, "Token counts are the server's own.")
+    tokenizer = counter.tokenizer
+    if tokenizer is None:
+        return TokenizerNote(None, None, counter.note)
+    return TokenizerNote(tokenizer.name, tokenizer.source, counter.note)
+
+
+def _write(artifacts: Artifacts, summary: Summary, log: RunLog, used: UsedPayloads, show_http: bool) -> None:
+    if artifacts.inputs is not None:
+        with replacing(artifacts.inputs) as f:
+            write_inputs_json(f, used, log.payloads)
+    with replacing(artifacts.summary_csv) as f:
+        write_summary_csv(f, summary)
+    with replacing(artifacts.console) as f:
+        f.write(console_text(summary, show_http=show_http).encode())
+    # Last, because a reader that waits for this one expects the others beside it.
+    with replacing(artifacts.summary_json) as f:
+        write_summary_json(f, summary, log.header)

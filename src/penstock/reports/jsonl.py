@@ -1,0 +1,144 @@
+"""`profile_export.jsonl`: one line a request, in the order of the log, warmup included.
+
+Times are Unix nanoseconds. `credit_issued_ns` is when a slot was free for the request and `intended_ns` when the plan
+wanted it sent. `request_end_ns` of a success is where its latency ends (the last content of a stream); of a failure,
+the moment of failure.
+"""
+
+from __future__ import annotations
+
+from typing import IO, Any
+
+import orjson
+
+from penstock.metrics.catalogue import CATALOGUE
+from penstock.metrics.measure import Measures, http_phases, latency_ns
+from penstock.records.log import PayloadStore, RunHeader
+from penstock.records.record import Record
+
+__all__ = ["RecordWriter"]
+
+_UNITS = {tag: metric.unit for tag, metric in CATALOGUE.items()}
+_SESSIONS_KEPT = 8_192
+
+
+class RecordWriter:
+    def __init__(self, file: IO[bytes], header: RunHeader, payloads: PayloadStore) -> None:
+        self._write = file.write
+        self._header = header
+        self._payloads = payloads
+        self._phases = _phase_fields(header)
+        self._sessions: dict[int, str] = {}
+
+    def add(self, record: Record, measures: Measures) -> None:
+        units = _UNITS
+        line: dict[str, Any] = {
+            "metadata": self._metadata(record),
+            "metrics": {tag: {"value": value, "unit": units[tag]} for tag, value in measures.items()},
+        }
+        if self._header.http_trace:
+            line["trace_data"] = trace_data(record, self._header.epoch_wall_ns)
+        if error := _error(record):
+            line["error"] = error
+        self._write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+
+    def _metadata(self, record: Record) -> dict[str, Any]:
+        epoch = self._header.epoch_wall_ns
+        start = epoch + record.start
+        fields: dict[str, Any] = {
+            "session_num": record.number,
+            "x_request_id": record.request_id,
+            "x_correlation_id": record.correlation_id,
+            "conversation_id": self._session(record.payload),
+            "turn_index": record.turn,
+            "credit_issued_ns": epoch + record.issued,
+            "request_start_ns": start,
+        }
+        if record.first_byte is not None:
+            fields["request_ack_ns"] = epoch + record.first_byte
+        ended_well = record.failure is None and not record.cancelled
+        fields["request_end_ns"] = start + latency_ns(record) if ended_well else epoch + record.end
+        worker = f"worker_{record.worker}"
+        fields["worker_id"] = worker
+        fields["record_processor_id"] = worker
+        fields.update(self._phases[record.phase])
+        fields["was_cancelled"] = record.cancelled
+        if record.cancelled:
+            fields["cancellation_time_ns"] = epoch + record.end
+        fields["context_overflow_skip"] = False
+        fields["agent_depth"] = 0
+        fields["root_correlation_id"] = record.correlation_id
+        fields["intended_ns"] = epoch + record.intended
+        fields["url"] = self._header.urls[record.url]
+        fields["streamed"] = record.streamed
+        fields["coalesced_stamps"] = record.coalesced
+        fields["finish_reasons"] = record.finish
+        return fields
+
+    def _session(self, payload: int) -> str:
+        session = self._sessions.get(payload)
+        if session is None:
+            if len(self._sessions) >= _SESSIONS_KEPT:
+                self._sessions.clear()
+            session = self._sessions[payload] = self._payloads.session(payload)
+        return session
+
+
+def _phase_fields(header: RunHeader) -> list[dict[str, Any]]:
+    """The part of the metadata that all records of a phase share."""
+    found: list[dict[str, Any]] = []
+    profiling = 0
+    for index, phase in enumerate(header.phases):
+        fields: dict[str, Any] = {"benchmark_phase": phase.kind, "phase_index": index}
+        if phase.kind == "profiling":
+            fields["profiling_index"] = profiling
+            profiling += 1
+        found.append({**fields, "phase_name": phase.name, "phase_kind": phase.kind})
+    return found
+
+
+def _error(record: Record) -> dict[str, Any] | None:
+    if record.cancelled:
+        # AIPerf's readers know a cancelled request by this code and type.
+        seconds = (record.end - record.start) / 1e9
+        return {
+            "code": 499,
+            "type": "RequestCancellationError",
+            "message": f"Cancelled by us {seconds:.3f} s after it was sent.",
+        }
+    failure = record.failure
+    if failure is None:
+        return None
+    fields: dict[str, Any] = {} if failure.code is None else {"code": failure.code}
+    return {**fields, "type": failure.type, "message": failure.message, "fault": failure.fault}
+
+
+def trace_data(record: Record, epoch: int) -> dict[str, Any]:
+    """The HTTP phases. We know how long DNS and connecting took, not when they began."""
+    fields: dict[str, Any] = {"trace_type": "penstock", "request_send_start_ns": epoch + record.start}
+    if record.sent is not None:
+        fields["request_send_end_ns"] = epoch + min(record.sent, record.first_byte or record.sent)
+        fields["request_chunks_count"] = 1
+    fields["request_bytes_total"] = record.bytes_sent
+    if record.status:
+        fields["response_status_code"] = record.status
+    if record.first_byte is not None:
+        fields["response_receive_start_ns"] = epoch + record.first_byte
+        fields["response_chunks_count"] = record.reads
+        fields["response_bytes_total"] = record.bytes_received
+        fields["response_receive_end_ns"] = epoch + record.end
+    if record.reused:
+        fields["connection_reused_ns"] = epoch + record.start
+    phases = http_phases(record)
+    if phases is not None:
+        blocked, dns, connect, sending, waiting, receiving = phases
+        fields |= {
+            "sending_ns": sending,
+            "waiting_ns": waiting,
+            "receiving_ns": receiving,
+            "duration_ns": sending + waiting + receiving,
+            "blocked_ns": blocked,
+            "dns_lookup_ns": dns,
+            "connecting_ns": connect,
+        }
+    return fields

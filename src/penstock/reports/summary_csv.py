@@ -1,0 +1,40 @@
+"""`profile_export_aiperf.csv`: a section of distributions, a blank line, a section of single values."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import IO
+
+from penstock.metrics.catalogue import CATALOGUE, Metric, label
+from penstock.metrics.statistics import PERCENTILES
+from penstock.metrics.summary import Summary
+
+__all__ = ["write_summary_csv"]
+
+_STATISTICS = ("avg", "min", "max", "sum", *(f"p{q}" for q in PERCENTILES), "std")
+_UNITS_NOT_SAID = ("count", "requests")
+
+
+def write_summary_csv(file: IO[bytes], summary: Summary) -> None:
+    text = io.StringIO(newline="")
+    write = csv.writer(text).writerow
+    rows = sorted(summary.metrics.items())
+    write(("Metric", *_STATISTICS))
+    for tag, stats in rows:
+        if not stats.scalar:
+            write((_name(CATALOGUE[tag]), *(_number(getattr(stats, name)) for name in _STATISTICS)))
+    text.write("\r\n")
+    write(("Metric", "Value"))
+    for tag, stats in rows:
+        if stats.scalar:
+            write((_name(CATALOGUE[tag]), _number(stats.avg)))
+    file.write(text.getvalue().encode())
+
+
+def _name(metric: Metric) -> str:
+    return metric.header if metric.unit in _UNITS_NOT_SAID else label(metric)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

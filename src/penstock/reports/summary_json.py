@@ -1,0 +1,112 @@
+"""`profile_export_aiperf.json`: AIPerf's keys in AIPerf's order, then what AIPerf does not say."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import IO, Any
+
+import msgspec
+
+from penstock.metrics.statistics import Stats
+from penstock.metrics.summary import Summary
+from penstock.metrics.tally import ErrorGroup, by_fault
+from penstock.records.log import RunHeader
+
+__all__ = ["write_summary_json"]
+
+SCHEMA_VERSION = "1.4"
+_FIRST = (
+    "request_throughput",
+    "request_latency",
+    "request_count",
+    "time_to_first_token",
+    "time_to_second_token",
+    "inter_token_latency",
+    "output_token_throughput",
+    "output_token_throughput_per_user",
+    "output_sequence_length",
+    "input_sequence_length",
+    "output_token_count",
+    "reasoning_token_count",
+    "inter_chunk_latency",
+    "total_output_tokens",
+    "total_reasoning_tokens",
+    "benchmark_duration",
+    "total_isl",
+    "total_osl",
+    "error_request_count",
+    "error_isl",
+    "total_error_isl",
+)
+
+
+def write_summary_json(file: IO[bytes], summary: Summary, header: RunHeader) -> None:
+    document = msgspec.json.encode(_document(summary, header), enc_hook=str)
+    file.write(msgspec.json.format(document, indent=2))
+
+
+def _document(summary: Summary, header: RunHeader) -> dict[str, Any]:
+    metrics = summary.metrics
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "aiperf_version": f"penstock-{header.penstock_version}",
+        "benchmark_id": header.benchmark_id,
+        **_ordered(metrics),
+        "input_config": header.input_config,
+        "run_info": _run_info(header),
+        **_outcome(summary),
+        **({} if summary.warmup_metrics is None else {"warmup_metrics": summary.warmup_metrics}),
+        **{tag: stats for tag, stats in metrics.items() if tag not in _FIRST},
+        **_our_own(summary, header),
+    }
+
+
+def _ordered(metrics: dict[str, Stats]) -> dict[str, Stats]:
+    return {tag: metrics[tag] for tag in _FIRST if tag in metrics}
+
+
+def _run_info(header: RunHeader) -> dict[str, Any]:
+    seed = {} if header.seed is None else {"random_seed": header.seed}
+    return {"benchmark_id": header.benchmark_id, **seed, "trial": 0, "cli_command": header.command}
+
+
+def _outcome(summary: Summary) -> dict[str, Any]:
+    reason = {} if summary.incomplete_reason is None else {"incomplete_reason": summary.incomplete_reason}
+    return {
+        "was_cancelled": summary.was_cancelled,
+        "is_complete": summary.is_complete,
+        **reason,
+        "error_summary": _errors(summary.errors),
+        "start_time": _local(summary.start_ns),
+        "end_time": _local(summary.end_ns),
+    }
+
+
+def _our_own(summary: Summary, header: RunHeader) -> dict[str, Any]:
+    found: dict[str, Any] = {"penstock_version": header.penstock_version}
+    if summary.certificate is not None:
+        found["certificate"] = summary.certificate
+    found["tokenizer"] = summary.tokenizer
+    found["finish_reasons"] = summary.finish_reasons
+    found["failures"] = by_fault(summary.errors)
+    if summary.warmup_errors:
+        found["warmup_error_summary"] = _errors(summary.warmup_errors)
+    if summary.torn_bytes:
+        found["torn_bytes"] = summary.torn_bytes
+    found["machine"] = header.machine
+    return found
+
+
+def _errors(groups: list[ErrorGroup]) -> list[dict[str, Any]]:
+    return [{"error_details": _details(group), "count": group.count} for group in groups]
+
+
+def _details(group: ErrorGroup) -> dict[str, Any]:
+    code = {} if group.code is None else {"code": group.code}
+    return {**code, "type": group.type, "message": group.message, "fault": group.fault}
+
+
+def _local(unix_ns: int) -> str:
+    """Local time without a zone, as AIPerf writes it."""
+    seconds, rest = divmod(unix_ns, 1_000_000_000)
+    return datetime.fromtimestamp(seconds).replace(microsecond=rest // 1000).isoformat(timespec="microseconds")

@@ -1,0 +1,119 @@
+"""Settings as the artifacts show them: AIPerf's keys, and no secrets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.settings.model import EndpointSettings, InputSettings, LoadSettings, Settings
+from penstock.settings.redact import REDACTED, redact_fields, redact_url
+
+__all__ = ["input_config"]
+
+
+def input_config(settings: Settings) -> dict[str, Any]:
+    """The `input_config` of the JSON artifact. Keys whose value does not apply are left out."""
+    output = settings.output
+    return {
+        "models": {"items": [{"name": name} for name in settings.models]},
+        "endpoint": _endpoint(settings.endpoint),
+        "datasets": [_dataset(settings.input)],
+        "phases": _phases(settings),
+        "artifacts": _present(
+            dir=output.folder,
+            prefix=output.prefix,
+            records=["jsonl"] if output.level == "records" else None,
+            trace=output.http_trace or None,
+            show_trace_timing=output.show_http or None,
+        ),
+        "tokenizer": _present(
+            name=settings.tokenizer.name,
+            revision=settings.tokenizer.revision if settings.tokenizer.revision != "main" else None,
+        ),
+        "gpu_telemetry": {"enabled": False},
+        "server_metrics": {"enabled": False},
+        "runtime": _present(ui=output.ui, workers=settings.workers_max),
+    }
+
+
+def _endpoint(endpoint: EndpointSettings) -> dict[str, Any]:
+    return _present(
+        urls=[redact_url(url) for url in endpoint.urls],
+        type=endpoint.type,
+        path=endpoint.path,
+        streaming=endpoint.streaming,
+        headers={name: REDACTED for name, _ in endpoint.headers} or None,
+        extra=redact_fields(endpoint.extra) or None,
+        api_key=REDACTED if endpoint.api_key else None,
+        timeout=endpoint.timeout_s,
+        connection_reuse=endpoint.connections,
+        use_legacy_max_tokens=endpoint.legacy_max_tokens or None,
+        use_server_token_count=endpoint.server_token_count or None,
+        verify_tls=None if endpoint.verify_tls else False,
+    )
+
+
+def _dataset(data: InputSettings) -> dict[str, Any]:
+    output_length = None
+    if data.output_tokens_mean is not None:
+        output_length = {"mean": float(data.output_tokens_mean), "stddev": float(data.output_tokens_stddev)}
+    if data.file is not None:
+        return _present(
+            name="main",
+            type="file",
+            path=data.file,
+            format=data.format,
+            sampling=data.sampling,
+            random_seed=data.seed,
+            prompts={"osl": output_length} if output_length else None,
+        )
+    input_length = {"mean": float(data.input_tokens_mean), "stddev": float(data.input_tokens_stddev)}
+    return _present(
+        name="main",
+        type="synthetic",
+        entries=data.entries,
+        sampling=data.sampling,
+        random_seed=data.seed,
+        prompts=_present(isl=input_length, osl=output_length, batch_size=data.batch if data.batch != 1 else None),
+    )
+
+
+def _phases(settings: Settings) -> list[dict[str, Any]]:
+    load = settings.load
+    phases = []
+    if settings.warmup.requests:
+        phases.append(
+            {
+                "name": "warmup",
+                "kind": "warmup",
+                "type": _load_type(load),
+                "exclude_from_results": True,
+                **_present(requests=settings.warmup.requests, concurrency=load.concurrency, rate=load.rate),
+            }
+        )
+    phases.append(
+        _present(
+            name="profiling",
+            kind="profiling",
+            type=_load_type(load),
+            requests=load.requests,
+            concurrency=load.concurrency,
+            rate=load.rate,
+            duration=load.duration_s,
+            grace_period=_grace(load),
+        )
+    )
+    return phases
+
+
+def _load_type(load: LoadSettings) -> str:
+    return "concurrency" if load.rate is None else load.arrivals
+
+
+def _grace(load: LoadSettings) -> float | str | None:
+    if load.duration_s is None:
+        return None
+    return "inf" if load.grace_s == float("inf") else load.grace_s  # JSON has no infinity
+
+
+def _present(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

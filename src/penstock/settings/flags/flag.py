@@ -1,0 +1,94 @@
+"""One row of the table of flags. Plain tuples: the table is read at every start, also for `--help`."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+__all__ = ["Flag", "Group", "Kind", "Unbuilt", "wanted"]
+
+Kind = Literal["bool", "enum", "extra", "float", "headers", "int", "list", "path", "str"]
+"""`extra` and `headers` are pairs: the first keeps types (body fields), the second keeps strings."""
+
+
+class Flag(NamedTuple):
+    name: str
+    """AIPerf's first spelling, or ours where AIPerf has no such flag."""
+    kind: Kind
+    help: str
+    aliases: tuple[str, ...] = ()
+    target: str | None = None
+    """Where the value goes in `Settings`; None: it is checked and already holds, so there is nothing to keep."""
+    metavar: str = ""
+    default: str = ""
+    """As shown to a reader."""
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    infinite: bool = False
+    """`inf` is a value."""
+    choices: tuple[str, ...] = ()
+    unbuilt_choices: tuple[str, ...] = ()
+    """Values that AIPerf takes and this version does not."""
+    commas: bool = False
+    """A comma parts the names in one value."""
+    sweeps: bool = False
+    """AIPerf reads a comma list here as a parameter sweep."""
+    secret: bool = False
+    """Its value appears in no message and no artifact."""
+    stores: bool = True
+    """What a boolean flag puts into its target when it is given."""
+    holds: bool = False
+    """A boolean flag that is always true in this version, so it cannot be turned off."""
+    own: bool = False
+    """Penstock's own flag: AIPerf does not have it."""
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
+    @property
+    def accumulates(self) -> bool:
+        return self.kind in ("extra", "headers", "list")
+
+    @property
+    def many(self) -> bool:
+        """Several values may follow the flag."""
+        return self.accumulates and not self.commas
+
+
+class Group(NamedTuple):
+    title: str
+    flags: tuple[Flag, ...]
+
+
+class Unbuilt(NamedTuple):
+    """A flag of AIPerf that is known by name, so that it can be refused by name."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
+
+def wanted(flag: Flag) -> str:
+    """What a value of this flag must be, in words that follow "must be"."""
+    if flag.kind == "enum":
+        return f"one of {', '.join(flag.choices)}" if len(flag.choices) > 1 else flag.choices[0]
+    if flag.kind in ("int", "float"):
+        noun = "a whole number" if flag.kind == "int" else "a number"
+        tail = " or inf" if flag.infinite else ""
+        if flag.ge is not None and flag.le is not None:
+            return f"{noun} from {flag.ge:g} to {flag.le:g}{tail}"
+        if flag.ge is not None:
+            return f"{noun} of at least {flag.ge:g}{tail}"
+        if flag.gt is not None:
+            return f"{noun} greater than {flag.gt:g}{tail}"
+        return noun + tail
+    return {
+        "bool": "true or false",
+        "extra": "key:value pairs or a JSON object",
+        "headers": "Name:Value or a JSON object",
+        "path": "a path",
+    }.get(flag.kind, "a text")

@@ -1,0 +1,104 @@
+"""How hard and how long."""
+
+from __future__ import annotations
+
+from penstock.settings.flags.flag import Flag, Group
+
+__all__ = ["LOAD", "WARMUP"]
+
+LOAD = Group(
+    "Load",
+    (
+        Flag(
+            "--concurrency",
+            "int",
+            "Requests in flight at once. With --request-rate, the most that may be in flight.",
+            target="load.concurrency",
+            metavar="N",
+            default="1; with --request-rate, unlimited",
+            ge=1,
+            sweeps=True,
+        ),
+        Flag(
+            "--request-rate",
+            "float",
+            "Send this many requests each second, whether or not earlier ones were answered.",
+            target="load.rate",
+            metavar="PER_SECOND",
+            gt=0,
+            sweeps=True,
+        ),
+        Flag(
+            "--arrival-pattern",
+            "enum",
+            "The gaps between requests under --request-rate: random like independent users, or all equal.",
+            aliases=("--request-rate-mode",),
+            target="load.arrivals",
+            choices=("poisson", "constant"),
+            unbuilt_choices=("gamma", "concurrency_burst"),
+            default="poisson",
+        ),
+        Flag(
+            "--request-count",
+            "int",
+            "Stop after this many requests.",
+            aliases=("--num-requests",),
+            target="load.requests",
+            metavar="N",
+            default="the whole file once; synthetic: 10, or twice the concurrency if that is more",
+            ge=1,
+            sweeps=True,
+        ),
+        Flag(
+            "--benchmark-duration",
+            "float",
+            "Send no new request after this many seconds.",
+            target="load.duration_s",
+            metavar="SECONDS",
+            gt=0,
+            sweeps=True,
+        ),
+        Flag(
+            "--benchmark-grace-period",
+            "float",
+            "Seconds to wait, after the duration, for replies still under way. Needs --benchmark-duration.",
+            target="load.grace_s",
+            metavar="SECONDS",
+            default="30",
+            ge=0,
+            infinite=True,
+        ),
+        Flag(
+            "--no-fixed-schedule",
+            "bool",
+            "Accepted: this version never follows the timestamps of a dataset.",
+            holds=True,
+        ),
+        Flag(
+            "--workers-max",
+            "int",
+            "The most processes that send requests.",
+            aliases=("--max-workers",),
+            target="workers_max",
+            metavar="N",
+            default="chosen from the cores and the load",
+            ge=1,
+        ),
+    ),
+)
+
+WARMUP = Group(
+    "Warmup",
+    (
+        Flag(
+            "--warmup-request-count",
+            "int",
+            "Requests to send first, under the same load, that count for nothing.",
+            aliases=("--num-warmup-requests",),
+            target="warmup.requests",
+            metavar="N",
+            default="0",
+            ge=0,
+        ),
+    ),
+)

@@ -1,0 +1,126 @@
+"""What comes out: files, the terminal, and the exit status."""
+
+from __future__ import annotations
+
+from penstock.settings.flags.flag import Flag, Group
+
+__all__ = ["OUTPUT", "TELEMETRY", "VERDICT"]
+
+OUTPUT = Group(
+    "Output",
+    (
+        Flag(
+            "--output-artifact-dir",
+            "path",
+            "Write the files into this folder.",
+            aliases=("--artifact-dir",),
+            target="output.folder",
+            metavar="FOLDER",
+            default="artifacts/MODEL-TYPE-LOAD",
+        ),
+        Flag(
+            "--profile-export-prefix",
+            "str",
+            "Begin the names of the exported files with this instead of profile_export.",
+            aliases=("--profile-export-file",),
+            target="output.prefix",
+            metavar="NAME",
+        ),
+        Flag(
+            "--export-level",
+            "enum",
+            "Write the summary only, or one record for each request too.",
+            aliases=("--profile-export-level",),
+            target="output.level",
+            choices=("summary", "records"),
+            unbuilt_choices=("raw",),
+            default="records",
+        ),
+        Flag(
+            "--export-http-trace",
+            "bool",
+            "Add the HTTP phases of each request to its record.",
+            target="output.http_trace",
+        ),
+        Flag(
+            "--show-trace-timing",
+            "bool",
+            "Print the table of HTTP phases.",
+            target="output.show_http",
+        ),
+        Flag(
+            "--ui-type",
+            "enum",
+            "Show progress while the run lasts, or nothing.",
+            aliases=("--ui",),
+            target="output.ui",
+            choices=("simple", "none"),
+            unbuilt_choices=("dashboard",),
+            default="simple",
+        ),
+        Flag(
+            "--log-level",
+            "enum",
+            "TRACE and DEBUG say as much as --verbose; the others change nothing in this version.",
+            target="log_level",
+            choices=("TRACE", "DEBUG", "INFO", "NOTICE", "WARNING", "SUCCESS", "ERROR", "CRITICAL"),
+            default="INFO",
+        ),
+        Flag(
+            "--verbose",
+            "bool",
+            "Say more about what is done.",
+            aliases=("-v",),
+            target="output.verbose",
+        ),
+        Flag(
+            "--extra-verbose",
+            "bool",
+            "The same as --verbose in this version.",
+            aliases=("-vv",),
+            target="output.verbose",
+        ),
+    ),
+)
+
+VERDICT = Group(
+    "Verdict",
+    (
+        Flag(
+            "--require-valid",
+            "bool",
+            "Exit with status 1 when Penstock cannot vouch for the numbers.",
+            target="require_valid",
+            own=True,
+        ),
+        Flag(
+            "--max-error-rate",
+            "float",
+            "The share of requests that may fail before the exit status is 1.",
+            target="max_error_rate",
+            metavar="SHARE",
+            default="0",
+            ge=0,
+            le=1,
+            own=True,
+        ),
+    ),
+)
+
+TELEMETRY = Group(
+    "Telemetry",
+    (
+        Flag(
+            "--no-gpu-telemetry",
+            "bool",
+            "Accepted: this version collects no GPU telemetry.",
+            holds=True,
+        ),
+        Flag(
+            "--no-server-metrics",
+            "bool",
+            "Accepted: this version collects no server metrics.",
+            holds=True,
+        ),
+    ),
+)

@@ -1,0 +1,120 @@
+"""Everything the user decided: typed, frozen, resolved. No AIPerf flag names in here (they are in `settings.flags`)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = [
+    "EndpointSettings",
+    "InputSettings",
+    "LoadSettings",
+    "OutputSettings",
+    "Secret",
+    "Settings",
+    "TokenizerSettings",
+    "WarmupSettings",
+]
+
+
+class Secret:
+    """A value that refuses to be printed, logged or serialised; `reveal()` is the one way to it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "<redacted>"
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a secret cannot be pickled")
+
+
+class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
+    type: str = "chat"
+    urls: tuple[str, ...] = ("http://localhost:8000",)
+    path: str | None = None
+    """Replaces the endpoint type's own path."""
+    streaming: bool = False
+    api_key: Secret | None = None
+    headers: tuple[tuple[str, Secret], ...] = ()
+    """Any header may carry a credential, so every value is a secret."""
+    extra: dict[str, Any] = {}
+    legacy_max_tokens: bool = False
+    server_token_count: bool = False
+    timeout_s: float = 21600.0
+    connections: Literal["pooled", "never"] = "pooled"
+    verify_tls: bool = True
+
+
+class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
+    file: str | None = None
+    format: str | None = None
+    """The dataset format's name; None asks for detection."""
+    sampling: Literal["sequential", "shuffle", "random"] = "sequential"
+    seed: int | None = None
+    entries: int | None = None
+    """How many distinct synthetic prompts; None derives it from the load."""
+    input_tokens_mean: float = 550
+    input_tokens_stddev: float = 0
+    output_tokens_mean: float | None = None
+    """None sends no length limit."""
+    output_tokens_stddev: float = 0
+    batch: int = 1
+    """Texts per request."""
+
+
+class TokenizerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    name: str | None = None
+    """A folder, a tokenizer.json, a hub id or `builtin`; None tries the model's own, then `builtin`."""
+    revision: str = "main"
+
+
+class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
+    concurrency: int | None = None
+    rate: float | None = None
+    """Requests per second; None is closed loop."""
+    arrivals: Literal["poisson", "constant"] = "poisson"
+    requests: int | None = None
+    duration_s: float | None = None
+    grace_s: float = 30.0
+
+
+class WarmupSettings(msgspec.Struct, frozen=True, kw_only=True):
+    requests: int = 0
+
+
+class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
+    folder: str
+    prefix: str | None = None
+    level: Literal["summary", "records"] = "records"
+    ui: Literal["simple", "none"] = "simple"
+    verbose: bool = False
+    http_trace: bool = False
+    """Add the HTTP phases of each request to the per-request file."""
+    show_http: bool = False
+    """Print the table of HTTP phases."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    models: tuple[str, ...]
+    endpoint: EndpointSettings
+    input: InputSettings
+    tokenizer: TokenizerSettings
+    load: LoadSettings
+    warmup: WarmupSettings
+    output: OutputSettings
+    workers_max: int | None = None
+    require_valid: bool = False
+    max_error_rate: float = 0.0
+    """Share of failed requests, 0 to 1, above which the exit status is 1."""
+    command: str = ""
+    """The command line with every secret replaced, for the artifacts."""

@@ -1,0 +1,187 @@
+"""What the user gave, with defaults and checks across flags, becomes `Settings`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from penstock.errors import UserError
+from penstock.settings.folder import artifact_folder
+from penstock.settings.model import (
+    EndpointSettings,
+    InputSettings,
+    LoadSettings,
+    OutputSettings,
+    Secret,
+    Settings,
+    TokenizerSettings,
+    WarmupSettings,
+)
+from penstock.settings.urls import normal_urls
+from penstock.settings.values import Given
+
+__all__ = ["resolve"]
+
+
+def resolve(given: Given) -> Settings:
+    if "models" not in given.values:
+        raise UserError("--model is missing: name the model to ask for, for example --model Qwen/Qwen3-0.6B.")
+    models = tuple(given.values["models"])
+    endpoint = _endpoint(given)
+    load = _load(given)
+    return Settings(
+        models=models,
+        endpoint=endpoint,
+        input=_input(given),
+        tokenizer=TokenizerSettings(**_section(given, "tokenizer")),
+        load=load,
+        warmup=WarmupSettings(**_section(given, "warmup")),
+        output=_output(given, artifact_folder(models, endpoint.type, load.concurrency, load.rate)),
+        command=given.command,
+        **{
+            name: given.values[name]
+            for name in ("workers_max", "require_valid", "max_error_rate")
+            if name in given.values
+        },
+    )
+
+
+def _section(given: Given, section: str) -> dict[str, Any]:
+    mark = section + "."
+    return {target.removeprefix(mark): value for target, value in given.values.items() if target.startswith(mark)}
+
+
+def _endpoint(given: Given) -> EndpointSettings:
+    fields = _section(given, "endpoint")
+    spelled = given.spelled.get
+    sources = [spelled("endpoint.api_key")] if "api_key" in fields else []
+    headers = [(name, Secret(value)) for name, value in fields.pop("headers", ())]
+    sources += [f"an {name} header" for name, _ in headers if name.lower() == "authorization"]
+    if "urls" in fields:
+        fields["urls"], credential = normal_urls(fields["urls"], spelled("endpoint.urls", "--url"))
+        if credential is not None:
+            headers.append(("Authorization", Secret(credential)))
+            sources.append(f"the user name in {spelled('endpoint.urls')}")
+    if len(sources) > 1:
+        raise UserError(
+            f"The Authorization header is set twice, by {sources[0]} and by {sources[1]}; keep one of them."
+        )
+    if "api_key" in fields:
+        fields["api_key"] = Secret(_header_safe(fields["api_key"], str(spelled("endpoint.api_key"))))
+    if "extra" in fields:
+        fields["extra"] = _merged(fields["extra"], str(spelled("endpoint.extra")))
+    if "path" in fields:
+        _check_path(fields["path"], str(spelled("endpoint.path")))
+    endpoint = EndpointSettings(**fields, headers=tuple(headers))
+    if endpoint.legacy_max_tokens and endpoint.type != "chat":
+        raise UserError(
+            f"{spelled('endpoint.legacy_max_tokens')} is for --endpoint-type chat; {endpoint.type} has one name for "
+            "the length limit, so leave it out."
+        )
+    return endpoint
+
+
+def _input(given: Given) -> InputSettings:
+    fields = _section(given, "input")
+    spelled = given.spelled.get
+    if "file" in fields:
+        for field, instead in _SYNTHETIC.items():
+            if field in fields:
+                raise UserError(
+                    f"{spelled(f'input.{field}')} shapes synthetic prompts, but {spelled('input.file')} brings its "
+                    f"own; {instead}."
+                )
+        _check_readable(fields["file"], str(spelled("input.file")))
+    elif "format" in fields:
+        raise UserError(f"{spelled('input.format')} names the format of a file, but there is no --input-file.")
+    if "format" in fields:
+        fields["format"] = fields["format"].strip().lower().replace("-", "_")
+    if fields.get("output_tokens_stddev") and "output_tokens_mean" not in fields:
+        raise UserError(
+            f"{spelled('input.output_tokens_stddev')} spreads the reply length around a mean, but there is no --osl; "
+            "give one, or leave it out."
+        )
+    return InputSettings(**fields)
+
+
+_SYNTHETIC = {
+    "input_tokens_mean": "leave one of them out",
+    "input_tokens_stddev": "leave one of them out",
+    "batch": "leave one of them out",
+    "entries": "leave it out, and use --request-count to send fewer or more",
+}
+"""Fields that make no sense with a file, and what to do."""
+
+
+def _load(given: Given) -> LoadSettings:
+    fields = _section(given, "load")
+    spelled = given.spelled.get
+    if "grace_s" in fields and "duration_s" not in fields:
+        raise UserError(
+            f"{spelled('load.grace_s')} begins when --benchmark-duration ends, but there is none; give both or neither."
+        )
+    if "rate" not in fields:
+        if "arrivals" in fields:
+            raise UserError(
+                f"{spelled('load.arrivals')} spaces the requests of --request-rate, but there is none; "
+                "give both or neither."
+            )
+        fields.setdefault("concurrency", 1)
+    return LoadSettings(**fields)
+
+
+def _output(given: Given, folder: str) -> OutputSettings:
+    fields = {"folder": folder, **_section(given, "output")}
+    spelled = given.spelled.get
+    if os.path.exists(fields["folder"]) and not os.path.isdir(fields["folder"]):
+        source = spelled("output.folder", "The folder for the results,")
+        raise UserError(f"{source} {fields['folder']!r} is a file, not a folder; name another place.")
+    if "prefix" in fields:
+        fields["prefix"] = _prefix(fields["prefix"], str(spelled("output.prefix")))
+    if fields.get("http_trace") and fields.get("level") == "summary":
+        raise UserError(
+            f"{spelled('output.http_trace')} adds to the record of each request, but {spelled('output.level')} summary "
+            "writes no records; leave one of them out."
+        )
+    if given.values.get("log_level") in ("TRACE", "DEBUG"):
+        fields["verbose"] = True
+    return OutputSettings(**fields)
+
+
+def _prefix(text: str, spelled: str) -> str:
+    name = text.strip()
+    for suffix in (".jsonl", ".json", ".csv"):
+        name = name.removesuffix(suffix)
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise UserError(f"{spelled} {text!r} must be a file name without a folder; --artifact-dir chooses the folder.")
+    return name
+
+
+def _merged(pairs: list[tuple[str, Any]], spelled: str) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in merged and (type(merged[key]), merged[key]) != (type(value), value):
+            raise UserError(f"{spelled} has {key} twice, with different values; keep one of them.")
+        merged[key] = value
+    return merged
+
+
+def _check_path(path: str, spelled: str) -> None:
+    if not path.startswith("/"):
+        raise UserError(f"{spelled} must start with a slash, like /v1/chat/completions, not {path!r}.")
+    if any(char.isspace() or not char.isprintable() for char in path):
+        raise UserError(f"{spelled} {path!r} has a space or a control character in it; write it as %20.")
+
+
+def _check_readable(path: str, spelled: str) -> None:
+    if not os.path.exists(path):
+        raise UserError(f"{spelled} {path!r} does not exist (looked in {os.getcwd()}).")
+    if not os.access(path, os.R_OK):
+        raise UserError(f"{spelled} {path!r} exists but may not be read; check its permissions.")
+
+
+def _header_safe(key: str, spelled: str) -> str:
+    bare = key.strip()
+    if not bare.isascii() or not bare.isprintable():
+        raise UserError(f"{spelled} has a character that cannot stand in an HTTP header (the key is not shown).")
+    return bare

@@ -1,0 +1,62 @@
+"""Base URLs: made whole, checked, and parted from the credentials that some of them carry."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from penstock.errors import UserError
+from penstock.settings.redact import redact_url
+
+__all__ = ["normal_urls"]
+
+
+def normal_urls(given: list[str], spelled: str) -> tuple[tuple[str, ...], str | None]:
+    """The URLs without userinfo, and the Authorization header that their userinfo stands for."""
+    urls: list[str] = []
+    credentials: set[str | None] = set()
+    for text in given:
+        url, credential = _normal_url(text, spelled)
+        urls.append(url)
+        credentials.add(credential)
+    if len(credentials) > 1:
+        raise UserError(f"{spelled} has URLs with different user names or passwords; give all of them the same.")
+    return tuple(urls), credentials.pop()
+
+
+def _normal_url(text: str, spelled: str) -> tuple[str, str | None]:
+    if text.lower().startswith("mock://"):
+        return text, None
+    whole = text if "://" in text else f"http://{text}"
+    subject = f"{spelled} {redact_url(text)!r}"
+    if any(char.isspace() or not char.isprintable() for char in whole):
+        raise UserError(f"{subject} has a space or a control character in it; write it as %20.")
+    try:
+        parts = urlsplit(whole)
+        port = parts.port
+    except ValueError:
+        raise _bad_port_or_host(whole, subject) from None
+    if parts.scheme not in ("http", "https"):
+        raise UserError(f"{subject} must start with http://, https:// or mock://, not {parts.scheme}://.")
+    if not parts.hostname:
+        raise UserError(f"{subject} has no host; write it like http://localhost:8000.")
+    if port == 0 or "," in parts.netloc:
+        raise _bad_port_or_host(whole, subject)
+    if parts.fragment:
+        raise UserError(f"{subject} has a part after '#', which a server never sees; leave it out.")
+    host = parts.netloc.rpartition("@")[2]
+    bare = parts._replace(netloc=host.removesuffix(":"), path=parts.path.rstrip("/"))
+    return bare.geturl(), _credential(parts)
+
+
+def _bad_port_or_host(whole: str, subject: str) -> UserError:
+    if "," in whole.partition("://")[2].partition("/")[0]:
+        return UserError(f"{subject} has a comma in its host; put spaces between several URLs.")
+    return UserError(f"{subject} needs a host and, after a colon, a port from 1 to 65535.")
+
+
+def _credential(parts: SplitResult) -> str | None:
+    if "@" not in parts.netloc:
+        return None
+    pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+    return "Basic " + b64encode(pair.encode()).decode()

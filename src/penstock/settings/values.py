@@ -1,0 +1,120 @@
+"""One text to one typed value, as its row in the table says."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, NamedTuple
+
+from penstock.errors import UserError
+from penstock.settings.flags import Flag, wanted
+
+__all__ = ["Given", "nearest", "read", "truth"]
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,100}\Z")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
+_TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+class Given(NamedTuple):
+    """What the user gave, and nothing that the user did not."""
+
+    values: dict[str, Any]
+    """By target in `Settings`."""
+    spelled: dict[str, str]
+    """Target to the flag as the user wrote it, for sentences about it."""
+    command: str = ""
+    """The command line, secrets replaced."""
+
+
+def read(flag: Flag, spelled: str, text: str) -> Any:
+    """The value in `text`, or a sentence. A flag that accumulates gives a list."""
+    if not text.strip():
+        raise UserError(f"{spelled} needs a value, and was given an empty one.")
+    match flag.kind:
+        case "bool":
+            return _boolean(flag, spelled, text)
+        case "int" | "float":
+            return _number(flag, spelled, text)
+        case "enum":
+            return _choice(flag, spelled, text)
+        case "list":
+            return _names(flag, spelled, text)
+        case "extra":
+            from penstock.settings.pairs import extra_fields
+
+            return extra_fields(text, spelled)
+        case "headers":
+            from penstock.settings.pairs import headers
+
+            return headers(text, spelled)
+    return text
+
+
+def truth(text: str) -> bool | None:
+    return _TRUTH.get(text.strip().lower())
+
+
+def nearest(word: str, known: list[str]) -> str | None:
+    from difflib import get_close_matches
+
+    found = get_close_matches(word, known, n=1, cutoff=0.7)
+    return found[0] if found else None
+
+
+def _boolean(flag: Flag, spelled: str, text: str) -> bool:
+    value = truth(text)
+    if value is None:
+        raise UserError(f"{spelled} must be true or false, not {text!r}.")
+    if flag.holds and not value:
+        raise UserError(
+            f"{spelled}={text} asks for something that this version of Penstock does not have yet; leave it out."
+        )
+    return value is flag.stores
+
+
+def _number(flag: Flag, spelled: str, text: str) -> int | float:
+    if flag.sweeps and "," in text:
+        raise UserError(
+            f"{spelled} {text} asks for a sweep, which this version of Penstock does not have yet; give one value."
+        )
+    bare = text.strip()
+    value: int | float = math.nan
+    if flag.kind == "int" and _WHOLE.match(bare):
+        value = int(bare)
+    elif flag.kind == "float" and (_NUMBER.match(bare) or (flag.infinite and bare.lower() in ("inf", "infinity"))):
+        value = float(bare)
+    low = (flag.ge is None or value >= flag.ge) and (flag.gt is None or value > flag.gt)
+    high = (flag.le is None or value <= flag.le) and (flag.infinite or value < math.inf)
+    if not (low and high):  # nan is neither
+        has_unit = flag.metavar == "SECONDS" and bare[:1].isdigit() and bare[-1:].isalpha()
+        hint = " (a plain number of seconds, without a unit)" if has_unit else ""
+        raise UserError(f"{spelled} must be {wanted(flag)}, not {text!r}{hint}.")
+    return value
+
+
+def _choice(flag: Flag, spelled: str, text: str) -> str:
+    plain = _plain(text)
+    for choice in flag.choices:
+        if _plain(choice) == plain:
+            return choice
+    for choice in flag.unbuilt_choices:
+        if _plain(choice) == plain:
+            have = " and ".join(flag.choices)
+            raise UserError(f"{spelled} {choice} is not built yet; this version of Penstock has {have}.")
+    guess = nearest(plain, [_plain(choice) for choice in flag.choices])
+    hint = next((f" (did you mean {choice}?)" for choice in flag.choices if _plain(choice) == guess), "")
+    raise UserError(f"{spelled} must be {wanted(flag)}, not {text!r}{hint}.")
+
+
+def _names(flag: Flag, spelled: str, text: str) -> list[str]:
+    if not flag.commas:
+        return [text.strip()]
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise UserError(f"{spelled} {text!r} has an empty name beside a comma.")
+    return names
+
+
+def _plain(text: str) -> str:
+    return text.strip().lower().replace("-", "_")

@@ -1,0 +1,70 @@
+"""A `tokenizer.json`, read by the `tokenizers` package."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.tokens.tokenizer import Source, spread
+
+if TYPE_CHECKING:
+    import tokenizers
+
+__all__ = ["HuggingFaceTokenizer", "read_tokenizer_json"]
+
+_BATCH = 64
+
+
+class HuggingFaceTokenizer:
+    # Pickles by its attributes: the inner tokenizer knows how to pickle itself.
+    def __init__(self, inner: tokenizers.Tokenizer, name: str, source: Source) -> None:
+        # A file may ask for truncation or padding, which are for training and would make every count wrong.
+        inner.no_truncation()
+        inner.no_padding()
+        self._inner = inner
+        self.name = name
+        self.source = source
+
+    def count(self, text: str) -> int:
+        return self._count_here([text])[0]
+
+    def count_many(self, texts: Sequence[str], threads: int = 1) -> list[int]:
+        return spread(self._count_here, texts, threads)
+
+    def _count_here(self, texts: Sequence[str]) -> list[int]:
+        counts: list[int] = []
+        # In batches, because an encoding holds far more than its ids.
+        for start in range(0, len(texts), _BATCH):
+            batch = list(texts[start : start + _BATCH])
+            try:
+                encodings = self._inner.encode_batch_fast(batch, add_special_tokens=False)
+            except (TypeError, UnicodeError):
+                batch = [_without_surrogates(text) for text in batch]
+                encodings = self._inner.encode_batch_fast(batch, add_special_tokens=False)
+            counts.extend(map(len, encodings))
+        return counts
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._inner.encode(_without_surrogates(text), add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._inner.decode(list(ids), skip_special_tokens=False))
+
+
+def read_tokenizer_json(data: bytes, name: str, source: Source) -> HuggingFaceTokenizer:
+    """Raises ValueError when the data are not a tokenizer."""
+    # Threads are ours to start (count_many's `threads`), and a set variable also silences the warning after a fork.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    import tokenizers
+
+    try:
+        inner = tokenizers.Tokenizer.from_buffer(data)
+    except Exception as error:  # the package raises bare Exception
+        raise ValueError(str(error)) from error
+    return HuggingFaceTokenizer(inner, name, source)
+
+
+def _without_surrogates(text: str) -> str:
+    """Pairs become the character they mean, lone ones U+FFFD; a reply can carry either as JSON escapes."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

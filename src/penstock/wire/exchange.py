@@ -1,0 +1,74 @@
+"""What happened on the wire: times and bytes, nothing about what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+__all__ = ["Exchange", "Trouble"]
+
+
+class Trouble(NamedTuple):
+    """Why an exchange has no whole reply."""
+
+    type: str
+    message: str
+    fault: Literal["server", "network", "penstock"]
+
+
+class Exchange:
+    """One request and its reply. Times are monotonic ns; -1 means that it did not happen.
+
+    The reply's body is `pieces`, in order. Reads are parallel lists: `times[i]` is the arrival time of read i, after
+    which `counts[i]` pieces were complete; `coarse` holds the reads that covered more than one network segment, so
+    that only the newest one's arrival is known.
+    """
+
+    __slots__ = (
+        "bytes_received",
+        "cancelled",
+        "coarse",
+        "connect_ns",
+        "counts",
+        "data",
+        "end",
+        "first_byte",
+        "headers",
+        "on_end",
+        "pieces",
+        "retries",
+        "reused",
+        "sent",
+        "start",
+        "status",
+        "tag",
+        "times",
+        "trouble",
+    )
+
+    def __init__(self, data: bytes, on_end: Callable[[Exchange], None], tag: Any = None) -> None:
+        self.data = data
+        """Head and body as they go to the socket."""
+        self.on_end = on_end
+        self.tag = tag
+        """Whatever the caller wants to find again."""
+        self.start = self.sent = self.first_byte = self.end = -1
+        self.connect_ns = 0
+        self.reused = True
+        self.retries = 0
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.pieces: list[bytes] = []
+        self.times: list[int] = []
+        self.counts: list[int] = []
+        self.coarse: list[int] = []
+        self.bytes_received = 0
+        self.cancelled = False
+        self.trouble: Trouble | None = None
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first header of that lower-case name."""
+        for key, value in self.headers:
+            if key.lower() == name:
+                return value
+        return None

@@ -1,0 +1,104 @@
+"""HTTP/1.1, without I/O: request heads out, response bytes in.
+
+    feed(data) ─▶ head (status, headers) ─▶ pieces of body ─▶ complete
+                                                     eof() ─▶ complete, or cut short
+
+The parser is llhttp (httptools). Its body callback is the `append` of a list, so that a piece of body costs no Python
+frame. What llhttp leaves to its caller is here: where a body without a declared length ends, interim (1xx) replies,
+and whether the connection can serve another request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import httptools
+
+__all__ = ["ProtocolError", "ResponseReader", "request_head"]
+
+
+class ProtocolError(Exception):
+    """The other side does not speak HTTP/1.1."""
+
+
+def request_head(method: str, target: str, host: str, headers: Iterable[tuple[str, str]]) -> bytes:
+    """Everything up to the headers that differ from request to request; the caller appends those and a blank line."""
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}"]
+    lines += [f"{name}: {value}" for name, value in headers]
+    return ("\r\n".join(lines) + "\r\n").encode("latin-1")
+
+
+class ResponseReader:
+    """Reads the responses of one connection, one after the other."""
+
+    __slots__ = ("_delimited", "_parser", "complete", "headers", "pieces", "reusable", "started", "status")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        """The body so far. The same list lives as long as the reader: take a copy, then `reset`."""
+        self._parser: httptools.HttpResponseParser | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Be ready for the next response."""
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.pieces.clear()
+        self.complete = False
+        self.started = False
+        self.reusable = False
+        self._delimited = False
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        parser = self._parser
+        if parser is None:
+            parser = self._parser = httptools.HttpResponseParser(_Callbacks(self))
+        self.started = True
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            raise ProtocolError(str(error) or "not an HTTP/1.1 response") from None
+
+    def eof(self) -> bool:
+        """The connection ended. True when that is a proper end of the body."""
+        return self.status != 0 and not self._delimited
+
+    def close(self) -> None:
+        """Breaks the reference cycle with the parser."""
+        self._parser = None
+
+
+class _Callbacks:
+    """What httptools calls; kept apart so that `on_body` can be a bare list method."""
+
+    __slots__ = ("_reader", "on_body")
+
+    def __init__(self, reader: ResponseReader) -> None:
+        self._reader = reader
+        self.on_body = reader.pieces.append
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._reader.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        reader = self._reader
+        parser = reader._parser
+        assert parser is not None
+        status = parser.get_status_code()
+        if status < 200 and status != 101:
+            return
+        reader.status = status
+        reader.reusable = parser.should_keep_alive()
+        for name, _ in reader.headers:
+            key = name.lower()
+            if key in (b"content-length", b"transfer-encoding"):
+                reader._delimited = True
+        if status in (204, 304):
+            reader._delimited = True
+
+    def on_message_complete(self) -> None:
+        reader = self._reader
+        if reader.status == 0:  # an interim reply: the real one follows
+            reader.headers.clear()
+            return
+        reader.complete = True

@@ -1,0 +1,144 @@
+"""Connections to one origin: opened ahead, reused newest first, replaced when the server closed them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable
+
+from penstock.wire.clock import Clock
+from penstock.wire.connection import Connection, Origin
+from penstock.wire.exchange import Exchange, Trouble
+from penstock.wire.gauge import Gauge
+
+__all__ = ["Pool", "resolve"]
+
+_OPENING_AT_ONCE = 256  # stays below the usual listen backlogs
+
+
+def resolve(host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Origin, ...]:
+    """Every address of a host, in the system's order of preference; OSError when there is none."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return tuple(Origin(host, port, family, address, tls) for family, _, _, _, address in found)  # type: ignore[arg-type]
+
+
+class Pool:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, origin: Origin, clock: Clock, gauge: Gauge, *, reuse: bool = True
+    ) -> None:
+        self._loop = loop
+        self._origin = origin
+        self._clock = clock
+        self._gauge = gauge
+        self._reuse = reuse
+        self._idle: dict[Connection, None] = {}  # a stack from which any one can go at once
+        self._busy: dict[Exchange, Connection] = {}
+        self._opening: set[Connection] = set()
+        self._wanted = 0
+        self._on_open: Callable[[int, Trouble | None], None] | None = None
+
+    def open_ahead(self, count: int, on_open: Callable[[int, Trouble | None], None]) -> None:
+        """Opens `count` connections, some at a time; on_open gets how many are open, or why one could not be."""
+        self._wanted = count
+        self._on_open = on_open
+        self._open_more()
+
+    def _open_more(self) -> None:
+        while self._on_open and len(self._opening) < _OPENING_AT_ONCE and len(self._idle) + len(self._opening) < self._wanted:
+            try:
+                self._opening.add(self._connection())
+            except OSError as error:
+                report, self._on_open = self._on_open, None
+                report(len(self._idle), _socket_trouble(error))
+
+    def _connection(self) -> Connection:
+        return Connection(self._loop, self._origin, self._clock, self._gauge, self._on_idle, self._on_closed)
+
+    def start(self, exchange: Exchange) -> None:
+        """Send an exchange on an idle connection, or on a new one."""
+        connection = None
+        if self._idle and self._reuse:
+            connection = self._idle.popitem()[0]
+        else:
+            try:
+                connection = self._connection()
+            except OSError as error:
+                exchange.trouble = _socket_trouble(error)
+                self._loop.call_soon(exchange.on_end, exchange)
+                return
+        self._busy[exchange] = connection
+        connection.start(exchange)
+
+    def _on_idle(self, connection: Connection) -> None:
+        if connection in self._opening:
+            self._opening.discard(connection)
+            self._idle[connection] = None
+            if self._on_open:
+                self._on_open(len(self._idle), None)
+            self._open_more()
+            return
+        if self._reuse:
+            self._idle[connection] = None
+        else:
+            connection.close()
+
+    def _on_closed(self, connection: Connection, trouble: Trouble | None) -> None:
+        if connection in self._opening:
+            self._opening.discard(connection)
+            if self._on_open:
+                report, self._on_open = self._on_open, None
+                report(len(self._idle), trouble or Trouble("ConnectionLost", "The server closed a new connection.", "server"))
+            return
+        exchange = connection.exchange
+        connection.exchange = None
+        if exchange is None:
+            self._idle.pop(connection, None)
+            return
+        self._busy.pop(exchange, None)
+        # Sent on a connection that had been idle, and nothing came back: the server had closed it, so ask again.
+        if connection.used and not connection.heard and exchange.retries == 0 and trouble:
+            self._gauge.stale += 1
+            exchange.retries = 1
+            exchange.start = exchange.sent = exchange.end = -1
+            try:
+                fresh = self._connection()
+            except OSError as error:
+                exchange.trouble = _socket_trouble(error)
+                exchange.on_end(exchange)
+                return
+            self._busy[exchange] = fresh
+            fresh.start(exchange)
+            return
+        exchange.trouble = trouble
+        exchange.on_end(exchange)
+
+    def ended(self, exchange: Exchange) -> None:
+        """The caller has seen the end of this exchange."""
+        self._busy.pop(exchange, None)
+
+    def abort(self, exchange: Exchange, trouble: Trouble) -> None:
+        """End an exchange from our side; what has arrived of its reply stays with it."""
+        connection = self._busy.pop(exchange, None)
+        if connection is None:
+            return
+        connection.abandon()
+        exchange.trouble = trouble
+        exchange.on_end(exchange)
+
+    @property
+    def busy(self) -> dict[Exchange, Connection]:
+        """In flight, oldest first."""
+        return self._busy
+
+    def close(self) -> None:
+        self._on_open = None
+        self._wanted = 0
+        for connection in [*self._idle, *self._opening]:
+            connection.close()
+        self._idle.clear()
+
+
+def _socket_trouble(error: OSError) -> Trouble:
+    return Trouble("NoSocket", f"The system gave no socket: {os.strerror(error.errno or 0)}.", "penstock")

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.complete import SHELLS, script
+from penstock.errors import UserError
+from penstock.settings.flags import FLAGS
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_script_knows_every_flag_and_choice(shell: str) -> None:
+    text = script(shell)
+    for flag in FLAGS:
+        for word in (*flag.spellings, *flag.choices):
+            assert word.lstrip("-") in text or word in ("-v", "-vv")
+    assert "aiperf" in text
+    assert "penstock" in text
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"{shell} is not installed")
+    path = tmp_path / "script"
+    path.write_text(script(shell))
+    subprocess.run([program, "-n", str(path)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["pro"], {"profile"}),
+        (["completion", ""], {"bash", "zsh", "fish"}),
+        (["profile", "--endpoint-t"], {"--endpoint-type"}),
+        (["profile", "--endpoint-type", ""], {"chat", "completions"}),
+        (["profile", "--endpoint-type", "=", "co"], {"completions"}),
+        (["profile", "--concurrency", ""], set()),
+        (["profile", "--streaming", "--insec"], {"--insecure"}),
+    ],
+)
+def test_bash_completes(words: list[str], expected: set[str], tmp_path: Path) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("bash is not installed")
+    path = tmp_path / "script"
+    path.write_text(script("bash"))
+    ask = 'source "$0"; COMP_WORDS=("aiperf" "$@"); COMP_CWORD=$#; _penstock; echo "${COMPREPLY[@]}"'
+    done = subprocess.run([bash, "-c", ask, str(path), *words], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == expected
+
+
+def test_other_shells() -> None:
+    with pytest.raises(UserError, match="did you mean bash"):
+        script("bahs")
+    with pytest.raises(UserError, match="name bash, zsh or fish"):
+        script("powershell")

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from penstock.cli.help import EXAMPLES, overview, profile_help
+from penstock.cli.parse import parse
+from penstock.cli.terminal import Paint, columns, wrap
+from penstock.settings.flags import FLAGS, GROUPS, UNBUILT
+from penstock.settings.resolve import resolve
+
+
+def test_the_help_of_profile_is_complete() -> None:
+    text = profile_help("aiperf")
+    words = text.replace(",", " ").split()
+    for flag in FLAGS:
+        assert set(flag.spellings) <= set(words)
+        assert set(flag.choices) <= set(text.replace("|", " ").split())
+    for row in UNBUILT:
+        assert row.name in words
+    for group in GROUPS:
+        assert f"\n{group.title}\n" in text
+    assert "aiperf profile --model NAME" in text
+    assert "Exit status" in text
+    assert "[at least 1; default: 550]" in text
+    assert "[Penstock only; 0 to 1; default: 0]" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_lines_fit_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    body = profile_help("penstock").partition("Exit status")[0]
+    too_long = [line for line in body.splitlines() if len(line) > width and " --" not in line.strip()]
+    assert [line for line in too_long if len(line.split()) > 1 and "|" not in line] == []
+
+
+def test_examples_are_valid_commands() -> None:
+    for _, line in EXAMPLES:
+        command, *words = shlex.split(line)
+        assert command == "profile"
+        assert resolve(parse(words)).endpoint.urls == ("mock://",)
+
+
+def test_the_overview_names_the_commands() -> None:
+    text = overview("aiperf")
+    for part in ("profile", "mock", "completion", "version", "Examples", "aiperf profile"):
+        assert part in text
+
+
+def test_bold_only_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b" not in profile_help("aiperf")
+    assert Paint(True).bold("x") == "\x1b[1mx\x1b[0m"
+    assert Paint(True).dim("x") == "\x1b[2mx\x1b[0m"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert "\x1b[1m" in profile_help("aiperf")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in profile_help("aiperf")
+
+
+def test_wrap_and_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wrap("a bb ccc dddddddddddd", 8, 2) == ["  a bb", "  ccc", "  dddddddddddd"]
+    monkeypatch.setenv("COLUMNS", "10")
+    assert columns() == 60
+    monkeypatch.setenv("COLUMNS", "500")
+    assert columns() == 110
+    monkeypatch.setenv("COLUMNS", "wide")
+    assert 60 <= columns() <= 110

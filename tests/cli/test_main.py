@@ -1,0 +1,180 @@
+"""The program as a process: exit statuses, streams, one sentence and no traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import penstock
+from penstock import __version__
+from penstock.cli.main import main
+from penstock.errors import RunError, UserError
+from penstock.settings.model import Settings
+
+SOURCE = str(Path(penstock.__file__).parent.parent)
+
+
+def call(*words: str, module: str = "penstock") -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": SOURCE}
+    return subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True, env=env)
+
+
+@pytest.mark.parametrize("module", ["penstock", "penstock.cli.main"])
+def test_version(module: str) -> None:
+    done = call("--version", module=module)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{__version__}\n", "")
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])
+def test_overview(words: tuple[str, ...]) -> None:
+    done = call(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Commands" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("profile", "--help"),
+        ("help", "profile"),
+        ("profile", "--concurrency", "-h"),
+        ("profile", "--no-such-thing", "--concurrency", "zero", "--help"),
+    ],
+)
+def test_help_wins(words: tuple[str, ...]) -> None:
+    done = call(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--streaming" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("profile",), "penstock profile: --model is missing"),
+        (("profile", "--streeming"), "penstock profile: There is no option --streeming; did you mean --streaming?"),
+        (("profile", "--", "--help"), "penstock profile: profile takes options only"),
+        (("profile", "-m", "m", "--goodput", "x:1"), "penstock profile: --goodput is an AIPerf option"),
+        (("profile", "-m", "m", "--url", "a:0"), "penstock profile: --url 'a:0' needs a host"),
+        (("profle",), "penstock: There is no command 'profle'; did you mean profile?"),
+        (("zebra",), "penstock: There is no command 'zebra'; `penstock --help` lists them."),
+        (("plot",), "penstock: plot is an AIPerf command that this version of Penstock does not have yet."),
+        (("--model", "m"), "penstock: Options come after a command, as in `penstock profile --model ...`."),
+        (("completion",), "penstock completion: Name one shell"),
+    ],
+)
+def test_what_the_user_must_change_exits_2(words: tuple[str, ...], sentence: str) -> None:
+    done = call(*words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(sentence)
+    assert done.stderr.count("\n") == 1
+
+
+def test_completion_prints_a_script() -> None:
+    assert call("completion", "bash").stdout.startswith("_penstock() {")
+    assert "Usage" in call("completion", "--help").stdout
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_closed_pipe_is_quiet(unbuffered: str) -> None:
+    env = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-m", "penstock", "profile", "--help"]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=env)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.fixture
+def profile(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Stands in for the command that carries out the run."""
+    module = ModuleType("penstock.cli.profile")
+    monkeypatch.setitem(sys.modules, "penstock.cli.profile", module)
+    return module
+
+
+def test_profile_runs_with_settings_under_the_name_it_was_called_by(
+    profile: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Settings] = []
+
+    def run(settings: Settings) -> int:
+        seen.append(settings)
+        return 7
+
+    profile.run = run  # type: ignore[attr-defined]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/aiperf", "profile", "-m", "m"])
+    assert main() == 7
+    assert seen[0].command == "aiperf profile -m m"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "sentence"),
+    [
+        (UserError("Change it."), 2, "aiperf profile: Change it.\n"),
+        (RunError("No luck."), 1, "aiperf profile: No luck.\n"),
+        (ValueError("odd\nthing"), 1, "failed unexpectedly: ValueError: odd thing (this is a fault in Penstock; set"),
+        (BrokenPipeError("a socket"), 1, "failed unexpectedly: BrokenPipeError: a socket"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_exceptions_become_sentences(
+    error: BaseException,
+    status: int,
+    sentence: str,
+    *,
+    profile: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(settings: Settings) -> int:
+        raise error
+
+    profile.run = run  # type: ignore[attr-defined]
+    monkeypatch.setattr(sys, "argv", ["aiperf"])
+    monkeypatch.delenv("PENSTOCK_DEBUG", raising=False)
+    assert main(["profile", "-m", "m"]) == status
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert "Traceback" not in said
+
+
+def test_debug_shows_the_traceback(
+    profile: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(settings: Settings) -> int:
+        raise ValueError("odd")
+
+    profile.run = run  # type: ignore[attr-defined]
+    monkeypatch.setenv("PENSTOCK_DEBUG", "1")
+    assert main(["profile", "-m", "m"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from penstock.cli.main import main; main(['profile', '--help']); "
+        "print(sorted({'msgspec', 'numpy', 'rich', 'uvloop', 'asyncio', 'json'} & set(sys.modules)), file=sys.stderr)"
+    )
+    env = {**os.environ, "PYTHONPATH": SOURCE}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert done.stderr == "[]\n"
+
+
+def test_interrupted_before_a_run() -> None:
+    code = (
+        "import os, signal, sys; import penstock.cli.main as m; "
+        "m._RUN['version'] = lambda words, program: os.kill(os.getpid(), signal.SIGINT) or 0; "
+        "sys.exit(m.main(['version']))"
+    )
+    env = {**os.environ, "PYTHONPATH": SOURCE}
+    restore = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, preexec_fn=restore)
+    assert (done.returncode, done.stderr) == (130, "")

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from penstock.errors import UserError
+from penstock.settings.flags import SPELLINGS, Flag
+from penstock.settings.values import nearest, read, truth
+
+
+def value(spelled: str, text: str) -> Any:
+    flag = SPELLINGS[spelled]
+    assert isinstance(flag, Flag)
+    return read(flag, spelled, text)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "text", "expected"),
+    [
+        ("--concurrency", "16", 16),
+        ("--concurrency", " 16 ", 16),
+        ("--concurrency", "+16", 16),
+        ("--random-seed", "0", 0),
+        ("--warmup-request-count", "0", 0),
+        ("--request-rate", "5", 5.0),
+        ("--request-rate", "0.5", 0.5),
+        ("--request-rate", ".5", 0.5),
+        ("--request-rate", "1e3", 1000.0),
+        ("--benchmark-grace-period", "inf", math.inf),
+        ("--benchmark-grace-period", "0", 0.0),
+        ("--max-error-rate", "1", 1.0),
+        ("--endpoint-type", "CHAT", "chat"),
+        ("--connection-reuse-strategy", "Never", "never"),
+        ("--model-selection-strategy", "round-robin", "round_robin"),
+        ("--url-strategy", "ROUND_ROBIN", "round_robin"),
+        ("--log-level", "debug", "DEBUG"),
+        ("--streaming", "FALSE", False),
+        ("--streaming", "yes", True),
+        ("--insecure", "true", False),
+        ("--insecure", "false", True),
+        ("--model", "a,b", ["a", "b"]),
+        ("--model", "a, b", ["a", "b"]),
+        ("--url", "http://a/x,y", ["http://a/x,y"]),
+        ("--tokenizer", "builtin", "builtin"),
+    ],
+)
+def test_read(spelled: str, text: str, expected: Any) -> None:
+    got = value(spelled, text)
+    assert got == expected
+    assert type(got) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "text", "sentence"),
+    [
+        ("--concurrency", "0", "--concurrency must be a whole number of at least 1, not '0'."),
+        ("--concurrency", "-3", "--concurrency must be a whole number of at least 1, not '-3'."),
+        ("--concurrency", "1.5", "--concurrency must be a whole number of at least 1, not '1.5'."),
+        ("--concurrency", "1_000", "--concurrency must be a whole number of at least 1, not '1_000'."),
+        ("--concurrency", "٣", "--concurrency must be a whole number of at least 1, not '٣'."),
+        ("--concurrency", "9" * 200, "--concurrency must be a whole number of at least 1"),
+        ("--isl", "many", "--isl must be a whole number of at least 1, not 'many'."),
+        ("--request-rate", "0", "--request-rate must be a number greater than 0, not '0'."),
+        ("--request-rate", "nan", "--request-rate must be a number greater than 0, not 'nan'."),
+        ("--request-rate", "inf", "--request-rate must be a number greater than 0, not 'inf'."),
+        ("--request-rate", "1e999", "--request-rate must be a number greater than 0, not '1e999'."),
+        ("--random-seed", "-1", "--random-seed must be a whole number of at least 0, not '-1'."),
+        ("--max-error-rate", "5", "--max-error-rate must be a number from 0 to 1, not '5'."),
+        (
+            "--benchmark-grace-period",
+            "nan",
+            "--benchmark-grace-period must be a number of at least 0 or inf, not 'nan'.",
+        ),
+        ("--benchmark-duration", "30s", "not '30s' (a plain number of seconds, without a unit)."),
+        (
+            "--endpoint-type",
+            "chta",
+            "--endpoint-type must be one of chat, completions, not 'chta' (did you mean chat?).",
+        ),
+        ("--transport", "grpc", "--transport must be http, not 'grpc'."),
+        ("--streaming", "maybe", "--streaming must be true or false, not 'maybe'."),
+        ("--model", "a,,b", "--model 'a,,b' has an empty name beside a comma."),
+        ("--model", "", "--model needs a value, and was given an empty one."),
+        ("--tokenizer", " ", "--tokenizer needs a value, and was given an empty one."),
+    ],
+)
+def test_refusals(spelled: str, text: str, sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
+        value(spelled, text)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "choice", "have"),
+    [
+        ("--endpoint-type", "responses", "chat and completions"),
+        ("--endpoint-type", "NIM-rankings", "chat and completions"),
+        ("--arrival-pattern", "gamma", "poisson and constant"),
+        ("--arrival-pattern", "concurrency_burst", "poisson and constant"),
+        ("--export-level", "raw", "summary and records"),
+        ("--ui", "dashboard", "simple and none"),
+        ("--connection-reuse-strategy", "sticky_user_sessions", "pooled and never"),
+        ("--model-selection-strategy", "weighted", "round_robin"),
+    ],
+)
+def test_choices_of_aiperf_that_are_not_built(spelled: str, choice: str, have: str) -> None:
+    with pytest.raises(UserError, match=f"is not built yet; this version of Penstock has {have}") as caught:
+        value(spelled, choice)
+    assert str(caught.value).startswith(spelled)
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        "--isl",
+        "--isl-stddev",
+        "--osl",
+        "--osl-stddev",
+        "--concurrency",
+        "--request-rate",
+        "--request-count",
+        "--benchmark-duration",
+    ],
+)
+def test_sweeps_are_refused(spelled: str) -> None:
+    with pytest.raises(UserError, match=f"{spelled} 1,2 asks for a sweep, .*give one value"):
+        value(spelled, "1,2")
+
+
+@pytest.mark.parametrize("spelled", ["--no-gpu-telemetry", "--no-server-metrics", "--no-fixed-schedule"])
+def test_what_always_holds_cannot_be_turned_off(spelled: str) -> None:
+    assert value(spelled, "true") is True
+    with pytest.raises(UserError, match="does not have yet"):
+        value(spelled, "false")
+
+
+def test_truth_and_nearest() -> None:
+    assert [truth(word) for word in ("On", "0", "chat")] == [True, False, None]
+    assert nearest("chatt", ["chat", "completions"]) == "chat"
+    assert nearest("zebra", ["chat", "completions"]) is None

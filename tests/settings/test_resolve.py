@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.parse import parse
+from penstock.errors import UserError
+from penstock.settings.folder import artifact_folder
+from penstock.settings.model import Settings
+from penstock.settings.resolve import resolve
+
+
+def settle(*words: str) -> Settings:
+    return resolve(parse(words))
+
+
+def refused(*words: str) -> str:
+    with pytest.raises(UserError) as caught:
+        settle(*words)
+    return str(caught.value)
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> str:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"texts": ["Hello!"]}\n')
+    return str(path)
+
+
+def test_defaults() -> None:
+    settings = settle("--model", "m")
+    assert settings.models == ("m",)
+    assert settings.endpoint.type == "chat"
+    assert settings.endpoint.urls == ("http://localhost:8000",)
+    assert settings.endpoint.path is None
+    assert not settings.endpoint.streaming
+    assert settings.endpoint.verify_tls
+    assert settings.input.file is None
+    assert settings.input.input_tokens_mean == 550
+    assert settings.input.output_tokens_mean is None
+    assert settings.load.concurrency == 1
+    assert settings.load.rate is None
+    assert settings.load.requests is None
+    assert settings.load.duration_s is None
+    assert settings.warmup.requests == 0
+    assert settings.tokenizer.name is None
+    assert settings.output.folder == "artifacts/m-chat-concurrency1"
+    assert settings.max_error_rate == 0
+    assert settings.command == "penstock profile --model m"
+
+
+def test_everything_built_lands_in_its_place(prompts: str, tmp_path: Path) -> None:
+    settings = settle(
+        *("-m", "a,b", "-m", "c", "--endpoint-type", "completions", "--endpoint", "/x", "--streaming"),
+        *("-u", "a:1", "b:2", "-u", "https://c/v1/", "--url-strategy", "round-robin", "--api-key", "k"),
+        *("-H", "X-A:1, 2", "--extra-inputs", "t:0.5", 'stop:["a","b"]', "--request-timeout-seconds", "9"),
+        *("--connection-reuse-strategy", "never", "--insecure", "--use-server-token-count", "--transport", "http"),
+        *("--input-file", prompts, "--custom-dataset-type", "Single-Turn", "--dataset-sampling-strategy", "shuffle"),
+        *("--random-seed", "7", "--osl", "20", "--osl-stddev", "2", "--tokenizer", "builtin"),
+        *(
+            "--tokenizer-revision",
+            "v1",
+            "--concurrency",
+            "4",
+            "--request-rate",
+            "20",
+            "--request-rate-mode",
+            "constant",
+        ),
+        *("--num-requests", "30", "--benchmark-duration", "5", "--benchmark-grace-period", "inf"),
+        *("--num-warmup-requests", "3", "--artifact-dir", str(tmp_path / "out"), "--profile-export-file", "foo.json"),
+        *("--profile-export-level", "records", "--export-http-trace", "--show-trace-timing", "--ui", "none", "-vv"),
+        *("--max-workers", "2", "--require-valid", "--max-error-rate", "0.1", "--no-gpu-telemetry"),
+        *("--no-server-metrics", "--no-fixed-schedule", "--model-selection-strategy", "round_robin"),
+    )
+    endpoint, data, load, output = settings.endpoint, settings.input, settings.load, settings.output
+    assert settings.models == ("a", "b", "c")
+    assert (endpoint.type, endpoint.path, endpoint.streaming) == ("completions", "/x", True)
+    assert endpoint.urls == ("http://a:1", "http://b:2", "https://c/v1")
+    assert endpoint.api_key is not None
+    assert endpoint.api_key.reveal() == "k"
+    assert [(name, secret.reveal()) for name, secret in endpoint.headers] == [("X-A", "1, 2")]
+    assert endpoint.extra == {"t": 0.5, "stop": ["a", "b"]}
+    assert (endpoint.timeout_s, endpoint.connections, endpoint.verify_tls) == (9.0, "never", False)
+    assert endpoint.server_token_count
+    assert (data.file, data.format, data.sampling, data.seed) == (prompts, "single_turn", "shuffle", 7)
+    assert (data.output_tokens_mean, data.output_tokens_stddev) == (20, 2.0)
+    assert (settings.tokenizer.name, settings.tokenizer.revision) == ("builtin", "v1")
+    assert (load.concurrency, load.rate, load.arrivals) == (4, 20.0, "constant")
+    assert (load.requests, load.duration_s, load.grace_s) == (30, 5.0, float("inf"))
+    assert settings.warmup.requests == 3
+    assert (output.folder, output.prefix, output.level) == (str(tmp_path / "out"), "foo", "records")
+    assert (output.http_trace, output.show_http, output.ui, output.verbose) == (True, True, "none", True)
+    assert (settings.workers_max, settings.require_valid, settings.max_error_rate) == (2, True, 0.1)
+
+
+def test_synthetic_shape() -> None:
+    data = settle("-m", "m", "--isl", "64", "--isl-stddev", "4", "-b", "2", "--num-prompts", "9").input
+    assert (data.input_tokens_mean, data.input_tokens_stddev, data.batch, data.entries) == (64, 4.0, 2, 9)
+
+
+@pytest.mark.parametrize(("level", "verbose"), [("trace", True), ("DEBUG", True), ("INFO", False), ("error", False)])
+def test_log_level(level: str, verbose: bool) -> None:
+    assert settle("-m", "m", "--log-level", level).output.verbose is verbose
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "--model is missing"),
+        (
+            ("-m", "m", "--benchmark-grace-period", "5"),
+            "--benchmark-grace-period begins when --benchmark-duration ends",
+        ),
+        (("-m", "m", "--arrival-pattern", "constant"), "--arrival-pattern spaces the requests of --request-rate"),
+        (("-m", "m", "--request-rate-mode", "poisson"), "--request-rate-mode spaces the requests"),
+        (("-m", "m", "--endpoint", "v1/chat"), "--endpoint must start with a slash"),
+        (("-m", "m", "--endpoint", "/v1 /chat"), "a space or a control character"),
+        (("-m", "m", "--custom-dataset-type", "single_turn"), "there is no --input-file"),
+        (("-m", "m", "--osl-stddev", "4"), "there is no --osl"),
+        (("-m", "m", "--endpoint-type", "completions", "--use-legacy-max-tokens"), "is for --endpoint-type chat"),
+        (("-m", "m", "--export-http-trace", "--export-level", "summary"), "writes no records"),
+        (("-m", "m", "--profile-export-prefix", "a/b"), "must be a file name without a folder"),
+        (("-m", "m", "--profile-export-prefix", ".json"), "must be a file name without a folder"),
+        (("-m", "m", "--input-file", "/nowhere/at/all"), "--input-file '/nowhere/at/all' does not exist"),
+        (("-m", "m", "--artifact-dir", __file__), "is a file, not a folder"),
+        (("-m", "m", "--extra-inputs", "a:1", "--extra-inputs", "a:true"), "--extra-inputs has a twice"),
+        (("-m", "m", "-u", "ftp://a"), "-u 'ftp://a' must start with"),
+        (("-m", "m", "--api-key", "hunter2", "-H", "authorization:x"), "by --api-key and by an authorization header"),
+        (("-m", "m", "--api-key", "hunter2", "-u", "http://u:p@a"), "by --api-key and by the user name in -u"),
+        (("-m", "m", "-H", "Authorization:a", "-H", "Authorization:b"), "The Authorization header is set twice"),
+        (("-m", "m", "--api-key", "hunter2\n3"), "cannot stand in an HTTP header"),
+    ],
+)
+def test_what_does_not_go_together(words: tuple[str, ...], sentence: str) -> None:
+    said = refused(*words)
+    assert sentence in said
+    assert "hunter2" not in said
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--isl", "100"),
+        ("--synthetic-input-tokens-stddev", "0"),
+        ("--batch-size", "1"),
+        ("--num-dataset-entries", "5"),
+    ],
+)
+def test_synthetic_flags_with_a_file(prompts: str, flag: str, value: str) -> None:
+    said = refused("-m", "m", "--input-file", prompts, flag, value)
+    assert said.startswith(f"{flag} shapes synthetic prompts, but --input-file brings its own")
+
+
+def test_a_file_that_may_not_be_read(prompts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert "may not be read" in refused("-m", "m", "--input-file", prompts)
+
+
+def test_harmless_pairs_are_fine(tmp_path: Path) -> None:
+    assert settle("-m", "m", "--osl-stddev", "0").input.output_tokens_stddev == 0
+    assert settle("-m", "m", "--extra-inputs", "a:1", "--extra-inputs", "a:1").endpoint.extra == {"a": 1}
+    assert settle("-m", "m", "--input-file", str(tmp_path)).input.file == str(tmp_path)
+    assert settle("-m", "m", "--use-legacy-max-tokens").endpoint.legacy_max_tokens
+    assert settle("-m", "m", "--insecure=false").endpoint.verify_tls
+
+
+@pytest.mark.parametrize(
+    ("models", "endpoint", "concurrency", "rate", "folder"),
+    [
+        (("Qwen/Qwen3-0.6B",), "chat", 1, None, "artifacts/Qwen_Qwen3-0.6B-chat-concurrency1"),
+        (("Qwen/Qwen3-0.6B",), "completions", 1, None, "artifacts/Qwen_Qwen3-0.6B-completions-concurrency1"),
+        (("m",), "chat", None, 20.0, "artifacts/m-chat-request_rate20.0"),
+        (("m",), "chat", 4, 0.5, "artifacts/m-chat-concurrency4-request_rate0.5"),
+        (("a/b", "c"), "chat", 8, None, "artifacts/a_b_multi-chat-concurrency8"),
+        (("../../etc",), "chat", 1, None, "artifacts/.._.._etc-chat-concurrency1"),
+        (('x:8b q?"*<>|\\',), "chat", 1, None, "artifacts/x_8b_q_______-chat-concurrency1"),
+        (("é" * 200,), "chat", 1, None, f"artifacts/{'é' * 75}-chat-concurrency1"),
+    ],
+)
+def test_artifact_folder(
+    models: tuple[str, ...], endpoint: str, concurrency: int | None, rate: float | None, folder: str
+) -> None:
+    assert artifact_folder(models, endpoint, concurrency, rate) == folder
+
+
+def test_a_rate_alone_has_no_cap() -> None:
+    settings = settle("-m", "m", "--request-rate", "5")
+    assert settings.load.concurrency is None
+    assert settings.output.folder == "artifacts/m-chat-request_rate5.0"

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import UserError
+from penstock.settings.redact import redact_fields, redact_headers, redact_url
+from penstock.settings.urls import normal_urls
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("localhost:8000", "http://localhost:8000"),
+        ("localhost", "http://localhost"),
+        ("http://localhost:8000/", "http://localhost:8000"),
+        ("https://api.example.com/v1/", "https://api.example.com/v1"),
+        ("https://a.example/v1?api-version=2", "https://a.example/v1?api-version=2"),
+        ("HTTP://Host:80", "http://Host:80"),
+        ("host:", "http://host"),
+        ("[::1]:8000", "http://[::1]:8000"),
+        ("127.0.0.1:65535/base//", "http://127.0.0.1:65535/base"),
+        ("mock://", "mock://"),
+        ("mock://x?ttft=50&itl=5", "mock://x?ttft=50&itl=5"),
+    ],
+)
+def test_normal(text: str, expected: str) -> None:
+    assert normal_urls([text], "--url") == ((expected,), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("ftp://a", "must start with http://, https:// or mock://, not ftp://"),
+        ("http://", "has no host"),
+        ("http://:8000", "has no host"),
+        ("/v1/chat", "has no host"),
+        ("a:0", "a port from 1 to 65535"),
+        ("a:65536", "a port from 1 to 65535"),
+        ("a:eighty", "a port from 1 to 65535"),
+        ("http://[::1", "needs a host"),
+        ("a:1,b:2", "put spaces between several URLs"),
+        ("http://a,http://b", "put spaces between several URLs"),
+        ("http://a b", "a space or a control character"),
+        ("http://a/\x01", "a space or a control character"),
+        ("http://a/#top", "has a part after '#'"),
+    ],
+)
+def test_refused(text: str, sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
+        normal_urls([text], "-u")
+    assert sentence in str(caught.value)
+    assert str(caught.value).startswith("-u ")
+
+
+def test_user_and_password_become_a_header() -> None:
+    urls, credential = normal_urls(["http://me:p%40ss@a:1/v1", "me:p%40ss@b:2"], "--url")
+    assert urls == ("http://a:1/v1", "http://b:2")
+    assert credential == "Basic bWU6cEBzcw=="
+
+
+def test_different_users_are_refused_without_showing_them() -> None:
+    with pytest.raises(UserError, match="different user names or passwords") as caught:
+        normal_urls(["http://me:hunter2@a", "http://b"], "--url")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["http://me:hunter2@a:x", "http://me:hun/hunter2@a", "me:hunter2@a b", "ftp://me:hunter2@a"]
+)
+def test_a_bad_url_does_not_show_its_password(text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        normal_urls([text], "--url")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://a:1/v1", "http://a:1/v1"),
+        ("http://me:pw@a:1/v1", "http://<redacted>@a:1/v1"),
+        ("token@a", "<redacted>@a"),
+        ("me:p@w@a:1", "<redacted>@a:1"),
+        ("http://a/@x", "http://a/@x"),
+        ("http://[::1]:8/@x", "http://[::1]:8/@x"),
+        ("http://a?api-key=k&n=1", "http://a?api-key=<redacted>&n=1"),
+        ("http://a/?next=http://b&API_KEY=k", "http://a/?next=http://b&API_KEY=<redacted>"),
+    ],
+)
+def test_redact_url(url: str, expected: str) -> None:
+    assert redact_url(url) == expected
+
+
+def test_redact_fields_and_headers() -> None:
+    fields = {"max_tokens": 5, "api_key": "k", "nested": [{"Access-Token": "k", "n": 1}]}
+    assert redact_fields(fields) == {
+        "max_tokens": 5,
+        "api_key": "<redacted>",
+        "nested": [{"Access-Token": "<redacted>", "n": 1}],
+    }
+    assert redact_headers("X-A: b:c") == "X-A:<redacted>"
+    assert redact_headers("no colon") == "<redacted>"
+    assert redact_headers('{"X-A":"b"}') == '{"X-A": "<redacted>"}'
+    assert redact_headers('{"X-A":') == "<redacted>"
