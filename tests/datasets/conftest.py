@@ -93,7 +93,7 @@ def make(kind: str) -> Tokenizer:
         )
     elif kind == "characters":
         inner = Tokenizer(models.WordLevel(unk_token="?"))
-        inner.pre_tokenizer = pre_tokenizers.Split(Regex("(?s)."), "isolated")
+        inner.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
         trainer = trainers.WordLevelTrainer(special_tokens=["?"], show_progress=False)
     else:
         raise ValueError(kind)
@@ -107,6 +107,11 @@ KINDS = ["builtin", "byte-level BPE", "superword BPE", "prepending BPE", "WordPi
 @pytest.fixture(params=KINDS)
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return make(request.param)
+
+
+@pytest.fixture
+def real() -> Tokenizer:
+    return make("builtin")
 
 
 @pytest.fixture

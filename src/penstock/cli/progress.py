@@ -3,6 +3,7 @@ quarter of a second, and a terminal that does not take it right now misses one u
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import sys
@@ -93,7 +94,11 @@ class Display:
 
 def _clock(seconds: float) -> str:
     whole = int(seconds + 0.5)
-    return f"{whole // 60:02d}:{whole % 60:02d}" if whole < 3600 else f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    return (
+        f"{whole // 60:02d}:{whole % 60:02d}"
+        if whole < 3600
+        else f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    )
 
 
 def _writer(tty: bool) -> Callable[..., None]:
@@ -108,10 +113,8 @@ def _writer(tty: bool) -> Callable[..., None]:
 
     def write(text: str, wait: bool = False) -> None:
         if poll.poll(1000 if wait else 0):
-            try:
+            with contextlib.suppress(OSError):
                 os.write(fd, text.encode())
-            except OSError:
-                pass
 
     sys.stdout.flush()
     return write

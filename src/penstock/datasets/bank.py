@@ -38,12 +38,17 @@ class Bank:
         self._starts = starts
         self._usable: dict[int, list[tuple[str, int]]] = {}
 
+    @property
+    def complete(self) -> bool:
+        """Every count can be made of pieces."""
+        return bool(self._texts) and None not in self._ways
+
     def reaches(self, count: int) -> bool:
         return count > self._longest or (count >= 0 and self._ways[count] is not None)
 
     def tail(self, count: int, rng: Random) -> str:
         """Text to append that should add `count` tokens, or as many below that as can be reached."""
-        if not self._by_count:
+        if not self._texts:
             return ""
         parts: list[str] = []
         draw, texts, counts, size = rng.random, self._texts, self._counts, len(self._texts)

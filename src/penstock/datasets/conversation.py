@@ -25,3 +25,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     turns: tuple[Turn, ...]
+    system: str | None = None
+    """System text that goes with every turn."""
+    context: str | None = None
+    """A user message before the first turn."""
+    accumulate: bool = False
+    """Each turn carries the turns and replies before it; otherwise each is complete in itself."""

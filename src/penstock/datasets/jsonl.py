@@ -83,7 +83,7 @@ def explain(error: Exception, line: bytes) -> str:
         return _mismatch(str(error))
     # The standard library says more precisely where the JSON breaks, and takes some that the standard forbids.
     try:
-        json.loads(line)
+        json.loads(line.rstrip())
     except json.JSONDecodeError as precise:
         return f"not valid JSON ({precise.msg.lower()}, column {precise.colno})"
     except (ValueError, RecursionError):

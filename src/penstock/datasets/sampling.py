@@ -1,7 +1,7 @@
 """Which conversation of the dataset is the k-th of the run: a pure function, so workers agree without talking.
 
 `shuffle` computes a place in a permutation instead of storing the permutation: making one of a million entries takes
-0.4 s, during which a worker that also reads replies would read late. A Feistel network over the next power of two,
+0.7 s, during which a worker that also reads replies would read late. A Feistel network over the next power of two,
 walked until it lands inside, takes a few microseconds for any place of any epoch.
 """
 

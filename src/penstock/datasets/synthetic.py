@@ -1,9 +1,9 @@
 """Prompts of an exact length, all different from their first words on, the same for the same seed.
 
 The prompts are made in chunks. The first chunk is counted as a whole: when every text in it has the length that its
-pieces promised, the tokenizer splits text where pieces meet, and the rest need no counting (550 tokens: 25 µs to put
-together, 100 to 600 µs to count). It holds some ten thousand joins, so each sentence of the bank has been seen in
-several places. When a single text is off, this chunk and all others are counted and corrected one by one.
+pieces promised, the tokenizer splits text where pieces meet, and the rest need no counting (550 tokens: 17 µs to put
+together, 100 to 600 µs to count). At that length it holds ten thousand joins, so each sentence of the bank has been
+seen in several places. When a single text is off, this chunk and all others are counted and corrected one by one.
 """
 
 from __future__ import annotations
@@ -64,23 +64,26 @@ class _Writer:
     def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
         self._tokenizer = tokenizer
         self._threads = min(4, _cores())
-        self._rng = stream(seed, "text")
+        # Streams of their own, so that a prompt does not depend on how many follow it in its chunk.
+        self._openings, self._bodies, self._repairs = (stream(seed, part) for part in ("openings", "bodies", "repairs"))
         self._bank: Bank = build_bank(tokenizer, stream(seed, "bank"))
         self._adds_up: bool | None = None
         """None until the first chunk has been counted."""
         self._begun: set[str] = set()
+        self._short: set[str] = set()
 
     def write(self, targets: list[int]) -> list[str]:
-        texts = self._compose(targets)
+        texts, short = self._compose(targets)
         if self._adds_up is None:
             counts = self.count(texts)
-            self._adds_up = counts == targets
-        elif not self._adds_up:
-            counts = self.count(texts)
+            self._adds_up = counts == targets and self._bank.complete
+        elif self._adds_up:
+            # Short texts are always counted: it costs little, and not every vocabulary has pieces for each of them.
+            counts = list(targets)
+            for at, count in zip(short, self.count([texts[at] for at in short]), strict=True):
+                counts[at] = count
         else:
-            return texts
-        if counts == targets:
-            return texts
+            counts = self.count(texts)
         return [
             text if have == target else self._fitted(text, target)
             for text, have, target in zip(texts, counts, targets, strict=True)
@@ -89,19 +92,22 @@ class _Writer:
     def count(self, texts: list[str]) -> list[int]:
         return self._tokenizer.count_many(texts, self._threads)
 
-    def _compose(self, targets: list[int]) -> list[str]:
-        bank, rng = self._bank, self._rng
-        openings = [self._unlike_the_others(opening, _three_words) for _ in targets]
+    def _compose(self, targets: list[int]) -> tuple[list[str], list[int]]:
+        """Texts that should have the target lengths, and which of them are too short for an opening sentence."""
+        bank, rng = self._bank, self._bodies
+        openings = [_unlike(self._begun, opening, self._openings, words=3) for _ in targets]
         texts: list[str] = []
+        short: list[int] = []
         for first, have, target in zip(openings, self._tokenizer.count_many(openings), targets, strict=True):
             if bank.reaches(target - have):
                 texts.append(first + bank.tail(target - have, rng))
             else:
-                texts.append(self._unlike_the_others(partial(bank.short, target), _whole))
-        return texts
+                short.append(len(texts))
+                texts.append(_unlike(self._short, partial(bank.short, target), rng, words=target))
+        return texts, short
 
     def _fitted(self, text: str, target: int) -> str:
-        fitted = fit(text, target, self._tokenizer.count, self._bank, self._rng)
+        fitted = fit(text, target, self._tokenizer.count, self._bank, self._repairs)
         if fitted is None:
             raise UserError(
                 f"No text of exactly {target} tokens was found for the tokenizer '{self._tokenizer.name}'; choose "
@@ -109,22 +115,15 @@ class _Writer:
             )
         return fitted
 
-    def _unlike_the_others(self, draw: Callable[[Random], str], key: Callable[[str], str]) -> str:
-        """Drawn again when it begins like an earlier one. Not for ever: there are only so many texts of one token."""
-        for _ in range(_REDRAWS):
-            text = draw(self._rng)
-            begin = key(text)
-            if begin not in self._begun:
-                self._begun.add(begin)
-                break
-        return text
 
-
-def _three_words(text: str) -> str:
-    return " ".join(text.split(" ", 3)[:3])
-
-
-def _whole(text: str) -> str:
+def _unlike(earlier: set[str], draw: Callable[[Random], str], rng: Random, words: int) -> str:
+    """Drawn again when it begins like an earlier one. Not for ever: there are only so many texts of one token."""
+    for _ in range(_REDRAWS):
+        text = draw(rng)
+        begin = " ".join(text.split(" ", words)[:words])
+        if begin not in earlier:
+            earlier.add(begin)
+            break
     return text
 
 

@@ -13,7 +13,7 @@ _GLOBALS = 8
 _PER_WORKER = 16
 
 # places of the commands
-_STOP, _GO_PHASE, _GO_TIME = range(3)
+_STOP, _GO_PHASE, _GO_TIME, _GROWING = range(4)
 # places in a worker's block
 READY, PHASE_DONE, SENT, ENDED, FAILED, LIVE, CONNECTED, FINISHED = range(8)
 
@@ -43,6 +43,15 @@ class Board:
     def gone(self, phase: int) -> int | None:
         """When that phase starts, once the parent has said so."""
         return self._cells[_GO_TIME] if self._cells[_GO_PHASE] > phase else None
+
+    @property
+    def growing(self) -> bool:
+        """The dataset is still being indexed, ahead of the sending."""
+        return bool(self._cells[_GROWING])
+
+    @growing.setter
+    def growing(self, value: bool) -> None:
+        self._cells[_GROWING] = value
 
     # -- counters -----------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from penstock import __version__
@@ -29,9 +29,12 @@ class Target(NamedTuple):
 class Job(NamedTuple):
     log: str
     endpoint: str
+    settings: EndpointSettings
+    files: tuple[str, ...]
+    """The user's files in which bodies lie."""
     targets: tuple[Target, ...]
     phases: tuple[PhasePlan, ...]
-    sampling: str
+    sampling: Literal["sequential", "shuffle", "random"]
     seed: int
     timeout_ns: int
     reuse: bool

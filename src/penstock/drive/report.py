@@ -47,6 +47,10 @@ class WorkerReport(msgspec.Struct):
     """How late a 10 ms tick of the loop came."""
     held_ns: int = 0
     """Sending waited for the reading of finished replies."""
+    starved_ticks: int = 0
+    """How often sending found that the dataset was not indexed far enough."""
+    broken_conversations: int = 0
+    """Conversations that ended early because a turn failed and the next one needed its reply."""
     clock_steps: int = 0
     machine: MachineFacts = msgspec.field(default_factory=MachineFacts)
 

@@ -10,22 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import heapq
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from time import monotonic_ns
 
-from penstock.datasets.sampling import picker
 from penstock.drive import board as cells
 from penstock.drive.board import Board
+from penstock.drive.deck import Deck
 from penstock.drive.job import Job
 from penstock.drive.report import Machine, WorkerReport
+from penstock.drive.session import Bodies, Session
+from penstock.endpoints.base import Reply
 from penstock.endpoints.registry import endpoint
 from penstock.plan.phases import PhasePlan
 from penstock.plan.stepper import Share, Stepper, split
-from penstock.records.log import LogWriter, PayloadStore
+from penstock.records.log import LogWriter
+from penstock.records.payloads import PayloadStore
 from penstock.records.reader import Ticket, read
+from penstock.records.record import Record
 from penstock.wire.clock import Clock
 from penstock.wire.exchange import Exchange, Trouble
 from penstock.wire.gauge import Gauge
@@ -43,7 +48,12 @@ _CLOCK_EVERY = 5  # ticks
 
 class Worker:
     def __init__(
-        self, job: Job, share: Share, board: Board, loop: asyncio.AbstractEventLoop, on_tick: Callable[[], None] | None = None
+        self,
+        job: Job,
+        share: Share,
+        board: Board,
+        loop: asyncio.AbstractEventLoop,
+        on_tick: Callable[[], None] | None = None,
     ) -> None:
         self._job = job
         self._share = share
@@ -54,10 +64,11 @@ class Worker:
         self._clock = Clock()
         self._gauge = Gauge()
         self._report = WorkerReport(worker=share.worker)
-        self._payloads = PayloadStore(job.log)
-        self._pick = picker(job.sampling, self._payloads.conversations, job.seed)  # type: ignore[arg-type]
+        self._payloads = PayloadStore(job.log, job.files)
+        self._deck = Deck(self._payloads, job.sampling, job.seed, board)
         self._log = LogWriter(job.log, share.worker)
         self._endpoint = endpoint(job.endpoint)
+        self._bodies = Bodies(job.log, self._payloads, self._endpoint, job.settings, share.worker)
         self._pools = [Pool(loop, t.origin, self._clock, self._gauge, reuse=job.reuse) for t in job.targets]
         self._timer = Timer(loop, self._pump)
         self._ids = Random()  # request ids are unique, not reproducible
@@ -65,7 +76,7 @@ class Worker:
         self._queue_bytes = 0
         self._slicing = False
         self._held_since = 0
-        self._waiting_turns = 0
+        self._later: list[tuple[int, int, Session]] = []  # a heap of turns that wait for their time
         self._sent = self._ended = self._failed = 0
         self._phase = 0
         self._plan: PhasePlan = job.phases[0]
@@ -101,6 +112,7 @@ class Worker:
         self._report.clock_steps = self._clock.steps
         self._report.machine = machine.facts()
         self._log.report(self._report)
+        self._bodies.close()
         self._log.close()
         self._payloads.close()
         self._board.set(self._me, cells.FINISHED, 1)
@@ -136,7 +148,9 @@ class Worker:
             await asyncio.sleep(0.001)
         self._phase = index
         self._plan = plan
-        self._stepper = plan.stepper(self._share)
+        self._stepper = plan.stepper(self._share, self._recorded_times() if plan.scale is not None else None)
+        if plan.whole and self._deck.size is not None:
+            self._stepper.limit(self._deck.size)
         self._stepper.begin(begin)
         self._over = self._loop.create_future()
         self._running = True
@@ -148,76 +162,104 @@ class Worker:
         self._log.flush()
         self._board.set(self._me, cells.PHASE_DONE, index + 1)
 
+    def _recorded_times(self) -> Iterator[int]:
+        """When the recording says that each conversation began, in ns from its start; None of them twice."""
+        number = 0
+        scale = (self._plan.scale or 1.0) * 1e6
+        while self._deck.size is None or number < self._deck.size:
+            first = self._payloads.turns(number)[0]
+            yield round(self._payloads.entry(first).timestamp_ms * scale)
+            number += 1
+        while True:  # never sent: the plan ends with the last conversation
+            yield 1 << 62
+
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
         """Send everything that is due."""
         if not self._running:
             return
-        stepper = self._stepper
+        stepper, later = self._stepper, self._later
         while True:
             if len(self._queue) >= _QUEUE_LIMIT or self._queue_bytes >= _QUEUE_BYTES:
-                if not self._held_since:
-                    self._held_since = monotonic_ns()
+                self._held_since = self._held_since or monotonic_ns()
                 return
             now = monotonic_ns()
             if self._held_since:
                 self._report.held_ns += now - self._held_since
                 self._held_since = 0
+            if later and (later[0][0] <= now or stepper.closed(now)):
+                due, _, session = heapq.heappop(later)
+                self._next_turn(session, due, now)
+                continue
+            picked = self._deck.pick(self._plan.first + stepper.number)
+            if picked is None:
+                self._report.starved_ticks += 1
+                return
             step = stepper.next(now)
             if step.kind == "send":
-                number = step.number
-                conversation = self._pick(self._plan.first + number)
-                self._send(number, conversation, 0, self._uuid(), step.at, step.free)
-            elif step.kind == "wait":
-                self._timer.at(step.at)
-                return
-            elif step.kind == "full":
-                return
-            else:
+                self._begin(step.number, picked, step.at, step.free)
+                continue
+            if step.kind == "wait":
+                self._timer.at(min(step.at, later[0][0]) if later else step.at)
+            elif later:
+                self._timer.at(later[0][0])
+            elif step.kind == "over":
                 self._check_over(now)
-                return
+            return
+
+    def _begin(self, number: int, conversation: int, intended: int, issued: int) -> None:
+        url = (self._plan.first + number) % len(self._pools)
+        session = Session(number, conversation, self._payloads.turns(conversation), url, self._uuid())
+        self._send(session, intended, issued)
+
+    def _next_turn(self, session: Session, due: int, now: int) -> None:
+        """Send the turn that was due then, if the plan still allows it."""
+        if self._stepper.another_turn(now):
+            session.turn += 1
+            self._send(session, due, due)
+        else:
+            self._stepper.ended(now)
 
     def _uuid(self) -> str:
         bits = self._ids.getrandbits(128) & 0xFFFFFFFFFFFF0FFF3FFFFFFFFFFFFFFF | 0x40008000000000000000
         h = f"{bits:032x}"
         return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
-    def _send(self, number: int, conversation: int, turn: int, correlation: str, intended: int, issued: int) -> None:
-        payload = self._payloads.turns(conversation)[turn]
-        body = self._payloads.body(payload)
-        asked = self._payloads.entry(payload).output_tokens
-        url = (self._plan.first + number) % len(self._pools)
+    def _send(self, session: Session, intended: int, issued: int) -> None:
+        entry, payload, body, built = self._bodies.next(session)
         request = self._uuid()
+        correlation = session.correlation_id
         ticket = Ticket(
             self._phase,
-            number,
-            conversation,
-            turn,
+            session.number,
+            session.conversation,
+            session.turn,
             payload,
             self._me,
-            url,
+            session.url,
             request,
             correlation,
             intended,
             issued,
             len(body),
-            asked if asked >= 0 else None,
+            entry.output_tokens if entry.output_tokens >= 0 else None,
+            built,
+            session,
         )
         head = (
             f"X-Request-ID: {request}\r\nX-Correlation-ID: {correlation}\r\nX-Session-Affinity: {correlation}\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
-        data = b"".join((self._job.targets[url].head, head.encode(), body))
+        data = b"".join((self._job.targets[session.url].head, head.encode(), body))
         self._sent += 1
-        self._pools[url].start(Exchange(data, self._on_end, ticket))
+        self._pools[session.url].start(Exchange(data, self._on_end, ticket))
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
     def _on_end(self, exchange: Exchange) -> None:
         ticket: Ticket = exchange.tag
         self._pools[ticket.url].ended(exchange)
-        exchange.data = b""
         if exchange.start >= 0:
             self._report.lateness.add(exchange.start - ticket.issued - exchange.connect_ns)
             if ticket.issued > ticket.intended:
@@ -231,11 +273,22 @@ class Worker:
             self._slicing = True
             self._loop.call_soon(self._slice)
         end = exchange.end if exchange.end >= 0 else monotonic_ns()
-        if len(self._payloads.turns(ticket.conversation)) > ticket.turn + 1 and self._stepper.another_turn(monotonic_ns()):
-            self._send(ticket.number, ticket.conversation, ticket.turn + 1, ticket.correlation_id, end, end)
-            return
-        self._stepper.ended(end)
+        session: Session = ticket.session
+        if not session.has_next:
+            self._stepper.ended(end)
+        elif self._bodies.waits_for_reply(session):
+            return  # goes on in `_slice`
+        else:
+            self._schedule(session, end)
         self._pump()
+
+    def _schedule(self, session: Session, end: int) -> None:
+        """The next turn: at its recorded time, or its delay after the end of the one before."""
+        entry = self._bodies.following(session)
+        due = end + round(entry.delay_ms * 1e6)
+        if self._plan.scale is not None and entry.timed:
+            due = max(end, self._stepper.began + round(entry.timestamp_ms * 1e6 * self._plan.scale))
+        heapq.heappush(self._later, (due, session.number, session))
 
     def _slice(self) -> None:
         """Turn finished exchanges into records for half a millisecond, then let the loop poll."""
@@ -245,7 +298,7 @@ class Worker:
         while queue:
             exchange = queue.popleft()
             self._queue_bytes -= exchange.bytes_received
-            record = read(exchange, dialect, epoch)
+            record, reply = read(exchange, dialect, epoch)
             log.record(record)
             if record.stamps:
                 report.streams += 1
@@ -255,6 +308,9 @@ class Worker:
                 report.ttft.add(record.stamps[0])
             if record.failure is None:
                 report.latency.add(record.end - record.start)
+            session: Session = exchange.tag.session
+            if session.parts is not None and session.has_next:
+                self._carry_on(session, exchange, record, reply)
             if monotonic_ns() >= until:
                 break
         if queue:
@@ -263,6 +319,16 @@ class Worker:
             self._slicing = False
         if self._held_since and len(queue) < _QUEUE_LIMIT // 2:
             self._pump()
+
+    def _carry_on(self, session: Session, exchange: Exchange, record: Record, reply: Reply | None) -> None:
+        """A conversation whose next turn holds this reply. Without a good reply there is no next turn."""
+        if reply is None or record.failure is not None:
+            self._report.broken_conversations += 1
+            self._stepper.ended(exchange.end)
+        else:
+            self._bodies.remember(session, reply)
+            self._schedule(session, exchange.end)
+        self._pump()
 
     def _check_over(self, now: int) -> None:
         if self._over is None or self._over.done():
@@ -291,7 +357,10 @@ class Worker:
         now = monotonic_ns()
         if self._ticks % _CLOCK_EVERY == 0:
             self._clock.refresh()
+            self._bodies.flush()
             self._log.flush_if_due(now)
+        if self._plan.whole and self._deck.size is not None:
+            self._stepper.limit(self._deck.size)
         self._time_out(now)
         stop = self._board.stop
         if stop > self._stop_seen:

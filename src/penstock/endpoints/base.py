@@ -8,18 +8,34 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import msgspec
+
 from penstock.datasets.conversation import Turn
 from penstock.records.record import Failure, Usage
 from penstock.settings.model import EndpointSettings
 
-__all__ = ["Endpoint", "Reply"]
+__all__ = ["Endpoint", "History", "Reply"]
 
 
 class Reply:
     """What a dialect found in a reply. In a stream the lists `texts`, `ends` and `reasoning` are parallel: one entry for
     each piece of content, in order."""
 
-    __slots__ = ("done", "ends", "failure", "finish", "model", "outputs", "reasoning", "reasonings", "texts", "usage")
+    __slots__ = (
+        "done",
+        "ends",
+        "failure",
+        "finish",
+        "id",
+        "items",
+        "model",
+        "outputs",
+        "reasoning",
+        "reasonings",
+        "texts",
+        "usage",
+        "warnings",
+    )
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -34,9 +50,28 @@ class Reply:
         self.finish: list[str] = []
         self.usage: Usage | None = None
         self.model: str | None = None
+        self.id: str | None = None
+        self.items: list[Any] = []
+        """Structured output (tool calls, output items) for the history of a conversation."""
+        self.warnings: dict[str, int] = {}
+        """Oddities that fail nothing but belong in the report, with their counts."""
         self.failure: Failure | None = None
         self.done = False
         """The reply said that it was complete: a finish reason or an end mark."""
+
+
+class History(msgspec.Struct):
+    """What a turn must know of its conversation. The items are the dialect's own: it alone reads and writes them."""
+
+    system: str | None = None
+    context: str | None = None
+    items: list[Any] = msgspec.field(default_factory=list)
+    """Earlier turns and their replies, in order, in the form in which the dialect sends them."""
+    previous_id: str | None = None
+    """The server's id of the last reply, when the server keeps the history."""
+
+
+NO_HISTORY = History()
 
 
 class Endpoint(Protocol):
@@ -46,8 +81,14 @@ class Endpoint(Protocol):
     streams: bool
     """It can stream at all."""
 
-    def build(self, turn: Turn, model: str, settings: EndpointSettings) -> dict[str, Any]:
+    def build(
+        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
+    ) -> dict[str, Any]:
         """The request body for one turn."""
+        ...
+
+    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
+        """Add a turn and its reply to the history."""
         ...
 
     def input_text(self, body: dict[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import Reply
+from penstock.endpoints.base import NO_HISTORY, History, Reply
 from penstock.endpoints.openai import read_choices, read_whole, with_stream_options
 from penstock.settings.model import EndpointSettings
 
@@ -17,14 +17,11 @@ class Chat:
     path = "/v1/chat/completions"
     streams = True
 
-    def build(self, turn: Turn, model: str, settings: EndpointSettings) -> dict[str, Any]:
-        content: str | list[dict[str, str]]
-        if len(turn.texts) == 1:
-            content = turn.texts[0]
-        else:
-            content = [{"type": "text", "text": text} for text in turn.texts]
+    def build(
+        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
+    ) -> dict[str, Any]:
         body: dict[str, Any] = {
-            "messages": [{"role": turn.role, "content": content}],
+            "messages": [*_opening(history), *history.items, _message(turn)],
             "model": model,
             "stream": settings.streaming,
         }
@@ -34,6 +31,14 @@ class Chat:
         body |= turn.extra
         with_stream_options(body)
         return body
+
+    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:  # noqa: ARG002
+        """The reply as the API wants it back: text and tool calls; reasoning only when there was nothing else."""
+        text = "".join(reply.outputs[:1]) or ("" if reply.items else "".join(reply.reasonings[:1]))
+        answer: dict[str, Any] = {"role": "assistant", "content": text or None}
+        if reply.items:
+            answer["tool_calls"] = reply.items
+        history.items += [_message(turn), answer]
 
     def input_text(self, body: dict[str, Any]) -> list[str]:
         texts: list[str] = []
@@ -50,3 +55,15 @@ class Chat:
 
     def read_body(self, body: bytes) -> Reply:
         return read_whole(body)
+
+
+def _message(turn: Turn) -> dict[str, Any]:
+    if len(turn.texts) == 1:
+        return {"role": turn.role, "content": turn.texts[0]}
+    return {"role": turn.role, "content": [{"type": "text", "text": text} for text in turn.texts]}
+
+
+def _opening(history: History) -> list[dict[str, Any]]:
+    """The system text and the user's context, which every turn carries."""
+    opening = [("system", history.system), ("user", history.context)]
+    return [{"role": role, "content": text} for role, text in opening if text is not None]

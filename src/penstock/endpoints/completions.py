@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import Reply
+from penstock.endpoints.base import NO_HISTORY, History, Reply
 from penstock.endpoints.openai import read_choices, read_whole, with_stream_options
 from penstock.settings.model import EndpointSettings
 
@@ -17,7 +17,13 @@ class Completions:
     path = "/v1/completions"
     streams = True
 
-    def build(self, turn: Turn, model: str, settings: EndpointSettings) -> dict[str, Any]:
+    def build(
+        self,
+        turn: Turn,
+        model: str,
+        settings: EndpointSettings,
+        history: History = NO_HISTORY,  # noqa: ARG002
+    ) -> dict[str, Any]:
         body: dict[str, Any] = {
             "prompt": turn.texts[0] if len(turn.texts) == 1 else list(turn.texts),
             "model": model,
@@ -29,6 +35,9 @@ class Completions:
         body |= turn.extra
         with_stream_options(body)
         return body
+
+    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
+        """A prompt has no history: each turn stands for itself."""
 
     def input_text(self, body: dict[str, Any]) -> list[str]:
         prompt = body.get("prompt")

@@ -27,6 +27,8 @@ class Function(msgspec.Struct):
 
 class ToolCall(msgspec.Struct):
     function: Function | None = None
+    index: int | None = None
+    id: str | None = None
 
 
 class Message(msgspec.Struct):
@@ -140,7 +142,14 @@ def _untyped_message(found: Any) -> Message | None:
     for call in found.get("tool_calls") or []:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
-            calls.append(ToolCall(Function(_text(function.get("name")), _text(function.get("arguments")))))
+            index = call.get("index")
+            calls.append(
+                ToolCall(
+                    Function(_text(function.get("name")), _text(function.get("arguments"))),
+                    index if isinstance(index, int) else None,
+                    _text(call.get("id")),
+                )
+            )
     return Message(
         content=_text(found.get("content")),
         reasoning_content=_text(found.get("reasoning_content")),
@@ -190,6 +199,17 @@ def message_pieces(message: Message) -> tuple[str, str]:
                 parts += [call.function.name or "", call.function.arguments or ""]
         text = "".join(parts)
     return text, message.reasoning_content or message.reasoning or ""
+
+
+def add_tool_calls(calls: list[ToolCall], into: dict[int, dict[str, Any]]) -> None:
+    """Put the fragments of tool calls together, as a history wants them."""
+    for place, call in enumerate(calls):
+        key = place if call.index is None else call.index
+        whole = into.setdefault(key, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
+        whole["id"] = call.id or whole["id"]
+        if call.function is not None:
+            whole["function"]["name"] += call.function.name or ""
+            whole["function"]["arguments"] += call.function.arguments or ""
 
 
 def read_choices(body: bytes, field: bytes, *, timed: bool) -> Reply:
@@ -290,10 +310,13 @@ def _by_event(body: bytes) -> Reply:
     outputs: dict[int, list[str]] = {}
     reasonings: dict[int, list[str]] = {}
     finish: dict[int, str] = {}
+    calls: dict[int, dict[str, Any]] = {}
     kinds: list[bool] = []
     for chunk, end in zip(chunks, events.ends, strict=False):
         if chunk.error or chunk.object == "error":
-            reply.failure = error_failure(chunk) or Failure("ErrorObject", "The stream ended in an error object.", "server")
+            reply.failure = error_failure(chunk) or Failure(
+                "ErrorObject", "The stream ended in an error object.", "server"
+            )
             break
         reply.model = reply.model or chunk.model
         if chunk.usage:
@@ -307,8 +330,11 @@ def _by_event(body: bytes) -> Reply:
                     reply.ends.append(end)
                     kinds.append(kind)
                     into.setdefault(index, []).append(piece)
+            if choice.delta is not None and choice.delta.tool_calls and index == 0:
+                add_tool_calls(choice.delta.tool_calls, calls)
             if choice.finish_reason:
                 finish[index] = choice.finish_reason
+    reply.items = [calls[key] for key in sorted(calls)]
     reply.reasoning = kinds if any(kinds) else None
     reply.outputs = ["".join(outputs[index]) for index in sorted(outputs)]
     reply.reasonings = ["".join(reasonings[index]) for index in sorted(reasonings)]
@@ -324,7 +350,9 @@ def read_whole(body: bytes) -> Reply:
     if chunk is None:
         return reply
     if chunk.error or chunk.object == "error":
-        reply.failure = error_failure(chunk) or Failure("ErrorObject", f"The reply is an error: {_excerpt(body)}", "server")
+        reply.failure = error_failure(chunk) or Failure(
+            "ErrorObject", f"The reply is an error: {_excerpt(body)}", "server"
+        )
         return reply
     for choice in chunk.choices or []:
         text, thought = (choice.text or "", "") if choice.message is None else message_pieces(choice.message)
@@ -334,6 +362,10 @@ def read_whole(body: bytes) -> Reply:
             reply.reasonings.append(thought)
         if choice.finish_reason:
             reply.finish.append(choice.finish_reason)
+        if choice.message is not None and choice.message.tool_calls and not reply.items:
+            calls: dict[int, dict[str, Any]] = {}
+            add_tool_calls(choice.message.tool_calls, calls)
+            reply.items = list(calls.values())
     if not chunk.choices:
         reply.failure = Failure("InvalidReply", f"The reply has no choices: {_excerpt(body)}", "server")
     if chunk.usage:

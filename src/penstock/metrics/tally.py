@@ -11,7 +11,7 @@ import msgspec
 from penstock.metrics.catalogue import ADJUSTED, CATALOGUE
 from penstock.metrics.concurrency import effective_concurrency
 from penstock.metrics.measure import Measures
-from penstock.metrics.statistics import Column, Stats
+from penstock.metrics.statistics import Column, Columns, Stats
 from penstock.records.record import Failure, Fault, Record
 
 __all__ = ["ErrorGroup", "Tally", "by_fault"]
@@ -49,10 +49,10 @@ class Tally:
 
     def __init__(self, folder: str, name: str) -> None:
         """Large columns go to files in `folder` that begin with `name`."""
-        self._prefix = os.path.join(folder, name)
-        self._columns: dict[str, Column] = {}
-        self._starts = self._column("starts")
-        self._ends = self._column("ends")
+        prefix = os.path.join(folder, name)
+        self._columns = Columns(prefix)
+        self._starts = Column(f"{prefix}-starts.f64")
+        self._ends = Column(f"{prefix}-ends.f64")
         self._groups: dict[tuple[str, int | None, str, Fault], int] = {}
         self._good_span = _Span()
         self._span = _Span()
@@ -70,9 +70,6 @@ class Tally:
         self.cancelled = 0
         self.finish_reasons: dict[str, int] = {}
 
-    def _column(self, tag: str) -> Column:
-        return Column(f"{self._prefix}-{tag}.f64")
-
     @property
     def span(self) -> tuple[int, int] | None:
         """First start and last end of the requests that completed, well or not."""
@@ -88,16 +85,11 @@ class Tally:
         if record.failure is not None:
             self._fail(record.failure)
         else:
-            self._succeed(record, measures)
-        columns = self._columns
-        for tag, value in measures.items():
-            column = columns.get(tag)
-            if column is None:
-                column = columns[tag] = self._column(tag)
-            if isinstance(value, list):
-                column.extend(value)
-            else:
-                column.append(value)
+            self._succeed(record, measures.values)
+        if measures.values:
+            self._columns.add(measures.values)
+        for tag, values in measures.lists.items():
+            self._columns.column(tag).extend(values)
 
     def _fail(self, failure: Failure) -> None:
         self.failed += 1
@@ -107,7 +99,7 @@ class Tally:
             key = (failure.type, failure.code, _OTHER_MESSAGES, failure.fault)
         self._groups[key] = self._groups.get(key, 0) + 1
 
-    def _succeed(self, record: Record, measures: Measures) -> None:
+    def _succeed(self, record: Record, values: dict[str, float]) -> None:
         self.succeeded += 1
         self._good_span.cover(record)
         for reason in record.finish:
@@ -117,12 +109,11 @@ class Tally:
             self._single_stamp += len(record.stamps) == 1
             self._coalesced += record.coalesced
             self._first_coalesced += record.first_coalesced
-        length, asked = measures.get("output_sequence_length"), record.requested_output
-        if asked and isinstance(length, int):
+        length, asked = values.get("output_sequence_length"), record.requested_output
+        if asked and length is not None:
             self._asked += 1
             self._mismatched += abs(length - asked) > min(0.05 * asked, 50)
-        off = [value for tag in _DIFFERENCES if isinstance(value := measures.get(tag), float)]
-        if off:
+        if off := [values[tag] for tag in _DIFFERENCES if tag in values]:
             self._compared += 1
             self._discrepant += max(off) > 10
 
@@ -132,10 +123,11 @@ class Tally:
 
     def metrics(self) -> dict[str, Stats]:
         """In the order of the catalogue; what does not apply is absent."""
-        found = {tag: column.statistics(CATALOGUE[tag].unit) for tag, column in self._columns.items()}
+        columns = self._columns.all()
+        found = {tag: column.statistics(CATALOGUE[tag].unit) for tag, column in columns.items()}
         if self.failed:
             for tag in ADJUSTED:
-                if column := self._columns.get(tag):
+                if column := columns.get(tag):
                     found[f"adj_{tag}"] = column.with_failures(CATALOGUE[tag].unit, self.failed)
         if self._starts and (concurrency := effective_concurrency(self._starts, self._ends, "requests")):
             found["effective_concurrency"] = concurrency

@@ -13,7 +13,7 @@ import msgspec
 from penstock.errors import UserError
 from penstock.mock.options import OPTIONS, Framing, Option, Role, UsageSent
 
-__all__ = ["FAULTS", "Behaviour", "describe", "read_header", "read_options"]
+__all__ = ["FAULTS", "Behaviour", "describe", "read_header", "read_options", "write_options"]
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +94,19 @@ def read_options(pairs: Iterable[tuple[str, str]], base: Behaviour | None = None
     if behaviour.tools and behaviour.refusal:
         raise UserError(f"tools and refusal{place} exclude each other: choose one")
     return behaviour
+
+
+def write_options(behaviour: Behaviour) -> list[str]:
+    """`name=value` for what differs from the defaults: `read_options` undoes it."""
+    default = Behaviour()
+    found = []
+    for option in OPTIONS:
+        value = getattr(behaviour, option.name)
+        if value != getattr(default, option.name):
+            if value is None or isinstance(value, bool):
+                value = "on" if value else "off"
+            found.append(f"{option.name}={value}")
+    return found
 
 
 def read_header(value: str, base: Behaviour) -> Behaviour:

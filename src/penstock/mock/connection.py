@@ -1,7 +1,7 @@
 """One client connection: bytes in, requests out in their order; replies in, bytes out.
 
 Reads go through one buffer that all connections share, and carry the kernel's stamp where there is one. Requests that
-were pipelined wait their turn. A reply that the client does not take is held, and when too much is held, its call waits.
+were pipelined wait their turn. What the client does not take is held, and when too much is held, its call waits.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Connection:
         "body",
         "closed",
         "closing",
+        "expects",
         "fd",
         "half",
         "hasher",
@@ -58,6 +59,7 @@ class Connection:
         "number",
         "parser",
         "queue",
+        "reading",
         "recv",
         "send",
         "server",
@@ -69,8 +71,6 @@ class Connection:
     def __init__(self, server: Server, sock: socket.socket, number: int) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if STAMPED:
-            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self.server = server
         self.sock = sock
         self.fd = sock.fileno()
@@ -88,7 +88,12 @@ class Connection:
         self.half = False
         """Our side is shut; what the client still sends is thrown away."""
         self.closed = False
-        self.idle_since = monotonic_ns()
+        self.reading = False
+        """A request has begun to arrive."""
+        self.expects = False
+        """Its client waits for leave to send the body."""
+        self.idle_since = 0
+        """When its last reply ended."""
         self.ancillary: list[tuple[int, int, bytes]] = []
         self.url = b""
         self.headers: dict[bytes, bytes] = {}
@@ -129,16 +134,14 @@ class Connection:
         while queue and self.active is None and not self.closed:
             call = self.active = queue.popleft()
             self.server.answer(call)
-        if self.active is None and b"expect" in self.headers:
-            self.grant()
-
-    def grant(self) -> None:
-        if self.headers.pop(b"expect", b"").lower() == b"100-continue":
+        if self.expects and self.active is None and not self.closed:
+            self.expects = False
             self.write(CONTINUE)
 
     # what the parser finds
 
     def on_message_begin(self) -> None:
+        self.reading = True
         self.url = b""
         self.headers = {}
         self.body = []
@@ -152,6 +155,7 @@ class Connection:
             self.headers[name] = value
 
     def on_headers_complete(self) -> None:
+        self.expects = self.headers.get(b"expect", b"").lower() == b"100-continue"
         log = self.server.log
         self.hasher = hashlib.sha256() if log is not None and log.hashes else None
 
@@ -162,7 +166,7 @@ class Connection:
 
     def on_message_complete(self) -> None:
         parser = self.parser
-        self.headers.pop(b"expect", None)
+        self.reading = self.expects = False
         old = parser.get_http_version() == "1.0"
         call = Call(self, parser.get_method(), self.url, self.headers, keep=parser.should_keep_alive(), old=old)
         body = self.body
@@ -253,7 +257,8 @@ class Connection:
         except OSError:
             self.lose()
             return
-        self.server.pacer.push(monotonic_ns() + LINGER_NS, self)
+        self.idle_since = monotonic_ns()
+        self.server.pacer.push(self.idle_since + LINGER_NS, self)
 
     def reset(self) -> None:
         """Send RST instead of FIN, whatever is still on its way."""
@@ -281,15 +286,13 @@ class Connection:
         """Called by the pacer: to end a closed connection, or one that is idle for too long."""
         if self.closed:
             return 0
-        if self.half:
-            self.lose()
-            return 0
-        limit = self.server.idle_ns
-        if not limit:
-            return 0
-        if self.active is not None or self.queue:
+        limit = LINGER_NS if self.half else self.server.idle_ns
+        if self.active is not None or (self.reading and not self.half):
             return now + limit
         if now - self.idle_since < limit:
             return self.idle_since + limit
-        self.shut()
+        if self.half:
+            self.lose()
+        else:
+            self.shut()
         return 0

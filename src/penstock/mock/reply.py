@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from penstock.mock import steps as on
 from penstock.mock.dialect import STAMP, Dialect, Event, Say, Span, error_body
@@ -64,6 +64,8 @@ class Reply:
         struck = self.struck
         if "error" in struck or "empty" in struck or "html" in struck:
             row: Iterable[Step] = self._instead()
+        elif self.say.ask.stream and self._simply_paced():
+            return self._paced()
         elif self.say.ask.stream:
             row = self._streamed()
         else:
@@ -102,6 +104,38 @@ class Reply:
             yield step
         if self.form.chunked:
             yield due, LAST_CHUNK, 0, SEND
+
+    def _simply_paced(self) -> bool:
+        behaviour = self.profile.behaviour
+        peculiar = self.struck or behaviour.separate or behaviour.comments or behaviour.split is not None
+        return not peculiar and self.profile.gap > 0 and behaviour.role != "early" and self.delivery.how != "length"
+
+    def _paced(self) -> Iterator[Step]:
+        """The same as `_shaped(_streamed())`, but one generator instead of five in a row: 0.5 µs a token, not 1.4."""
+        form = self.form
+        delivery = self.delivery
+        mark = self.mark
+        choices = self.say.ask.choices
+        gap = self.profile.gap
+        jitter = self.profile.jitter
+        due, draw = self._times()
+        opening = [event_bytes(event, form) for event in self.dialect.opening(self.say)]
+        top = head(200, SSE, chunked=form.chunked, close=delivery.close, old=delivery.old)
+        data = b"".join([top, *opening]).replace(STAMP, mark)
+        tokens = 0
+        for parts, count in self._pieces():
+            if tokens:
+                yield due, data, tokens, SEND
+                due += gap
+                data = mark.join(parts)
+            else:
+                data += mark.join(parts)
+            if draw is not None:
+                due += draw(0, jitter)
+            tokens = count * choices
+        events = self.dialect.closing(self.say) + self._last_events()
+        end = b"".join([event_bytes(event, form) for event in events]).replace(STAMP, mark)
+        yield due, data + end + (LAST_CHUNK if form.chunked else b""), tokens, SEND
 
     def _at_once(self) -> Iterator[Step]:
         """A JSON body, when its last token is due."""
@@ -146,40 +180,56 @@ class Reply:
     def _type(self, right: str) -> str:
         return self.profile.behaviour.content_type or right if "content_type" in self.struck else right
 
+    def _times(self) -> tuple[int, Callable[[int, int], int] | None]:
+        """When the first token is due but for the jitter, and the draw for that."""
+        profile = self.profile
+        first = profile.ttft + round(profile.input_cost * self.say.ask.prompt_tokens)
+        if not profile.jitter:
+            return first, None
+        return first, random.Random(profile.behaviour.seed * 1_000_003 + self.number).randint
+
     def _dues(self) -> Iterator[int]:
         """When each piece of the reply is due; one also for a reply without tokens."""
-        profile = self.profile
-        behaviour = profile.behaviour
-        draw = random.Random(behaviour.seed * 1_000_003 + self.number).randint if profile.jitter else None
-        due = profile.ttft + round(profile.input_cost * self.say.ask.prompt_tokens)
-        count = sum(-(-tokens // behaviour.chunk) for _, tokens in phases(self.say))
+        due, draw = self._times()
+        count = sum(-(-tokens // self.profile.behaviour.chunk) for _, tokens in phases(self.say))
         for i in range(max(1, count)):
             if i:
-                due += profile.gap
+                due += self.profile.gap
             if draw is not None:
-                due += draw(0, profile.jitter)
+                due += draw(0, self.profile.jitter)
             yield due
 
     def _pieces(self) -> Iterator[tuple[tuple[bytes, ...], int]]:
         """(the events of one piece, to be joined by the id; the tokens of each choice in it)."""
         say = self.say
         ask = say.ask
-        form = self.form
         width = self.profile.behaviour.chunk
+        found: list[Iterator[tuple[tuple[bytes, ...], int]]] = []
         for kind, count in phases(say):
-            key = (self.dialect.name, form, ask.model, ask.choices, say.variant, ask.shape, kind)
+            key = (self.dialect.name, self.form, ask.model, ask.choices, say.variant, ask.shape, kind)
             kept = self.profile.kept_pieces(key)
-            for i, start in enumerate(range(0, count, width)):
-                size = min(width, count - start)
-                last = start + size == count
-                if i < len(kept) and not last:
-                    yield kept[i], size
-                    continue
-                events = self.dialect.piece(say, Span(kind, start, size, last))
-                made = tuple(b"".join([event_bytes(event, form) for event in events]).split(STAMP))
-                if not last and i == len(kept) and i < CACHED_PIECES:
-                    kept.append(made)
-                yield made, size
+            before_last = (count - 1) // width
+            # No Python runs for those that are kept; where they end, the generator takes over.
+            found.append(zip(itertools.islice(kept, before_last), itertools.repeat(width), strict=False))
+            found.append(self._new_pieces(kept, kind, count, before_last))
+        return itertools.chain.from_iterable(found)
+
+    def _new_pieces(
+        self, kept: list[tuple[bytes, ...]], kind: str, count: int, before_last: int
+    ) -> Iterator[tuple[tuple[bytes, ...], int]]:
+        width = self.profile.behaviour.chunk
+        for i in range(min(len(kept), before_last), before_last):
+            parts = self._rendered(Span(kind, i * width, width, False))
+            # Other replies may have added it in the meantime.
+            if i == len(kept) < CACHED_PIECES:
+                kept.append(parts)
+            yield parts, width
+        start = before_last * width
+        yield self._rendered(Span(kind, start, count - start, True)), count - start
+
+    def _rendered(self, span: Span) -> tuple[bytes, ...]:
+        events = self.dialect.piece(self.say, span)
+        return tuple(b"".join([event_bytes(event, self.form) for event in events]).split(STAMP))
 
     def _last_events(self) -> list[Event]:
         return self.dialect.accounting(self.say) + self._done()

@@ -22,38 +22,41 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None
     pattern: str
     seed: int
-    conversations: int | None = None
     requests: int | None = None
     duration_s: float | None = None
     grace_s: float | None = None
+    whole: bool = False
+    """The dataset once, to its end."""
+    scale: float | None = None
+    """Conversations start at their recorded times, multiplied by this."""
 
-    def stepper(self, share: Share) -> Stepper:
+    def stepper(self, share: Share, recorded: Iterator[int] | None = None) -> Stepper:
+        """`recorded` are the times of a recording, for a phase that follows one."""
         slots = self.slots
         if slots is not None:
             slots = slots // share.workers + (share.worker < slots % share.workers)
-        due: Iterator[int] | None = None if self.rate is None else arrivals(self.pattern, self.rate, self.seed)
+        due = recorded
+        if due is None and self.rate is not None:
+            due = arrivals(self.pattern, self.rate, self.seed)
         return Stepper(
             share=share,
             slots=slots,
             arrivals=due,
-            conversations=self.conversations,
             requests=self.requests,
             duration_ns=None if self.duration_s is None else round(self.duration_s * 1e9),
         )
 
 
-def phases(
-    load: LoadSettings, warmup: WarmupSettings, *, synthetic: bool, conversations: int, seed: int
-) -> list[PhasePlan]:
+def phases(load: LoadSettings, warmup: WarmupSettings, *, synthetic: bool, seed: int) -> list[PhasePlan]:
     """Without a stop condition a file is sent once, whole, and synthetic input max(10, 2 x concurrency) times."""
     slots = load.concurrency if load.rate is not None or load.concurrency is not None else 1
     requests = load.requests
-    whole: int | None = None
+    whole = False
     if requests is None and load.duration_s is None:
         if synthetic:
             requests = max(10, 2 * (load.concurrency or 1))
         else:
-            whole = conversations
+            whole = True
     found = []
     if warmup.requests:
         found.append(
@@ -72,13 +75,13 @@ def phases(
         PhasePlan(
             name="profiling",
             kind="profiling",
-            first=warmup.requests if whole is None else 0,
+            first=0 if whole else warmup.requests,
             slots=slots,
             rate=load.rate,
             pattern=load.arrivals,
             seed=seed,
-            conversations=whole,
             requests=requests,
+            whole=whole,
             duration_s=load.duration_s,
             grace_s=load.grace_s if load.duration_s is not None else None,
         )

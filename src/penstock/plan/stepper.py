@@ -77,6 +77,10 @@ class Stepper:
             self._due = now + next(self._arrivals)
 
     @property
+    def began(self) -> int:
+        return self._begin
+
+    @property
     def live(self) -> int:
         """Conversations under way."""
         return self._live
@@ -86,8 +90,22 @@ class Stepper:
         """When the duration is over."""
         return self._end
 
+    @property
+    def number(self) -> int:
+        """The conversation that comes next."""
+        return self._number
+
+    def limit(self, conversations: int) -> None:
+        """So many conversations there are in all, those already started included."""
+        started = (self._number - self._share.worker) // self._share.workers
+        self._left = max(0, split(conversations, self._share) - started)
+
+    def closed(self, now: int) -> bool:
+        """Nothing may be sent any more, not even the next turn of a conversation."""
+        return self._stopped or self._requests_left == 0 or (self._end is not None and now >= self._end)
+
     def next(self, now: int) -> Step:
-        if self._stopped or self._left == 0 or self._requests_left == 0 or (self._end is not None and now >= self._end):
+        if self._left == 0 or self.closed(now):
             return _OVER
         if self._due is None:
             if self._slots is not None and self._live >= self._slots:
@@ -114,7 +132,7 @@ class Stepper:
 
     def another_turn(self, now: int) -> bool:
         """Whether a conversation under way may send its next turn."""
-        if self._stopped or self._requests_left == 0 or (self._end is not None and now >= self._end):
+        if self.closed(now):
             return False
         self._count_request()
         return True

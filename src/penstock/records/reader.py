@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
+from hashlib import sha256
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.endpoints.base import Endpoint, Reply
 from penstock.records.record import Failure, Record
@@ -34,9 +35,13 @@ class Ticket(NamedTuple):
     issued: int
     body_bytes: int
     requested_output: int | None
+    built: int | None
+    session: Any = None
+    """The conversation, for the driver."""
 
 
-def read(exchange: Exchange, endpoint: Endpoint, epoch: int) -> Record:
+def read(exchange: Exchange, endpoint: Endpoint, epoch: int) -> tuple[Record, Reply | None]:
+    """The record, and the reply as the dialect read it, for whoever carries the conversation on."""
     ticket: Ticket = exchange.tag
     start = exchange.start if exchange.start >= 0 else ticket.issued
     record = Record(
@@ -64,20 +69,22 @@ def read(exchange: Exchange, endpoint: Endpoint, epoch: int) -> Record:
     record.bytes_received = exchange.bytes_received
     record.reads = len(exchange.times)
     record.requested_output = ticket.requested_output
+    record.built = ticket.built
+    record.digest = sha256(memoryview(exchange.data)[-ticket.body_bytes :] if ticket.body_bytes else b"").digest()
     record.cancelled = exchange.cancelled
     if exchange.trouble is not None:
         kind, message, fault = exchange.trouble
         record.failure = Failure(kind, message, fault, exchange.status or None)
     if exchange.status == 0:
-        return record
+        return record, None
     body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
     body, trouble = _decoded(exchange, body)
     if trouble is not None:
         record.failure = record.failure or trouble
-        return record
+        return record, None
     if not 200 <= exchange.status < 300:
         record.failure = record.failure or _http_failure(exchange, body)
-        return record
+        return record, None
     content_type = (exchange.header(b"content-type") or b"").lower()
     if content_type.startswith(b"text/event-stream"):
         record.streamed = True
@@ -96,14 +103,18 @@ def read(exchange: Exchange, endpoint: Endpoint, epoch: int) -> Record:
     record.finish = reply.finish
     record.usage = reply.usage
     record.model = reply.model
-    return record
+    record.response_id = reply.id
+    return record, reply
 
 
 def _place(record: Record, exchange: Exchange, reply: Reply, *, timed: bool) -> None:
     """Give each piece of content the arrival time of the read in which its event was complete."""
     times = exchange.times
     if timed:
-        stamps, pieces, firsts, reads = [], [], [], []
+        stamps: list[int] = []
+        pieces: list[int] = []
+        firsts: list[int] = []
+        reads: list[int] = []
         placed, total = 0, len(reply.texts)
         for read, end in enumerate(_read_ends(exchange)):
             there = bisect_right(reply.ends, end, placed)
@@ -168,7 +179,9 @@ def _stream_failure(body: bytes, reply: Reply) -> Failure | None:
         return Failure("EmptyStream", "The stream ended without a single event.", "server")
     if not reply.done:
         return Failure(
-            "TruncatedStream", "The stream ended with neither a finish reason nor an end mark: it was cut short.", "server"
+            "TruncatedStream",
+            "The stream ended with neither a finish reason nor an end mark: it was cut short.",
+            "server",
         )
     if not reply.texts:
         return Failure("NoContent", "The stream ended properly but carried no content.", "server")

@@ -104,6 +104,12 @@ class Record(msgspec.Struct, array_like=True):
     model: str | None = None
     """The model name in the reply."""
 
+    built: int | None = None
+    """Number in the worker's own store when it built the body itself, knowing the replies before."""
+    digest: bytes = b""
+    """SHA-256 of the body that was handed to the socket."""
+    response_id: str | None = None
+
     cancelled: bool = False
     """Ended by us (grace period over, second Ctrl-C): neither a success nor a failure."""
     failure: Failure | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from penstock.metrics.catalogue import Metric, Table, in_table, label
 from penstock.metrics.statistics import Stats
@@ -20,17 +20,32 @@ __all__ = ["console_text", "show"]
 
 _WIDTH = 140
 """Without a terminal, and in the file."""
-_COLUMN_SETS = (
-    ("avg", "min", "max", "p99", "p90", "p50", "std"),
-    ("avg", "min", "max", "p99", "p90", "p50"),
-    ("avg", "min", "max", "p99", "p50"),
-    ("avg", "max", "p99", "p50"),
-    ("avg", "p99", "p50"),
+_SEVEN = ("avg", "min", "max", "p99", "p90", "p50", "std")
+_FIVE = ("avg", "min", "max", "p99", "p50")
+
+
+class _Layout(NamedTuple):
+    columns: tuple[str, ...]
+    ruled: bool
+    """With lines between the columns."""
+    name: int
+    """How wide the names must at least be; narrower than they are, they wrap."""
+
+
+_LAYOUTS = (
+    _Layout(_SEVEN, True, 1000),
+    _Layout(_SEVEN[:6], True, 1000),
+    _Layout(_FIVE, True, 1000),
+    _Layout(_SEVEN, True, 30),
+    _Layout(_SEVEN[:6], True, 30),
+    _Layout(_FIVE, True, 30),
+    _Layout(_FIVE, False, 22),
+    _Layout(("avg", "max", "p99", "p50"), False, 22),
+    _Layout(("avg", "p99", "p50"), False, 0),
 )
-"""What is shown, from wide terminals to narrow ones."""
+"""From wide terminals to narrow ones."""
 _ONE_LINE = 30
 """Longer names put their unit on a second line."""
-_NARROWEST_NAME = 22
 _GROUPS_SHOWN = 10
 _COLOURS = {"VALID": "bold green", "DEGRADED": "bold yellow", "INVALID": "bold red"}
 
@@ -106,32 +121,35 @@ def _error_table(console: Console, title: str, groups: list[ErrorGroup]) -> None
 
 
 def _metrics(console: Console, title: str, table: Table, metrics: dict[str, Stats]) -> None:
+    from rich import box
     from rich.table import Table as RichTable
 
     rows = [(metric, metrics[metric.tag]) for metric in in_table(table) if metric.tag in metrics]
     if not rows:
         return
-    columns, name_width = _fit(rows, console.width)
+    layout, name_width = _fit(rows, console.width)
     drawn = RichTable(title=title, title_style="bold", header_style="bold")
+    if not layout.ruled:
+        drawn.box, drawn.padding, drawn.pad_edge = box.SIMPLE_HEAD, (0, 0, 0, 1), False
     drawn.add_column("Metric", justify="right", style="cyan", max_width=name_width)
-    for name in columns:
+    for name in layout.columns:
         drawn.add_column(name, justify="right", no_wrap=True)
     for metric, stats in rows:
-        drawn.add_row(_name(metric), *(_cell(stats, name) for name in columns))
+        drawn.add_row(_name(metric), *(_cell(stats, name) for name in layout.columns))
     console.print(drawn)
     console.print()
 
 
-def _fit(rows: list[tuple[Metric, Stats]], width: int) -> tuple[tuple[str, ...], int]:
-    """The most columns beside which the names still fit, and how wide the names may be."""
-    wanted = max(len(line) for metric, _ in rows for line in _name(metric).split("\n"))
-    for enough in (wanted, _NARROWEST_NAME):
-        # A narrow name wraps; better that than losing one of the columns that everybody looks for.
-        for columns in _COLUMN_SETS[: 3 if enough == wanted else None]:
-            numbers = sum(max(len(name), *(len(_cell(s, name)) for _, s in rows)) + 3 for name in columns)
-            if (left := width - numbers - 4) >= enough:
-                return columns, left
-    return _COLUMN_SETS[-1], _NARROWEST_NAME
+def _fit(rows: list[tuple[Metric, Stats]], width: int) -> tuple[_Layout, int]:
+    """The first layout that leaves enough for the names, and how much it leaves."""
+    longest = max(len(line) for metric, _ in rows for line in _name(metric).split("\n"))
+    for layout in _LAYOUTS:
+        between = 3 if layout.ruled else 2
+        numbers = sum(max(len(name), *(len(_cell(s, name)) for _, s in rows)) + between for name in layout.columns)
+        left = width - numbers - 4
+        if left >= min(layout.name, longest):
+            break
+    return layout, max(left, 10)
 
 
 def _name(metric: Metric) -> str:
@@ -184,35 +202,42 @@ def _bullet(console: Console, text: str) -> None:
 
 
 def _remarks(summary: Summary) -> list[str]:
-    """What a reader of the table must know, one sentence each."""
+    """What a reader of the table must know."""
     found = []
     if summary.incomplete_reason is not None:
-        found.append(f"The run is not complete: {summary.incomplete_reason}")
+        found.append(summary.incomplete_reason)
     elif summary.was_cancelled:
         found.append("The run was interrupted; these are the requests that had completed.")
     if summary.cancelled:
-        found.append(f"{summary.cancelled:,} requests were cancelled by us at the end and are not counted.")
+        found.append(f"Cancelled by us at the end and not counted: {_plural(summary.cancelled, 'request')}.")
     if summary.torn_bytes:
-        found.append(f"{summary.torn_bytes:,} bytes at the end of the log were torn; the requests in them are lost.")
+        found.append(
+            f"The last {_plural(summary.torn_bytes, 'byte')} of the log were torn; the requests in them are lost."
+        )
     if summary.tokenizer.note is not None:
         found.append(summary.tokenizer.note)
     if single := _count(summary, "single_stamp_request_count"):
         found.append(
-            f"{single:,} of {summary.succeeded:,} replies arrived whole, with one time stamp: they have a time to "
-            "first token, but no second token, no gaps and no decode duration."
+            f"Arrived whole, with one time stamp: {single:,} of {_plural(summary.succeeded, 'reply', 'replies')}. "
+            "These have a time to first token, but no second token, no gaps and no decode duration."
         )
     if bounds := _count(summary, "coalesced_first_stamp_count"):
         found.append(
-            f"The time to first token of {bounds:,} requests is an upper bound: its stamp covers several segments."
+            f"The time to first token is an upper bound for {_plural(bounds, 'request')}: the stamp covers several "
+            "network segments."
         )
     if off := _count(summary, "osl_mismatch_count"):
-        found.append(f"{off:,} replies were longer or shorter than asked for, by more than 5 % or 50 tokens.")
+        found.append(f"Off the length asked for by more than 5 % or 50 tokens: {_plural(off, 'reply', 'replies')}.")
     if off := _count(summary, "usage_discrepancy_count"):
         found.append(
-            f"For {off:,} requests the server's token counts and ours differ by more than 10 %: another tokenizer, or "
-            "the server's chat template."
+            f"The server's token counts and ours differ by more than 10 % for {_plural(off, 'request')}: another "
+            "tokenizer, or the server's chat template."
         )
     return found
+
+
+def _plural(count: int, one: str, many: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def _count(summary: Summary, tag: str) -> int:

@@ -54,7 +54,7 @@ def finish(
     artifacts = Artifacts.of(folder, header)
     for path in (*artifacts.written(), *artifacts.stale):
         remove(path)
-    counter = ServerCounter() if header.server_token_count else ClientCounter(tokenizer, log.payloads, input_texts)
+    counter = ServerCounter() if header.server_token_count else ClientCounter(tokenizer, log, input_texts)
     used = UsedPayloads(len(log.payloads))
     report = _reporter(progress, header.requests if expected is None else expected)
     with _scratch(log.folder) as scratch:
@@ -131,7 +131,7 @@ def _tokenizer_note(counter: Counter) -> TokenizerNote:
 def _write(artifacts: Artifacts, summary: Summary, log: RunLog, used: UsedPayloads, show_http: bool) -> None:
     if artifacts.inputs is not None:
         with replacing(artifacts.inputs) as f:
-            write_inputs_json(f, used, log.payloads)
+            write_inputs_json(f, used, log)
     with replacing(artifacts.summary_csv) as f:
         write_summary_csv(f, summary)
     with replacing(artifacts.console) as f:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from array import array
 from collections.abc import Iterator
@@ -11,23 +12,30 @@ import msgspec
 import numpy as np
 import orjson
 
-from penstock.records.log import PayloadStore
+from penstock.records.log import RunLog
+from penstock.records.payloads import PayloadStore
 from penstock.records.record import Record
 
 __all__ = ["UsedPayloads", "write_inputs_json"]
 
 _NEVER = (1 << 63) - 1
+_AS_STORED = -1
 
 
 class UsedPayloads:
-    """When each body was first sent: 8 bytes a body."""
+    """When each body was first sent, and which build of it when a worker built it: 20 bytes a body."""
 
     def __init__(self, payloads: int) -> None:
         self._first = array("q", [_NEVER]) * payloads
+        self._built = array("q", [_AS_STORED]) * payloads
+        self._worker = array("i", [0]) * payloads
 
     def add(self, record: Record) -> None:
-        first = self._first
-        first[record.payload] = min(first[record.payload], record.start)
+        number = record.payload
+        if record.start < self._first[number]:
+            self._first[number] = record.start
+            self._built[number] = _AS_STORED if record.built is None else record.built
+            self._worker[number] = record.worker
 
     def conversations(self, payloads: PayloadStore) -> Iterator[list[int]]:
         """The numbers of the bodies of each conversation in which at least one was sent, in turn order."""
@@ -43,17 +51,45 @@ class UsedPayloads:
         for i in np.argsort(first, kind="stable"):
             yield used[begins[i] : ends[i]].tolist()
 
+    def build(self, number: int) -> tuple[int, int] | None:
+        """The worker that built the body and its number there; None when it was sent as stored."""
+        built = self._built[number]
+        return None if built == _AS_STORED else (self._worker[number], built)
 
-def write_inputs_json(file: IO[bytes], used: UsedPayloads, payloads: PayloadStore) -> None:
-    file.write(b'{\n  "data": [')
-    between = b"\n"
-    for numbers in used.conversations(payloads):
-        session = orjson.dumps(payloads.session(numbers[0]))
-        file.write(between + b'    {\n      "session_id": ' + session + b',\n      "payloads": [\n        ')
-        file.write(b",\n        ".join(_as_json(payloads.body(number)) for number in numbers))
-        file.write(b"\n      ]\n    }")
-        between = b",\n"
-    file.write(b"\n  ]\n}\n")
+
+def write_inputs_json(file: IO[bytes], used: UsedPayloads, log: RunLog) -> None:
+    with contextlib.ExitStack() as opened:
+        bodies = _Bodies(log, used, opened)
+        file.write(b'{\n  "data": [')
+        between = b"\n"
+        for numbers in used.conversations(log.payloads):
+            session = orjson.dumps(log.payloads.session(numbers[0]))
+            file.write(between + b'    {\n      "session_id": ' + session + b',\n      "payloads": [\n        ')
+            file.write(b",\n        ".join(_as_json(bodies.sent(number)) for number in numbers))
+            file.write(b"\n      ]\n    }")
+            between = b",\n"
+        file.write(b"\n  ]\n}\n")
+
+
+class _Bodies:
+    """What was sent, wherever it lies."""
+
+    def __init__(self, log: RunLog, used: UsedPayloads, opened: contextlib.ExitStack) -> None:
+        self._log = log
+        self._used = used
+        self._opened = opened
+        self._stores: dict[int, PayloadStore] = {}
+
+    def sent(self, number: int) -> bytes:
+        build = self._used.build(number)
+        if build is None:
+            return self._log.payloads.body(number)
+        worker, built = build
+        store = self._stores.get(worker)
+        if store is None:
+            store = self._stores[worker] = PayloadStore(self._log.folder, worker=worker)
+            self._opened.callback(store.close)
+        return store.body(built)
 
 
 def _as_json(body: bytes) -> bytes:

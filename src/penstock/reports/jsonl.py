@@ -13,12 +13,12 @@ import orjson
 
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.measure import Measures, http_phases, latency_ns
-from penstock.records.log import PayloadStore, RunHeader
+from penstock.records.log import RunHeader
+from penstock.records.payloads import PayloadStore
 from penstock.records.record import Record
 
 __all__ = ["RecordWriter"]
 
-_UNITS = {tag: metric.unit for tag, metric in CATALOGUE.items()}
 _SESSIONS_KEPT = 8_192
 
 
@@ -29,18 +29,28 @@ class RecordWriter:
         self._payloads = payloads
         self._phases = _phase_fields(header)
         self._sessions: dict[int, str] = {}
+        self._templates: dict[tuple[str, ...], bytes] = {}
 
     def add(self, record: Record, measures: Measures) -> None:
-        units = _UNITS
-        line: dict[str, Any] = {
-            "metadata": self._metadata(record),
-            "metrics": {tag: {"value": value, "unit": units[tag]} for tag, value in measures.items()},
-        }
+        parts = [b'{"metadata":', orjson.dumps(self._metadata(record)), b',"metrics":', self._metrics(measures)]
         if self._header.http_trace:
-            line["trace_data"] = trace_data(record, self._header.epoch_wall_ns)
+            parts += b',"trace_data":', orjson.dumps(trace_data(record, self._header.epoch_wall_ns))
         if error := _error(record):
-            line["error"] = error
-        self._write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            parts += b',"error":', orjson.dumps(error)
+        parts.append(b"}\n")
+        self._write(b"".join(parts))
+
+    def _metrics(self, measures: Measures) -> bytes:
+        """By a template for each set of tags, because 40 small dictionaries a line cost twice as much."""
+        values, lists = measures.values, measures.lists
+        tags = (*values, *lists)
+        template = self._templates.get(tags)
+        if template is None:
+            template = self._templates[tags] = _template(tags)
+        numbers = orjson.dumps(list(values.values()))[1:-1].split(b",") if values else []
+        for array in lists.values():
+            numbers.append(orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY))
+        return template % tuple(numbers)
 
     def _metadata(self, record: Record) -> dict[str, Any]:
         epoch = self._header.epoch_wall_ns
@@ -82,6 +92,11 @@ class RecordWriter:
                 self._sessions.clear()
             session = self._sessions[payload] = self._payloads.session(payload)
         return session
+
+
+def _template(tags: tuple[str, ...]) -> bytes:
+    fields = (f'"{tag}":{{"value":%b,"unit":"{CATALOGUE[tag].unit.replace("%", "%%")}"}}' for tag in tags)
+    return ("{" + ",".join(fields) + "}").encode()
 
 
 def _phase_fields(header: RunHeader) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """A model's tokenizer.json from the caches on disk or from the Hugging Face hub, with the standard library only.
 
-The hub is asked by plain HTTP, for two reasons: its own package takes longer to import than the answer takes to arrive,
+The hub is asked by plain HTTP, for two reasons: its own package takes 0.3 s to import,
 and no setting of it bounds the whole wait (a name server that hangs has no timeout). Here the request runs in a daemon
 thread, and the caller stops waiting when its time is up.
 """
@@ -50,7 +50,10 @@ def cached(repo: str, revision: str) -> list[str]:
 
 
 def store(repo: str, revision: str, data: bytes) -> None:
-    """Keep a fetched file, so that the next run needs no network. A cache that cannot be written is no error."""
+    """Keep a fetched file, so that the next run needs no network. A cache that cannot be written is no error.
+
+    A revision that moves, such as main, stays as it was first fetched: counts of two runs should not differ unasked.
+    """
     path = _in_our_cache(repo, revision)
     folder = os.path.dirname(path)
     try:

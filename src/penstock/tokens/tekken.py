@@ -27,7 +27,7 @@ _PREFERRED = ("tekken_240718.json", "tekken_240911.json")
 same prompts when the package brings a newer vocabulary."""
 
 _SLICE = 400_000
-"""tiktoken's regex engine runs out of stack on about a million white-space characters in a row."""
+"""tiktoken's regex engine runs out of stack on a million white-space characters in a row."""
 
 
 class _Entry(msgspec.Struct):

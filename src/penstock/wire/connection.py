@@ -231,7 +231,9 @@ class Connection:
         gauge.stamped += 1
         gauge.delay.add(now - arrived)
         # Asked after the read, so that a segment which slips in between makes the count too high, never too low.
-        total = _SEGMENTS.unpack_from(self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_SIZE), _SEGMENTS_AT)[0]
+        total = _SEGMENTS.unpack_from(
+            self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_SIZE), _SEGMENTS_AT
+        )[0]
         segments = total - self._segments
         self._segments = total
         return n, arrived if arrived < now else now, segments
@@ -292,6 +294,10 @@ class Connection:
             self._close(Trouble("ProtocolError", f"The server's reply is not valid HTTP/1.1: {error}.", "server"))
             return
         self._note(exchange, arrived, segments, n)
+        if exchange.on_data is not None:
+            self._relay(exchange)
+            if self.exchange is not exchange:
+                return  # the caller gave it up
         if reader.complete:
             self._finish(exchange, reusable=reader.reusable and self._out is None)
 
@@ -305,11 +311,30 @@ class Connection:
         exchange.counts.append(len(self._reader.pieces))
         exchange.bytes_received += n
 
+    def _relay(self, exchange: Exchange) -> None:
+        reader = self._reader
+        exchange.status = reader.status
+        exchange.headers = reader.headers
+        exchange.pieces += reader.pieces
+        reader.pieces.clear()
+        assert exchange.on_data is not None
+        exchange.on_data(exchange)
+
+    def pause(self) -> None:
+        """Read nothing more for now: the kernel's buffer fills, and the server has to wait."""
+        if not self.closed:
+            self._loop.remove_reader(self._fd)
+
+    def resume(self) -> None:
+        if not self.closed:
+            self._loop.add_reader(self._fd, self._readable if self._tls is None else self._readable_tls)
+
     def _hand_over(self, exchange: Exchange) -> None:
         reader = self._reader
         exchange.status = reader.status
         exchange.headers = reader.headers
-        exchange.pieces = reader.pieces[:]
+        exchange.pieces += reader.pieces
+        reader.pieces.clear()
         exchange.end = exchange.times[-1] if exchange.times else monotonic_ns()
 
     def _finish(self, exchange: Exchange, *, reusable: bool) -> None:

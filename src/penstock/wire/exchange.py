@@ -22,6 +22,9 @@ class Exchange:
     The reply's body is `pieces`, in order. Reads are parallel lists: `times[i]` is the arrival time of read i, after
     which `counts[i]` pieces were complete; `coarse` holds the reads that covered more than one network segment, so
     that only the newest one's arrival is known.
+
+    A caller that relays while it reads sets `on_data`: it is called after each read with the status and headers (once
+    they are there; status 0 before) and the pieces that are new since the last call, which it takes out of `pieces`.
     """
 
     __slots__ = (
@@ -34,6 +37,7 @@ class Exchange:
         "end",
         "first_byte",
         "headers",
+        "on_data",
         "on_end",
         "pieces",
         "retries",
@@ -50,6 +54,7 @@ class Exchange:
         self.data = data
         """Head and body as they go to the socket."""
         self.on_end = on_end
+        self.on_data: Callable[[Exchange], None] | None = None
         self.tag = tag
         """Whatever the caller wants to find again."""
         self.start = self.sent = self.first_byte = self.end = -1

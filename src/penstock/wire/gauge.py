@@ -21,8 +21,7 @@ class Spread(msgspec.Struct):
     def add(self, ns: int) -> None:
         if ns <= 0:
             ns = 1
-        if ns > self.largest:
-            self.largest = ns
+        self.largest = max(self.largest, ns)
         self.total += ns
         self.n += 1
         top = ns.bit_length() - 1

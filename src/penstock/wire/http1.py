@@ -56,8 +56,13 @@ class ResponseReader:
         self.started = True
         try:
             parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            raise ProtocolError("it changes the protocol, which nobody asked for") from None
         except httptools.HttpParserError as error:
-            raise ProtocolError(str(error) or "not an HTTP/1.1 response") from None
+            if not self.complete:
+                raise ProtocolError(str(error) or "not an HTTP/1.1 response") from None
+            # Bytes behind a whole response are an answer to nothing: the response stands, the connection is spoilt.
+            self.reusable = False
 
     def eof(self) -> bool:
         """The connection ended. True when that is a proper end of the body."""
@@ -77,6 +82,10 @@ class _Callbacks:
         self._reader = reader
         self.on_body = reader.pieces.append
 
+    def on_message_begin(self) -> None:
+        if self._reader.complete:
+            raise ProtocolError("a second response to one request")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self._reader.headers.append((name, value))
 
@@ -89,9 +98,9 @@ class _Callbacks:
             return
         reader.status = status
         reader.reusable = parser.should_keep_alive()
-        for name, _ in reader.headers:
+        for name, value in reader.headers:
             key = name.lower()
-            if key in (b"content-length", b"transfer-encoding"):
+            if key == b"content-length" or (key == b"transfer-encoding" and value.lower().endswith(b"chunked")):
                 reader._delimited = True
         if status in (204, 304):
             reader._delimited = True

@@ -46,7 +46,11 @@ class Pool:
         self._open_more()
 
     def _open_more(self) -> None:
-        while self._on_open and len(self._opening) < _OPENING_AT_ONCE and len(self._idle) + len(self._opening) < self._wanted:
+        while (
+            self._on_open
+            and len(self._opening) < _OPENING_AT_ONCE
+            and len(self._idle) + len(self._opening) < self._wanted
+        ):
             try:
                 self._opening.add(self._connection())
             except OSError as error:
@@ -89,7 +93,10 @@ class Pool:
             self._opening.discard(connection)
             if self._on_open:
                 report, self._on_open = self._on_open, None
-                report(len(self._idle), trouble or Trouble("ConnectionLost", "The server closed a new connection.", "server"))
+                report(
+                    len(self._idle),
+                    trouble or Trouble("ConnectionLost", "The server closed a new connection.", "server"),
+                )
             return
         exchange = connection.exchange
         connection.exchange = None
@@ -126,6 +133,15 @@ class Pool:
         connection.abandon()
         exchange.trouble = trouble
         exchange.on_end(exchange)
+
+    def pause(self, exchange: Exchange) -> None:
+        """Stop reading the reply of this exchange until `resume`."""
+        if (connection := self._busy.get(exchange)) is not None:
+            connection.pause()
+
+    def resume(self, exchange: Exchange) -> None:
+        if (connection := self._busy.get(exchange)) is not None:
+            connection.resume()
 
     @property
     def busy(self) -> dict[Exchange, Connection]:

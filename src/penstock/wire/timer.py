@@ -21,11 +21,11 @@ _ABSOLUTE = 1
 
 
 class _Timespec(ctypes.Structure):
-    _fields_ = [("sec", ctypes.c_long), ("nsec", ctypes.c_long)]  # noqa: RUF012
+    _fields_ = [("sec", ctypes.c_long), ("nsec", ctypes.c_long)]
 
 
 class _Itimerspec(ctypes.Structure):
-    _fields_ = [("interval", _Timespec), ("value", _Timespec)]  # noqa: RUF012
+    _fields_ = [("interval", _Timespec), ("value", _Timespec)]
 
 
 class Timer:

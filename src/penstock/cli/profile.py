@@ -1,0 +1,189 @@
+"""`profile`: prepare, run, report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.cli.progress import Display, step_progress
+from penstock.datasets import load as datasets
+from penstock.drive import local
+from penstock.drive.prepare import LOG_FOLDER, default_entries, prepare
+from penstock.endpoints.base import Endpoint
+from penstock.endpoints.registry import endpoint as endpoint_named
+from penstock.settings.model import Settings
+from penstock.tokens.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from penstock.metrics.summary import Summary
+
+__all__ = ["EXIT_FAILURES", "EXIT_INTERRUPTED", "report", "run"]
+
+EXIT_FAILURES = 1
+EXIT_INTERRUPTED = 130
+
+
+def run(settings: Settings) -> int:
+    quiet = settings.output.ui == "none"
+    with _mocks(settings) as settings:  # noqa: PLR1704 - from here on with the urls of the mocks
+        endpoint = endpoint_named(settings.endpoint.type)
+        tokenizer = TokenizerOnce(settings.tokenizer.name, settings.models[0], settings.tokenizer.revision)
+        dataset = datasets.load(
+            settings.input, default_entries(settings), tokenizer.get, step_progress("Preparing prompts", quiet)
+        )
+        prepared = prepare(settings, endpoint, dataset)
+        if not quiet:
+            _announce(settings, endpoint, dataset, tokenizer, prepared.workers)
+        display = None if quiet else Display(prepared.job.phases, prepared.expected)
+        interrupted = local.run(prepared.job, prepared.workers, display)
+        if display is not None:
+            display.finish()
+    return report(
+        settings.output.folder,
+        tokenizer=tokenizer,
+        interrupted=interrupted > 0,
+        expected=sum(n or 0 for n in prepared.expected),
+        quiet=quiet,
+        show_http=settings.output.show_http,
+        max_error_rate=settings.max_error_rate,
+        require_valid=settings.require_valid,
+    )
+
+
+def report(
+    folder: str,
+    *,
+    tokenizer: TokenizerOnce | None = None,
+    interrupted: bool = False,
+    incomplete: str | None = None,
+    expected: int = 0,
+    quiet: bool = False,
+    show_http: bool = False,
+    max_error_rate: float = 0.0,
+    require_valid: bool = False,
+) -> int:
+    """Write the artifacts of the run in `folder` from its log, show them, and say how the program ends."""
+    from penstock.drive.report import WorkerReport
+    from penstock.metrics.certificate import certify
+    from penstock.records.log import RunLog
+    from penstock.reports.artifacts import Artifacts
+    from penstock.reports.console import show
+    from penstock.reports.finish import finish
+
+    log = RunLog(os.path.join(folder, LOG_FOLDER))
+    header = log.header
+    endpoint = endpoint_named(header.endpoint)
+    counter = tokenizer or TokenizerOnce(header.tokenizer, header.models[0], header.tokenizer_revision)
+    if interrupted:
+        incomplete = incomplete or "The run was interrupted before its end."
+    summary = finish(
+        log,
+        folder,
+        counter.load,
+        lambda body: _input_texts(endpoint, body),
+        certify(log.reports(WorkerReport), open_loop=header.rate is not None),
+        was_cancelled=interrupted,
+        incomplete_reason=incomplete,
+        progress=step_progress("Counting tokens and writing records", quiet),
+        expected=expected or None,
+        show_http=show_http,
+    )
+    artifacts = Artifacts.of(folder, header)
+    log.close()
+    if not quiet:
+        state = "interrupted" if interrupted else "complete"
+        print(f"Benchmark {state}. Results saved to: {os.path.join(folder, '')}")
+        show(summary, artifacts, show_http=show_http)
+    return _status(summary, interrupted, max_error_rate, require_valid)
+
+
+def _status(summary: Summary, interrupted: bool, max_error_rate: float, require_valid: bool) -> int:
+    total = summary.succeeded + summary.failed
+    rate = summary.failed / total if total else 0.0
+    problems = []
+    if total == 0 and not interrupted:
+        problems.append("No request was completed.")
+    if rate > max_error_rate:
+        problems.append(
+            f"{summary.failed} of {total} requests failed ({rate:.1%}); --max-error-rate {max_error_rate:g} is allowed."
+        )
+    if require_valid and summary.certificate is not None and summary.certificate.verdict != "VALID":
+        reasons = " ".join(summary.certificate.reasons)
+        problems.append(f"The certificate is {summary.certificate.verdict}, and --require-valid was given: {reasons}")
+    for problem in problems:
+        sys.stdout.flush()
+        print(problem, file=sys.stderr)
+    if interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_FAILURES if problems else 0
+
+
+def _announce(
+    settings: Settings, endpoint: Endpoint, dataset: datasets.Dataset, tokenizer: TokenizerOnce, workers: int
+) -> None:
+    from penstock import __version__
+
+    load = settings.load
+    what = "streaming" if settings.endpoint.streaming else "not streaming"
+    shape = [f"concurrency {load.concurrency}"] if load.concurrency is not None else []
+    if load.rate is not None:
+        shape.append(f"{load.rate:g} requests/s ({load.arrivals})")
+    path = settings.endpoint.path or endpoint.path
+    print(f"Penstock {__version__}: {', '.join(settings.models)} at {', '.join(settings.endpoint.urls)} ({path})")
+    spread = f", {workers} workers" if workers > 1 else ""
+    count = len(dataset.conversations)
+    print(f"Load: {endpoint.name}, {what}, {' and '.join(shape)}{spread}; {count} {dataset.name} conversation(s)")
+    for note in (dataset.note, tokenizer.note):
+        if note:
+            print(f"Note: {note}")
+    sys.stdout.flush()
+
+
+def _input_texts(endpoint: Endpoint, body: bytes) -> list[str]:
+    found = msgspec.json.decode(body)
+    return endpoint.input_text(found) if isinstance(found, dict) else []
+
+
+class TokenizerOnce:
+    """The run's tokenizer, loaded when first asked for: before the load for synthetic text, after it for counting."""
+
+    def __init__(self, name: str | None, model: str, revision: str) -> None:
+        self._asked = (name, model, revision)
+        self._loaded: Any = None
+
+    def load(self) -> Any:
+        if self._loaded is None:
+            from penstock.tokens.load import load
+
+            self._loaded = load(*self._asked)
+        return self._loaded
+
+    def get(self) -> Tokenizer:
+        tokenizer: Tokenizer = self.load().tokenizer
+        return tokenizer
+
+    @property
+    def note(self) -> str | None:
+        return None if self._loaded is None else self._loaded.note
+
+
+@contextlib.contextmanager
+def _mocks(settings: Settings) -> Iterator[Settings]:
+    """Starts a mock server for each mock:// url, and puts its address in the url's place."""
+    if not any(url.startswith("mock://") for url in settings.endpoint.urls):
+        yield settings
+        return
+    from penstock.mock.beside import Beside, parse_mock_url
+
+    with contextlib.ExitStack() as stack:
+        urls = tuple(
+            stack.enter_context(Beside(parse_mock_url(url))).url if url.startswith("mock://") else url
+            for url in settings.endpoint.urls
+        )
+        endpoint = msgspec.structs.replace(settings.endpoint, urls=urls)
+        yield msgspec.structs.replace(settings, endpoint=endpoint)

@@ -1,0 +1,1 @@
+"""The gateway: callers in front, providers behind, policy and a ledger between."""

@@ -1,0 +1,43 @@
+"""A request that ends at the gateway: the status and the error body that the caller gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+__all__ = ["Refusal"]
+
+
+class Refusal(Exception):
+    """`message` is for the caller: it never holds a secret, a matched text, or anything of another caller."""
+
+    def __init__(
+        self,
+        status: int,
+        type_: str,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        policy: dict[str, str] | None = None,
+        retry_after: int | str | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.type = type_
+        self.message = message
+        self.code = code
+        self.param = param
+        self.policy = policy
+        self.retry_after = retry_after
+        self.headers = headers
+
+    def body(self) -> bytes:
+        error: dict[str, Any] = {"message": self.message, "type": self.type}
+        for name in ("param", "code", "policy"):
+            value = getattr(self, name)
+            if value is not None:
+                error[name] = value
+        return orjson.dumps({"error": error})

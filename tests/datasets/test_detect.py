@@ -1,0 +1,129 @@
+"""What a file is taken for, and the names of formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.datasets.detect import detect
+from penstock.datasets.registry import FORMATS, PLANNED, lookup
+from penstock.errors import UserError
+
+
+@pytest.mark.parametrize("name", ["single_turn", "SINGLE_TURN", "single-turn", "Single-Turn", "singleturn"])
+def test_names_are_blind_to_case_and_dashes(name: str) -> None:
+    assert lookup(name).name == "single_turn"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*PLANNED, "speed_bench_qualitative", "Raw-Payload", "mooncaketrace"],
+)
+def test_known_formats_that_are_not_built_are_refused_by_name(name: str) -> None:
+    with pytest.raises(UserError) as caught:
+        lookup(name)
+    shown = {"Raw-Payload": "raw_payload", "mooncaketrace": "mooncake_trace"}.get(name, name)
+    assert str(caught.value).startswith(
+        f"The dataset format '{shown}' is not built yet; this version reads single_turn"
+    )
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(
+        UserError, match=r"There is no dataset format 'sharegpd' \(--custom-dataset-type\); this version"
+    ):
+        lookup("sharegpd")
+
+
+def test_every_known_format_is_either_read_or_refused() -> None:
+    known = {each.name for each in FORMATS} | PLANNED.keys()
+    assert known == {
+        "single_turn",
+        "multi_turn",
+        "random_pool",
+        "mooncake_trace",
+        "raw_payload",
+        "inputs_json",
+        "burst_gpt_trace",
+        "bailian_trace",
+        "baseten_trace",
+        "dag_jsonl",
+        "sagemaker_data_capture",
+        "tracelab",
+        "weka_trace",
+    }
+    assert not {each.name for each in FORMATS} & PLANNED.keys()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"text": "hello"}',
+        '\n\n  \n{"texts": ["a", "b"]}\nrubbish',
+        '\ufeff{"text": "hello"}',
+        '{"type": "Single-Turn", "whatever": 1}',
+        '{"type": "question", "text": "hello"}',
+        '{"image": "a.png"}',
+    ],
+)
+def test_single_turn_is_recognised(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "file.jsonl"
+    path.write_text(content, encoding="utf-8")
+    assert detect(str(path)).name == "single_turn"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "taken_for"),
+    [
+        ("a.jsonl", '{"model": "m", "messages": [{"role": "user", "content": "x"}]}', "raw_payload"),
+        ("a.jsonl", '{"text": "x", "messages": []}', "raw_payload"),
+        ("a.jsonl", '{"timestamp": 0, "messages": [], "output_length": 4}', "mooncake_trace"),
+        ("a.jsonl", '{"timestamp": 0, "input_length": 9, "output_length": 4, "hash_ids": [1]}', "mooncake_trace"),
+        ("a.jsonl", '{"chat_id": 1, "timestamp": 0, "input_length": 9, "output_length": 4}', "bailian_trace"),
+        ("a.jsonl", '{"session_id": "s", "turns": [{"text": "x"}]}', "multi_turn"),
+        ("a.jsonl", '{"session_id": "s", "turns": [{"messages": []}]}', "dag_jsonl"),
+        ("a.jsonl", '{"data": [{"session_id": "s", "payloads": [{}]}]}', "inputs_json"),
+        ("a.json", '{\n  "data": [\n    {"payloads": []}\n  ]\n}', "inputs_json"),
+        ("a.jsonl", '{"captureData": {}, "eventMetadata": {}}', "sagemaker_data_capture"),
+        ("a.jsonl", '{"type": "random_pool", "text": "x"}', "random_pool"),
+        ("a.csv", "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n", "burst_gpt_trace"),
+        ("a.parquet", "PAR1", "baseten_trace"),
+    ],
+)
+def test_what_looks_like_another_format_is_called_by_its_name(
+    tmp_path: Path, name: str, content: str, taken_for: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(UserError) as caught:
+        detect(str(path))
+    assert f"{name}' looks like {taken_for}, a format that is not built yet; this version reads" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "a.jsonl' is empty; this version reads single_turn"),
+        ("[1, 2]", "a.jsonl:1: the line should be an object;"),
+        ("\nhello there", "a.jsonl:2: not valid JSON (expecting value, column 1); this version reads"),
+        ('{"prompt": "x", "id": 3}', "is not known: its first line has 'prompt', 'id'; this version reads single_turn"),
+        ('{"text": {"format": 1}}', "is not known: its first line has 'text'; this version reads"),
+        ("{}", "is not known: its first line has nothing;"),
+        ('{\n "text": "x"\n}', "a.jsonl' is one JSON object over several lines; this version reads"),
+    ],
+)
+def test_what_is_not_recognised_is_described(tmp_path: Path, content: str, said: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(content)
+    with pytest.raises(UserError) as caught:
+        detect(str(path))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_and_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is a folder, and formats made of folders are not built yet"):
+        detect(str(tmp_path))
+    with pytest.raises(UserError, match=r"cannot be read: No such file or directory; check --input-file\."):
+        detect(str(tmp_path / "none.jsonl"))

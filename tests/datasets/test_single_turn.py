@@ -1,0 +1,160 @@
+"""A file of prompts: what is read from it, and what is said when it is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.datasets.conversation import Turn
+from penstock.datasets.single_turn import read
+from penstock.errors import UserError
+from penstock.settings.model import InputSettings
+
+SETTINGS = InputSettings(seed=1)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    def write(*lines: dict[str, Any] | str | bytes) -> str:
+        path = tmp_path / "prompts.jsonl"
+        rows = [json.dumps(line) if isinstance(line, dict) else line for line in lines]
+        path.write_bytes(b"".join((row if isinstance(row, bytes) else row.encode()) + b"\n" for row in rows))
+        return str(path)
+
+    return write
+
+
+def turns(path: str) -> list[Turn]:
+    return [turn for each in read(path, SETTINGS).conversations for turn in each.turns]
+
+
+def problem(path: str) -> str:
+    with pytest.raises(UserError) as caught:
+        read(path, SETTINGS)
+    return str(caught.value)
+
+
+def test_every_field(write: Callable[..., str]) -> None:
+    path = write(
+        {"text": "Hello", "role": "system", "session_id": "a", "output_length": 7, "extra": {"top_k": 3}, "delay": 250},
+        {"texts": ["one", {"name": "more", "contents": ["two", "three"]}], "timestamp": 12.5, "type": "single_turn"},
+    )
+    first, second = read(path, SETTINGS).conversations
+    assert (first.id, second.id) == ("a", "session_000000")
+    assert first.turns == (
+        Turn(texts=("Hello",), role="system", output_tokens=7, extra={"top_k": 3}, delay_ms=250, timestamp_ms=None),
+    )
+    assert second.turns == (Turn(texts=("one", "two", "three"), timestamp_ms=12.5),)
+
+
+def test_lines_of_one_session_are_one_conversation_in_order(write: Callable[..., str]) -> None:
+    path = write(
+        {"text": "a1", "session_id": "a"},
+        {"text": "b1", "session_id": 5},
+        {"text": "free"},
+        {"text": "a2", "session_id": "a"},
+    )
+    said = {each.id: [turn.texts[0] for turn in each.turns] for each in read(path, SETTINGS).conversations}
+    assert said == {"a": ["a1", "a2"], "5": ["b1"], "session_000000": ["free"]}
+
+
+def test_made_up_ids_keep_clear_of_given_ones(write: Callable[..., str]) -> None:
+    path = write({"text": "x"}, {"text": "y", "session_id": "session_000000"}, {"text": "z", "session_id": ""})
+    ids = [each.id for each in read(path, SETTINGS).conversations]
+    assert ids == ["session_000001", "session_000000", "session_000002"]
+    fresh = [each.id for each in read(path, InputSettings()).conversations]
+    assert len(set(fresh)) == 3
+    assert len(fresh[0]) == 36
+
+
+def test_blank_lines_a_byte_order_mark_and_windows_line_ends(write: Callable[..., str]) -> None:
+    path = write(b'\xef\xbb\xbf{"text": "one"}\r', "", "   \r", '{"text": "zwölf"}\r')
+    assert [turn.texts[0] for turn in turns(path)] == ["one", "zwölf"]
+
+
+def test_null_is_as_good_as_absent(write: Callable[..., str]) -> None:
+    path = write({"text": "x", "texts": None, "image": None, "delay": None, "timestamp": 3, "role": None})
+    assert turns(path) == [Turn(texts=("x",), timestamp_ms=3)]
+
+
+def test_fields_that_are_not_used_are_named(write: Callable[..., str]) -> None:
+    contents = read(write({"text": "x", "category": 1}, {"text": "y", "max_tokens": 5}), SETTINGS)
+    assert contents.note is not None
+    assert contents.note.endswith("prompts.jsonl: the format single_turn does not use 'category', 'max_tokens'.")
+    assert read(write({"text": "x"}), SETTINGS).note is None
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ({"text": "x", "texts": ["y"]}, "it has both 'text' and 'texts'; keep one"),
+        ({"text": "x", "timestamp": 1, "delay": 2}, "it has both 'timestamp' and 'delay'; keep one"),
+        ({}, "it has no text: give it 'text' or 'texts'"),
+        ({"text": ""}, "it has no text: give it 'text' or 'texts'"),
+        ({"texts": []}, "it has no text: give it 'text' or 'texts'"),
+        ({"texts": [{"contents": []}]}, "it has no text: give it 'text' or 'texts'"),
+        ({"text": "x", "image": "a.png"}, "it has 'image', and this version sends text only"),
+        ({"videos": ["a.mp4"]}, "it has 'videos', and this version sends text only"),
+        ({"text": "x", "role": ""}, "'role' is empty"),
+        ({"text": 5}, "'text' should be a string, not a whole number"),
+        ({"texts": "x"}, "'texts' should be a list, not a string"),
+        ({"texts": [1]}, "'texts[0]' should be a string or an object, not a whole number"),
+        ({"text": "x", "output_length": 0}, "'output_length' should be a whole number >= 1"),
+        ({"text": "x", "output_length": "9"}, "'output_length' should be a whole number, not a string"),
+        ({"text": "x", "delay": -1}, "'delay' should be a number >= 0.0"),
+        ({"text": "x", "extra": [1]}, "'extra' should be an object, not a list"),
+        ("[1]", "the line should be an object, not a list"),
+        ('{"text": "x"', "not valid JSON (expecting ',' delimiter, column 13)"),
+        ("{'text': 'x'}", "not valid JSON (expecting property name enclosed in double quotes, column 2)"),
+        ('{"text": "\\ud83d and so on"}', "not valid JSON (half of a \\u surrogate pair without its other half)"),
+        (b'{"text": "caf\xe9"}', "not valid UTF-8 (byte 14 of the line)"),
+        (b'{"text": "x", "note": "caf\xe9"}', "not valid UTF-8 (byte 27 of the line)"),
+    ],
+)
+def test_each_mistake_is_named_with_its_line(
+    write: Callable[..., str], line: dict[str, Any] | str | bytes, reason: str
+) -> None:
+    assert problem(write({"text": "fine"}, "", line)) == f"prompts.jsonl:3: {reason}"
+
+
+def test_all_mistakes_are_listed_together(write: Callable[..., str]) -> None:
+    assert problem(write({"text": "fine"}, {}, {"text": 1})) == (
+        "prompts.jsonl has 2 problems:\n"
+        "  prompts.jsonl:2: it has no text: give it 'text' or 'texts'\n"
+        "  prompts.jsonl:3: 'text' should be a string, not a whole number"
+    )
+    many = problem(write(*[{}] * 1500)).splitlines()
+    assert many[0] == "prompts.jsonl has 1,500 problems:"
+    assert len(many) == 22
+    assert many[-1] == "  and 1,480 more"
+
+
+def test_an_empty_file(write: Callable[..., str]) -> None:
+    for lines in ((), ("", " ")):
+        assert problem(write(*lines)).endswith("is empty; give --input-file a file with a JSON object a line.")
+
+
+def test_a_file_in_utf_16(write: Callable[..., str]) -> None:
+    path = write('{"text": "x"}'.encode("utf-16"))
+    assert problem(path) == "prompts.jsonl:1: the file is in UTF-16; save it as UTF-8"
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    message = problem(str(tmp_path / "none.jsonl"))
+    assert message.endswith("none.jsonl' cannot be read: No such file or directory; check --input-file.")
+    assert "cannot be read: Is a directory" in problem(str(tmp_path))
+
+
+def test_a_hundred_thousand_lines_are_read_in_about_a_second(tmp_path: Path) -> None:
+    path = tmp_path / "big.jsonl"
+    path.write_text('{"text": "%s", "output_length": 20}\n' % ("How are you today? " * 20) * 100_000)
+    begin, cpu = time.perf_counter(), os.times().user
+    assert len(read(str(path), SETTINGS).conversations) == 100_000
+    # The processor's time where the clock's is longer: other programs on the machine are not what is tested.
+    assert min(time.perf_counter() - begin, os.times().user - cpu) < 1.5

@@ -1,0 +1,208 @@
+import pytest
+from made_records import MS, made
+
+from penstock.metrics.catalogue import CATALOGUE
+from penstock.metrics.measure import Counts, http_phases, measure
+from penstock.records.record import Failure, Usage
+
+FIVE = Counts(input=10, output=5, head=1)
+
+
+def values(record, counts=FIVE):
+    return measure(record, counts).values
+
+
+def test_a_streamed_reply():
+    measured = measure(made(), FIVE)
+    assert measured.values == pytest.approx(
+        {
+            "time_to_first_token": 50,
+            "time_to_second_token": 10,
+            "time_to_first_output_token": 50,
+            "request_latency": 100,
+            "effective_latency": 105,
+            "credit_to_start_latency": 5,
+            "decode_duration": 50,
+            "inter_token_latency": 12.5,
+            "time_per_output_token": 12.5,
+            "output_token_throughput_per_user": 80,
+            "e2e_output_token_throughput": 50,
+            "prefill_throughput_per_user": 200,
+            "output_sequence_length": 5,
+            "output_token_count": 5,
+            "input_sequence_length": 10,
+            "http_req_blocked": 3,
+            "http_req_dns_lookup": 0,
+            "http_req_connecting": 0,
+            "http_req_sending": 1,
+            "http_req_waiting": 39,
+            "http_req_receiving": 65,
+            "http_req_connection_reused": 1,
+            "http_req_data_sent": 0.5,
+            "http_req_chunks_sent": 1,
+            "http_req_data_received": 4,
+            "http_req_chunks_received": 7,
+            "http_req_connection_overhead": 3,
+            "http_req_duration": 105,
+            "http_req_total": 108,
+        }
+    )
+    assert measured.lists["inter_chunk_latency"].tolist() == [10, 15, 5, 20]
+
+
+def test_the_order_is_the_catalogues():
+    usage = Usage(9, 5, 14, 2, 1, 1, 1, 1, 1, 1)
+    found = values(made(usage=usage, requested_output=5), Counts(input=10, output=3, reasoning=2, head=1))
+    order = list(CATALOGUE)
+    assert [order.index(tag) for tag in found] == sorted(order.index(tag) for tag in found)
+    every = {tag for tag, metric in CATALOGUE.items() if metric.kind == "record"}
+    assert every - set(found) == {"error_isl"}
+
+
+def test_what_came_as_a_stream_is_measured_as_one_and_nothing_else_is():
+    assert "time_to_first_token" in values(made(streamed=True))
+    whole = values(made(streamed=False))
+    assert whole["request_latency"] == 105  # to the last byte
+    assert whole["effective_latency"] == 110
+    assert whole["e2e_output_token_throughput"] == pytest.approx(5 / 0.105)
+    for tag in (
+        "time_to_first_token",
+        "time_to_second_token",
+        "time_to_first_output_token",
+        "decode_duration",
+        "inter_token_latency",
+        "time_per_output_token",
+        "output_token_throughput_per_user",
+        "prefill_throughput_per_user",
+    ):
+        assert tag not in whole
+    assert measure(made(streamed=False), FIVE).lists == {}
+
+
+def test_one_stamp_for_a_whole_reply():
+    measured = measure(made(stamps=[50 * MS], pieces=[5]), FIVE)
+    assert measured.values["time_to_first_token"] == measured.values["request_latency"] == 50
+    for tag in (
+        "time_to_second_token",
+        "decode_duration",
+        "inter_token_latency",
+        "time_per_output_token",
+        "output_token_throughput_per_user",
+    ):
+        assert tag not in measured.values
+    assert measured.lists == {}
+
+
+def test_a_stream_without_content_is_timed_to_its_end():
+    found = values(made(stamps=[], pieces=[], outputs=[], first_output=None), Counts(input=10))
+    assert found["request_latency"] == 105
+    assert "time_to_first_token" not in found
+
+
+def test_the_second_token_may_share_the_first_ones_stamp():
+    found = values(made(stamps=[50 * MS, 60 * MS], pieces=[2, 3]))
+    assert "time_to_second_token" not in found
+    assert found["decode_duration"] == 10
+
+
+def test_bundled_tokens():
+    """Four chunks of five tokens, 20 ms apart, are 4 ms a token; AIPerf's formula says 3.16."""
+    stamps = [50 * MS, 70 * MS, 90 * MS, 110 * MS]
+    found = values(made(stamps=stamps, pieces=[1, 1, 1, 1]), Counts(input=10, output=20, head=5))
+    assert found["time_per_output_token"] == 4
+    assert found["inter_token_latency"] == pytest.approx(60 / 19)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [([2, 1, 1, 1, 1], 12.5), ([1, 1, 1, 1, 1], None), ([9, 9, 9, 9, 9], None)],
+)
+def test_server_counts_know_the_first_stamp_when_every_piece_is_a_token(pieces, expected):
+    found = values(made(pieces=pieces), Counts(input=10, output=6, by_server=True))
+    assert found.get("time_per_output_token") == expected
+    assert found["inter_token_latency"] == 10
+
+
+def test_a_reply_of_one_token_has_no_time_between_tokens():
+    found = values(made(stamps=[50 * MS, 60 * MS], pieces=[1, 1]), Counts(input=10, output=1, head=1))
+    assert "inter_token_latency" not in found
+    assert "time_per_output_token" not in found
+    assert found["decode_duration"] == 10
+
+
+def test_reasoning_comes_before_output():
+    found = values(made(first_output=2, reasonings=["hm hm"]), Counts(input=10, output=3, reasoning=2, head=1))
+    assert found["time_to_first_token"] == 50
+    assert found["time_to_first_output_token"] == 75
+    assert found["output_sequence_length"] == 5
+    assert found["output_token_count"] == 3
+    assert found["reasoning_token_count"] == 2
+    assert "time_to_first_output_token" not in values(made(first_output=None))
+
+
+def test_without_counts_the_times_remain():
+    found = values(made(), Counts())
+    assert found["time_to_first_token"] == 50
+    assert found["decode_duration"] == 50
+    assert not [tag for tag in found if CATALOGUE[tag].unit.startswith("tokens")]
+    assert "inter_token_latency" not in found
+
+
+def test_the_length_asked_for():
+    assert values(made(requested_output=4))["osl_mismatch_diff_pct"] == 25
+    assert values(made(requested_output=10))["osl_mismatch_diff_pct"] == -50
+    assert "osl_mismatch_diff_pct" not in values(made(requested_output=None))
+
+
+def test_usage_beside_our_counts():
+    usage = Usage(prompt=12, completion=4, total=16, reasoning=1, cache_read=6, rejected_prediction=0)
+    found = values(made(usage=usage), Counts(input=10, output=3, reasoning=2, head=1))
+    expected = {
+        "usage_prompt_tokens": 12,
+        "usage_prompt_cache_read_tokens": 6,
+        "usage_completion_tokens": 4,
+        "usage_reasoning_tokens": 1,
+        "usage_rejected_prediction_tokens": 0,
+        "usage_total_tokens": 16,
+        "usage_prompt_tokens_diff_pct": 20,
+        "usage_completion_tokens_diff_pct": 20,
+        "usage_reasoning_tokens_diff_pct": 50,
+    }
+    assert {tag: value for tag, value in found.items() if tag.startswith("usage_")} == expected
+    by_server = values(made(usage=usage), Counts(input=12, output=3, reasoning=1, by_server=True))
+    assert not [tag for tag in by_server if tag.endswith("_diff_pct")]
+
+
+def test_http_phases_add_up():
+    record = made(dns_ns=700_001, connect_ns=1_200_002, reused=False)
+    found = values(record)
+    phases = http_phases(record)
+    assert sum(phases) == record.end - record.issued
+    assert found["http_req_total"] == sum(phases) / 1e6
+    assert found["http_req_blocked"] == (3 * MS - 700_001 - 1_200_002) / 1e6
+    assert found["http_req_connection_reused"] == 0
+    assert found["http_req_connection_overhead"] == 3
+    assert found["http_req_duration"] == 105
+
+
+def test_a_reply_may_arrive_before_our_write_returns():
+    record = made(sent=1046 * MS, first_byte=1045 * MS)
+    assert http_phases(record) == (3 * MS, 0, 0, 40 * MS, 0, 65 * MS)
+
+
+def test_a_connection_may_be_older_than_the_slot():
+    record = made(dns_ns=2 * MS, connect_ns=4 * MS)
+    assert http_phases(record)[:3] == (0, 2 * MS, 4 * MS)
+
+
+def test_without_a_reply_there_are_no_http_phases():
+    assert "http_req_total" not in values(made(first_byte=None))
+    assert "http_req_total" not in values(made(sent=None))
+
+
+def test_failed_and_cancelled():
+    failure = Failure("HTTPError", "no", "server", 500)
+    assert measure(made(failure=failure), Counts(input=10)).values == {"error_isl": 10}
+    assert measure(made(failure=failure), Counts()).values == {}
+    cancelled = measure(made(cancelled=True), FIVE)
+    assert cancelled.values == cancelled.lists == {}
