@@ -63,5 +63,11 @@ def test_a_body_that_a_worker_built_is_shown_as_it_was_sent(tmp_path):
     assert [line["metrics"]["input_sequence_length"]["value"] for line in done.lines] == [4, 3]
 
 
+def test_a_worker_that_was_killed_may_have_lost_what_it_built(tmp_path):
+    done = run(tmp_path, [record(payload=0, built=7)], conversations=[("a", [b"only parts"])])
+    assert inputs(done) == [{"session_id": "a", "payloads": []}]
+    assert "input_sequence_length" not in done.lines[0]["metrics"]
+
+
 def test_nothing_was_sent(tmp_path):
     assert inputs(run(tmp_path, [])) == []

@@ -70,6 +70,4 @@ def test_memory_a_request(tmp_path):
     assert made.returncode == 0, made.stderr
     grown, seconds = made.stdout.split()
     assert int(grown) < BYTES_A_REQUEST * REQUESTS, f"{int(grown) / REQUESTS:.0f} bytes a request"
-    # 12 s on two slow cores; this is a guard against a tenfold loss, not a measurement.
-    assert float(seconds) < 60
     print(f"{int(grown) / REQUESTS:.0f} bytes a request, {float(seconds):.1f} s")

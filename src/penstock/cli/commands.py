@@ -14,6 +14,7 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("profile", "benchmark a server"),
+    Command("report", "write the artifacts of a run anew from its log"),
     Command("mock", "serve a model whose timing is known exactly, to try clients on"),
     Command("completion", "print a completion script for bash, zsh or fish"),
     Command("version", "print the version"),

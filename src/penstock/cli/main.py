@@ -94,6 +94,12 @@ def _mock(words: list[str], _program: str) -> int:
     return run(words)
 
 
+def _report(words: list[str], _program: str) -> int:
+    from penstock.cli.report import run
+
+    return run(words)
+
+
 def _completion(words: list[str], program: str) -> int:
     from penstock.cli.complete import run
 
@@ -109,6 +115,7 @@ _RUN: dict[str, Callable[[list[str], str], int]] = {
     "completion": _completion,
     "mock": _mock,
     "profile": _profile,
+    "report": _report,
     "version": _version,
 }
 

@@ -11,7 +11,8 @@ from penstock.drive.board import Board
 
 __all__ = ["Conductor", "Progress"]
 
-_LEAD_NS = 1_000_000
+_LEAD_NS = (1_000_000, 30_000_000)
+"""How far ahead a start is announced: to a worker in this process, and to others, which look every millisecond or so."""
 
 
 class Progress(NamedTuple):
@@ -50,7 +51,7 @@ class Conductor:
         board = self._board
         if board.least(cells.READY) and board.least(cells.PHASE_DONE) > self._phase and self._phase + 1 < self._phases:
             self._phase += 1
-            self._began = monotonic_ns() + _LEAD_NS
+            self._began = monotonic_ns() + _LEAD_NS[board.workers > 1]
             board.go(self._phase, self._began)
         self._show()
 

@@ -37,7 +37,10 @@ class WorkerReport(msgspec.Struct):
     queued: Spread = msgspec.field(default_factory=Spread)
     """How long requests that found no free slot waited for one."""
     ttft: Spread = msgspec.field(default_factory=Spread)
+    """Of every eighth stream."""
     latency: Spread = msgspec.field(default_factory=Spread)
+    """Of every eighth request."""
+    requests: int = 0
     streams: int = 0
     first_coalesced: int = 0
     """Streams whose first stamp covers more than one segment."""

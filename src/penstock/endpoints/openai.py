@@ -15,7 +15,7 @@ from penstock.endpoints.base import Reply
 from penstock.records.record import Failure, Usage
 from penstock.wire import sse
 
-__all__ = ["error_failure", "read_choices", "read_untyped", "read_usage", "read_whole", "with_stream_options"]
+__all__ = ["error_failure", "read_choices", "read_untyped", "read_usage", "read_whole", "usage_of", "with_stream_options"]
 
 DONE = b"[DONE]"
 
@@ -49,9 +49,38 @@ class Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+class Details(msgspec.Struct):
+    reasoning_tokens: int | None = None
+    cached_tokens: int | None = None
+    audio_tokens: int | None = None
+    accepted_prediction_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
+
+
+_NO_DETAILS = Details()
+
+
+class WireUsage(msgspec.Struct):
+    """A usage object as it is sent, under any of the names in use."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    prompt_tokens_details: Details | None = None
+    completion_tokens_details: Details | None = None
+    input_tokens_details: Details | None = None
+    output_tokens_details: Details | None = None
+    cached_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    prompt_cache_hit_tokens: int | None = None
+
+
 class Chunk(msgspec.Struct):
     choices: list[Choice] | None = None
-    usage: dict[str, Any] | None = None
+    usage: WireUsage | None = None
     error: Any = None
     object: str | None = None
     model: str | None = None
@@ -125,10 +154,9 @@ def read_untyped(found: Any) -> Chunk:
                 finish_reason=_text(item.get("finish_reason")),
             )
         )
-    usage = found.get("usage")
     return Chunk(
         choices=choices,
-        usage=usage if isinstance(usage, dict) else None,
+        usage=usage_of(found.get("usage")),
         error=found.get("error"),
         object=_text(found.get("object")),
         model=_text(found.get("model")),
@@ -375,40 +403,46 @@ def read_whole(body: bytes) -> Reply:
     return reply
 
 
-def read_usage(usage: dict[str, Any]) -> Usage:
+def read_usage(usage: WireUsage) -> Usage:
     """Token counts under any of the names that servers give them."""
-    prompt_details = _details(usage, "prompt_tokens_details", "input_tokens_details")
-    completion_details = _details(usage, "completion_tokens_details", "output_tokens_details")
+    given = usage.prompt_tokens_details or usage.input_tokens_details or _NO_DETAILS
+    made = usage.completion_tokens_details or usage.output_tokens_details or _NO_DETAILS
+    cached = given.cached_tokens
+    if cached is None:
+        cached = _first(usage.cache_read_input_tokens, usage.prompt_cache_hit_tokens, usage.cached_tokens)
     return Usage(
-        prompt=_count(usage, "prompt_tokens", "input_tokens"),
-        completion=_count(usage, "completion_tokens", "output_tokens"),
-        total=_count(usage, "total_tokens"),
-        reasoning=_count(completion_details, "reasoning_tokens"),
-        cache_read=_count(prompt_details, "cached_tokens")
-        if "cached_tokens" in prompt_details
-        else _count(usage, "cache_read_input_tokens", "prompt_cache_hit_tokens", "cached_tokens"),
-        cache_write=_count(usage, "cache_creation_input_tokens"),
-        prompt_audio=_count(prompt_details, "audio_tokens"),
-        completion_audio=_count(completion_details, "audio_tokens"),
-        accepted_prediction=_count(completion_details, "accepted_prediction_tokens"),
-        rejected_prediction=_count(completion_details, "rejected_prediction_tokens"),
+        usage.input_tokens if usage.prompt_tokens is None else usage.prompt_tokens,
+        usage.output_tokens if usage.completion_tokens is None else usage.completion_tokens,
+        usage.total_tokens,
+        made.reasoning_tokens,
+        cached,
+        usage.cache_creation_input_tokens,
+        given.audio_tokens,
+        made.audio_tokens,
+        made.accepted_prediction_tokens,
+        made.rejected_prediction_tokens,
     )
 
 
-def _details(usage: dict[str, Any], *names: str) -> dict[str, Any]:
-    for name in names:
-        found = usage.get(name)
-        if isinstance(found, dict):
-            return found
-    return {}
+def _first(*counts: int | None) -> int | None:
+    return next((count for count in counts if count is not None), None)
 
 
-def _count(found: dict[str, Any], *names: str) -> int | None:
-    for name in names:
-        value = found.get(name)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-    return None
+def usage_of(found: Any) -> WireUsage | None:
+    """The forgiving reading of a usage object: counts that are whole numbers, and nothing else."""
+    if not isinstance(found, dict) or not found:
+        return None
+    counts: dict[str, Any] = {}
+    for name, value in found.items():
+        if isinstance(value, dict):
+            counts[name] = {key: count for key, count in value.items() if _is_count(count)}
+        elif _is_count(value):
+            counts[name] = value
+    return msgspec.convert(counts, WireUsage)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def with_stream_options(body: dict[str, Any]) -> None:

@@ -81,7 +81,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     provider_key: str | None = None
     """Name of the provider key."""
     timeout_s: float | None = None
+    """For the whole of a reply that is not streamed; 0 is no timeout, None the group's, then the deployment's."""
     stream_timeout_s: float | None = None
+    """The longest silence of a stream; None is the group's, then `timeout_s`, then the deployment's."""
     retries: int | None = None
     rate_limit: RateLimit = RateLimit()
     allowed_cidrs: tuple[str, ...] = ()
@@ -95,6 +97,7 @@ class CallerKey(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
     """SHA-256 of the key, lower-case hex."""
     allowed_models: tuple[str, ...]
+    """Names, `*`, or patterns with one `*`."""
     rate_limit: RateLimit = RateLimit()
     expires_at: float | None = None
     """Unix time."""
@@ -126,7 +129,11 @@ class GuardrailSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit over a scope: one bucket for each distinct thing in it."""
+    """A limit over a scope: one bucket for each distinct thing in it.
+
+    `scope_ref` narrows it to one key or model (by id), team or member; for `team_member` it is the team, and each of its
+    members has a bucket. None is every one of the scope, each with a bucket of its own.
+    """
 
     id: str
     name: str

@@ -106,22 +106,17 @@ class ClientCounter:
         """Its text, when nobody counted it yet."""
         if self._known(record) != _UNKNOWN:
             return None
-        known = self._log.entry(record).input_tokens
-        if known >= 0:
-            self._remember(record, known)
-            return None
-        texts = self._texts(self._log.body(record))
-        if not texts:
-            self._remember(record, _NO_TEXT)
-            return None
-        return " ".join(texts)
-
-    def _texts(self, body: bytes) -> list[str]:
         try:
-            return self._input_texts(body)
-        except (msgspec.MsgspecError, LookupError, TypeError, ValueError):
-            # A replayed body may have any shape: one that is not the endpoint's has no length that we could tell.
-            return []
+            known = self._log.entry(record).input_tokens
+            texts = [] if known >= 0 else self._input_texts(self._log.body(record))
+        except (msgspec.MsgspecError, LookupError, OSError, TypeError, ValueError):
+            # A replayed body may have any shape, and a worker that was killed may have lost what it built: such a body
+            # has no length that we could tell.
+            known, texts = _NO_TEXT, []
+        if texts:
+            return " ".join(texts)
+        self._remember(record, known if known >= 0 else _NO_TEXT)
+        return None
 
     def _count_texts(self, texts: list[str]) -> None:
         """Into the cache, which forgets nothing while a batch is being counted."""

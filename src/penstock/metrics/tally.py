@@ -131,10 +131,7 @@ class Tally:
                     found[f"adj_{tag}"] = column.with_failures(CATALOGUE[tag].unit, self.failed)
         if self._starts and (concurrency := effective_concurrency(self._starts, self._ends, "requests")):
             found["effective_concurrency"] = concurrency
-        scalars = {
-            **self._counts(),
-            **_totals(found),
-        }
+        scalars = self._counts() | _totals(found)
         scalars |= _rates(self.succeeded, self._duration_s(), scalars)
         found |= {tag: Stats(CATALOGUE[tag].unit, avg=float(value)) for tag, value in scalars.items()}
         return {tag: found[tag] for tag in CATALOGUE if tag in found}

@@ -29,9 +29,8 @@ STOP_S = 5.0
 
 def parse_mock_url(url: str) -> Behaviour:
     """The behaviour that a mock:// URL asks for."""
-    rest = url.removeprefix(SCHEME)
-    place, _, query = rest.partition("?")
-    if rest == url or place not in ("", "/"):
+    place, _, query = url[len(SCHEME) :].partition("?")
+    if not url.lower().startswith(SCHEME) or place not in ("", "/"):
         raise UserError(f"{url!r} is not a mock URL: write mock:// and options after a question mark, mock://?ttft=50")
     return read_options(parse_qsl(query, keep_blank_values=True), where=f"in {url}")
 

@@ -183,7 +183,7 @@ class Call:
         self.close(end)
         conn = self.conn
         conn.ended(self.keep)
-        if self.scheduled and conn.queue:
+        if self.scheduled:
             conn.proceed()
 
     def abort(self) -> None:

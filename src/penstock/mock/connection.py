@@ -38,7 +38,9 @@ LINGER_NS = 2_000_000_000
 """How long a connection that we closed may still read, so that no reset destroys the end of the reply."""
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-WANTED = frozenset((b"x-mock", b"x-request-id", b"x-correlation-id", b"expect"))
+WANTED = frozenset(
+    (b"x-mock", b"x-request-id", b"x-correlation-id", b"expect", b"content-length", b"transfer-encoding")
+)
 
 
 class Connection:
@@ -117,9 +119,7 @@ class Connection:
         if self.closing:
             return
         try:
-            self.parser.feed_data(VIEW[:size])
-        except httptools.HttpParserUpgrade:
-            pass
+            self.feed(VIEW[:size])
         except httptools.HttpParserError as wrong:
             self.closing = True
             call = Call(self, b"", self.url, {}, keep=False, old=False)
@@ -127,6 +127,18 @@ class Connection:
             self.queue.append(call)
         if self.active is None:
             self.proceed()
+
+    def feed(self, data: memoryview) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as wanted:
+            # Some clients offer HTTP/2 with every request. We may ignore that, but the parser then takes the request to
+            # be without a body: so another one reads it again, without the offer.
+            call = self.queue.pop()
+            fields = [b"%b: %b\r\n" % field for field in call.headers.items()]
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.feed_data(b"".join([call.method, b" ", call.url, b" HTTP/1.1\r\n", *fields, b"\r\n"]))
+            self.feed(data[wanted.args[0] :])
 
     def proceed(self) -> None:
         """Answer what waits, until a reply takes time."""

@@ -44,7 +44,7 @@ def stamp(number: int, second: int) -> bytes:
     return b'%016x","created":%d' % (number, second)
 
 
-class BadRequest(Exception):  # noqa: N818 -- it is the name of the status
+class BadRequest(Exception):
     """Answered with status 400; the message is for the caller of the API."""
 
     def __init__(self, message: str, param: str | None = None) -> None:

@@ -28,6 +28,8 @@ __all__ = ["Server"]
 ACCEPTS = 256
 """Connections taken in one turn of the loop."""
 BACKLOG = 65_535
+BLOCK_TOKENS = 8192
+"""Longer replies are written in steps, so that neither memory nor other streams suffer from them."""
 CACHED_ROUTES = 1024
 CACHED_PROFILES = 256
 
@@ -132,7 +134,7 @@ class Server:
         if self.log is not None and self.log.writes:
             call.writes = []
             call.write_tokens = []
-        if profile.plain:
+        if profile.plain and say.completion <= BLOCK_TOKENS:
             call.send(reply.whole(), say.completion)
             return
         if reply.struck:
@@ -183,14 +185,16 @@ class Server:
         elif method not in ("GET", "HEAD"):
             self._refuse(call, 405, f"{path} takes GET, not {method}", allow="GET")
         else:
-            data = delimited(self._facts(route), JSON, Delivery("length", not call.keep, call.old))
-            call.send(data if method == "GET" else data[: data.index(b"\r\n\r\n") + 4])
+            self._send(call, delimited(self._facts(route), JSON, Delivery("length", not call.keep, call.old)))
 
     def _refuse(self, call: Call, status: int, message: str, param: str | None = None, *, allow: str = "") -> None:
         call.status = status
         body = error_body(message, error_type(status), param)
         extra = (("Allow", allow),) if allow else ()
-        call.send(delimited(body, JSON, Delivery("length", not call.keep, call.old), status, extra))
+        self._send(call, delimited(body, JSON, Delivery("length", not call.keep, call.old), status, extra))
+
+    def _send(self, call: Call, data: bytes) -> None:
+        call.send(data[: data.index(b"\r\n\r\n") + 4] if call.method == b"HEAD" else data)
 
     def _facts(self, route: str) -> bytes:
         if route == "health":

@@ -11,6 +11,7 @@ A worker that was killed leaves a torn frame at the end of its file; reading sto
 
 from __future__ import annotations
 
+import heapq
 import os
 import time
 from collections.abc import Iterator
@@ -142,17 +143,22 @@ class RunLog:
         os.replace(path + ".new", path)
 
     def records(self) -> Iterator[Record]:
-        """Every record; those of one worker in the order in which they ended."""
+        """Every record, in the order in which they ended."""
         decode = msgspec.msgpack.Decoder(Record).decode
-        for data in self._frames(RECORD):
-            yield decode(data)
+        self.torn_bytes = 0
+        workers = [map(decode, self._frames_of(path, RECORD)) for path in self.worker_files()]
+        if len(workers) == 1:
+            return iter(workers[0])
+        return heapq.merge(*workers, key=lambda record: record.end)
 
     def reports(self, kind: type[T]) -> list[T]:
         decode = msgspec.msgpack.Decoder(kind).decode
-        return [decode(data) for data in self._frames(REPORT)]
+        self.torn_bytes = 0
+        return [decode(data) for path in self.worker_files() for data in self._frames_of(path, REPORT)]
 
     def entry(self, record: Record) -> Payload:
-        return self._place(record)[0].entry(self._place(record)[1])
+        store, number = self._place(record)
+        return store.entry(number)
 
     def body(self, record: Record) -> bytes:
         """What was sent for this record."""
@@ -166,11 +172,6 @@ class RunLog:
         if store is None:
             store = self._built[record.worker] = PayloadStore(self.folder, worker=record.worker)
         return store, record.built
-
-    def _frames(self, wanted: int) -> Iterator[bytes]:
-        self.torn_bytes = 0
-        for path in self.worker_files():
-            yield from self._frames_of(path, wanted)
 
     def worker_files(self) -> list[str]:
         names = [n for n in os.listdir(self.folder) if n.startswith("worker-") and n.endswith(".log")]

@@ -44,6 +44,7 @@ def read(exchange: Exchange, endpoint: Endpoint, epoch: int) -> tuple[Record, Re
     """The record, and the reply as the dialect read it, for whoever carries the conversation on."""
     ticket: Ticket = exchange.tag
     start = exchange.start if exchange.start >= 0 else ticket.issued
+    size = ticket.body_bytes
     record = Record(
         ticket.phase,
         ticket.number,
@@ -58,37 +59,38 @@ def read(exchange: Exchange, endpoint: Endpoint, epoch: int) -> tuple[Record, Re
         ticket.issued - epoch,
         start - epoch,
         max(exchange.end, start) - epoch,
+        sent=exchange.sent - epoch if exchange.sent >= 0 else None,
+        first_byte=exchange.first_byte - epoch if exchange.first_byte >= 0 else None,
+        connect_ns=exchange.connect_ns,
+        reused=exchange.reused,
+        retries=exchange.retries,
+        status=exchange.status,
+        bytes_sent=size,
+        bytes_received=exchange.bytes_received,
+        reads=len(exchange.times),
+        requested_output=ticket.requested_output,
+        built=ticket.built,
+        digest=sha256(memoryview(exchange.data)[len(exchange.data) - size :]).digest(),
+        cancelled=exchange.cancelled,
     )
-    record.sent = exchange.sent - epoch if exchange.sent >= 0 else None
-    record.first_byte = exchange.first_byte - epoch if exchange.first_byte >= 0 else None
-    record.connect_ns = exchange.connect_ns
-    record.reused = exchange.reused
-    record.retries = exchange.retries
-    record.status = exchange.status
-    record.bytes_sent = ticket.body_bytes
-    record.bytes_received = exchange.bytes_received
-    record.reads = len(exchange.times)
-    record.requested_output = ticket.requested_output
-    record.built = ticket.built
-    record.digest = sha256(memoryview(exchange.data)[-ticket.body_bytes :] if ticket.body_bytes else b"").digest()
-    record.cancelled = exchange.cancelled
     if exchange.trouble is not None:
         kind, message, fault = exchange.trouble
         record.failure = Failure(kind, message, fault, exchange.status or None)
     if exchange.status == 0:
         return record, None
     body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
-    body, trouble = _decoded(exchange, body)
-    if trouble is not None:
-        record.failure = record.failure or trouble
-        return record, None
+    content_type, coding = _content(exchange)
+    if coding != b"identity":
+        body, trouble = _decoded(coding, body)
+        if trouble is not None:
+            record.failure = record.failure or trouble
+            return record, None
     if not 200 <= exchange.status < 300:
         record.failure = record.failure or _http_failure(exchange, body)
         return record, None
-    content_type = (exchange.header(b"content-type") or b"").lower()
     if content_type.startswith(b"text/event-stream"):
         record.streamed = True
-        timed = len(exchange.times) > 1 and exchange.header(b"content-encoding") is None
+        timed = len(exchange.times) > 1 and coding == b"identity"
         reply = endpoint.read_stream(body, timed=timed)
         if reply.texts:
             _place(record, exchange, reply, timed=timed)
@@ -155,10 +157,20 @@ def _read_ends(exchange: Exchange) -> list[int]:
     return [ends[count] for count in exchange.counts]
 
 
-def _decoded(exchange: Exchange, body: bytes) -> tuple[bytes, Failure | None]:
+def _content(exchange: Exchange) -> tuple[bytes, bytes]:
+    """(content type, content coding) of the reply, in lower case."""
+    kind, coding = b"", b"identity"
+    for name, value in exchange.headers:
+        if len(name) == 12 and name.lower() == b"content-type":
+            kind = value.lower()
+        elif len(name) == 16 and name.lower() == b"content-encoding":
+            coding = value.strip().lower() or coding
+    return kind, coding
+
+
+def _decoded(coding: bytes, body: bytes) -> tuple[bytes, Failure | None]:
     """Undo a content coding. We ask for none, but some servers compress all the same."""
-    coding = (exchange.header(b"content-encoding") or b"identity").strip().lower()
-    if coding == b"identity" or not body:
+    if not body:
         return body, None
     if coding in (b"gzip", b"x-gzip", b"deflate"):
         try:

@@ -170,7 +170,8 @@ def _certificate(console: Console, summary: Summary) -> None:
     if certificate is None:
         return
     style = _COLOURS.get(certificate.verdict, "bold")
-    console.print(Text.assemble(("Certificate: ", "bold"), (certificate.verdict, style)))
+    found = f" ({certificate.summary})" if certificate.summary else ""
+    console.print(Text.assemble(("Certificate: ", "bold"), (certificate.verdict, style), found))
     for reason in certificate.reasons:
         _bullet(console, reason)
 

@@ -65,7 +65,8 @@ def write_inputs_json(file: IO[bytes], used: UsedPayloads, log: RunLog) -> None:
         for numbers in used.conversations(log.payloads):
             session = orjson.dumps(log.payloads.session(numbers[0]))
             file.write(between + b'    {\n      "session_id": ' + session + b',\n      "payloads": [\n        ')
-            file.write(b",\n        ".join(_as_json(bodies.sent(number)) for number in numbers))
+            sent = (bodies.sent(number) for number in numbers)
+            file.write(b",\n        ".join(_as_json(body) for body in sent if body is not None))
             file.write(b"\n      ]\n    }")
             between = b",\n"
         file.write(b"\n  ]\n}\n")
@@ -80,16 +81,22 @@ class _Bodies:
         self._opened = opened
         self._stores: dict[int, PayloadStore] = {}
 
-    def sent(self, number: int) -> bytes:
+    def sent(self, number: int) -> bytes | None:
+        """None when a worker that was killed had not written it down."""
         build = self._used.build(number)
         if build is None:
             return self._log.payloads.body(number)
-        worker, built = build
+        try:
+            return self._store(build[0]).body(build[1])
+        except (LookupError, OSError):
+            return None
+
+    def _store(self, worker: int) -> PayloadStore:
         store = self._stores.get(worker)
         if store is None:
             store = self._stores[worker] = PayloadStore(self._log.folder, worker=worker)
             self._opened.callback(store.close)
-        return store.body(built)
+        return store
 
 
 def _as_json(body: bytes) -> bytes:

@@ -280,6 +280,8 @@ class Connection:
         self._write(tls.pending())
         if plain and not self.closed:
             self._take(plain[0] if len(plain) == 1 else b"".join(plain), arrived, segments, n)
+        if tls.ended and not self.closed:
+            self._lost(None)  # some servers wait for our end before they close the socket
 
     def _take(self, data: memoryview | bytes, arrived: int, segments: int, n: int) -> None:
         exchange = self.exchange

@@ -6,7 +6,7 @@ import msgspec
 
 __all__ = ["Gauge", "Spread"]
 
-_BUCKETS = 52
+_BUCKETS = 64
 _SUB = 4  # buckets per doubling: a quantile is known to within 19 %
 
 
@@ -32,6 +32,10 @@ class Spread(msgspec.Struct):
         self.total += other.total
         self.n += other.n
         self.largest = max(self.largest, other.largest)
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.n if self.n else 0.0
 
     def quantile(self, q: float) -> float:
         """An upper bound in ns, at most a quarter of a doubling too high; 0 when nothing was added."""

@@ -21,7 +21,7 @@ def client_context(verify: bool) -> ssl.SSLContext:
 class TLS:
     """Bytes from the network in, plain bytes out, and the other way round."""
 
-    __slots__ = ("_incoming", "_object", "_outgoing", "ready")
+    __slots__ = ("_incoming", "_object", "_outgoing", "ended", "ready")
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -29,6 +29,8 @@ class TLS:
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         self.ready = False
         """The handshake is done."""
+        self.ended = False
+        """The peer has said that nothing follows."""
 
     def handshake(self) -> None:
         """Goes as far as the bytes at hand allow; raises ssl.SSLError when the peer is refused."""
@@ -45,13 +47,16 @@ class TLS:
         self._incoming.write_eof()
 
     def plain(self) -> list[bytes]:
-        """What can be decrypted now. A close-notify ends the list; the socket's own end follows it."""
+        """What can be decrypted now."""
         found = []
         try:
             while data := self._object.read(_CHUNK):
                 found.append(data)
-        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            self.ended = True
+        except ssl.SSLWantReadError:
             pass
+        except ssl.SSLZeroReturnError:
+            self.ended = True
         return found
 
     def seal(self, data: bytes) -> bytes:

@@ -1,0 +1,18 @@
+"""All benchmarks, one line a figure. A line says what was measured, against what, and by which factor.
+
+python -m benchmarks
+"""
+
+from __future__ import annotations
+
+from benchmarks import accuracy, memory, startup, throughput
+
+
+def main() -> int:
+    results = [part() for part in (startup.main, throughput.main, accuracy.main, memory.main)]
+    print("every target met" if all(results) else "some targets were missed")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,65 @@
+"""What we report against what the server logged, in one run.
+
+python -m benchmarks.accuracy
+"""
+
+from __future__ import annotations
+
+from benchmarks.far_end import far_end, line, profile
+
+_COMMON = (
+    "--streaming",
+    "--isl",
+    "50",
+    "--num-dataset-entries",
+    "100",
+    "--random-seed",
+    "1",
+    "--use-server-token-count",
+)
+
+
+def compare(name: str, load: tuple[str, ...], timing: tuple[int, int, int], limits_ms: tuple[float, float]) -> bool:
+    with far_end(*timing) as server, profile(server.url, *_COMMON, *load) as ours:
+        truth = server.truth()["ttft_us"]
+        passed = True
+        for stat, limit in zip(("p50", "p99"), limits_ms, strict=True):
+            reported, true = ours.value("time_to_first_token", stat), truth[stat] / 1000
+            error = abs(reported - true)
+            good = error <= limit
+            passed = passed and good
+            text = f"off by {error:.3f} ms (at most {limit:g})"
+            line(f"{name}: TTFT {stat}", f"{reported:.3f} ms", f"server's log {true:.3f} ms", text, good)
+    return passed
+
+
+def many_streams() -> bool:
+    """500 streams of 100 tokens a second each: 50,000 events a second on one core."""
+    load = ("--concurrency", "500", "--request-count", "3000", "--osl", "100", "--workers-max", "1")
+    with far_end(100, 50_000, 10_000) as server, profile(server.url, *_COMMON, *load) as ours:
+        truth = server.truth()
+        verdict = ours.certificate["verdict"]
+        gap = ours.value("inter_token_latency")
+        cpu = ours.certificate["figures"]["cpu_share"]
+        good = verdict == "VALID"
+        what = f"ITL {gap:.3f} ms, truth {truth['gap_us']['avg'] / 1000:.3f} ms"
+        line("500 streams x 100 tokens/s, one core: certificate", verdict, what, f"{cpu:.0%} of a core", good)
+        for reason in ours.certificate["reasons"]:
+            print(f"      {reason}")
+    return good
+
+
+def main() -> bool:
+    burst = ("--concurrency", "64", "--osl", "100", "--request-count", "30000")
+    paced = ("--concurrency", "100", "--osl", "100", "--request-count", "1000")
+    return all(
+        [
+            compare("client saturated, bursts", burst, (100, 0, 0), (0.1, 0.5)),
+            compare("100 paced streams", paced, (100, 50_000, 10_000), (0.1, 1.0)),
+            many_streams(),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(not main())

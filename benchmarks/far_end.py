@@ -1,0 +1,104 @@
+"""The far end of the benchmarks: `mockd`, a small C server that costs almost nothing and logs the truth."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+AIPERF = str(Path(sys.executable).parent / "aiperf")
+
+
+class FarEnd:
+    def __init__(self, port: int, process: subprocess.Popen[str]) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self._process = process
+
+    def truth(self) -> dict[str, Any]:
+        """What the server saw, in microseconds. Ends it."""
+        self._process.send_signal(signal.SIGTERM)
+        said, _ = self._process.communicate(timeout=30)
+        found: dict[str, Any] = json.loads(said)
+        return found
+
+
+@contextmanager
+def far_end(tokens: int, ttft_us: int = 0, itl_us: int = 0) -> Iterator[FarEnd]:
+    binary = HERE / "mockd"
+    if not binary.exists() or binary.stat().st_mtime < (HERE / "mockd.c").stat().st_mtime:
+        subprocess.run(["cc", "-O2", "-o", binary, HERE / "mockd.c"], check=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [str(binary), str(port), str(tokens), str(ttft_us), str(itl_us)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        for _ in range(100):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.02)
+        yield FarEnd(port, process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+class Run:
+    """A finished run of the real command."""
+
+    def __init__(self, folder: str, seconds: float, output: str, status: int) -> None:
+        self.folder = folder
+        self.seconds = seconds
+        self.output = output
+        self.status = status
+        with open(os.path.join(folder, "profile_export_aiperf.json"), "rb") as f:
+            self.json: dict[str, Any] = json.load(f)
+
+    def value(self, tag: str, stat: str = "avg") -> float:
+        return float(self.json[tag][stat])
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.json["certificate"]
+        return found
+
+
+@contextmanager
+def profile(url: str, *flags: str) -> Iterator[Run]:
+    """Runs `aiperf profile` against a url; the artifacts live as long as the block."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            AIPERF,
+            "profile",
+            "--model",
+            "m",
+            "--tokenizer",
+            "builtin",
+            "--url",
+            url,
+            "--artifact-dir",
+            folder,
+            *flags,
+        ]
+        began = time.monotonic()
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        seconds = time.monotonic() - began
+        if done.returncode not in (0, 1):
+            raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+        yield Run(folder, seconds, done.stdout, done.returncode)
+
+
+def line(name: str, ours: str, reference: str, ratio: str, passed: bool) -> None:
+    print(f"{'ok  ' if passed else 'MISS'}  {name:<58} {ours:>18}  {reference:>34}  {ratio}", flush=True)

@@ -1,0 +1,60 @@
+"""Anonymous memory of the whole command, by the number of requests.
+
+python -m benchmarks.memory              200,000 requests against 20,000
+python -m benchmarks.memory 1000000      the full size: some minutes
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+
+from benchmarks.far_end import AIPERF, far_end, line
+
+_SMALL = 20_000
+
+
+def peak(requests: int) -> int:
+    """The highest anonymous memory of the process and its children, bytes."""
+    with far_end(20) as server, tempfile.TemporaryDirectory() as folder:
+        command = [AIPERF, "profile", "--model", "m", "--tokenizer", "builtin", "--url", server.url, "--streaming"]
+        command += ["--isl", "50", "--osl", "20", "--num-dataset-entries", "100", "--concurrency", "64", "--ui", "none"]
+        command += ["--artifact-dir", folder, "--request-count", str(requests)]
+        process = subprocess.Popen(command)
+        highest = 0
+        while process.poll() is None:
+            highest = max(highest, _anonymous(process.pid))
+            time.sleep(0.05)
+        if process.returncode != 0:
+            raise SystemExit(f"the run failed with {process.returncode}")
+    return highest
+
+
+def _anonymous(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/status") as f:
+            fields = dict(row.split(":", 1) for row in f)
+        return int(fields["RssAnon"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return 0
+
+
+def main(requests: int = 200_000) -> bool:
+    small, large = peak(_SMALL), peak(requests)
+    growth = (large - small) / (requests - _SMALL)
+    whole = f"{large / 1e6:.0f} MB at {requests:,}"
+    good = growth <= 300 and large < 1e9
+    line(
+        "anonymous memory",
+        whole,
+        f"{small / 1e6:.0f} MB at {_SMALL:,}",
+        f"{growth:.0f} bytes a request (at most 300)",
+        good,
+    )
+    return good
+
+
+if __name__ == "__main__":
+    raise SystemExit(not main(int(sys.argv[1]) if len(sys.argv) > 1 else 200_000))

@@ -1,0 +1,132 @@
+"""Who calls, and what they may ask for.
+
+    authenticate    401   header missing or malformed, key unknown, disabled, expired (in this order)
+    authorize       400   no model named
+                    404   no such model (existence comes before permission)
+                    403   model not allowed to the key; address not allowed to the model
+
+A key is hashed once and looked up by its hash, so the work does not depend on how much of a key was right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from functools import lru_cache
+
+from penstock.gateway.refusal import Refusal
+from penstock.gateway.resources import CallerKey, Model, Snapshot
+
+__all__ = ["allows", "authenticate", "authorize", "client_ip", "networks"]
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_SHOWN = 200
+"""Characters of a caller's own model name that a refusal repeats."""
+
+
+def authenticate(authorization: str | None, x_api_key: str | None, snapshot: Snapshot, now: float) -> CallerKey:
+    """`x_api_key` counts only where there is no Authorization header at all."""
+    if authorization is not None:
+        presented = authorization[7:].strip() if authorization.startswith("Bearer ") else ""
+    else:
+        presented = (x_api_key or "").strip()
+    if not presented:
+        raise Refusal(
+            401,
+            "invalid_api_key",
+            "The API key is missing or malformed: send it as 'Authorization: Bearer <key>' or in x-api-key.",
+        )
+    key = snapshot.caller_keys.get(hashlib.sha256(presented.encode(errors="surrogatepass")).hexdigest())
+    if key is None:
+        raise Refusal(401, "invalid_api_key", "The API key is not valid.")
+    if key.disabled:
+        raise Refusal(401, "invalid_api_key", "The API key is disabled.", code="api_key_disabled")
+    if key.expires_at is not None and now > key.expires_at:
+        raise Refusal(401, "invalid_api_key", "The API key has expired.", code="api_key_expired")
+    return key
+
+
+def authorize(key: CallerKey, model_name: object, snapshot: Snapshot, client_ip: str | None) -> Model:
+    """`model_name` is whatever the request's body holds under `model`."""
+    if not isinstance(model_name, str) or not model_name:
+        raise Refusal(400, "invalid_request_error", "The request must name a model, as a string.", param="model")
+    model = snapshot.models.get(model_name)
+    if model is None:
+        raise Refusal(404, "model_not_found", f"There is no model `{_shown(model_name)}`.")
+    if not allows(key.allowed_models, model_name):
+        raise Refusal(403, "permission_denied", f"This API key may not use the model `{model_name}`.")
+    if model.allowed_cidrs and not _inside(client_ip, model.allowed_cidrs):
+        raise Refusal(
+            403,
+            "permission_denied",
+            f"The model `{model_name}` may not be used from this address.",
+            code="ip_restricted",
+        )
+    return model
+
+
+@lru_cache(maxsize=8192)
+def allows(allowed: tuple[str, ...], name: str) -> bool:
+    """Exact names, `*`, or patterns with one `*`; nothing allowed is nothing allowed."""
+    if name in allowed or "*" in allowed:
+        return True
+    for pattern in allowed:
+        head, star, tail = pattern.partition("*")
+        if star and len(name) >= len(head) + len(tail) and name.startswith(head) and name.endswith(tail):
+            return True
+    return False
+
+
+def client_ip(peer: str | None, forwarded_for: str | None, trusted: tuple[str, ...]) -> str | None:
+    """The address of the caller: the nearest one in X-Forwarded-For that is not a trusted proxy's.
+
+    Each proxy appends the address that it saw, so the header is read from its end, and only as far as trusted proxies
+    vouch for it; with none trusted it is not read at all. Addresses may carry a port.
+    """
+    address = _address(peer)
+    if address is None or not trusted or not forwarded_for:
+        return None if address is None else str(address)
+    proxies = networks(trusted)
+    for hop in reversed(forwarded_for.split(",")):
+        if not any(address in proxy for proxy in proxies):
+            break
+        claimed = _address(hop)
+        if claimed is None:
+            break
+        address = claimed
+    return str(address)
+
+
+@lru_cache(maxsize=1024)
+def networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
+    return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
+
+
+def _inside(client_ip: str | None, cidrs: tuple[str, ...]) -> bool:
+    address = _address(client_ip)
+    return address is not None and any(address in network for network in networks(cidrs))
+
+
+@lru_cache(maxsize=4096)
+def _address(text: str | None) -> Address | None:
+    """An address out of `1.2.3.4`, `1.2.3.4:80`, `::1`, `[::1]` or `[::1]:80`; IPv4 inside IPv6 is IPv4."""
+    if text is None:
+        return None
+    text = text.strip()
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+def _shown(name: str) -> str:
+    name = name.encode(errors="replace").decode()
+    return name if len(name) <= _SHOWN else name[: _SHOWN - 1] + "…"

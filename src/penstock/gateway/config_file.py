@@ -1,0 +1,141 @@
+"""gateway.yaml, read into `GatewayConfig`. Strings may hold `${VAR}`; relative paths are relative to the file."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from penstock.errors import UserError
+from penstock.gateway.config import GatewayConfig
+from penstock.gateway.yaml_tree import BROKEN, Problems, read_tree
+
+__all__ = ["load_config", "parse_config"]
+
+_T = TypeVar("_T")
+_PORTS: Final = ("listen.port", "listen.status_port")
+_AT_LEAST: Final = {
+    "listen.workers": 1,
+    "listen.max_body_bytes": 1,
+    "listen.drain_s": 0,
+    "upstream.timeout_s": 0,
+    "upstream.stream_timeout_s": 0,
+    "upstream.connect_timeout_s": 0,
+    "upstream.retries": 0,
+    "limits.default_output_tokens": 0,
+    "guardrails.max_buffer_bytes": 1,
+}
+_SQLITE: Final = "sqlite:///"
+
+
+def load_config(path: str | None, environment: Mapping[str, str] | None = None) -> GatewayConfig:
+    if path is None:
+        return GatewayConfig()
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UserError(f"The configuration {path} cannot be read: {reason}.") from None
+    folder = os.path.dirname(os.path.abspath(path))
+    return parse_config(data, os.environ if environment is None else environment, folder=folder, source=path)
+
+
+def parse_config(data: bytes, environment: Mapping[str, str], *, folder: str, source: str) -> GatewayConfig:
+    problems = Problems()
+    tree = read_tree(data, environment, problems)
+    config = GatewayConfig()
+    if isinstance(tree, dict):
+        config = _section(GatewayConfig, tree, "", problems)
+        _check(config, problems)
+    elif tree is not None and tree is not BROKEN:
+        problems.add("", "the file must be a mapping of settings")
+    if problems:
+        raise UserError(f"The configuration {source} cannot be used: {'; '.join(problems.lines())}.")
+    return _resolve(config, folder)
+
+
+def _section(type_: type[_T], given: dict[str, Any], where: str, problems: Problems) -> _T:
+    """Every field converted on its own, so that one bad value hides no other."""
+    values: dict[str, Any] = {}
+    fields = {field.name: field for field in msgspec.structs.fields(type_)}  # type: ignore[arg-type]
+    for name, value in given.items():
+        path = f"{where}.{name}" if where else name
+        field = fields.get(name)
+        if field is None:
+            problems.add(path, f"is not a setting (there are {', '.join(fields)})")
+        elif value is None or value is BROKEN:
+            continue
+        elif isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            if isinstance(value, dict):
+                values[name] = _section(field.type, value, path, problems)
+            else:
+                problems.add(path, "must be a mapping")
+        else:
+            try:
+                values[name] = msgspec.convert(value, field.type, strict=True)
+            except msgspec.ValidationError as error:
+                # the message names types, paths and bounds, not the value, except of an enum
+                reason = str(error) if "Invalid enum" not in str(error) else f"must be {_choices(field.type)}"
+                problems.add(path, f"is not right: {reason[0].lower()}{reason[1:]}")
+    return type_(**values)
+
+
+def _choices(type_: Any) -> str:
+    return "one of " + ", ".join(str(choice) for choice in getattr(type_, "__args__", ()))
+
+
+def _check(config: GatewayConfig, problems: Problems) -> None:
+    for path in _PORTS:
+        if not 0 <= _at(config, path) <= 65535:
+            problems.add(path, "must be a port from 0 to 65535")
+    for path, low in _AT_LEAST.items():
+        if _at(config, path) < low:
+            problems.add(path, f"must be at least {low}")
+    listen = config.listen
+    if (listen.tls_cert is None) != (listen.tls_key is None):
+        problems.add("listen", "needs tls_cert and tls_key together")
+    for at, text in enumerate(listen.trusted_proxies):
+        try:
+            ipaddress.ip_network(text, strict=False)
+        except ValueError:
+            problems.add(f"listen.trusted_proxies[{at}]", "is not a network such as 10.0.0.0/8")
+    if config.limits.redis_url is not None and _scheme(config.limits.redis_url) not in ("redis", "rediss", "unix"):
+        problems.add("limits.redis_url", "must begin with redis://, rediss:// or unix://")
+    if _scheme(config.ledger.url) not in ("sqlite", "postgresql", "postgres"):
+        problems.add("ledger.url", "must begin with sqlite:/// or postgresql://")
+    for name, length in config.guardrails.max_lengths.items():
+        if length < 1:
+            problems.add(f"guardrails.max_lengths.{name}", "must be at least 1")
+
+
+def _at(config: GatewayConfig, path: str) -> Any:
+    section, name = path.split(".")
+    return getattr(getattr(config, section), name)
+
+
+def _scheme(url: str) -> str:
+    try:
+        return urlsplit(url).scheme
+    except ValueError:
+        return ""
+
+
+def _resolve(config: GatewayConfig, folder: str) -> GatewayConfig:
+    def absolute(path: str) -> str:
+        return os.path.normpath(os.path.join(folder, path))
+
+    listen, ledger = config.listen, config.ledger
+    if listen.tls_cert is not None and listen.tls_key is not None:
+        listen = msgspec.structs.replace(listen, tls_cert=absolute(listen.tls_cert), tls_key=absolute(listen.tls_key))
+    url = ledger.url
+    if url.startswith(_SQLITE):
+        file = url.removeprefix(_SQLITE)
+        # a fourth slash begins an absolute path
+        url = _SQLITE + absolute(file) if file and file != ":memory:" else url
+    ledger = msgspec.structs.replace(ledger, url=url, spool=absolute(ledger.spool))
+    return msgspec.structs.replace(config, listen=listen, ledger=ledger)

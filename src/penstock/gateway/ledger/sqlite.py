@@ -1,0 +1,106 @@
+"""The ledger in a SQLite file: readers never wait for the writer (WAL), and a commit is on the disk when it returns."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from urllib.parse import quote
+
+from penstock.errors import UserError
+from penstock.gateway.ledger.entry import Entry
+from penstock.gateway.ledger.ledger import EntryRefusedError, LedgerAwayError, UsageQuery, UsageRow
+from penstock.gateway.ledger.table import COLUMNS, INDEXES, NAMES, TABLE, Column, row, usage_row, usage_sql
+
+__all__ = ["SqliteLedger"]
+
+_BUSY_S = 5.0
+_TYPES = {"text": "TEXT", "integer": "INTEGER", "real": "REAL", "boolean": "INTEGER", "json": "TEXT"}
+_DEFAULTS = {"text": "''", "integer": "0", "real": "0", "boolean": "0", "json": "'{}'"}
+
+_INSERT = (
+    f"INSERT INTO {TABLE} ({', '.join(NAMES)}) VALUES ({', '.join('?' * len(NAMES))}) "  # noqa: S608 - our own names
+    "ON CONFLICT (request_id) DO NOTHING"
+)
+
+
+class SqliteLedger:
+    def __init__(self, path: str, *, read_only: bool = False) -> None:
+        self._path = path
+        if read_only and not os.path.exists(path):
+            raise UserError(f"There is no ledger at {path}; name the gateway's with --ledger URL.")
+        self._base = self._connect(read_only)
+        try:
+            with self._trouble():
+                if not read_only:
+                    self._prepare()
+                elif not self._columns():
+                    raise UserError(
+                        f"{path} is a database without a ledger in it; name the gateway's with --ledger URL."
+                    )
+        except BaseException:
+            self._base.close()
+            raise
+
+    def insert(self, entries: Sequence[Entry]) -> int:
+        with self._trouble():
+            before = self._base.total_changes
+            try:
+                with self._base:
+                    self._base.executemany(_INSERT, map(row, entries))
+            except (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError) as error:
+                raise EntryRefusedError(str(error)) from error
+            except (sqlite3.ProgrammingError, UnicodeEncodeError) as error:  # a value of a type that it does not know
+                raise EntryRefusedError(str(error)) from error
+            return self._base.total_changes - before
+
+    def usage(self, query: UsageQuery) -> list[UsageRow]:
+        sql, values = usage_sql(query, "?")
+        with self._trouble():
+            return [usage_row(query, found) for found in self._base.execute(sql, values)]
+
+    def close(self) -> None:
+        self._base.close()
+
+    def _connect(self, read_only: bool) -> sqlite3.Connection:
+        mode = "ro" if read_only else "rwc"
+        if read_only and not os.access(os.path.dirname(self._path) or ".", os.W_OK):
+            # A reader needs the files beside the database, or the word that nobody writes.
+            mode = "ro" if os.path.exists(self._path + "-wal") else "ro&immutable=1"
+        with self._trouble():
+            return sqlite3.connect(f"file:{quote(self._path)}?mode={mode}", uri=True, timeout=_BUSY_S)
+
+    def _prepare(self) -> None:
+        self._base.execute("PRAGMA journal_mode = WAL")
+        # The spool's copy is removed after the commit, so the commit must be on the disk. One fsync for a batch.
+        self._base.execute("PRAGMA synchronous = FULL")
+        self._base.execute("PRAGMA journal_size_limit = 67108864")
+        self._base.execute("PRAGMA cache_size = -8000")
+        with self._base:
+            self._base.execute("BEGIN IMMEDIATE")
+            fields = ", ".join(map(_definition, COLUMNS))
+            self._base.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} ({fields})")
+            there = self._columns()
+            for column in COLUMNS:
+                if column.name not in there:
+                    self._base.execute(f"ALTER TABLE {TABLE} ADD COLUMN {_definition(column)}")
+            for name, fields in INDEXES.items():
+                self._base.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {TABLE} ({fields})")
+
+    def _columns(self) -> set[str]:
+        return {found[1] for found in self._base.execute(f"PRAGMA table_info({TABLE})")}
+
+    @contextlib.contextmanager
+    def _trouble(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise LedgerAwayError(f"The ledger {self._path} cannot be used: {error}.") from error
+
+
+def _definition(column: Column) -> str:
+    if column.name == "request_id":
+        return "request_id TEXT PRIMARY KEY NOT NULL"
+    kind = f"{column.name} {_TYPES[column.kind]}"
+    return kind if column.null else f"{kind} NOT NULL DEFAULT {_DEFAULTS[column.kind]}"

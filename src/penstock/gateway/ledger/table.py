@@ -1,0 +1,152 @@
+"""The one table, `penstock_usage`, and the SQL that both databases understand.
+
+Columns are only ever added. A ledger of an older version gets the missing ones when it is opened; one of a newer
+version has some that nobody here fills, which their defaults allow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from penstock.gateway.ledger.entry import Entry
+from penstock.gateway.ledger.ledger import UsageQuery, UsageRow
+
+__all__ = ["COLUMNS", "INDEXES", "NAMES", "TABLE", "Column", "row", "usage_row", "usage_sql"]
+
+TABLE = "penstock_usage"
+
+Kind = Literal["text", "integer", "real", "boolean", "json"]
+
+
+class Column(NamedTuple):
+    name: str
+    kind: Kind
+    null: bool = False
+
+
+COLUMNS = (
+    Column("request_id", "text"),
+    Column("at", "real"),
+    Column("day", "text"),  # of `at`, in UTC
+    Column("route", "text"),
+    Column("api_key_id", "text"),
+    Column("api_key_name", "text"),
+    Column("team_id", "text", null=True),
+    Column("model", "text"),
+    Column("upstream_model", "text"),
+    Column("provider", "text"),
+    Column("stream", "boolean"),
+    Column("status", "integer"),
+    Column("error", "text", null=True),
+    Column("blocked", "boolean"),
+    Column("limited_by", "text", null=True),
+    Column("input_tokens", "integer"),
+    Column("output_tokens", "integer"),
+    Column("reasoning_tokens", "integer"),
+    Column("cached_tokens", "integer"),
+    Column("usage_source", "text"),
+    Column("upstream_id", "text", null=True),
+    Column("finish", "text", null=True),
+    Column("bytes_in", "integer"),
+    Column("bytes_out", "integer"),
+    Column("events", "integer"),
+    Column("ttft_ms", "real", null=True),
+    Column("phases_ms", "json"),
+    Column("attempts", "json"),
+    Column("guardrails", "json"),
+    Column("client", "text"),
+    Column("worker", "integer"),
+)
+NAMES = tuple(column.name for column in COLUMNS)
+INDEXES = {"penstock_usage_at": "at"}
+
+_json = msgspec.json.Encoder().encode
+_DAY_S = 86400
+_days: dict[int, str] = {}
+
+
+def _getter(column: Column) -> Callable[[Entry], Any]:
+    get: Callable[[Entry], Any] = attrgetter(column.name)
+    if column.name == "day":
+        return lambda entry: _day(entry.at)
+    if column.kind == "json":
+        return lambda entry: _json(get(entry)).decode()
+    return get
+
+
+_GETTERS = tuple(map(_getter, COLUMNS))
+
+
+def row(entry: Entry) -> list[Any]:
+    """The values in the order of `COLUMNS`; JSON as text."""
+    return [get(entry) for get in _GETTERS]
+
+
+def _day(at: float) -> str:
+    number = int(at // _DAY_S)
+    day = _days.get(number)
+    if day is None:
+        if len(_days) > 1000:
+            _days.clear()
+        day = _days[number] = time.strftime("%Y-%m-%d", time.gmtime(number * _DAY_S))
+    return day
+
+
+_GROUPS = {"key": "CASE WHEN api_key_name = '' THEN api_key_id ELSE api_key_name END", "model": "model", "day": "day"}
+_ORDER = ("day", "key", "model")
+_FAILED = "(error IS NOT NULL OR status >= 400)"
+_SUMS = {
+    "requests": "COUNT(*)",
+    "errors": f"SUM(CASE WHEN {_FAILED} AND NOT blocked THEN 1 ELSE 0 END)",
+    "blocked": "SUM(CASE WHEN blocked THEN 1 ELSE 0 END)",
+    "input_tokens": "SUM(input_tokens)",
+    "output_tokens": "SUM(output_tokens)",
+    "reasoning_tokens": "SUM(reasoning_tokens)",
+    "cached_tokens": "SUM(cached_tokens)",
+    "estimated_tokens": "SUM(CASE WHEN usage_source = 'estimated' THEN input_tokens + output_tokens ELSE 0 END)",
+}
+
+
+def usage_sql(query: UsageQuery, mark: str) -> tuple[str, list[Any]]:
+    """The statement with `mark` where a value goes, and the values."""
+    conditions: list[str] = []
+    values: list[Any] = []
+
+    def where(condition: str, *given: Any) -> None:
+        conditions.append(condition)
+        values.extend(given)
+
+    if query.since is not None:
+        where(f"at >= {mark}", query.since)
+    if query.until is not None:
+        where(f"at < {mark}", query.until)
+    if query.keys:
+        marks = _marks(query.keys, mark)
+        where(f"(api_key_name IN ({marks}) OR api_key_id IN ({marks}))", *query.keys, *query.keys)
+    if query.models:
+        where(f"model IN ({_marks(query.models, mark)})", *query.models)
+    groups = [name for name in _ORDER if name in query.by]
+    fields = [f"{_GROUPS[name]} AS by_{name}" for name in groups] + list(_SUMS.values())
+    sql = f"SELECT {', '.join(fields)} FROM {TABLE}"  # noqa: S608 - names of ours only
+    if conditions:
+        sql += " WHERE " + " AND ".join(conditions)
+    if groups:
+        names = ", ".join(str(number) for number in range(1, len(groups) + 1))
+        sql += f" GROUP BY {names} ORDER BY {names}"
+    return sql, values
+
+
+def usage_row(query: UsageQuery, values: Sequence[Any]) -> UsageRow:
+    groups = [name for name in _ORDER if name in query.by]
+    fields: dict[str, Any] = dict(zip(groups, values, strict=False))
+    fields |= {name: int(value or 0) for name, value in zip(_SUMS, values[len(groups) :], strict=True)}
+    return UsageRow(**fields)
+
+
+def _marks(values: Iterable[str], mark: str) -> str:
+    return ", ".join(mark for _ in values)

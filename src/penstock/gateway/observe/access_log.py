@@ -1,0 +1,216 @@
+"""One line for each request, written when it has ended: only then are its status, tokens and times known.
+
+A line costs the request 3 µs (text) or 2 µs (JSON): it goes into memory, and a thread writes what has gathered, so that a
+reader who does not keep up holds up nobody. Lines that pass the bound meanwhile are counted and left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import threading
+import time
+from typing import Literal
+
+import msgspec
+
+from penstock.errors import UserError
+from penstock.gateway.ledger.entry import Entry
+from penstock.gateway.ledger.repair import repaired
+from penstock.gateway.observe.families import ENDPOINTS
+from penstock.gateway.observe.visible import visible
+
+__all__ = ["AccessLog"]
+
+GATHER_S = 0.05
+BACKLOG_LINES = 50_000
+LONGEST = 200
+"""Characters of a value that an upstream made up."""
+LONGEST_LINE = 16 << 10
+STDERR = 2
+PIPE_BUF = 4096
+"""A write to a pipe that is no longer than this is not mixed with those of other workers."""
+
+_PLAIN = re.compile(r"[!#-<>-~]+\Z")
+_UNSEEN = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
+"""What JSON allows to stand as it is, and a terminal obeys or hides."""
+
+
+class AccessLog:
+    """For one thread. `path` None is standard error; a file that was moved away is opened anew."""
+
+    def __init__(self, form: Literal["text", "json", "off"], path: str | None = None) -> None:
+        self._path = path
+        self._file = STDERR
+        self._atomic = 1 << 20
+        self._lines: list[bytes] = []
+        self._ready = threading.Event()
+        self._ending = False
+        self._thread: threading.Thread | None = None
+        self._second = -1
+        self._stamp = ""
+        self._heads: dict[tuple[object, ...], str] = {}
+        self._encode = msgspec.json.Encoder().encode
+        self.dropped = 0
+        self._told = 0
+        if form == "off":
+            self.write = _nothing  # type: ignore[method-assign]
+            return
+        self._line = self._text if form == "text" else self._json
+        self._open()
+        self._thread = threading.Thread(target=self._run, name="penstock-access-log", daemon=True)
+        self._thread.start()
+
+    def write(self, entry: Entry) -> None:
+        lines = self._lines
+        if len(lines) >= BACKLOG_LINES:
+            self.dropped += 1
+            return
+        lines.append(self._line(entry))
+        if len(lines) == 1:
+            self._ready.set()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._ending = True
+            self._ready.set()
+            self._thread.join(2.0)
+            self._thread = None
+
+    def _time(self) -> str:
+        now = time.time()
+        second = int(now)
+        if second != self._second:
+            self._second = second
+            self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return f"{self._stamp}.{int((now - second) * 1000):03d}Z"
+
+    def _text(self, entry: Entry) -> bytes:
+        what = (
+            entry.status,
+            entry.route,
+            entry.api_key_name or entry.api_key_id,
+            entry.model,
+            entry.provider,
+            entry.stream,
+            entry.usage_source,
+            entry.client,
+        )
+        head = self._heads.get(what) or self._head(what)
+        words = [f"{self._time()} {head} tokens={entry.input_tokens}+{entry.output_tokens}"]
+        if entry.ttft_ms is not None:
+            words.append(f"ttft={entry.ttft_ms:.1f}")
+        words += [f"{phase}={ms:.2f}" for phase, ms in entry.phases_ms.items()]
+        if entry.finish is not None:
+            words.append(f"finish={_word(entry.finish)}")
+        if entry.error is not None:
+            words.append(f"error={_word(entry.error)}")
+        if entry.blocked:
+            words.append("blocked=yes")
+        if entry.limited_by is not None:
+            words.append(f"limited_by={_word(entry.limited_by)}")
+        if len(entry.attempts) > 1:
+            words.append(f"attempts={len(entry.attempts)}")
+        if entry.upstream_id is not None:
+            words.append(f"upstream_id={_word(entry.upstream_id)}")
+        words.append(f"id={_word(entry.request_id)}\n")
+        return " ".join(words).encode()
+
+    def _head(self, what: tuple[object, ...]) -> str:
+        """The part that is the same for many requests."""
+        status, route, key, model, provider, stream, source, client = what
+        head = (
+            f"{status} {_word(ENDPOINTS.get(str(route), str(route)))} key={_word(key)} model={_word(model)} "
+            f"provider={_word(provider)} client={_word(client)} stream={'yes' if stream else 'no'} usage={source}"
+        )
+        if len(self._heads) >= 4096:
+            self._heads.clear()
+        self._heads[what] = head
+        return head
+
+    def _json(self, entry: Entry) -> bytes:
+        """All that the ledger holds, with the time of the end before it."""
+        try:
+            line = self._encode(entry)
+        except Exception:
+            line = self._encode(repaired(entry))
+        if len(line) > LONGEST_LINE:
+            line = self._encode(_shortened(entry))
+        if not line.isascii() or b"\x7f" in line:
+            line = _UNSEEN.sub(lambda unseen: f"\\u{ord(unseen[0]):04x}", line.decode()).encode()
+        return b'{"time":"%b",%b\n' % (self._time().encode(), line[1:])
+
+    def _run(self) -> None:
+        while True:
+            self._ready.wait()
+            if not self._ending:
+                time.sleep(GATHER_S)
+            self._ready.clear()
+            lines, self._lines = self._lines, []
+            if self.dropped > self._told:
+                lost, self._told = self.dropped - self._told, self.dropped
+                lines.append(b"penstock gateway: %d access log lines were left out here: too slow a reader\n" % lost)
+            with contextlib.suppress(OSError):  # nobody to tell: the log is what failed
+                self._put(lines)
+            if self._ending and not self._lines:
+                return
+
+    def _put(self, lines: list[bytes]) -> None:
+        if self._path is not None and self._moved_away():
+            os.close(self._file)
+            self._open()
+        start = size = 0
+        for number, line in enumerate(lines):
+            if size + len(line) > self._atomic and size:
+                _write_all(self._file, b"".join(lines[start:number]))
+                start, size = number, 0
+            size += len(line)
+        _write_all(self._file, b"".join(lines[start:]))
+
+    def _open(self) -> None:
+        if self._path is not None:
+            try:
+                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                raise UserError(f"The access log {self._path} cannot be written ({error.strerror}).") from None
+        with contextlib.suppress(OSError):
+            mode = os.fstat(self._file).st_mode
+            self._atomic = PIPE_BUF if stat.S_ISFIFO(mode) else 1 << 20
+
+    def _moved_away(self) -> bool:
+        assert self._path is not None
+        try:
+            return not os.path.samestat(os.stat(self._path), os.fstat(self._file))
+        except FileNotFoundError:
+            return True
+
+
+def _nothing(entry: Entry) -> None:
+    """The log is off."""
+
+
+def _word(value: object) -> str:
+    """As it is when it has neither blanks nor quotes, else in quotes; `-` for nothing."""
+    text = str(value)[:LONGEST]
+    if _PLAIN.match(text):
+        return text
+    if not text:
+        return "-"
+    return '"' + visible(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+
+
+def _shortened(entry: Entry) -> Entry:
+    short = msgspec.structs.replace(entry, attempts=entry.attempts[:10], guardrails=entry.guardrails[:20])
+    for name in entry.__struct_fields__:
+        value = getattr(entry, name)
+        if isinstance(value, str):
+            setattr(short, name, value[:LONGEST])
+    return short
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]

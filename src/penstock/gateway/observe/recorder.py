@@ -1,0 +1,63 @@
+"""What a worker does with the entry of a request that has ended: spool, metrics, access log."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Literal
+
+from penstock.gateway.ledger.entry import Entry
+from penstock.gateway.ledger.spool import Spool
+from penstock.gateway.observe.access_log import AccessLog
+from penstock.gateway.observe.metrics import Metrics
+
+__all__ = ["Recorder"]
+
+TICK_S = 1.0
+
+
+class Recorder:
+    """For one event loop; none of its methods awaits or waits."""
+
+    def __init__(
+        self, folder: str, worker: int, access_log: Literal["text", "json", "off"] = "off", log_path: str | None = None
+    ) -> None:
+        self.spool = Spool(folder, worker)
+        self.metrics = Metrics(folder, worker)
+        self.log = AccessLog(access_log, log_path)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def record(self, entry: Entry) -> None:
+        """Exactly once for each request. It never raises: the entry comes first, then what merely shows it."""
+        self.spool.append(entry)
+        with contextlib.suppress(Exception):
+            self.metrics.observe(entry)
+        with contextlib.suppress(Exception):
+            self.log.write(entry)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tick once a second until it is closed."""
+        self.tick()
+        self._timer = loop.call_later(TICK_S, self.start, loop)
+
+    def tick(self) -> None:
+        self.spool.tick()
+        self._totals()
+        self.metrics.tick()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.spool.close()
+        self.log.close()
+        self._totals()
+        self.metrics.close()
+
+    def _totals(self) -> None:
+        self.metrics.totals = {
+            "spool_entries_total": self.spool.appended,
+            "spool_write_failures_total": self.spool.failures,
+            "spool_dropped_entries_total": self.spool.dropped,
+            "access_log_dropped_lines_total": self.log.dropped,
+        }

@@ -1,0 +1,260 @@
+"""The entries of provider_keys, models and api_keys in the resource file: their fields, read and checked.
+
+Each function reads all fields it knows, so that one pass finds every problem; references to other entries are checked
+with what the caller hands in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from penstock.gateway.fields import Fields
+from penstock.gateway.resources import (
+    CallerKey,
+    Cooldown,
+    Model,
+    ProviderKey,
+    RateLimit,
+    Routing,
+)
+from penstock.settings.model import Secret
+
+__all__ = ["caller_key", "model", "provider_key"]
+
+_ADAPTERS: Final = ("openai", "anthropic", "bedrock", "vertex", "azure-openai")
+_UNAVAILABLE: Final[tuple[Literal["fail", "try_anyway"], ...]] = ("fail", "try_anyway")
+_PROVIDER: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
+_VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*\Z")
+_HASH: Final = re.compile(r"[0-9a-f]{64}\Z")
+
+
+def provider_key(fields: Fields, id_: str, name: str) -> ProviderKey:
+    secret = fields.one_of("api_key", "secret")
+    api_base = (fields.string("api_base") if fields.raw("api_base") != "" else None) or None
+    if api_base is not None and not _is_url(api_base.strip()):
+        fields.problem("api_base", "must be a URL that begins with http:// or https://")
+    provider = (fields.string("provider") if fields.raw("provider") != "" else None) or ""
+    request = fields.mapping("request")
+    headers: dict[str, str] = {}
+    body: dict[str, Any] = {}
+    renames: dict[str, str] = {}
+    if request is not None:
+        headers = request.texts("default_headers")
+        for header, value in headers.items():
+            if "${" in value:
+                request.problem(f"default_headers.{header}", "is a template, which Penstock does not fill in")
+        renames = request.texts("param_renames")
+        given = request.raw("default_body_fields")
+        if isinstance(given, dict):
+            body = given
+        elif given is not None:
+            request.problem("default_body_fields", "must be a mapping")
+        request.refuse("param_constraints", "is not supported")
+        request.refuse("forward_client_headers", "is not supported: no header of a caller goes upstream")
+        request.finish()
+    response = fields.mapping("response")
+    if response is not None:
+        # a stream is relayed as it comes, with or without its [DONE]
+        response.skip("stream_done_marker", "error_envelope")
+        response.refuse("content_list_to_string", "is not supported")
+        response.refuse("reasoning_field", "is not supported")
+        response.finish()
+    tls = fields.mapping("tls")
+    verify = True
+    if tls is not None:
+        verify = tls.flag("verify", True)
+        tls.refuse("ca_cert", "is not supported: add the authority to the system's trust store")
+        tls.finish()
+    # no header of a caller is forwarded, so there is none to strip
+    fields.skip("strip_headers")
+    fields.refuse("telemetry_tags", "is not supported")
+    return ProviderKey(
+        id=id_,
+        name=name,
+        secret=Secret(secret or ""),
+        api_base=api_base.strip() if api_base is not None else None,
+        provider=provider,
+        adapter=fields.choice("adapter", _ADAPTERS) or ("anthropic" if provider == "anthropic" else "openai"),
+        default_headers=tuple(headers.items()),
+        default_body_fields=body,
+        param_renames=renames,
+        verify_tls=verify,
+    )
+
+
+def model(fields: Fields, id_: str, name: str, key_ids: Mapping[str, str]) -> Model:
+    """`key_ids` are the provider keys: id -> name."""
+    if "*" in name:
+        fields.problem("display_name", "has a *: Penstock has no wildcard aliases")
+    for shape in ("ensemble", "semantic"):
+        fields.refuse(shape, "is a kind of model that Penstock does not have")
+    direct = not fields.has("ensemble") and not fields.has("semantic")
+    fields.refuse("cost", "is not supported: Penstock counts tokens, not money")
+    for switch in ("background_model_check", "auto_prompt_caching"):
+        given = fields.raw(switch)
+        if not (isinstance(given, dict) and given.get("enabled") is False):
+            fields.refuse(switch, "is not supported")
+    fields.skip("embedding")
+    timeout = fields.integer("timeout")
+    stream_timeout = fields.integer("stream_timeout") or None
+    common: dict[str, Any] = {
+        "id": id_,
+        "name": name,
+        "timeout_s": timeout / 1000 if timeout is not None else None,
+        "stream_timeout_s": stream_timeout / 1000 if stream_timeout is not None else None,
+        "rate_limit": _rate_limit(fields),
+        "allowed_cidrs": _cidrs(fields),
+    }
+    if fields.has("routing"):
+        for name_ in ("provider", "model_name", "provider_key", "provider_key_id", "cooldown", "retries", "embedding"):
+            if fields.raw(name_) is not None:
+                fields.problem(name_, "does not go together with routing")
+        return Model(routing=_routing(fields), **common)
+    provider = fields.string("provider", required=direct) or ""
+    if provider and not _PROVIDER.match(provider):
+        fields.problem("provider", "must be 1 to 64 of a-z, 0-9, '.', '_' and '-', the first a letter or digit")
+    reference = fields.one_of("provider_key", "provider_key_id", required=direct)
+    names = set(key_ids.values())
+    if reference is not None and reference not in names and reference not in key_ids:
+        which = "provider_key" if fields.has("provider_key") else "provider_key_id"
+        fields.problem(which, f"names {fields.problems.show(reference)}, which is not among the provider_keys")
+    return Model(
+        provider=provider,
+        upstream=fields.string("model_name", required=direct) or "",
+        provider_key=key_ids.get(reference, reference) if reference is not None else None,
+        retries=fields.integer("retries"),
+        cooldown=_cooldown(fields),
+        **common,
+    )
+
+
+def _routing(fields: Fields) -> Routing | None:
+    routing = fields.mapping("routing")
+    assert routing is not None
+    strategy = routing.string("strategy") or "failover"
+    if strategy not in ("failover", "round_robin"):
+        routing.problem("strategy", f"is {fields.problems.show(strategy)}; Penstock has failover and round_robin")
+    routing.refuse("hash_on", "is not supported")
+    targets: list[tuple[str, int]] = []
+    weights: set[int] = set()
+    for target in routing.list("targets"):
+        alias = target.string("model", required=True)
+        targets.append((alias or "", -(target.integer("priority", -(2**31), 2**31 - 1) or 0)))
+        weights.add(target.integer("weight", default=1) or 0)
+        target.refuse("tags", "is not supported")
+        target.finish()
+    if not routing.has("targets") or routing.raw("targets") == []:
+        routing.missing("targets")
+    if strategy == "round_robin" and len(weights) > 1:
+        routing.problem("targets", "have different weights, which Penstock does not support")
+    if strategy == "round_robin" and len({priority for _, priority in targets}) > 1:
+        routing.problem("targets", "have different priorities, which Penstock supports with failover only")
+    built = Routing(
+        strategy="round_robin" if strategy == "round_robin" else "failover",
+        targets=tuple(alias for alias, _ in sorted(targets, key=lambda target: target[1]) if alias),
+        retries=routing.integer("retries"),
+        max_fallbacks=routing.integer("max_fallbacks"),
+        retry_on_429=routing.flag("retry_on_429", False),
+        fallback_on_statuses=routing.statuses("fallback_on_statuses", 400) or frozenset(),
+        when_all_unavailable=routing.choice("when_all_unavailable", _UNAVAILABLE) or "fail",
+    )
+    routing.finish()
+    return built
+
+
+def _cooldown(fields: Fields) -> Cooldown:
+    given = fields.mapping("cooldown")
+    base = Cooldown()
+    if given is None:
+        return base
+    statuses = given.statuses("trigger_statuses", 100)
+    built = Cooldown(
+        enabled=given.flag("enabled", base.enabled),
+        default_seconds=_int(given.integer("default_seconds"), base.default_seconds),
+        max_seconds=_int(given.integer("max_seconds", 1), base.max_seconds),
+        honor_retry_after=given.flag("honor_retry_after", base.honor_retry_after),
+        statuses=base.statuses if statuses is None else statuses,
+        on_timeout=given.flag("trigger_on_timeout", base.on_timeout),
+        on_transport=given.flag("trigger_on_transport", base.on_transport),
+    )
+    given.finish()
+    return built
+
+
+def caller_key(fields: Fields, id_: str, name: str, environment: Mapping[str, str]) -> CallerKey:
+    for granted in ("jwt_subject", "jwt_provider", "allowed_routes", "allowed_agents", "allowed_tools"):
+        fields.refuse(granted, "is not supported")
+    fields.refuse("mcp_access", "is not supported")
+    fields.refuse("mcp_rate_limits", "is not supported")
+    fields.skip("user_name")
+    allowed = fields.strings("allowed_models", required=True)
+    for at, pattern in enumerate(allowed):
+        if pattern.count("*") > 1:
+            fields.problem(f"allowed_models[{at}]", "may have one * at most")
+    return CallerKey(
+        id=id_,
+        name=name,
+        hash=_key_hash(fields, environment),
+        allowed_models=allowed,
+        rate_limit=_rate_limit(fields),
+        expires_at=fields.time("expires_at"),
+        disabled=fields.flag("disabled", False),
+        team_id=fields.string("team_id"),
+        user_id=fields.string("user_id"),
+    )
+
+
+def _key_hash(fields: Fields, environment: Mapping[str, str]) -> str:
+    """Empty when there is none to be had, which is a problem by then."""
+    if fields.one_of("key_env", "key_hash") is None:
+        return ""
+    hashed = fields.string("key_hash")
+    if hashed is not None:
+        if not _HASH.match(hashed):
+            fields.problem("key_hash", "must be a SHA-256 in 64 lower-case hexadecimal digits")
+        return hashed
+    variable = fields.string("key_env") or ""
+    # a key is trimmed when it is presented, so one with spaces around it could never match
+    key = environment.get(variable, "").strip()
+    if not key:
+        # someone may have put the key itself here
+        shown = f"the environment variable {variable}" if _VARIABLE.match(variable) else "an environment variable"
+        fields.problem("key_env", f"names {shown}, which is not set or empty")
+        return ""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _rate_limit(fields: Fields) -> RateLimit:
+    given = fields.mapping("rate_limit")
+    if given is None:
+        return RateLimit()
+    built = RateLimit(**{name: given.integer(name) for name in RateLimit.__struct_fields__})
+    given.finish()
+    return built
+
+
+def _cidrs(fields: Fields) -> tuple[str, ...]:
+    found = fields.strings("allowed_cidrs")
+    for at, text in enumerate(found):
+        try:
+            ipaddress.ip_network(text, strict=False)
+        except ValueError:
+            fields.problem(f"allowed_cidrs[{at}]", "is not a network such as 10.0.0.0/8")
+    return found
+
+
+def _int(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

@@ -1,0 +1,183 @@
+"""The resource file: AISIX's format version 1, for what Penstock serves.
+
+    provider_keys          upstream credentials
+    models                 aliases: direct, or routing by failover or round_robin
+    api_keys               the callers
+    guardrails             kinds keyword and pii
+    rate_limit_policies    the form with scope and window
+
+Everything else in such a file is named in one list of problems, and a file with a problem is not used at all: whoever
+wrote a limit or a filter into it must not find out later that it was skipped. Fields that only describe, or that have no
+effect on what is served here, are accepted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.errors import UserError
+from penstock.gateway.fields import Fields, entries
+from penstock.gateway.resource_entries import caller_key, model, provider_key
+from penstock.gateway.resource_rules import guardrail, policy
+from penstock.gateway.resources import CallerKey, GuardrailSpec, Model, Policy, ProviderKey, Snapshot
+from penstock.gateway.yaml_tree import BROKEN, Problems, read_tree
+
+__all__ = ["ResourceErrors", "load_resources", "parse_resources", "resource_id"]
+
+_NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://github.com/api7/aisix#resources-file")
+"""The format's own, so that an id written into a file by its other readers means the same here."""
+
+_UNSUPPORTED: Final = (
+    "a2a_agents",
+    "cache_policies",
+    "claim_mappings",
+    "guardrail_attachments",
+    "mcp_auth_settings",
+    "mcp_policies",
+    "mcp_servers",
+    "observability_exporters",
+    "oidc_providers",
+    "passthrough_routes",
+)
+
+
+class ResourceErrors(UserError):
+    """A resource file that cannot be used, with every reason."""
+
+    def __init__(self, path: str, errors: list[str]) -> None:
+        count = f"{len(errors)} problems" if len(errors) > 1 else "a problem"
+        super().__init__("\n".join((f"{path} has {count} and was not loaded:", *(f"  {error}" for error in errors))))
+        self.path = path
+        self.errors = errors
+
+
+def load_resources(path: str, environment: Mapping[str, str]) -> Snapshot:
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise ResourceErrors(path, [f"it cannot be read: {error.strerror or type(error).__name__}"]) from None
+    return parse_resources(data, environment, source=path)
+
+
+def parse_resources(data: bytes, environment: Mapping[str, str], *, source: str = "resources") -> Snapshot:
+    problems = Problems()
+    tree = read_tree(data, environment, problems)
+    if tree is BROKEN or not isinstance(tree, dict | None):
+        if tree is not BROKEN:
+            problems.add("", "the file must be a mapping of collections")
+        raise ResourceErrors(source, problems.lines())
+    snapshot = _Reader(Fields(tree or {}, "", problems), environment).snapshot(data, source)
+    if problems:
+        raise ResourceErrors(source, problems.lines())
+    return snapshot
+
+
+def resource_id(kind: str, name: str) -> str:
+    """The same in every process and after every reload, so counters and references survive both."""
+    return str(uuid.uuid5(_NAMESPACE, f"{kind}/{name}"))
+
+
+class _Reader:
+    def __init__(self, top: Fields, environment: Mapping[str, str]) -> None:
+        self._top = top
+        self._environment = environment
+        self.provider_keys: dict[str, ProviderKey] = {}
+        self.models: dict[str, Model] = {}
+        self.caller_keys: dict[str, CallerKey] = {}
+        self.guardrails: list[tuple[float, GuardrailSpec]] = []
+        self.policies: list[Policy] = []
+        self._known: dict[str, set[str]] = {}
+
+    def snapshot(self, data: bytes, source: str) -> Snapshot:
+        self._version()
+        self._provider_keys()
+        self._models()
+        self._caller_keys()
+        self._guardrails()
+        self._policies()
+        for name in _UNSUPPORTED:
+            self._top.refuse(name, "is a collection that Penstock does not serve")
+        self._top.finish()
+        return Snapshot(
+            models=self.models,
+            provider_keys=self.provider_keys,
+            caller_keys=self.caller_keys,
+            guardrails=tuple(spec for _, spec in sorted(self.guardrails, key=lambda item: item[0])),
+            policies=tuple(self.policies),
+            hash=hashlib.sha256(data).hexdigest(),
+            loaded_at=time.time(),
+            source=source,
+        )
+
+    def _version(self) -> None:
+        version = self._top.raw("_format_version")
+        if version is None:
+            self._top.missing("_format_version")
+        elif version is not BROKEN and version != "1":
+            self._top.problem("_format_version", 'must be the text "1", in quotes')
+
+    def _provider_keys(self) -> None:
+        known = self._known["provider_keys"] = set()
+        for fields, name in entries(self._top, "provider_keys", "display_name"):
+            known.add(name or "")
+            built = provider_key(fields, resource_id("provider_keys", name or ""), name or "")
+            self.provider_keys.setdefault(built.name, built)
+            fields.finish()
+
+    def _models(self) -> None:
+        key_ids = {resource_id("provider_keys", name): name for name in self._known["provider_keys"]}
+        built: list[tuple[Fields, Model]] = []
+        for fields, name in entries(self._top, "models", "display_name"):
+            one = model(fields, resource_id("models", name or ""), name or "", key_ids)
+            built.append((fields, one))
+            self.models.setdefault(one.name, one)
+            fields.finish()
+        self._known["models"] = {one.name for _, one in built}
+        for fields, one in built:
+            for target in one.routing.targets if one.routing is not None else ():
+                found = self.models.get(target)
+                shown = fields.problems.show(target)
+                if found is None:
+                    fields.problem("routing.targets", f"names {shown}, which is not among the models")
+                elif found.routing is not None:
+                    fields.problem("routing.targets", f"names {shown}, which is itself a routing model")
+
+    def _caller_keys(self) -> None:
+        known = self._known["api_keys"] = set()
+        hashes: dict[str, str] = {}
+        for fields, name in entries(self._top, "api_keys", "display_name"):
+            known.add(name or "")
+            built = caller_key(fields, resource_id("api_keys", name or ""), name or "", self._environment)
+            fields.finish()
+            if not built.hash:
+                continue
+            first = hashes.setdefault(built.hash, fields.where)
+            if first != fields.where:
+                fields.problems.add(fields.where, f"has the same key as {first}")
+            self.caller_keys.setdefault(built.hash, built)
+
+    def _guardrails(self) -> None:
+        for fields, name in entries(self._top, "guardrails", "name"):
+            built = guardrail(fields, name or "")
+            if built is not None:
+                self.guardrails.append(built)
+                fields.finish()
+
+    def _policies(self) -> None:
+        references = {
+            scope: {
+                **{resource_id(kind, name): resource_id(kind, name) for name in self._known[kind]},
+                **{name: resource_id(kind, name) for name in self._known[kind]},
+            }
+            for scope, kind in (("api_key", "api_keys"), ("model", "models"))
+        }
+        for fields, name in entries(self._top, "rate_limit_policies", "name"):
+            built = policy(fields, resource_id("rate_limit_policies", name or ""), name or "", references)
+            if built is not None:
+                self.policies.append(built)
+            fields.finish()

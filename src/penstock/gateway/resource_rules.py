@@ -1,0 +1,175 @@
+"""The entries of guardrails and rate_limit_policies in the resource file: their fields, read and checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from penstock.gateway.fields import Fields
+from penstock.gateway.resources import GuardrailSpec, Pattern, Policy
+
+__all__ = ["guardrail", "policy"]
+
+_DETECTORS: Final = (
+    "email",
+    "china_mobile",
+    "china_id_card",
+    "bank_card",
+    "us_ssn",
+    "ip_address",
+    "api_key",
+    "jwt",
+    "private_key",
+)
+_REMOTE_GUARDRAILS: Final = (
+    "bedrock",
+    "azure_content_safety",
+    "azure_content_safety_text_moderation",
+    "aliyun_text_moderation",
+    "aliyun_ai_guardrail",
+    "lakera",
+    "openai_moderation",
+    "presidio",
+    "semantic",
+    "custom",
+)
+_BUFFER_BYTES: Final = 262144
+
+Action = Literal["mask", "block"]
+_ACTIONS: Final[tuple[Action, ...]] = ("mask", "block")
+_HOOKS: Final[tuple[Literal["input", "output", "both"], ...]] = ("input", "output", "both")
+_MODES: Final[tuple[Literal["block", "monitor"], ...]] = ("block", "monitor")
+_KINDS: Final[tuple[Literal["literal", "regex"], ...]] = ("literal", "regex")
+_WINDOWS: Final[tuple[Literal["second", "minute", "hour", "day"], ...]] = ("second", "minute", "hour", "day")
+_SCOPES: Final[tuple[Literal["api_key", "model", "team", "member", "team_member"], ...]] = (
+    "api_key",
+    "model",
+    "team",
+    "member",
+    "team_member",
+)
+
+
+def guardrail(fields: Fields, name: str) -> tuple[float, GuardrailSpec] | None:
+    """With its place in the order: those that carry a creation time come first, the oldest before the others."""
+    kind = fields.string("kind", required=True)
+    if kind not in ("keyword", "pii"):
+        if kind is not None:
+            known = "is a kind that Penstock does not have" if kind in _REMOTE_GUARDRAILS else "is not a kind"
+            fields.problem("kind", f"{known}: {fields.problems.show(kind)}")
+        return None
+    patterns: tuple[Pattern, ...] = ()
+    detectors: tuple[tuple[str, Action], ...] = ()
+    if kind == "keyword":
+        patterns = _keyword_patterns(fields)
+    else:
+        default = fields.choice("default_action", _ACTIONS) or "mask"
+        detectors = _pii_detectors(fields, default)
+        patterns = _pii_patterns(fields, default)
+        if fields.choice("on_buffer_exceeded", ("fail_closed", "fail_open")) == "fail_open":
+            fields.problem("on_buffer_exceeded", "is fail_open, but Penstock lets nothing out that was not inspected")
+        if fields.integer("max_buffer_bytes", 1, default=_BUFFER_BYTES) != _BUFFER_BYTES:
+            fields.problem("max_buffer_bytes", "is not supported here: set guardrails.max_buffer_bytes in gateway.yaml")
+    created = fields.time("created_at")
+    # these kinds run in the process and cannot be out of reach, and the direction only describes
+    fields.skip("fail_open", "mandatory", "direction")
+    built = GuardrailSpec(
+        name=name,
+        kind="keyword" if kind == "keyword" else "pii",
+        enabled=fields.flag("enabled", True),
+        hook=fields.choice("hook_point", _HOOKS) or "both",
+        enforcement=fields.choice("enforcement_mode", _MODES) or "block",
+        patterns=patterns,
+        detectors=detectors,
+    )
+    return (created if created is not None else float("inf")), built
+
+
+def _keyword_patterns(fields: Fields) -> tuple[Pattern, ...]:
+    if not fields.has("patterns"):
+        fields.missing("patterns")
+    found = []
+    for item in fields.list("patterns"):
+        kind = item.choice("kind", _KINDS, required=True)
+        value = item.string("value", required=True)
+        item.finish()
+        if kind is None or value is None:
+            continue
+        if kind == "regex":
+            _check_regex(item, "value", value)
+        found.append(Pattern(kind=kind, value=value))
+    return tuple(found)
+
+
+def _pii_detectors(fields: Fields, default: Action) -> tuple[tuple[str, Action], ...]:
+    found = []
+    for item in fields.list("detectors"):
+        detector = item.choice("type", _DETECTORS, required=True)
+        action = item.choice("action", _ACTIONS) or default
+        item.finish()
+        if detector is not None:
+            found.append((detector, action))
+    return tuple(found)
+
+
+def _pii_patterns(fields: Fields, default: Action) -> tuple[Pattern, ...]:
+    found = []
+    for item in fields.list("custom_patterns"):
+        name = item.string("name", required=True)
+        regex = item.string("regex", required=True)
+        action = item.choice("action", _ACTIONS) or default
+        replacement = item.raw("replacement")
+        if replacement is not None and not isinstance(replacement, str):
+            item.problem("replacement", "must be a text")
+            replacement = None
+        if replacement is not None and action == "block":
+            item.problem("replacement", "does not go together with the action block")
+        item.finish()
+        if name is None or regex is None:
+            continue
+        _check_regex(item, "regex", regex)
+        found.append(Pattern(kind="regex", value=regex, name=name, replacement=replacement, action=action))
+    return tuple(found)
+
+
+def policy(fields: Fields, id_: str, name: str, references: Mapping[str, Mapping[str, str]]) -> Policy | None:
+    """`references` holds, for the scopes api_key and model, what may be written -> the id."""
+    conditional = [form for form in ("limits", "conditions", "group_by") if fields.has(form)]
+    for form in conditional:
+        fields.refuse(form, "belongs to conditional policies, which Penstock does not have")
+    fields.refuse("schedules", "is not supported")
+    fields.choice("action", ("reject",))
+    required = not conditional
+    scope = fields.choice("scope", _SCOPES, required=required)
+    window = fields.choice("window", _WINDOWS, required=required)
+    reference = fields.string("scope_ref")
+    max_requests = fields.integer("max_requests", 1)
+    max_tokens = fields.integer("max_tokens", 1)
+    if required and not fields.has("max_requests") and not fields.has("max_tokens"):
+        fields.problems.add(fields.where, "needs max_requests, max_tokens or both")
+    if reference is not None and scope is not None and scope in references:
+        found = references[scope].get(reference)
+        if found is None:
+            kind = "api_keys" if scope == "api_key" else "models"
+            fields.problem("scope_ref", f"names {fields.problems.show(reference)}, which is not among the {kind}")
+        reference = found
+    if scope is None or window is None:
+        return None
+    return Policy(
+        id=id_,
+        name=name,
+        scope=scope,
+        scope_ref=reference,
+        window=window,
+        max_requests=max_requests,
+        max_tokens=max_tokens,
+    )
+
+
+def _check_regex(fields: Fields, name: str, value: str) -> None:
+    try:
+        re.compile(value)
+    except (re.error, OverflowError, RecursionError) as error:
+        reason = error.msg if isinstance(error, re.error) else "it is too large"
+        fields.problem(name, f"is not a regular expression: {reason}")

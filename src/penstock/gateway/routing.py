@@ -1,0 +1,124 @@
+"""Which targets a request may use, in which order, and what a failure means for the ones after it. No I/O."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.gateway.refusal import Refusal
+from penstock.gateway.resources import Model, Routing
+from penstock.gateway.upstream import Failure, Target
+
+__all__ = ["Cooldowns", "Rules", "backoff_s", "order", "rules_of"]
+
+FIRST_BACKOFF_S, LAST_BACKOFF_S, JITTER_S = 0.25, 2.0, 0.25
+LONGEST_HINT_S = 5.0
+"""A provider's Retry-After up to this is waited for; a longer one is passed on to the caller."""
+RETRY_ALL_S = 30
+_TOO_MANY = 429
+
+
+class Cooldowns:
+    """Direct models that failed lately, by id, and until when they are left alone. One for each worker."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def cooling(self, model: Model, now: float) -> bool:
+        until = self._until.get(model.id)
+        return until is not None and until > now
+
+    def failed(self, model: Model, failure: Failure, now: float) -> None:
+        rules = model.cooldown
+        if not rules.enabled:
+            return
+        triggers = {"timeout": rules.on_timeout, "transport": rules.on_transport, "aborted": rules.on_transport}
+        if not triggers.get(failure.error, failure.status in rules.statuses):
+            return
+        seconds: float = rules.default_seconds
+        if rules.honor_retry_after and failure.retry_after_s is not None:
+            seconds = failure.retry_after_s
+        self._until[model.id] = now + min(seconds, rules.max_seconds)
+
+    def succeeded(self, model: Model) -> None:
+        if self._until:
+            self._until.pop(model.id, None)
+
+    def now_cooling(self, now: float) -> list[str]:
+        return [model for model, until in self._until.items() if until > now]
+
+
+class Turns:
+    """Whose turn it is in each round-robin group."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+
+    def take(self, group: Model, count: int) -> int:
+        turn = self._next.get(group.id, 0)
+        self._next[group.id] = turn + 1
+        return turn % count
+
+
+def order(group: Model, targets: Sequence[Target], cooldowns: Cooldowns, turns: Turns, now: float) -> Sequence[Target]:
+    """The targets to try, healthy ones first; a Refusal when there is none. A direct model is a list of one, and is
+    tried whatever happened before: there is nothing that it would be spared for."""
+    routing = group.routing
+    if routing is None:
+        return targets
+    if routing.strategy == "round_robin" and len(targets) > 1:
+        turn = turns.take(group, len(targets))
+        targets = [*targets[turn:], *targets[:turn]]
+    healthy = [target for target in targets if not cooldowns.cooling(target.model, now)]
+    if not healthy and routing.when_all_unavailable == "fail":
+        raise Refusal(
+            503,
+            "all_candidates_unavailable",
+            f"Every target of `{group.name}` failed lately and is left alone for a while.",
+            retry_after=RETRY_ALL_S,
+        )
+    cooling = [target for target in targets if cooldowns.cooling(target.model, now)] if len(healthy) < len(targets) else []
+    chosen = [*healthy, *cooling]
+    if routing.max_fallbacks is not None:
+        chosen = chosen[: routing.max_fallbacks + 1]
+    return chosen
+
+
+class Rules(NamedTuple):
+    """What to do after a failure."""
+
+    routing: Routing | None
+    default_retries: int
+
+    def moves_on(self, failure: Failure) -> bool:
+        """Whether another target may be asked."""
+        if failure.retryable:
+            return True
+        routing = self.routing
+        if routing is None or failure.status is None:
+            return False
+        return failure.status in routing.fallback_on_statuses or (failure.status == _TOO_MANY and routing.retry_on_429)
+
+    def tries_again(self, model: Model, failure: Failure, retries: int, others_left: bool) -> bool:
+        """Whether the same target is asked once more, after `retries` times so far."""
+        if failure.error == "timeout" or not self.moves_on(failure):
+            return False
+        allowed = model.retries
+        if allowed is None and self.routing is not None:
+            allowed = self.routing.retries
+        if allowed is None:
+            allowed = 0 if others_left else self.default_retries
+        return retries < allowed
+
+
+def rules_of(group: Model, default_retries: int) -> Rules:
+    return Rules(group.routing, default_retries)
+
+
+def backoff_s(retries: int, failure: Failure) -> float:
+    """How long to wait before the same target is asked again, `retries` times having been asked again so far."""
+    hint = failure.retry_after_s
+    if hint is not None and 0 < hint <= LONGEST_HINT_S:
+        return hint
+    return min(FIRST_BACKOFF_S * 2**retries, LAST_BACKOFF_S) + random.uniform(0, JITTER_S)

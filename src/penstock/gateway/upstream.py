@@ -1,0 +1,209 @@
+"""What is sent to a provider, and how what comes back is understood when it is not a success.
+
+Nothing of the caller's head goes upstream: the head is built here from the provider key, once for each route.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import orjson
+
+from penstock import __version__
+from penstock.gateway.hosts import Host, Hosts
+from penstock.gateway.refusal import Refusal
+from penstock.gateway.resources import Model, ProviderKey
+from penstock.gateway.usage import Route
+from penstock.wire.exchange import Exchange, Trouble
+from penstock.wire.http1 import request_head
+
+__all__ = ["DEFAULT_BASES", "GONE", "PATHS", "TIMEOUT", "Base", "Failure", "Target", "base_of", "failure_of"]
+
+PATHS: dict[Route, str] = {
+    "responses": "/responses",
+    "chat": "/chat/completions",
+    "completions": "/completions",
+    "embeddings": "/embeddings",
+}
+DEFAULT_BASES = {"openai": "https://api.openai.com/v1"}
+"""Where a provider lives when its key names no base."""
+
+TIMEOUT = "TimedOut"
+GONE = Trouble("CallerGone", "The caller closed the connection.", "network")
+_SNIPPET = 1024
+
+
+class Base(NamedTuple):
+    scheme: str
+    host: str
+    port: int
+    path: str
+    authority: str
+
+
+def base_of(key: ProviderKey, provider: str) -> Base | None:
+    """The provider key's base URL, tolerant of how people paste it; None when there is none to be used."""
+    text = (key.api_base or DEFAULT_BASES.get(provider) or DEFAULT_BASES.get(key.provider) or "").strip().rstrip("/")
+    for path in PATHS.values():
+        text = text.removesuffix(path)
+    try:
+        parts = urlsplit(text)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return None
+    # A bare host gets the usual prefix; any path that was given is the provider's own.
+    return Base(parts.scheme, parts.hostname, port, parts.path.rstrip("/") or "/v1", parts.netloc.rpartition("@")[2])
+
+
+class Target:
+    """A direct model, ready to be called on one route."""
+
+    __slots__ = ("_head", "_rewrite", "host", "key", "model", "upstream_json")
+
+    def __init__(self, model: Model, key: ProviderKey, route: Route, hosts: Hosts) -> None:
+        base = base_of(key, model.provider)
+        if base is None or not model.upstream:
+            raise Refusal(
+                400,
+                "invalid_request_error",
+                f"The model `{model.name}` is not set up for use: its provider key has no usable base URL, or no "
+                "upstream model is named.",
+            )
+        self.model = model
+        self.key = key
+        self.host: Host = hosts.get(base.scheme, base.host, base.port, key.verify_tls)
+        self.upstream_json = orjson.dumps(model.upstream)
+        ours = {"authorization", "content-type", "content-length", "accept-encoding", "host", "connection", "transfer-encoding"}
+        self._head = request_head(
+            "POST",
+            base.path + PATHS[route],
+            base.authority,
+            [
+                *((name, value) for name, value in key.default_headers if name.lower() not in ours),
+                ("Authorization", f"Bearer {key.secret.reveal()}"),
+                ("Content-Type", "application/json"),
+                ("Accept", "application/json, text/event-stream"),
+                # Compressed replies could not be inspected as they pass.
+                ("Accept-Encoding", "identity"),
+                ("User-Agent", f"penstock/{__version__}"),
+            ],
+        )
+        self._rewrite = bool(key.param_renames or key.default_body_fields)
+
+    def message(self, body: bytes, request_id: str) -> bytes:
+        if self._rewrite:
+            body = self._fields(body)
+        return b"%bX-Penstock-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
+            self._head,
+            request_id.encode(),
+            len(body),
+            body,
+        )
+
+    def _fields(self, body: bytes) -> bytes:
+        found: dict[str, Any] = orjson.loads(body)
+        for old, new in self.key.param_renames.items():
+            if old in found:
+                value = found.pop(old)
+                found.setdefault(new, value)
+        for name, value in self.key.default_body_fields.items():
+            found.setdefault(name, value)
+        return orjson.dumps(found)
+
+
+class Failure(NamedTuple):
+    """Why an attempt did not serve the request, and what the caller would be told."""
+
+    error: str
+    """As in `ledger.entry.Attempt`."""
+    status: int | None
+    refusal: Refusal
+    retryable: bool
+    retry_after_s: float | None = None
+
+
+def failure_of(exchange: Exchange, target: Target, elapsed_ms: float) -> Failure | None:
+    """None for a reply that is a success as far as its head says."""
+    trouble = exchange.trouble
+    if trouble is not None:
+        return _trouble(trouble, elapsed_ms)
+    status = exchange.status
+    if 200 <= status < 300:
+        return None
+    if 400 <= status < 500:
+        return _client_error(exchange, target)
+    return Failure(
+        "upstream_status",
+        status,
+        Refusal(502, "upstream_error", f"The upstream answered with status {status}."),
+        retryable=True,
+        retry_after_s=_seconds(exchange.header(b"retry-after")),
+    )
+
+
+def aborted(message: str = "The upstream closed its stream before it sent anything.") -> Failure:
+    return Failure("aborted", None, Refusal(502, "stream_aborted", message), retryable=True)
+
+
+def undecodable() -> Failure:
+    refusal = Refusal(502, "upstream_decode_error", "The upstream's reply is not what it says it is: it cannot be read.")
+    return Failure("decode", None, refusal, retryable=True)
+
+
+def _trouble(trouble: Trouble, elapsed_ms: float) -> Failure:
+    if trouble.type == TIMEOUT:
+        refusal = Refusal(504, "timeout", f"The upstream did not answer in time ({elapsed_ms:.0f} ms).")
+        return Failure("timeout", None, refusal, retryable=True)
+    # The wire's own sentence names hosts and ports: those are for the log, not for the caller.
+    refusal = Refusal(502, "transport_error", "The connection to the upstream failed.")
+    return Failure("transport", None, refusal, retryable=True)
+
+
+def _client_error(exchange: Exchange, target: Target) -> Failure:
+    """The provider's own error, whole: what its type, code and parameter say is what the caller's library acts on."""
+    status = exchange.status
+    body = b"".join(exchange.pieces)
+    message, kind, code, param = "", "upstream_error", None, None
+    try:
+        error = orjson.loads(body)["error"]
+        if isinstance(error, dict):
+            message = str(error.get("message") or "")
+            kind = str(error.get("type") or kind)
+            code, param = (str(error[name]) if error.get(name) is not None else None for name in ("code", "param"))
+        elif isinstance(error, str):
+            message = error
+    except (orjson.JSONDecodeError, KeyError, TypeError, IndexError):
+        message = body[: 4 * _SNIPPET].decode("utf-8", "replace")
+    secret = target.key.secret.reveal()
+    parts = [message[:_SNIPPET] or f"The upstream answered with status {status}.", kind, code, param]
+    if secret:
+        parts = [part.replace(secret, "<redacted>") if part else part for part in parts]
+    retry_after = exchange.header(b"retry-after")
+    refusal = Refusal(
+        status,
+        parts[1] or kind,
+        parts[0] or "",
+        code=parts[2],
+        param=parts[3],
+        retry_after=retry_after.decode("latin-1").strip() if retry_after and retry_after.strip().isascii() else None,
+    )
+    return Failure("upstream_status", status, refusal, retryable=False, retry_after_s=_seconds(retry_after))
+
+
+def _seconds(value: bytes | None) -> float | None:
+    """Of a Retry-After in either of its forms."""
+    if value is None:
+        return None
+    text = value.decode("latin-1").strip()
+    if text.isdigit():
+        return float(text[:9])
+    from email.utils import parsedate_to_datetime
+    from time import time
+
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time())
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None

@@ -1,0 +1,338 @@
+"""What a reply says about itself: token counts, the provider's id, how it ended. Read on a copy; the bytes go their way.
+
+A stream is read event by event as it passes, and nothing of it is kept but the event that is not complete yet. Of one
+that is larger than a mebibyte (a terminal event repeats the whole answer) only the end is kept, where its usage stands.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import msgspec
+import orjson
+
+from penstock.gateway.estimate import estimate_tokens
+
+__all__ = ["Route", "StreamReader", "Usage", "input_estimate", "read_reply"]
+
+Route = Literal["responses", "chat", "completions", "embeddings"]
+
+FRAME_BYTES = 1 << 20
+TAIL_BYTES = 1 << 16
+_TERMINAL = {"response.completed": "completed", "response.incomplete": "incomplete", "response.failed": "failed"}
+
+
+class Usage:
+    """Token counts as the provider reported them."""
+
+    __slots__ = ("cached", "input", "output", "reasoning")
+
+    def __init__(self, input_: int, output: int, reasoning: int, cached: int) -> None:
+        self.input = input_
+        self.output = output
+        self.reasoning = reasoning
+        self.cached = cached
+
+
+def _usage(found: object) -> Usage | None:
+    """Both dialects: input_tokens and output_tokens, or prompt_tokens and completion_tokens."""
+    if not isinstance(found, dict):
+        return None
+    input_ = found.get("input_tokens", found.get("prompt_tokens"))
+    if type(input_) is not int:
+        return None
+    return Usage(
+        max(0, input_),
+        _count(found.get("output_tokens", found.get("completion_tokens"))),
+        _detail(found, ("output_tokens_details", "completion_tokens_details"), "reasoning_tokens"),
+        _detail(found, ("input_tokens_details", "prompt_tokens_details"), "cached_tokens"),
+    )
+
+
+def _count(value: object) -> int:
+    return max(0, value) if type(value) is int else 0
+
+
+def _detail(found: dict[str, Any], names: tuple[str, str], member: str) -> int:
+    for name in names:
+        details = found.get(name)
+        if isinstance(details, dict):
+            return _count(details.get(member))
+    return 0
+
+
+# -- whole replies --------------------------------------------------------------------------------------------------------
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: Any = None
+
+
+class Reply(msgspec.Struct):
+    """What is read of a whole reply without building the rest of it."""
+
+    id: Any = None
+    status: Any = None
+    usage: Any = None
+    model: msgspec.Raw = msgspec.Raw(b"")
+    choices: list[_Choice] | None = None
+
+    @property
+    def finish(self) -> str | None:
+        if self.choices:
+            return _text(self.choices[0].finish_reason)
+        return _text(self.status)
+
+    @property
+    def reported(self) -> Usage | None:
+        return _usage(self.usage)
+
+
+_decode_reply = msgspec.json.Decoder(Reply).decode
+
+
+def read_reply(body: bytes) -> Reply:
+    """Raises ValueError for what is not JSON. JSON of another shape is a reply that says nothing about itself."""
+    try:
+        return _decode_reply(body)
+    except msgspec.ValidationError:
+        orjson.loads(body)
+        return Reply()
+    except msgspec.DecodeError:
+        raise ValueError("not JSON") from None
+
+
+def text_tokens(body: bytes) -> int:
+    """An estimate of the tokens in a whole reply that reports none."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return 0
+    return sum(estimate_tokens(text) for text in _texts(found))
+
+
+_TEXT_MEMBERS = frozenset({"text", "content", "arguments", "refusal", "input", "reasoning_content", "output"})
+
+
+def _texts(value: object, name: str = "") -> list[str]:
+    if isinstance(value, str):
+        return [value] if name in _TEXT_MEMBERS else []
+    if isinstance(value, dict):
+        return [text for key, member in value.items() for text in _texts(member, key)]
+    if isinstance(value, list):
+        return [text for member in value for text in _texts(member, name)]
+    return []
+
+
+def input_estimate(body: bytes) -> int:
+    """Tokens of a request: every string of it that is content. Data URLs (images, files) are not text."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return estimate_tokens(len(body))
+    members = ("input", "instructions", "messages", "prompt", "tools", "text", "response_format")
+    return sum(_all_text(found.get(member)) for member in members) if isinstance(found, dict) else 0
+
+
+def _all_text(value: object) -> int:
+    if isinstance(value, str):
+        return 0 if value.startswith("data:") else estimate_tokens(value)
+    if isinstance(value, dict):
+        return sum(_all_text(member) for key, member in value.items() if key not in ("type", "role", "id", "file_data"))
+    if isinstance(value, list):
+        return sum(_all_text(member) for member in value)
+    return 0
+
+
+# -- streams --------------------------------------------------------------------------------------------------------------
+
+
+class _Event(msgspec.Struct):
+    """An event of the Responses dialect."""
+
+    type: str = ""
+    delta: Any = None
+    sequence_number: Any = None
+    response: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Delta(msgspec.Struct):
+    content: Any = None
+    refusal: Any = None
+    reasoning_content: Any = None
+    tool_calls: Any = None
+
+
+class _StreamChoice(msgspec.Struct):
+    delta: _Delta | None = None
+    text: Any = None
+    finish_reason: Any = None
+
+
+class _Chunk(msgspec.Struct):
+    """An event of the chat and completions dialects."""
+
+    id: Any = None
+    choices: list[_StreamChoice] | None = None
+    usage: Any = None
+    error: Any = None
+
+
+class _Response(msgspec.Struct):
+    id: Any = None
+    usage: Any = None
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_decode_response = msgspec.json.Decoder(_Response).decode
+_BLANK_LINE = re.compile(rb"(?:\r\n|\n|\r)(?:\r\n|\n|\r)")
+_USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*+\})*+\})')
+_KIND = re.compile(rb'"type"\s*:\s*"(response\.(?:completed|incomplete|failed))"')
+
+
+class StreamReader:
+    """Feed it what passes; what it knows is in its members."""
+
+    __slots__ = (
+        "_buffer",
+        "_oversize",
+        "_responses",
+        "events",
+        "finish",
+        "id",
+        "sequence",
+        "terminal",
+        "tokens",
+        "usage",
+    )
+
+    def __init__(self, route: Route) -> None:
+        self._responses = route == "responses"
+        self._buffer = b""
+        self._oversize = False
+        self.events = 0
+        self.id: str | None = None
+        self.usage: Usage | None = None
+        self.finish: str | None = None
+        self.terminal = False
+        """The event that ends a stream of this dialect has passed."""
+        self.sequence = -1
+        """The highest sequence number that has passed."""
+        self.tokens = 0
+        """An estimate of the tokens in the text that has passed."""
+
+    @property
+    def at_boundary(self) -> bool:
+        """The last event that passed was whole."""
+        return not self._buffer.strip(b"\r\n")
+
+    def feed(self, data: bytes) -> None:
+        buffer = self._buffer + data if self._buffer else data
+        if not self.events:
+            buffer = buffer.removeprefix(b"\xef\xbb\xbf")
+        if b"\r" in buffer:
+            frames = _BLANK_LINE.split(buffer)
+        else:
+            frames = buffer.split(b"\n\n")
+        rest = frames.pop()
+        for frame in frames:
+            if self._oversize:
+                self._oversize = False
+                self._read_tail(frame)
+            elif frame:
+                self._read(frame)
+        if len(rest) > FRAME_BYTES:
+            if not self._oversize and (kind := _KIND.search(rest[:4096])) is not None:
+                self.finish = _TERMINAL[kind[1].decode()]
+            self._oversize = True
+            rest = rest[-TAIL_BYTES:]
+        self._buffer = rest
+
+    def end(self) -> None:
+        """The stream is over; a last event may lack its blank line."""
+        if self._buffer and not self._oversize:
+            self._read(self._buffer)
+        elif self._oversize:
+            self._read_tail(self._buffer)
+        self._buffer = b""
+
+    def _read(self, frame: bytes) -> None:
+        if frame.startswith(b"data: ") and b"\n" not in frame:
+            data = frame[6:]
+        else:
+            data = _data(frame)
+            if data is None:
+                return
+        self.events += 1
+        try:
+            if self._responses:
+                self._event(_decode_event(data))
+            elif data == b"[DONE]":
+                self.terminal = True
+            else:
+                self._chunk(_decode_chunk(data))
+        except (msgspec.DecodeError, RecursionError):
+            return  # not for us to judge: the caller gets the bytes as they are
+
+    def _event(self, event: _Event) -> None:
+        if type(event.sequence_number) is int and event.sequence_number > self.sequence:
+            self.sequence = event.sequence_number
+        if type(event.delta) is str:
+            self.tokens += estimate_tokens(event.delta)
+            return
+        if (kind := _TERMINAL.get(event.type)) is not None:
+            self.finish = kind
+            self.terminal = True
+        elif event.type == "error":
+            self.finish = "error"
+            self.terminal = True
+        if bytes(event.response) and (self.id is None or kind):
+            response = _decode_response(event.response)
+            self.id = _text(response.id) or self.id
+            self.usage = _usage(response.usage) or self.usage
+
+    def _chunk(self, chunk: _Chunk) -> None:
+        if self.id is None:
+            self.id = _text(chunk.id)
+        if chunk.usage is not None:
+            self.usage = _usage(chunk.usage) or self.usage
+        if chunk.error is not None:
+            self.finish = "error"
+            self.terminal = True
+        for choice in chunk.choices or ():
+            if choice.finish_reason is not None:
+                self.finish = _text(choice.finish_reason)
+            delta = choice.delta
+            if delta is not None:
+                for text in (delta.content, delta.refusal, delta.reasoning_content):
+                    if type(text) is str:
+                        self.tokens += estimate_tokens(text)
+                if delta.tool_calls is not None:
+                    self.tokens += sum(estimate_tokens(text) for text in _texts(delta.tool_calls))
+            elif type(choice.text) is str:
+                self.tokens += estimate_tokens(choice.text)
+
+    def _read_tail(self, tail: bytes) -> None:
+        """The end of an event that was too large to keep. Quotes inside a string are escaped, so this finds a member."""
+        self.events += 1
+        found = _USAGE.findall(tail)
+        if found:
+            try:
+                self.usage = _usage(orjson.loads(found[-1])) or self.usage
+            except orjson.JSONDecodeError:
+                return
+            self.terminal = self._responses and self.finish is not None
+
+
+def _data(frame: bytes) -> bytes | None:
+    """The data of one event, its lines joined; None for a comment or an event without data."""
+    lines = [line[5:].removeprefix(b" ") for line in frame.splitlines() if line.startswith(b"data:")]
+    if not lines:
+        return None
+    return lines[0] if len(lines) == 1 else b"\n".join(lines)
+
+
+def _text(value: object) -> str | None:
+    return value if type(value) is str else None

@@ -1,0 +1,138 @@
+"""The server as a process: starting, ending, and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mock_support import Wire, chat
+
+import penstock
+from penstock.cli.mock import run
+from penstock.errors import RunError
+from penstock.mock.behaviour import Behaviour
+from penstock.mock.beside import Beside
+
+SOURCE = str(Path(penstock.__file__).parent.parent)
+ENV = {**os.environ, "PYTHONPATH": SOURCE}
+COMMAND = [sys.executable, "-c", "import sys; from penstock.cli.mock import run; sys.exit(run(sys.argv[1:]))"]
+
+
+def gone(pid: int) -> bool:
+    """Whether the process ends within five seconds."""
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        try:
+            os.kill(pid, 0)
+            if sys.platform == "linux" and "State:\tZ" in Path(f"/proc/{pid}/status").read_text():
+                return True
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_beside_starts_and_ends_with_its_block() -> None:
+    with Beside(Behaviour(tokens=3)) as beside:
+        process: Any = beside._process
+        with Wire(beside.url) as wire:
+            assert wire.ask(chat()).json["usage"]["completion_tokens"] == 3
+    assert process.returncode == 0
+    with pytest.raises(OSError, match="refused"):
+        Wire(beside.url)
+
+
+def test_beside_ends_when_its_parent_is_killed() -> None:
+    code = (
+        "import time; from penstock.mock.beside import *; b = Beside(parse_mock_url('mock://')); b.start();"
+        "print(b._process.pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], env=ENV, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    assert gone(pid)
+
+
+def test_beside_does_not_hear_ctrl_c() -> None:
+    with Beside(Behaviour()) as beside:
+        process: Any = beside._process
+        assert os.getpgid(process.pid) != os.getpgid(0)
+
+
+def test_beside_says_when_it_cannot_start(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="did not start"):
+        Beside(Behaviour(), log=str(tmp_path / "no" / "such" / "folder")).start()
+
+
+def test_the_server_imports_little() -> None:
+    code = "import sys, penstock.mock.serve; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], env=ENV, capture_output=True, text=True, check=True).stdout
+    assert not {"rich", "numpy", "pydantic", "argparse", "email"} & set(loaded.split())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_until_a_signal(number: signal.Signals, tmp_path: Path) -> None:
+    log = tmp_path / "truth.jsonl"
+    options = ["--port", "0", "--ttft", "5", "--separate", "--log", str(log), "--log-hash"]
+    with subprocess.Popen([*COMMAND, *options], env=ENV, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("Penstock mock on http://127.0.0.1:")
+        assert "ttft 5 ms, itl 0 ms, 100 tokens, separate writes" in line
+        with Wire(line.split(" ")[3]) as wire:
+            assert wire.ask(chat()).status == 200
+        process.send_signal(number)
+        assert process.stdout.read().strip() == "Served 1 request."
+    assert process.returncode == 0
+    assert json.loads(log.read_text())["body_sha256"]
+
+
+def test_a_port_in_use_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert run(["--port", str(port)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"penstock mock: port {port} on 127.0.0.1 is already in use")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--ttft", "soon"], "ttft must be a number of milliseconds"),
+        (["--bogus"], "--bogus"),
+        (["--port", "x"], "--port must be"),
+        (["--log-writes"], "--log FILE"),
+        (["--log", "/no/such/folder/file", "--port", "0"], "cannot write the log"),
+        (["--host", "256.1.1.1", "--port", "0"], "cannot listen on"),
+        (["--tools", "--refusal"], "exclude each other"),
+    ],
+)
+def test_mistakes_on_the_command_line(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(argv) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("penstock mock: ")
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_help_ends_with_examples_that_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    from penstock.cli.mock import EXAMPLES, parser
+
+    with pytest.raises(SystemExit) as caught:
+        run(["--help"])
+    assert caught.value.code == 0
+    assert EXAMPLES in capsys.readouterr().out
+    commands = [line.split() for line in EXAMPLES.splitlines() if line.startswith("  penstock mock")]
+    assert len(commands) >= 4
+    for command in commands:
+        parser().parse_args(command[2:])
