@@ -32,7 +32,7 @@ class Display:
         """How many had ended when a phase began: the counters go on."""
         self._failed_before = 0
         self._phase = -1
-        self._due = 0
+        self._due = monotonic_ns() + _BAR_NS
         self._said_stop = 0
         self._tty = sys.stdout.isatty()
         self._out = _writer(self._tty)
@@ -49,6 +49,9 @@ class Display:
             self._said_stop = progress.stopping
             self._say_stop(progress)
         if not progress.began:
+            if self._tty and progress.connected and now >= self._due:
+                self._due = now + _BAR_NS
+                self._out(f"{_CLEAR}Opening connections: {progress.connected}")
             return
         line = self._line(progress, now)
         self._final = line

@@ -44,18 +44,20 @@ class Conductor:
     def interrupt(self) -> None:
         """Ctrl-C: once, finish what is in flight; twice, stop."""
         self._board.stop = min(2, self._board.stop + 1)
-        self._show()
+        self.show()
 
     def step(self) -> None:
         """Call this every few milliseconds."""
         board = self._board
         if board.least(cells.READY) and board.least(cells.PHASE_DONE) > self._phase and self._phase + 1 < self._phases:
+            self.show()
             self._phase += 1
             self._began = monotonic_ns() + _LEAD_NS[board.workers > 1]
             board.go(self._phase, self._began)
-        self._show()
+        self.show()
 
-    def _show(self) -> None:
+    def show(self) -> None:
+        """Bring the display up to date."""
         if self._display is not None:
             board = self._board
             self._display(

@@ -63,6 +63,7 @@ def run(job: Job, workers: int, display: Callable[[Progress], None] | None) -> i
         _run_here(job, board, conductor)
     else:
         _run_children(job, board, conductor, workers)
+    conductor.show()
     return conductor.interrupted
 
 

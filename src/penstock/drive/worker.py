@@ -9,6 +9,7 @@ is counted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import heapq
 import secrets
@@ -43,6 +44,7 @@ __all__ = ["Worker"]
 _SLICE_NS = 500_000
 _QUEUE_LIMIT = 512
 _QUEUE_BYTES = 64 << 20
+_BURST = 32  # sends before the loop may read again: about a millisecond
 _TICK_S = 0.01
 _CLOCK_EVERY = 5  # ticks
 
@@ -79,7 +81,10 @@ class Worker:
         self._slicing = False
         self._held_since = 0
         self._later: list[tuple[int, int, Session]] = []  # a heap of turns that wait for their time
-        self._sent = self._ended = self._failed = 0
+        self._sent = self._ended = self._failed = self._connected = 0
+        self._opening: asyncio.Future[list[None]] | None = None
+        self._ticking = False
+        self._pump_again = False
         self._phase = 0
         self._plan: PhasePlan = job.phases[0]
         self._stepper: Stepper = self._plan.stepper(share)
@@ -93,17 +98,18 @@ class Worker:
 
     async def run(self) -> None:
         machine = Machine()
-        await self._open_ahead()
         gc.collect()
         gc.freeze()
         gc.disable()  # nothing on the hot path makes cycles; a collection in mid-run would be a stall
-        self._tick_due = time.monotonic() + _TICK_S
-        tick = self._loop.call_later(_TICK_S, self._tick)
+        self._ticking = True
+        self._tick_due = time.monotonic()
+        self._tick()
         try:
+            await self._open_ahead()
             for index, plan in enumerate(self._job.phases):
                 await self._run_phase(index, plan)
         finally:
-            tick.cancel()
+            self._ticking = False
             self._running = False
             gc.enable()
         machine.stop()
@@ -125,14 +131,22 @@ class Worker:
         if wanted and self._job.reuse:
             each = [split(wanted, Share(n, len(self._pools))) for n in range(len(self._pools))]
             waiting = [self._open_pool(pool, count) for pool, count in zip(self._pools, each, strict=True) if count]
-            await asyncio.gather(*waiting)
+            self._opening = asyncio.gather(*waiting)
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._opening
+            self._opening = None
         self._board.set(self._me, cells.READY, 1)
 
     async def _open_pool(self, pool: Pool, count: int) -> None:
         done: asyncio.Future[None] = self._loop.create_future()
 
+        counted = 0
+
         def opened(n: int, trouble: Trouble | None) -> None:
-            self._board.set(self._me, cells.CONNECTED, n)
+            nonlocal counted
+            self._connected += n - counted
+            counted = n
+            self._board.set(self._me, cells.CONNECTED, self._connected)
             if not done.done() and (trouble is not None or n >= count):
                 if trouble is not None and n == 0:
                     done.set_exception(ConnectError(trouble))
@@ -162,6 +176,7 @@ class Worker:
         while self._queue:
             await asyncio.sleep(0.001)
         self._log.flush()
+        self._publish()
         self._board.set(self._me, cells.PHASE_DONE, index + 1)
 
     def _recorded_times(self) -> Iterator[int]:
@@ -182,6 +197,7 @@ class Worker:
         if not self._running:
             return
         stepper, later = self._stepper, self._later
+        sends = 0
         while True:
             if len(self._queue) >= _QUEUE_LIMIT or self._queue_bytes >= _QUEUE_BYTES:
                 self._held_since = self._held_since or monotonic_ns()
@@ -201,7 +217,13 @@ class Worker:
             step = stepper.next(now)
             if step.kind == "send":
                 self._begin(step.number, picked, step.at, step.free)
-                continue
+                sends += 1
+                if sends < _BURST:
+                    continue
+                if not self._pump_again:
+                    self._pump_again = True
+                    self._loop.call_soon(self._pump_on)
+                return
             if step.kind == "wait":
                 self._timer.at(min(step.at, later[0][0]) if later else step.at)
             elif later:
@@ -209,6 +231,10 @@ class Worker:
             elif step.kind == "over":
                 self._check_over(now)
             return
+
+    def _pump_on(self) -> None:
+        self._pump_again = False
+        self._pump()
 
     def _begin(self, number: int, conversation: int, intended: int, issued: int) -> None:
         url = (self._plan.first + number) % len(self._pools)
@@ -353,8 +379,10 @@ class Worker:
     # -- ten milliseconds ---------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        late = time.monotonic() - self._tick_due
-        self._report.stalls.add(round(late * 1e9))
+        if not self._ticking:
+            return
+        if self._running:
+            self._report.stalls.add(round((time.monotonic() - self._tick_due) * 1e9))
         self._tick_due = time.monotonic() + _TICK_S
         self._loop.call_later(_TICK_S, self._tick)
         self._ticks += 1
@@ -370,17 +398,22 @@ class Worker:
         if stop > self._stop_seen:
             self._stop_seen = stop
             self._stepper.stop()
+            if self._opening is not None:
+                self._opening.cancel()
             if stop >= 2:
                 self._cancel_all("Cancelled: the run was interrupted.")
+        self._publish()
+        if self._running:
+            self._pump()
+        if self._on_tick is not None:
+            self._on_tick()
+
+    def _publish(self) -> None:
         me, board = self._me, self._board
         board.set(me, cells.SENT, self._sent)
         board.set(me, cells.ENDED, self._ended)
         board.set(me, cells.FAILED, self._failed)
         board.set(me, cells.LIVE, self._stepper.live)
-        if self._running:
-            self._pump()
-        if self._on_tick is not None:
-            self._on_tick()
 
     def _time_out(self, now: int) -> None:
         limit = self._job.timeout_ns

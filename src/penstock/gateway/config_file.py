@@ -79,14 +79,14 @@ def _section(type_: type[_T], given: dict[str, Any], where: str, problems: Probl
             try:
                 values[name] = msgspec.convert(value, field.type, strict=True)
             except msgspec.ValidationError as error:
-                # the message names types, paths and bounds, not the value, except of an enum
-                reason = str(error) if "Invalid enum" not in str(error) else f"must be {_choices(field.type)}"
-                problems.add(path, f"is not right: {reason[0].lower()}{reason[1:]}")
+                # the message names types and places; only that of a choice shows the value
+                text = str(error)
+                problems.add(path, _choices(field.type) if "enum value" in text else f"is not right: {text}")
     return type_(**values)
 
 
 def _choices(type_: Any) -> str:
-    return "one of " + ", ".join(str(choice) for choice in getattr(type_, "__args__", ()))
+    return "must be one of " + ", ".join(str(choice) for choice in getattr(type_, "__args__", ()))
 
 
 def _check(config: GatewayConfig, problems: Problems) -> None:

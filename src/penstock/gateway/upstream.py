@@ -18,7 +18,19 @@ from penstock.gateway.usage import Route
 from penstock.wire.exchange import Exchange, Trouble
 from penstock.wire.http1 import request_head
 
-__all__ = ["DEFAULT_BASES", "GONE", "PATHS", "TIMEOUT", "Base", "Failure", "Target", "base_of", "failure_of"]
+__all__ = [
+    "DEFAULT_BASES",
+    "GONE",
+    "PATHS",
+    "TIMEOUT",
+    "Base",
+    "Failure",
+    "Target",
+    "aborted",
+    "base_of",
+    "failure_of",
+    "undecodable",
+]
 
 PATHS: dict[Route, str] = {
     "responses": "/responses",

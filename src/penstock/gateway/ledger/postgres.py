@@ -42,10 +42,13 @@ _INSERT = (
 
 
 def check_conninfo(url: str) -> dict[str, Any]:
+    authority, _, path = url.partition("://")[2].partition("/")
     try:
+        # With a bare / in the password libpq takes the front of it for the host and the port, and names them in errors.
+        if "@" in path.partition("?")[0] and "@" not in authority:
+            raise ValueError
         return conninfo_to_dict(url)
-    except psycopg.Error:
-        # What libpq says quotes the part that it could not read, and with a bare / or @ in it that is the password.
+    except (psycopg.Error, ValueError):  # which quote the part that they cannot read, and that may be the password
         raise UserError(
             f"The ledger's url {redact_url(url)} cannot be read; characters such as @ / : % in the name or the "
             "password are written %40 %2F %3A %25."
@@ -114,7 +117,7 @@ class PostgresLedger:
         try:
             yield
         except psycopg.Error as error:
-            raise LedgerAwayError(f"The ledger {self._shown} cannot be used: {self._sentence(error)}.") from None
+            raise LedgerAwayError(f"The ledger {self._shown} cannot be used ({self._sentence(error)}).") from None
 
     def _sentence(self, error: psycopg.Error) -> str:
         text = " ".join(str(error).split()).rstrip(".") or type(error).__name__

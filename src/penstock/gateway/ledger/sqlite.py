@@ -96,7 +96,7 @@ class SqliteLedger:
         try:
             yield
         except sqlite3.Error as error:
-            raise LedgerAwayError(f"The ledger {self._path} cannot be used: {error}.") from error
+            raise LedgerAwayError(f"The ledger {self._path} cannot be used ({error}).") from error
 
 
 def _definition(column: Column) -> str:

@@ -1,0 +1,28 @@
+"""Requests, tokens and concurrency, limited for keys, models and policies.
+
+    windows.py          the arithmetic of a sliding window
+    plan.py             which counters a request is charged to, and what a caller is told
+    table.py            counters shared by the processes of one machine
+    local.py            the limiter on that table
+    redis_limiter.py    the limiter that counts in Redis, and on this machine while Redis is away
+"""
+
+from __future__ import annotations
+
+from penstock.gateway.config import LimitsConfig
+from penstock.gateway.limits.limiter import Limiter, Reservation
+from penstock.gateway.limits.local import LocalLimiter
+from penstock.gateway.limits.table import SharedTable
+
+__all__ = ["Limiter", "Reservation", "SharedTable", "open_limiter"]
+
+
+def open_limiter(config: LimitsConfig, shared: SharedTable | None) -> Limiter:
+    """Without a table the counts are this process's own. The limiter closes the table when it is closed."""
+    local = LocalLimiter(shared if shared is not None else SharedTable.private())
+    if config.redis_url is None:
+        return local
+    # redis-py takes 90 ms to import
+    from penstock.gateway.limits.redis_limiter import RedisLimiter
+
+    return RedisLimiter(config.redis_url, local)

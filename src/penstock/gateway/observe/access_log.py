@@ -20,6 +20,7 @@ from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.repair import repaired
 from penstock.gateway.observe.families import ENDPOINTS
+from penstock.gateway.observe.timing import layout
 from penstock.gateway.observe.visible import visible
 
 __all__ = ["AccessLog"]
@@ -102,7 +103,8 @@ class AccessLog:
         words = [f"{self._time()} {head} tokens={entry.input_tokens}+{entry.output_tokens}"]
         if entry.ttft_ms is not None:
             words.append(f"ttft={entry.ttft_ms:.1f}")
-        words += [f"{phase}={ms:.2f}" for phase, ms in entry.phases_ms.items()]
+        if phases := entry.phases_ms:
+            words.append(layout(tuple(phases), "=%.2f", " ") % tuple(phases.values()))
         if entry.finish is not None:
             words.append(f"finish={_word(entry.finish)}")
         if entry.error is not None:

@@ -1,0 +1,197 @@
+"""`penstock usage`: what the gateway's ledger says about who used how much."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Any, NoReturn, cast
+
+import msgspec
+
+from penstock.cli.terminal import Paint
+from penstock.errors import PenstockError, UserError
+from penstock.gateway.ledger.ledger import DEFAULT_URL, DIMENSIONS, Dimension, UsageQuery, UsageRow, open_ledger
+from penstock.gateway.observe.visible import visible
+from penstock.settings.redact import redact_url
+
+__all__ = ["run"]
+
+ABOUT = """\
+Sums of the gateway's usage ledger by caller key, model alias and day (UTC). Every request is counted once, whatever
+became of it. Errors are refusals, failures and callers that went away; what a guardrail blocked is counted apart.
+Reasoning tokens are part of the output, cached tokens of the input. Estimated is the share of the tokens that no
+upstream reported. A request shows up about a second after it has ended.
+"""
+
+EXAMPLES = """\
+examples:
+  penstock usage
+      everything, by day, key and model
+  penstock usage --by key --since 30d
+      the last thirty days, a line for each key
+  penstock usage --by model,day --since 2026-06-01 --until 2026-06-30 --key team-a
+      one key in June, the 30th included
+  penstock usage --ledger postgresql://reader@db.example/penstock --json
+      from PostgreSQL, for another program; the password is in PGPASSWORD or in ~/.pgpass
+"""
+
+_AGO = re.compile(r"([0-9]{1,6})([smhdw])\Z")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
+_DAY_S = 86400.0
+
+_NUMBERS = ("requests", "errors", "blocked", "input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens")
+_SUMMED = tuple(name for name in UsageRow.__struct_fields__ if name not in DIMENSIONS)
+_NOBODY = {"key": "(no key)", "model": "(no model)"}
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message)
+
+
+def run(argv: list[str]) -> int:
+    try:
+        return _show(parser().parse_args(argv))
+    except UserError as wrong:
+        print(f"penstock usage: {wrong}", file=sys.stderr)
+        return 2
+    except PenstockError as failed:
+        print(f"penstock usage: {failed}", file=sys.stderr)
+        return 1
+
+
+def parser() -> Parser:
+    made = Parser(
+        prog="penstock usage",
+        description=ABOUT,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "--ledger",
+        metavar="URL",
+        default=os.environ.get("PENSTOCK_LEDGER") or DEFAULT_URL,
+        help=f"sqlite:///FILE, sqlite:////ABSOLUTE/FILE or postgresql://… (PENSTOCK_LEDGER, else {DEFAULT_URL})",
+    )
+    made.add_argument(
+        "--by", metavar="WHAT", default=",".join(DIMENSIONS), help="any of key, model, day; or none (key,model,day)"
+    )
+    made.add_argument("--since", metavar="WHEN", help="2026-06-01, 2026-06-01T12:00, or 30m, 24h, 7d, 4w ago")
+    made.add_argument("--until", metavar="WHEN", help="the same forms; of a date the whole day is included")
+    made.add_argument(
+        "--key", metavar="NAME", action="append", default=[], help="only this key, by name or id; may be repeated"
+    )
+    made.add_argument("--model", metavar="ALIAS", action="append", default=[], help="only this alias; may be repeated")
+    made.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    return made
+
+
+def _show(given: argparse.Namespace) -> int:
+    query = UsageQuery(
+        by=_dimensions(given.by),
+        since=None if given.since is None else _moment(given.since, "--since"),
+        until=None if given.until is None else _moment(given.until, "--until", end=True),
+        keys=tuple(given.key),
+        models=tuple(given.model),
+    )
+    if query.since is not None and query.until is not None and query.since >= query.until:
+        raise UserError(f"--since {given.since} is not before --until {given.until}.")
+    ledger = open_ledger(given.ledger, read_only=True)
+    try:
+        rows = ledger.usage(query)
+    finally:
+        ledger.close()
+    total = _total(rows)
+    sys.stdout.write(_json(given.ledger, query, rows, total) if given.json else _table(query, rows, total))
+    sys.stdout.flush()
+    return 0
+
+
+def _total(rows: list[UsageRow]) -> UsageRow:
+    return UsageRow(**{name: sum(getattr(row, name) for row in rows) for name in _SUMMED})
+
+
+def _dimensions(text: str) -> tuple[Dimension, ...]:
+    if text.strip() == "none":
+        return ()
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in DIMENSIONS:
+            raise UserError(f"--by takes key, model and day, separated by commas, or none; not {name!r}.")
+    return cast(tuple[Dimension, ...], tuple(dict.fromkeys(names)))
+
+
+def _moment(text: str, flag: str, *, end: bool = False) -> float:
+    if ago := _AGO.match(text):
+        return time.time() - int(ago[1]) * _SECONDS[ago[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return moment.timestamp() + (_DAY_S if end and _DAY.match(text) else 0)
+    except (ValueError, OverflowError):
+        raise UserError(
+            f"{flag} takes a date (2026-06-01), a time (2026-06-01T12:00Z) or an age (7d); not {text!r}."
+        ) from None
+
+
+def _json(url: str, query: UsageQuery, rows: list[UsageRow], total: UsageRow) -> str:
+    shown = {
+        "ledger": redact_url(url),
+        "by": list(query.by),
+        "since": _instant(query.since),
+        "until": _instant(query.until),
+        "rows": [_fields(row, query) for row in rows],
+        "total": _fields(total, msgspec.structs.replace(query, by=())),
+    }
+    return msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n"
+
+
+def _instant(moment: float | None) -> str | None:
+    return None if moment is None else datetime.fromtimestamp(moment, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _fields(row: UsageRow, query: UsageQuery) -> dict[str, Any]:
+    fields = {
+        name: value for name, value in msgspec.structs.asdict(row).items() if name not in DIMENSIONS or name in query.by
+    }
+    return {**fields, "estimated_share": round(row.estimated_share, 4)}
+
+
+def _table(query: UsageQuery, rows: list[UsageRow], total: UsageRow) -> str:
+    if not total.requests:
+        return "No requests.\n"
+    groups = [name for name in ("day", "key", "model") if name in query.by]
+    head = [*groups, *(name.removesuffix("_tokens") for name in _NUMBERS), "estimated"]
+    body = [[*(_name(row, group) for group in groups), *_cells(row)] for row in rows if groups]
+    last = [*(["total", *[""] * len(groups)][: len(groups)]), *_cells(total)]
+    widths = [max(map(len, column)) for column in zip(head, *body, last, strict=True)]
+    paint = Paint()
+
+    def line(cells: list[str]) -> str:
+        padded = [
+            cell.ljust(width) if number < len(groups) else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ]
+        return "  ".join(padded).rstrip()
+
+    lines = [paint.bold(line(head)), *map(line, body)]
+    if groups:
+        lines.append(paint.dim("-" * len(line(last))))
+    return "\n".join([*lines, paint.bold(line(last))]) + "\n"
+
+
+def _name(row: UsageRow, group: str) -> str:
+    return visible(getattr(row, group) or _NOBODY.get(group, ""))
+
+
+def _cells(row: UsageRow) -> list[str]:
+    share = row.estimated_share
+    shown = "<1%" if 0 < share < 0.01 else f"{share:.0%}" if share else "-"
+    return [*(f"{getattr(row, name):,}" for name in _NUMBERS), shown]

@@ -1,0 +1,286 @@
+"""One attempt at an upstream: send, read, and relay what is a stream as it comes.
+
+                    ┌─▶ COLLECT   a whole reply, judged when it is complete
+    start ─▶ HEAD ──┤
+                    └─▶ STREAM ─┬─▶ done
+                                └─▶ DRAIN     blocked: nothing more is relayed, but what was billed is still read
+
+All of it runs in the callbacks of the loop: a piece of a stream that has arrived is on its way to the caller before the
+loop turns. The coroutine of the request waits for the end alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import Literal, Protocol
+
+from penstock.gateway.guardrails import Guards, StreamBlocked, StreamGuard
+from penstock.gateway.model_names import ModelNames
+from penstock.gateway.outlet import Outlet
+from penstock.gateway.upstream import GONE, TIMEOUT, Target
+from penstock.gateway.usage import Route, StreamReader
+from penstock.wire.exchange import Exchange, Trouble
+
+__all__ = ["Forward", "Limits", "Owner"]
+
+WATCH_S = 0.1
+"""How long a request runs before its caller's connection is watched: most are over by then, and watching costs 10 µs."""
+AFTER_TERMINAL_S = 2.0
+"""How long an upstream may leave its connection open behind the event that ends the stream."""
+DRAIN_S = 5.0
+"""How long a blocked reply is still read for the token counts at its end."""
+MAX_HEAD = 1 << 20
+MAX_REPLY = 256 << 20
+
+Mode = Literal["head", "collect", "stream", "drain"]
+
+
+class Limits:
+    """Seconds; None is no limit."""
+
+    __slots__ = ("connect_s", "silence_s", "total_s")
+
+    def __init__(self, connect_s: float | None, total_s: float | None, silence_s: float | None) -> None:
+        self.connect_s = connect_s
+        self.total_s = total_s
+        self.silence_s = silence_s
+
+
+class Owner(Protocol):
+    """The request that an attempt is made for."""
+
+    route: Route
+    outlet: Outlet
+
+    def watch(self) -> None:
+        """Notice from now on when the caller goes away."""
+
+    def commit(self, exchange: Exchange) -> None:
+        """Send the head of a stream."""
+
+    def block(self, blocked: StreamBlocked, reader: StreamReader) -> None:
+        """Tell the caller, in whatever form is still possible."""
+
+
+class Forward:
+    __slots__ = (
+        "_began",
+        "_done",
+        "_last",
+        "_limits",
+        "_loop",
+        "_names",
+        "_owner",
+        "_terminal_at",
+        "_timer",
+        "_watched",
+        "blocked",
+        "delivered",
+        "exchange",
+        "guard",
+        "mode",
+        "reader",
+        "target",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, owner: Owner, target: Target, message: bytes, limits: Limits) -> None:
+        self._loop = loop
+        self._owner = owner
+        self.target = target
+        self._limits = limits
+        self._done: asyncio.Future[None] = loop.create_future()
+        self._began = self._last = monotonic()
+        self._terminal_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._watched = False
+        self._names: ModelNames | None = None
+        self.mode: Mode = "head"
+        self.reader: StreamReader | None = None
+        """Reads what the upstream sent; of a stream only."""
+        self.guard: StreamGuard | None = None
+        self.blocked: StreamBlocked | None = None
+        self.delivered: StreamReader | None = None
+        """Reads what the caller was sent, where that is not the same."""
+        self.exchange = exchange = Exchange(message, self._on_end)
+        exchange.on_data = self._on_data
+
+    def prepare(self, guards: Guards | None, alias: str | None) -> None:
+        """What a stream has to pass. `alias` is the model's name to be restored in it."""
+        if guards is not None and guards.has_output:
+            self.guard = guards.stream(self._owner.route)
+        if alias is not None:
+            self._names = ModelNames(alias)
+
+    async def run(self) -> None:
+        """Returns when the exchange has ended, in whatever way."""
+        self._timer = self._loop.call_later(WATCH_S, self._tick)
+        self.target.host.start(self.exchange)
+        try:
+            await self._done
+        finally:
+            self._timer.cancel()
+            if not self._done.done():
+                self.abort(GONE)
+            self.exchange.on_data = None  # leave no cycle behind
+
+    def abort(self, trouble: Trouble) -> None:
+        self.target.host.abort(self.exchange, trouble)
+
+    @property
+    def complete(self) -> bool:
+        """The caller has the whole stream: its end is on its way."""
+        reader = self.delivered or self.reader
+        return reader is not None and reader.terminal
+
+    @property
+    def elapsed_ms(self) -> float:
+        return (monotonic() - self._began) * 1000
+
+    # -- what arrives -------------------------------------------------------------------------------------------------
+
+    def _on_end(self, exchange: Exchange) -> None:
+        host = self.target.host
+        if exchange.tag is not None:
+            host.resume(exchange)  # a connection that goes back to the pool must be listened to
+        host.ended(exchange)
+        if not self._done.done():
+            self._done.set_result(None)
+
+    def _on_data(self, exchange: Exchange) -> None:
+        if not exchange.status:
+            if exchange.bytes_received > MAX_HEAD:
+                self.abort(Trouble("ProtocolError", "The upstream's head is too large.", "server"))
+            return
+        self._last = monotonic()
+        exchange.times.clear()  # they would grow with the stream
+        exchange.counts.clear()
+        if self.mode == "head":
+            self._judge(exchange)
+        if self.mode == "collect":
+            if exchange.bytes_received > MAX_REPLY:
+                self.abort(Trouble("ProtocolError", "The upstream's reply is too large.", "server"))
+            return
+        pieces = exchange.pieces
+        if not pieces:
+            return
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        assert self.reader is not None
+        if self.mode == "stream":
+            self.relay(data, self.reader)
+        else:
+            self.reader.feed(data)
+            if self.reader.terminal:
+                self.abort(GONE)
+
+    def _judge(self, exchange: Exchange) -> None:
+        kind = exchange.header(b"content-type") or b""
+        encoding = (exchange.header(b"content-encoding") or b"identity").strip().lower()
+        if 200 <= exchange.status < 300 and kind.lower().startswith(b"text/event-stream") and encoding == b"identity":
+            self.mode = "stream"
+            self.reader = StreamReader(self._owner.route)
+            if self.guard is not None:
+                self.delivered = StreamReader(self._owner.route)
+        else:
+            self.mode = "collect"
+
+    def relay(self, data: bytes, reader: StreamReader) -> None:
+        if self.guard is None:
+            self._send(data)
+            reader.feed(data)
+        else:
+            reader.feed(data)
+            try:
+                self._send(self.guard.feed(data))
+            except StreamBlocked as blocked:
+                self._block(blocked, reader)
+                return
+        if self.complete and not self._terminal_at:
+            self._terminal_at = monotonic()
+            self._rearm(AFTER_TERMINAL_S)
+
+    def finish(self) -> None:
+        """The upstream has ended its stream: release what is still held."""
+        assert self.reader is not None
+        self.reader.end()
+        try:
+            if self.guard is not None:
+                self._send(self.guard.finish())
+            if self._names is not None:
+                self._put(self._names.finish())
+        except StreamBlocked as blocked:
+            self._block(blocked, self.reader)
+        if self.delivered is not None:
+            self.delivered.end()
+
+    def _send(self, data: bytes) -> None:
+        if self.delivered is not None and data:
+            self.delivered.feed(data)
+        self._put(data if self._names is None else self._names.feed(data))
+
+    def _put(self, data: bytes) -> None:
+        if not data:
+            return
+        outlet = self._owner.outlet
+        if not outlet.opened:
+            self._owner.commit(self.exchange)
+        outlet.send(data)
+        if outlet.closed:
+            self.abort(GONE)
+        elif outlet.full:
+            self.target.host.pause(self.exchange)
+            outlet.wait_for_room(self._room)
+
+    def _room(self) -> None:
+        self._last = monotonic()
+        if not self._done.done():
+            self.target.host.resume(self.exchange)
+
+    def _block(self, blocked: StreamBlocked, reader: StreamReader) -> None:
+        self.blocked = blocked
+        self._owner.block(blocked, reader)
+        if self._done.done():
+            return
+        if reader.terminal:
+            self.abort(GONE)
+            return
+        self.mode = "drain"
+        self._began = monotonic()
+        self._rearm(DRAIN_S)
+
+    # -- time -------------------------------------------------------------------------------------------------------------
+
+    def _rearm(self, seconds: float) -> None:
+        if self._timer is not None and not self._done.done():
+            self._timer.cancel()
+            self._timer = self._loop.call_later(max(seconds, 0.001), self._tick)
+
+    def _tick(self) -> None:
+        if not self._watched:
+            self._watched = True
+            self._owner.watch()
+        now = monotonic()
+        due = self._due()
+        if now < due:
+            # Far deadlines move with what arrives, so the next look is when the nearest one is reached at the earliest.
+            self._rearm(min(due - now, 60.0))
+        elif self._terminal_at or self.mode == "drain" or self._owner.outlet.full:
+            self.abort(GONE)
+        else:
+            self.abort(Trouble(TIMEOUT, "The upstream did not answer in time.", "server"))
+
+    def _due(self) -> float:
+        limits = self._limits
+        if self.mode == "drain":
+            return self._began + DRAIN_S
+        if self._terminal_at:
+            return self._terminal_at + AFTER_TERMINAL_S
+        due = float("inf")
+        if self.exchange.start < 0 and limits.connect_s is not None:
+            due = self._began + limits.connect_s
+        if limits.total_s is not None:
+            due = min(due, self._began + limits.total_s)
+        if limits.silence_s is not None:
+            due = min(due, self._last + limits.silence_s)
+        return due

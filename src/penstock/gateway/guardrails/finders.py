@@ -1,0 +1,70 @@
+"""A regular expression of the operator's, as a finder.
+
+The engine is `regex`, not `re`: it knows `\\p{…}` and `(?<name>…)`, so that more of what Rust's engine takes is taken here,
+it is faster on prose, and a search can be given a time limit. A pattern that backtracks without end would otherwise stop
+the whole worker on one hostile text; here the text counts as undecided, which an enforced guardrail treats as a match.
+"""
+
+from __future__ import annotations
+
+import regex
+
+from penstock.gateway.guardrails.detectors import MARGIN, Match
+
+__all__ = ["RegexFinder", "Undecided", "regex_problem"]
+
+_PATIENCE_S = 0.1
+_PATIENCE_S_PER_CHARACTER = 100e-9
+"""An honest pattern reads a character in 1 to 30 ns."""
+
+
+class Undecided(Exception):
+    """A search took too long."""
+
+
+class RegexFinder:
+    """`reach` is the operator's word: a longer match is found if it is there in full, but its first part may have left.
+
+    It counts everything that the pattern looks at, so also what a look-ahead or a look-behind covers.
+    """
+
+    __slots__ = ("_grouped", "_regex", "reach")
+
+    def __init__(self, pattern: str, reach: int | None) -> None:
+        self._regex = regex.compile(pattern)
+        self._grouped = self._regex.groups > 0
+        self.reach = reach
+
+    def find(self, text: str, position: int) -> Match | None:
+        try:
+            patience = _PATIENCE_S + len(text) * _PATIENCE_S_PER_CHARACTER
+            match = self._regex.search(text, position, timeout=patience)
+        except TimeoutError:
+            raise Undecided from None
+        if match is None:
+            return None
+        start, end = match.span()
+        if self._grouped:
+            first, last = match.span(1)
+            if first >= 0 and last > first:
+                return start, end, first, last
+        return start, end, start, end
+
+    def open_from(self, text: str, low: int) -> int:
+        if self.reach is None:
+            return low
+        return max(low, len(text) - self.reach - MARGIN + 1)
+
+
+def regex_problem(pattern: str) -> str | None:
+    """What is wrong with it, in words that do not quote it."""
+    try:
+        compiled = regex.compile(pattern)
+    except regex.error as error:
+        place = "" if error.pos is None else f" at position {error.pos}"
+        return f"is not a valid regular expression: {error.msg}{place}"
+    except (ValueError, OverflowError, RecursionError):
+        return "is not a valid regular expression"
+    if compiled.search("") is not None:
+        return "matches the empty text, so it would match everything"
+    return None

@@ -1,0 +1,213 @@
+"""Which counters a request is charged to, worked out once for each pair of key and model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal
+
+from penstock.gateway.limits.windows import width_us
+from penstock.gateway.refusal import Refusal
+from penstock.gateway.resources import CallerKey, Model, Policy, RateLimit
+
+__all__ = ["Plan", "Planner", "Slots", "Window", "WindowState", "bucket_key"]
+
+_SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+_INLINE: Final[tuple[tuple[str, str, Literal["requests", "tokens"]], ...]] = (
+    ("rps", "second", "requests"),
+    ("rpm", "minute", "requests"),
+    ("rph", "hour", "requests"),
+    ("rpd", "day", "requests"),
+    ("tpm", "minute", "tokens"),
+    ("tpd", "day", "tokens"),
+)
+_CACHED_PLANS: Final = 4096
+
+Layer = Literal["key", "model"] | Policy
+
+
+def bucket_key(*parts: str) -> bytes:
+    """16 bytes that stand for a bucket in every process and on every machine."""
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16, person=b"penstock.limits").digest()
+
+
+class Window:
+    """A limit on requests or tokens over a time."""
+
+    __slots__ = ("at", "high", "key", "layer", "limit", "low", "per", "seconds", "unit", "width")
+
+    def __init__(
+        self, layer: Layer, owner: str, unit: Literal["requests", "tokens"], per: str, limit: int
+    ) -> None:
+        self.layer = layer
+        self.unit = unit
+        self.per = per
+        self.limit = limit
+        self.seconds = _SECONDS[per]
+        self.width = width_us(self.seconds)
+        self.key = bucket_key(owner, unit, per)
+        self.low = int.from_bytes(self.key[:8], "little")
+        self.high = int.from_bytes(self.key[8:], "little")
+        self.at = -1
+        """Where the local table had it last."""
+
+
+class Slots:
+    """A limit on requests at the same time."""
+
+    __slots__ = ("at", "high", "key", "layer", "limit", "low")
+
+    def __init__(self, layer: Layer, owner: str, limit: int) -> None:
+        self.layer = layer
+        self.limit = limit
+        self.key = bucket_key(owner, "concurrency")
+        self.low = int.from_bytes(self.key[:8], "little")
+        self.high = int.from_bytes(self.key[8:], "little")
+        self.at = -1
+
+
+class WindowState:
+    """What a window looked like when a request was decided."""
+
+    __slots__ = ("remaining", "reset_us", "wait_us", "window")
+
+    def __init__(self, window: Window, remaining: int, reset_us: int, wait_us: int = 0) -> None:
+        self.window = window
+        self.remaining = remaining
+        self.reset_us = reset_us
+        self.wait_us = wait_us
+        """0 when the request fits."""
+
+
+class Plan:
+    """Everything that one request is held against, the key's own limits first."""
+
+    __slots__ = ("key", "model", "policies", "shown", "slots", "windows")
+
+    def __init__(
+        self, key: CallerKey | None, model: Model, policies: Sequence[Policy], windows: list[Window], slots: list[Slots]
+    ) -> None:
+        self.key = key
+        self.model = model
+        self.policies = policies
+        self.windows = tuple(windows)
+        self.slots = tuple(slots)
+        self.shown = tuple(index for index, window in enumerate(windows) if window.layer == "key")
+        """The windows that the x-ratelimit headers speak of."""
+
+    def headers(self, states: Sequence[WindowState], free_slots: Sequence[int]) -> tuple[tuple[str, str], ...]:
+        """Of several windows on the same thing the one that leaves the least is shown."""
+        found: list[tuple[str, str]] = []
+        for unit in ("requests", "tokens"):
+            tightest: WindowState | None = None
+            for index in self.shown:
+                state = states[index]
+                if state.window.unit == unit and (tightest is None or state.remaining < tightest.remaining):
+                    tightest = state
+            if tightest is not None:
+                found += (
+                    (f"x-ratelimit-limit-{unit}", str(tightest.window.limit)),
+                    (f"x-ratelimit-remaining-{unit}", str(tightest.remaining)),
+                    (f"x-ratelimit-reset-{unit}", f"{-(-tightest.reset_us // 1_000_000)}s"),
+                )
+        for slots, free in zip(self.slots, free_slots, strict=True):
+            if slots.layer == "key":
+                found += (
+                    ("x-ratelimit-limit-concurrent", str(slots.limit)),
+                    ("x-ratelimit-remaining-concurrent", str(max(0, free))),
+                )
+        return tuple(found)
+
+    def refusal(self, states: Sequence[WindowState], free_slots: Sequence[int]) -> Refusal:
+        """`free_slots` as they are without this request. A window's refusal goes first: it can say when to come back."""
+        headers = self.headers(states, free_slots)
+        late = [state for state in states if state.wait_us > 0]
+        if late:
+            window = late[0].window
+            unit = "request" if window.unit == "requests" else "token"
+            return Refusal(
+                429,
+                "rate_limit_exceeded",
+                f"The {unit} limit of {window.limit} per {window.per} {_whose(window.layer)} is reached.",
+                policy=_policy(window.layer),
+                retry_after=max(1, -(-max(state.wait_us for state in late) // 1_000_000)),
+                headers=headers,
+            )
+        full = next(slots for slots, free in zip(self.slots, free_slots, strict=True) if free <= 0)
+        return Refusal(
+            429,
+            "rate_limit_exceeded",
+            f"The limit of {full.limit} concurrent requests {_whose(full.layer)} is reached.",
+            headers=headers,
+        )
+
+
+class Planner:
+    """Plans are kept by the identity of what they were made from: a reload brings new objects, hence new plans."""
+
+    def __init__(self) -> None:
+        self._plans: dict[tuple[int, int], Plan] = {}
+
+    def plan(self, key: CallerKey | None, model: Model, policies: Sequence[Policy]) -> Plan:
+        """Without a key: the model's own limits alone."""
+        found = self._plans.get((id(key), id(model)))
+        # an id may be used again once its owner is gone, but a plan keeps its owners alive
+        if found is not None and found.key is key and found.model is model and found.policies is policies:
+            return found
+        if len(self._plans) >= _CACHED_PLANS:
+            self._plans.clear()
+        plan = self._plans[id(key), id(model)] = _make(key, model, policies)
+        return plan
+
+
+def _make(key: CallerKey | None, model: Model, policies: Sequence[Policy]) -> Plan:
+    windows: list[Window] = []
+    slots: list[Slots] = []
+    owners: list[tuple[Layer, str, RateLimit]] = [("model", f"model/{model.id}", model.rate_limit)]
+    if key is not None:
+        owners.insert(0, ("key", f"key/{key.id}", key.rate_limit))
+    for layer, owner, limits in owners:
+        for name, per, unit in _INLINE:
+            limit = getattr(limits, name)
+            if limit is not None:
+                windows.append(Window(layer, owner, unit, per, limit))
+        if limits.concurrency is not None:
+            slots.append(Slots(layer, owner, limits.concurrency))
+    for policy, member in _members(key, model, policies):
+        owner = f"policy/{policy.id}/{member}"
+        if policy.max_requests is not None:
+            windows.append(Window(policy, owner, "requests", policy.window, policy.max_requests))
+        if policy.max_tokens is not None:
+            windows.append(Window(policy, owner, "tokens", policy.window, policy.max_tokens))
+    return Plan(key, model, policies, windows, slots)
+
+
+def _members(key: CallerKey | None, model: Model, policies: Sequence[Policy]) -> Iterator[tuple[Policy, str]]:
+    """The policies that apply, each with whose bucket it is."""
+    for policy in policies:
+        member: str | None
+        match policy.scope:
+            case "api_key":
+                subject = member = key.id if key is not None else None
+            case "model":
+                subject = member = model.id
+            case "team":
+                subject = member = key.team_id if key is not None else None
+            case "member":
+                subject = member = key.user_id if key is not None else None
+            case "team_member":
+                subject = key.team_id if key is not None else None
+                # members are told apart within their team; a key without an owner shares one bucket with its like
+                member = f"{subject}/{key.user_id or ''}" if key is not None and subject is not None else None
+        if member is not None and (policy.scope_ref is None or policy.scope_ref == subject):
+            yield policy, member
+
+
+def _whose(layer: Layer) -> str:
+    if isinstance(layer, Policy):
+        return f"of the policy '{layer.name}'"
+    return "of this API key" if layer == "key" else "of this model"
+
+
+def _policy(layer: Layer) -> dict[str, str] | None:
+    return {"id": layer.id, "name": layer.name} if isinstance(layer, Policy) else None

@@ -1,0 +1,90 @@
+"""Replies that are not streamed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.endpoints.base import Reply
+from penstock.endpoints.registry import endpoint
+from penstock.records.record import Usage
+
+CHAT = endpoint("chat")
+COMPLETIONS = endpoint("completions")
+COUNTS = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+
+
+def message(*messages: dict, finish: str | None = "stop", **fields) -> bytes:
+    choices = [{"index": n, "message": found, "finish_reason": finish} for n, found in enumerate(messages)]
+    return json.dumps(
+        {"object": "chat.completion", "model": "m", "choices": choices, "usage": COUNTS, **fields}
+    ).encode()
+
+
+def read(body: bytes, of=CHAT) -> Reply:
+    return of.read_body(body)
+
+
+def test_a_chat_reply():
+    reply = read(message({"role": "assistant", "content": "Hello"}))
+    assert (reply.outputs, reply.finish, reply.model) == (["Hello"], ["stop"], "m")
+    assert reply.usage == Usage(3, 2, 5)
+    assert reply.failure is None
+
+
+def test_a_completions_reply():
+    choices = [{"index": 0, "text": "Hello", "finish_reason": "length"}]
+    reply = read(json.dumps({"object": "text_completion", "choices": choices}).encode(), COMPLETIONS)
+    assert (reply.outputs, reply.finish, reply.usage, reply.failure) == (["Hello"], ["length"], None, None)
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
+def test_reasoning(key):
+    reply = read(message({"content": "Four", key: "Two and two"}))
+    assert (reply.outputs, reply.reasonings) == (["Four"], ["Two and two"])
+
+
+def test_tool_calls_and_refusals_are_content():
+    calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}]
+    assert read(message({"content": None, "tool_calls": calls})).outputs == ['f{"x":1}']
+    assert read(message({"content": None, "refusal": "No."})).outputs == ["No."]
+
+
+def test_every_choice_counts():
+    reply = read(message({"content": "a"}, {"content": "b"}, {"content": "c"}))
+    assert (reply.outputs, reply.finish) == (["a", "b", "c"], ["stop"] * 3)
+
+
+def test_a_missing_finish_reason_is_no_reason_to_fail():
+    reply = read(message({"content": "a"}, finish=None))
+    assert (reply.outputs, reply.finish, reply.failure) == (["a"], [], None)
+
+
+def test_content_in_parts():
+    assert read(message({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]})).outputs == ["ab"]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "part"),
+    [
+        (b"", "EmptyReply", "no body"),
+        (b"  \n", "EmptyReply", "no body"),
+        (b"<html><h1>It works!</h1></html>", "MalformedJSON", "It works!"),
+        (message({"content": "Hello"})[:-20], "MalformedJSON", "not JSON"),
+        (b'{"choices": 5, "us', "MalformedJSON", "not JSON"),
+        (b"[1,2]", "InvalidReply", "not an object"),
+        (b'"text"', "InvalidReply", "not an object"),
+        (b"{}", "InvalidReply", "no choices"),
+        (b'{"choices": []}', "InvalidReply", "no choices"),
+        (b'{"choices": 5}', "InvalidReply", "no choices"),
+        (b'{"error": {"message": "no such model", "code": 404}}', "ErrorObject", "no such model"),
+        (b'{"error": "no such model"}', "ErrorObject", "no such model"),
+        (b'{"object": "error", "message": "no such model", "code": 404}', "ErrorObject", "no such model"),
+    ],
+)
+def test_what_is_no_reply_fails_with_its_cause(body, kind, part):
+    failure = read(body).failure
+    assert failure is not None
+    assert (failure.type, failure.fault) == (kind, "server")
+    assert part in failure.message

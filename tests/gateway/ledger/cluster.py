@@ -1,0 +1,94 @@
+"""A PostgreSQL server of the tests' own: in a temporary folder, on loopback, with a password, never as root."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import uuid
+from pathlib import Path
+
+import psycopg
+
+PASSWORD = "pl4nted/p@ss word"
+QUOTED = "pl4nted%2Fp%40ss%20word"
+
+
+def programs() -> Path | None:
+    """Where initdb, pg_ctl and postgres are; Debian keeps them off the PATH."""
+    found = [shutil.which(name) for name in ("initdb", "postgres")]
+    folders = [Path(name).resolve().parent for name in found if name]
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((folder for folder in folders if (folder / "initdb").exists() and (folder / "pg_ctl").exists()), None)
+
+
+class Cluster:
+    def __init__(self, folder: Path) -> None:
+        self._programs = folder
+        self._home = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
+        self._data = self._home / "data"
+        self._as: dict[str, object] = {}
+        if os.geteuid() == 0:
+            user = next(name for name in ("postgres", "nobody") if _exists(name))
+            self._as = {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
+            os.chown(self._home, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
+        word = self._home / "password"
+        word.write_text(PASSWORD)
+        word.chmod(0o644)
+        self._call("initdb", "-D", str(self._data), "-U", "penstock", "-A", "scram-sha-256", f"--pwfile={word}", "-N")
+        settings = {
+            "listen_addresses": "'127.0.0.1'",
+            "port": self.port,
+            "unix_socket_directories": f"'{self._home}'",
+            "fsync": "off",
+            "shared_buffers": "16MB",
+            "max_connections": 20,
+        }
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = {value}\n" for name, value in settings.items())
+        self.start()
+
+    def start(self) -> None:
+        self._call("pg_ctl", "-D", str(self._data), "-w", "-s", "-l", str(self._home / "log"), "start")
+
+    def stop(self) -> None:
+        self._call("pg_ctl", "-D", str(self._data), "-w", "-s", "-m", "immediate", "stop")
+
+    def database(self) -> str:
+        """The url of a new one."""
+        name = f"usage_{uuid.uuid4().hex}"
+        with psycopg.connect(self._url("postgres"), autocommit=True) as base:
+            base.execute(f"CREATE DATABASE {name}")
+        return self._url(name)
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self._home)
+
+    def _url(self, database: str) -> str:
+        return f"postgresql://penstock:{QUOTED}@127.0.0.1:{self.port}/{database}"
+
+    def _call(self, program: str, *words: str) -> None:
+        done = subprocess.run(
+            [str(self._programs / program), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # the server inherits it: a pipe would never end
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            **self._as,  # type: ignore[call-overload]
+        )
+        assert done.returncode == 0, f"{program} ended with {done.returncode}"
+
+
+def _exists(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
