@@ -37,7 +37,7 @@ def test_the_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
         (["pro"], {"profile"}),
         (["completion", ""], {"bash", "zsh", "fish"}),
         (["profile", "--endpoint-t"], {"--endpoint-type"}),
-        (["profile", "--endpoint-type", ""], {"chat", "completions"}),
+        (["profile", "--endpoint-type", ""], {"chat", "completions", "responses"}),
         (["profile", "--endpoint-type", "=", "co"], {"completions"}),
         (["profile", "--concurrency", ""], set()),
         (["profile", "--streaming", "--insec"], {"--insecure"}),

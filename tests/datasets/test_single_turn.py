@@ -95,12 +95,12 @@ def test_fields_that_are_not_used_are_named(write: Callable[..., str]) -> None:
     [
         ({"text": "x", "texts": ["y"]}, "it has both 'text' and 'texts'; keep one"),
         ({"text": "x", "timestamp": 1, "delay": 2}, "it has both 'timestamp' and 'delay'; keep one"),
-        ({}, "it has no text: give it 'text' or 'texts'"),
-        ({"text": ""}, "it has no text: give it 'text' or 'texts'"),
-        ({"texts": []}, "it has no text: give it 'text' or 'texts'"),
-        ({"texts": [{"contents": []}]}, "it has no text: give it 'text' or 'texts'"),
-        ({"text": "x", "image": "a.png"}, "it has 'image', and this version sends text only"),
-        ({"videos": ["a.mp4"]}, "it has 'videos', and this version sends text only"),
+        ({}, "it has no content: give it 'text', 'image' or 'audio'"),
+        ({"text": ""}, "it has no content: give it 'text', 'image' or 'audio'"),
+        ({"texts": []}, "it has no content: give it 'text', 'image' or 'audio'"),
+        ({"texts": [{"contents": []}]}, "it has no content: give it 'text', 'image' or 'audio'"),
+        ({"text": "x", "image": "a.png"}, "'a.png' cannot be read: No such file or directory"),
+        ({"videos": ["a.mp4"]}, "it has 'videos', and this version sends text, images and audio only"),
         ({"text": "x", "role": ""}, "'role' is empty"),
         ({"text": 5}, "'text' should be a string, not a whole number"),
         ({"texts": "x"}, "'texts' should be a list, not a string"),
@@ -126,7 +126,7 @@ def test_each_mistake_is_named_with_its_line(
 def test_all_mistakes_are_listed_together(write: Callable[..., str]) -> None:
     assert problem(write({"text": "fine"}, {}, {"text": 1})) == (
         "prompts.jsonl has 2 problems:\n"
-        "  prompts.jsonl:2: it has no text: give it 'text' or 'texts'\n"
+        "  prompts.jsonl:2: it has no content: give it 'text', 'image' or 'audio'\n"
         "  prompts.jsonl:3: 'text' should be a string, not a whole number"
     )
     many = problem(write(*[{}] * 1500)).splitlines()

@@ -235,6 +235,8 @@ def test_the_last_usage_counts():
         ({"prompt_tokens": 5, "prompt_cache_hit_tokens": 2}, Usage(5, cache_read=2)),
         ({"prompt_tokens": "5", "completion_tokens": 2}, Usage(None, 2)),
         ({"prompt_tokens": 5.5, "completion_tokens": True, "total_tokens": 7}, Usage(None, None, 7)),
+        ({"prompt_tokens": {}, "completion_tokens": -1, "total_tokens": 10**30, "x": 1}, None),
+        ({}, None),
     ],
 )
 def test_usage_under_any_name(found, expected):
@@ -264,6 +266,7 @@ WRONG_TYPES = {
     "usage is a list": (say("b", usage=[1]), "ab"),
     "usage is a text": (say("b", usage="none"), "ab"),
     "usage is empty": (say("b", usage={}), "ab"),
+    "a count is an object": (say("b", usage={"prompt_tokens": {}, "completion_tokens_details": 5}), "ab"),
     "model is a number": (say("b", model=4), "ab"),
     "object is null": (say("b", object=None), "ab"),
     "the event is a list": ([1, 2], "a"),

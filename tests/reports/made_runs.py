@@ -2,7 +2,9 @@
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from penstock.metrics.summary import Summary
@@ -131,6 +133,15 @@ class Run:
         return text.split("\r\n")
 
 
+def bodies_of(conversations) -> list[bytes]:
+    return [body for _, bodies in conversations for body in bodies]
+
+
+def digest_of(record: Record, stored: list[bytes], built: Sequence[bytes]) -> bytes:
+    bodies, number = (stored, record.payload) if record.built is None else (built, record.built)
+    return sha256(bodies[number]).digest()
+
+
 def write_log(folder, records, *, conversations=(("session-0", [BODY]),), built=(), **changes) -> str:
     """`conversations` are (name, bodies); `built` are the bodies that worker 0 built itself."""
     path = str(folder / "log")
@@ -150,6 +161,8 @@ def write_log(folder, records, *, conversations=(("session-0", [BODY]),), built=
         writer = LogWriter(path, worker)
         for r in records:
             if r.worker == worker:
+                if not r.digest and r.sent is not None:
+                    r.digest = digest_of(r, bodies_of(conversations), built)
                 writer.record(r)
         writer.close()
     return path

@@ -37,13 +37,12 @@ def test_a_summary_alone_removes_the_records_of_an_earlier_run(tmp_path):
     assert set(os.listdir(done.folder)) == ALL - {"profile_export.jsonl"}
 
 
-@pytest.mark.parametrize("dataset", ["raw_payload", "inputs_json"])
-def test_a_dataset_of_bodies_is_not_written_again(tmp_path, dataset):
-    """Its file may be this folder's own inputs.json."""
+def test_a_replay_of_the_very_file_leaves_it_alone(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "inputs.json").write_text("the user's")
-    done = run(tmp_path, [record()], dataset=dataset)
+    done = run(tmp_path, [record()], dataset="inputs_json", payload_files=[str(tmp_path / "out" / "inputs.json")])
     assert done.read("inputs.json") == "the user's"
+    assert "was left as it is" in done.read("profile_export_console.txt")
 
 
 def test_the_same_log_makes_the_same_files(tmp_path):

@@ -1,6 +1,8 @@
 """One line a request."""
 
-from made_runs import EPOCH, MS, PROFILING, WARMUP, record, run
+from hashlib import sha256
+
+from made_runs import BODY, EPOCH, MS, PROFILING, WARMUP, record, run
 
 from penstock.records.record import Failure
 
@@ -26,7 +28,7 @@ AIPERF_METADATA = [
     "agent_depth",
     "root_correlation_id",
 ]
-OUR_METADATA = ["intended_ns", "url", "streamed", "coalesced_stamps", "finish_reasons"]
+OUR_METADATA = ["intended_ns", "url", "streamed", "coalesced_stamps", "finish_reasons", "body_sha256"]
 BROKEN = Failure("HTTPError", 'mock says "500", 100 %', "server", 500)
 
 
@@ -61,6 +63,7 @@ def test_a_line(tmp_path):
         "streamed": True,
         "coalesced_stamps": 2,
         "finish_reasons": ["stop"],
+        "body_sha256": sha256(BODY).hexdigest(),
     }
     metrics = line["metrics"]
     assert metrics["time_to_first_token"] == {"value": 50, "unit": "ms"}

@@ -109,6 +109,8 @@ OURS = {
     "coalesced_stamp_count",
     "coalesced_first_stamp_count",
     "penstock_version",
+    "context_mode",
+    "proof",
     "tokenizer",
     "finish_reasons",
     "failures",

@@ -32,6 +32,7 @@ def test_only_our_own_flags_are_unknown_to_aiperf() -> None:
         "--insecure",
         "--max-error-rate",
         "--require-valid",
+        "--sessions",
     }
     assert all(flag.own for flag in FLAGS if flag.name not in theirs)
 

@@ -77,7 +77,7 @@ def test_read(spelled: str, text: str, expected: Any) -> None:
         (
             "--endpoint-type",
             "chta",
-            "--endpoint-type must be one of chat, completions, not 'chta' (did you mean chat?).",
+            "--endpoint-type must be one of chat, completions, responses, not 'chta' (did you mean chat?).",
         ),
         ("--transport", "grpc", "--transport must be http, not 'grpc'."),
         ("--streaming", "maybe", "--streaming must be true or false, not 'maybe'."),
@@ -95,8 +95,8 @@ def test_refusals(spelled: str, text: str, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("spelled", "choice", "have"),
     [
-        ("--endpoint-type", "responses", "chat and completions"),
-        ("--endpoint-type", "NIM-rankings", "chat and completions"),
+        ("--endpoint-type", "embeddings", "chat, completions and responses"),
+        ("--endpoint-type", "NIM-rankings", "chat, completions and responses"),
         ("--arrival-pattern", "gamma", "poisson and constant"),
         ("--arrival-pattern", "concurrency_burst", "poisson and constant"),
         ("--export-level", "raw", "summary and records"),
@@ -129,7 +129,7 @@ def test_sweeps_are_refused(spelled: str) -> None:
         value(spelled, "1,2")
 
 
-@pytest.mark.parametrize("spelled", ["--no-gpu-telemetry", "--no-server-metrics", "--no-fixed-schedule"])
+@pytest.mark.parametrize("spelled", ["--no-gpu-telemetry", "--no-server-metrics"])
 def test_what_always_holds_cannot_be_turned_off(spelled: str) -> None:
     assert value(spelled, "true") is True
     with pytest.raises(UserError, match="does not have yet"):

@@ -15,6 +15,8 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("profile", "benchmark a server"),
     Command("report", "write the artifacts of a run anew from its log"),
+    Command("gateway", "stand in front of models: keys, aliases, guardrails, limits, a usage ledger"),
+    Command("usage", "print what the gateway's ledger says about who used how much"),
     Command("mock", "serve a model whose timing is known exactly, to try clients on"),
     Command("completion", "print a completion script for bash, zsh or fish"),
     Command("version", "print the version"),

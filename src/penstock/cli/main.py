@@ -94,6 +94,18 @@ def _mock(words: list[str], _program: str) -> int:
     return run(words)
 
 
+def _gateway(words: list[str], program: str) -> int:
+    from penstock.cli.gateway import run
+
+    return run(words, program)
+
+
+def _usage(words: list[str], _program: str) -> int:
+    from penstock.cli.usage import run
+
+    return run(words)
+
+
 def _report(words: list[str], _program: str) -> int:
     from penstock.cli.report import run
 
@@ -113,9 +125,11 @@ def _version(_words: list[str], _program: str) -> int:
 
 _RUN: dict[str, Callable[[list[str], str], int]] = {
     "completion": _completion,
+    "gateway": _gateway,
     "mock": _mock,
     "profile": _profile,
     "report": _report,
+    "usage": _usage,
     "version": _version,
 }
 

@@ -13,7 +13,7 @@ import msgspec
 from penstock.cli.progress import Display, step_progress
 from penstock.datasets import load as datasets
 from penstock.drive import local
-from penstock.drive.prepare import LOG_FOLDER, default_entries, prepare
+from penstock.drive.prepare import LOG_FOLDER, Prepared, default_entries, prepare
 from penstock.endpoints.base import Endpoint
 from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.settings.model import Settings
@@ -25,28 +25,34 @@ if TYPE_CHECKING:
 __all__ = ["EXIT_FAILURES", "EXIT_INTERRUPTED", "report", "run"]
 
 EXIT_FAILURES = 1
+EXIT_USER = 2
 EXIT_INTERRUPTED = 130
 
 
 def run(settings: Settings) -> int:
     quiet = settings.output.ui == "none"
     with _mocks(settings) as settings:  # noqa: PLR1704 - from here on with the urls of the mocks
-        endpoint = endpoint_named(settings.endpoint.type)
+        endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
         tokenizer = TokenizerOnce(settings.tokenizer.name, settings.models[0], settings.tokenizer.revision)
         dataset = datasets.load(
-            settings.input, default_entries(settings), tokenizer.get, step_progress("Preparing prompts", quiet)
+            settings.input,
+            default_entries(settings),
+            tokenizer.get,
+            step_progress("Preparing prompts", quiet),
+            scheduled=settings.load.recorded is not None,
         )
-        prepared = prepare(settings, endpoint, dataset)
+        prepared = prepare(settings, endpoint, dataset, step_progress(f"Reading {dataset.name}", quiet))
         if not quiet:
-            _announce(settings, endpoint, dataset, tokenizer, prepared.workers)
+            _announce(settings, endpoint, dataset, tokenizer, prepared)
         display = None if quiet else Display(prepared.job.phases, prepared.expected)
-        interrupted = local.run(prepared.job, prepared.workers, display)
+        outcome = local.run(prepared.job, prepared.workers, display, prepared.sources)
         if display is not None:
             display.finish()
     return report(
         settings.output.folder,
         tokenizer=tokenizer,
-        interrupted=interrupted > 0,
+        interrupted=outcome.interrupted > 0,
+        wrong=outcome.trouble,
         expected=sum(n or 0 for n in prepared.expected),
         quiet=quiet,
         show_http=settings.output.show_http,
@@ -61,6 +67,7 @@ def report(
     tokenizer: TokenizerOnce | None = None,
     interrupted: bool = False,
     incomplete: str | None = None,
+    wrong: str | None = None,
     expected: int = 0,
     quiet: bool = False,
     show_http: bool = False,
@@ -81,12 +88,14 @@ def report(
     counter = tokenizer or TokenizerOnce(header.tokenizer, header.models[0], header.tokenizer_revision)
     if interrupted:
         incomplete = incomplete or "The run was interrupted before its end."
+    if wrong is not None:
+        incomplete = f"The run ended before its time: {wrong}"
     summary = finish(
         log,
         folder,
         counter.load,
         lambda body: _input_texts(endpoint, body),
-        certify(log.reports(WorkerReport), open_loop=header.rate is not None),
+        certify(log.reports(WorkerReport), open_loop=header.rate is not None or header.arrivals == "recorded"),
         was_cancelled=interrupted,
         incomplete_reason=incomplete,
         progress=step_progress("Counting tokens and writing records", quiet),
@@ -96,10 +105,16 @@ def report(
     artifacts = Artifacts.of(folder, header)
     log.close()
     if not quiet:
-        state = "interrupted" if interrupted else "complete"
+        state = "interrupted" if interrupted else "complete" if wrong is None else "ended before its time"
         print(f"Benchmark {state}. Results saved to: {os.path.join(folder, '')}")
         show(summary, artifacts, show_http=show_http)
-    return _status(summary, interrupted, max_error_rate, require_valid)
+    status = _status(summary, interrupted, max_error_rate, require_valid)
+    if wrong is not None:
+        print(
+            f"The run ended before its time, and the results cover what was sent until then: {wrong}", file=sys.stderr
+        )
+        return EXIT_USER
+    return status
 
 
 def _status(summary: Summary, interrupted: bool, max_error_rate: float, require_valid: bool) -> int:
@@ -124,7 +139,7 @@ def _status(summary: Summary, interrupted: bool, max_error_rate: float, require_
 
 
 def _announce(
-    settings: Settings, endpoint: Endpoint, dataset: datasets.Dataset, tokenizer: TokenizerOnce, workers: int
+    settings: Settings, endpoint: Endpoint, dataset: datasets.Dataset, tokenizer: TokenizerOnce, prepared: Prepared
 ) -> None:
     from penstock import __version__
 
@@ -133,12 +148,18 @@ def _announce(
     shape = [f"concurrency {load.concurrency}"] if load.concurrency is not None else []
     if load.rate is not None:
         shape.append(f"{load.rate:g} requests/s ({load.arrivals})")
+    if load.recorded is not None:
+        faster = f", {load.recorded.speedup:g} times as fast" if load.recorded.speedup != 1 else ""
+        shape.append(f"recorded times{faster}")
     path = settings.endpoint.path or endpoint.path
-    print(f"Penstock {__version__}: {', '.join(settings.models)} at {', '.join(settings.endpoint.urls)} ({path})")
-    spread = f", {workers} workers" if workers > 1 else ""
-    count = len(dataset.conversations)
-    print(f"Load: {endpoint.name}, {what}, {' and '.join(shape)}{spread}; {count} {dataset.name} conversation(s)")
-    for note in (dataset.note, tokenizer.note):
+    print(
+        f"Penstock {__version__}: {', '.join(settings.models)} at {', '.join(settings.endpoint.urls)}{path and f' ({path})'}"
+    )
+    spread = f", {prepared.workers} workers" if prepared.workers > 1 else ""
+    count = f"{prepared.conversations:,}" if prepared.conversations is not None else "still reading the"
+    how = f", sent byte for byte ({dataset.format})" if dataset.recording is not None else ""
+    print(f"Load: {endpoint.name}, {what}, {' and '.join(shape)}{spread}; {count} {dataset.name} conversation(s){how}")
+    for note in (dataset.note, tokenizer.note, *(prepared.sources.notes if prepared.sources is not None else ())):
         if note:
             print(f"Note: {note}")
     sys.stdout.flush()

@@ -6,11 +6,24 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Conversation", "Turn"]
+__all__ = ["Conversation", "Media", "Turn"]
+
+
+class Media(msgspec.Struct, frozen=True):
+    """An image or a sound, as an API takes it."""
+
+    data: str = ""
+    """Of an image: its URL, which may be a data URL. Of a sound: base64, or a URL."""
+    format: str = ""
+    """`png`, `jpeg`, `wav`, `mp3`, …"""
+    path: str | None = None
+    """It still lies in this file: `datasets.media.files.inlined` reads it when the body is made."""
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     texts: tuple[str, ...] = ()
+    images: tuple[Media, ...] = ()
+    audios: tuple[Media, ...] = ()
     role: str = "user"
     output_tokens: int | None = None
     """The reply length to ask for."""

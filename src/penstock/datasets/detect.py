@@ -1,4 +1,7 @@
-"""Which format a file is in, from its name and its first line."""
+"""Which format a file is in, from its name and its first line.
+
+A line with a list `messages` is a request body of `raw_payload`, unless the run follows recorded times and the line has one.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from typing import Any
 
 import msgspec
 
+from penstock.datasets import inputs_json, raw_payload, trace
 from penstock.datasets.format import Format
+from penstock.datasets.json_text import outline
 from penstock.datasets.jsonl import Problems, explain, numbered_lines, open_failure
 from penstock.datasets.registry import FORMATS, PLANNED, lookup, planned_name, what_is_read
 from penstock.errors import UserError
@@ -18,20 +23,39 @@ __all__ = ["detect"]
 _WHOLE_FILE_LIMIT = 64 * 1024 * 1024
 
 
-def detect(path: str) -> Format:
+def detect(path: str, *, scheduled: bool = False) -> Format:
+    """`scheduled`: the run sends at recorded times."""
     if os.path.isdir(path):
-        raise UserError(f"The input '{path}' is a folder, and formats made of folders are not built yet; {_reads()}.")
+        return _of_folder(path)
     if path.lower().endswith((".parquet", ".arrow", ".ipc")):
         raise _not_built(path, "baseten_trace")
+    if inputs_json.is_inputs_json(path):
+        return inputs_json.FORMAT
+    return _of_object(path, _first_object(path, *_first_line(path)), scheduled)
+
+
+def _first_line(path: str) -> tuple[int, bytes]:
     problems = Problems(path)
     number, line = next(numbered_lines(path, problems), (0, b""))
     problems.raise_any()
     if not line:
         raise UserError(f"The input file '{path}' is empty; {_reads()}.")
-    return _of_object(path, _first_object(path, number, line))
+    return number, line
 
 
-def _of_object(path: str, first: dict[str, Any]) -> Format:
+def _of_folder(path: str) -> Format:
+    """By the first line of its first .jsonl file."""
+    first = raw_payload.payload_files(path)[0]
+    found = _of_object(first, _first_object(first, *_first_line(first)), scheduled=False)
+    if found is not raw_payload.FORMAT:
+        raise UserError(
+            f"The folder '{path}' is not known: {os.path.basename(first)} in it looks like {found.name}, and of folders "
+            f"this version reads raw_payload ({raw_payload.FORMAT.needs})."
+        )
+    return found
+
+
+def _of_object(path: str, first: dict[str, Any], scheduled: bool) -> Format:
     named = first.get("type")
     if isinstance(named, str):
         if planned := planned_name(named):
@@ -40,6 +64,8 @@ def _of_object(path: str, first: dict[str, Any]) -> Format:
             return lookup(named)
         except UserError:
             pass  # a field of the user's own that happens to be called type
+    if scheduled and "timestamp" in first and isinstance(first.get("messages"), list):
+        return trace.FORMAT
     for each in FORMATS:
         if each.matches(first):
             return each
@@ -56,7 +82,7 @@ def _first_object(path: str, number: int, line: bytes) -> dict[str, Any]:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         if b"Request tokens" in line and b"," in line:
             raise _not_built(path, "burst_gpt_trace") from None
-        first = _whole(path)
+        first = outline(line) or _whole(path)
         if first is None:
             place = f"{os.path.basename(path)}:{number}"
             raise UserError(f"{place}: {explain(error, line)}; {_reads()}.") from None

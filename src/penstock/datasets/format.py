@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from penstock.datasets.conversation import Conversation
+from penstock.datasets.recording import Recording
 from penstock.settings.model import InputSettings
 
 __all__ = ["Contents", "Format"]
@@ -15,6 +16,8 @@ class Contents(NamedTuple):
     conversations: list[Conversation]
     note: str | None = None
     """A sentence for the user about something in the file that is not used."""
+    recording: Recording | None = None
+    """Instead of conversations: bodies that are sent as they lie in the file."""
 
 
 class Format(NamedTuple):

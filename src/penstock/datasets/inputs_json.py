@@ -7,26 +7,24 @@ ends msgspec finds out (1 GB/s), and the slower reader of `json_text` when msgsp
 from __future__ import annotations
 
 import os
-import re
 from array import array
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from penstock.datasets.format import Contents, Format
-from penstock.datasets.json_text import Cut, Malformed, end_of_value, items, members, skip_space, text_of
+from penstock.datasets.json_text import Cut, Malformed, items, members, skip_space, text_of
+from penstock.datasets.json_window import LineNumbers, Window
 from penstock.datasets.jsonl import Problems
-from penstock.datasets.recording import BOM, Place, Recorded, SourceFile, source_files
+from penstock.datasets.recording import BOM, Place, Recorded, SourceFile, Wish, source_files
 from penstock.settings.model import InputSettings
 
-__all__ = ["FORMAT", "InputsJson", "address", "looks_like_it"]
+__all__ = ["FORMAT", "InputsJson", "address", "is_inputs_json"]
 
 _NAME = "inputs_json"
-_WINDOW = 1 << 22
-_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _BODIES = (b"{", b"[")
 _SHOWN = 5
 
@@ -37,7 +35,6 @@ class _Session(msgspec.Struct):
 
 
 _decode_session = msgspec.json.Decoder(_Session).decode
-_decode_any = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def address(data: Any) -> int:
@@ -55,21 +52,22 @@ class InputsJson:
         self.scanned = 0
 
     def notes(self) -> list[str]:
-        lines = _LineNumbers(self.files[0].path)
+        lines = LineNumbers(self.files[0].path)
         places = [lines.at(offset) for offset in self._names.repeated()]
         if not places:
             return []
         shown = ", ".join(map(str, places[:_SHOWN])) + (", …" if len(places) > _SHOWN else "")
-        return [
-            f"{os.path.basename(self._path)}: {len(places):,} session(s) have the id of an earlier one (line {shown}); "
-            "they are sent all the same, and share its name in the records."
-        ]
+        which = (
+            f"{os.path.basename(self._path)}: {len(places):,} session(s) have the id of an earlier one (line {shown})"
+        )
+        return [f"{which}; they are sent all the same, and share its name in the records."]
 
-    def scan(self, _endpoint: str, problems: Problems) -> Iterator[Recorded]:
+    def scan(self, wish: Wish, problems: Problems) -> Iterator[Recorded]:
+        del wish  # payloads are not inspected, and have no times
         path = self.files[0].path
-        lines = _LineNumbers(path)
+        lines = LineNumbers(path)
         with open(path, "rb", buffering=0) as file:
-            window = _Window(file)
+            window = Window(file)
             try:
                 yield from self._sessions(window, lines, problems)
             except Malformed as wrong:
@@ -78,7 +76,7 @@ class InputsJson:
             except Cut:
                 problems.add(lines.at(self.files[0].identity.size), "the file ends before its JSON does")
 
-    def _sessions(self, window: _Window, lines: _LineNumbers, problems: Problems) -> Iterator[Recorded]:
+    def _sessions(self, window: Window, lines: LineNumbers, problems: Problems) -> Iterator[Recorded]:
         if window.peek(len(BOM)) == BOM:
             window.at += len(BOM)
         elif window.peek(2) in (b"\xff\xfe", b"\xfe\xff"):
@@ -92,7 +90,7 @@ class InputsJson:
             problems.add(lines.at(window.offset), "the file should be one JSON object with a list 'data'")
             return
         found = False
-        for name in window.keys():
+        for name in window.member_names():
             if name != "data" or window.peek(1) != b"[":
                 if name == "data":
                     found = True
@@ -111,21 +109,18 @@ class InputsJson:
         elif not self._names.count and not problems.count:
             problems.add(1, "the list 'data' is empty: there is no session to replay")
 
-    def _session(
-        self, window: _Window, begin: int, end: int, lines: _LineNumbers, problems: Problems
-    ) -> Recorded | None:
+    def _session(self, window: Window, begin: int, end: int, lines: LineNumbers, problems: Problems) -> Recorded | None:
         """One session, or None and a problem."""
         offset = window.base + begin
         try:
-            with memoryview(window.data) as whole, whole[begin:end] as view:
-                if not window.is_utf8(begin, end):
-                    raise _Fault(offset, "not valid UTF-8")
-                try:
-                    session = _decode_session(view)
-                    spans = _spans(window.data, begin, view, session.payloads)
-                    name = str(session.session_id)
-                except (msgspec.MsgspecError, RecursionError):
-                    name, spans = _read_slowly(window.data, begin, end, window.base)
+            if not window.is_utf8(begin, end):
+                raise _Fault(offset, "not valid UTF-8")
+            view = memoryview(window.data)[begin:end]
+            try:
+                session = _decode_session(view)
+                name, spans = str(session.session_id), _spans(window.data, begin, view, session.payloads)
+            except (msgspec.MsgspecError, RecursionError):
+                name, spans = _read_slowly(window.data, begin, end, window.base)
             for at, _ in spans:
                 if window.data[at : at + 1] not in _BODIES:
                     raise _Fault(window.base + at, f"a payload of session {name!r} is not a JSON object")
@@ -138,7 +133,7 @@ class InputsJson:
         return Recorded(name, [Place(0, window.base + at, stop - at) for at, stop in spans])
 
 
-class _Fault(Exception):  # noqa: N818
+class _Fault(Exception):
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(reason)
         self.offset = offset
@@ -184,161 +179,6 @@ def _read_slowly(data: bytes, begin: int, end: int, base: int) -> tuple[str, lis
     return name, spans
 
 
-class _Window:
-    """The part of the file that is at hand. Offsets into `data`; `base` is where it begins in the file."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._ended = False
-        self.data = b""
-        self.base = 0
-        self.at = 0
-
-    @property
-    def offset(self) -> int:
-        return self.base + self.at
-
-    def more(self) -> bool:
-        """Let go of what is behind and take in more: as much again as is left, at least a window."""
-        if self._ended:
-            return False
-        left = self.data[self.at :]
-        read = self._file.read(max(_WINDOW, len(left)))
-        self._ended = not read
-        self.base += self.at
-        self.at = 0
-        self.data = left + read
-        return bool(read)
-
-    def peek(self, count: int) -> bytes:
-        while len(self.data) - self.at < count and self.more():
-            pass
-        return self.data[self.at : self.at + count]
-
-    def skip_space(self) -> None:
-        self.at = skip_space(self.data, self.at)
-        while self.at == len(self.data) and self.more():
-            self.at = skip_space(self.data, self.at)
-
-    def take(self, mark: bytes, what: str) -> None:
-        found = self.peek(1)
-        if not found:
-            raise Cut
-        if found != mark:
-            raise Malformed(self.offset, what)
-        self.at += 1
-
-    def value_end(self) -> int:
-        """Where the value ends that begins here, after taking in all of it."""
-        while True:
-            try:
-                with memoryview(self.data) as whole, whole[self.at :] as view:
-                    _decode_any(view)
-            except (msgspec.MsgspecError, RecursionError) as error:
-                if found := _TRAILING.search(str(error)):
-                    # msgspec has passed the white space behind the value, too.
-                    return self.at + len(self.data[self.at : self.at + int(found[1]) - 1].rstrip(b" \t\r\n"))
-                try:
-                    if not (self._ended or "truncated" in str(error)):
-                        return end_of_value(self.data, self.at)
-                    if self._ended:
-                        return end_of_value(self.data, self.at)
-                except Cut:
-                    pass
-                except Malformed as wrong:
-                    raise Malformed(self.base + wrong.at, wrong.reason) from None
-            # It fits the window to its very end, or goes on behind it.
-            if not self.more():
-                return self._last_end()
-
-    def _last_end(self) -> int:
-        try:
-            return end_of_value(self.data, self.at)
-        except Malformed as wrong:
-            raise Malformed(self.base + wrong.at, wrong.reason) from None
-
-    def keys(self) -> Iterator[str]:
-        """The keys of the object that begins here; at each the window stands at its value, and must be moved past it."""
-        self.take(b"{", "an object should be here")
-        self.skip_space()
-        if self.peek(1) == b"}":
-            self.at += 1
-        else:
-            while True:
-                if self.peek(1) != b'"':
-                    raise Malformed(self.offset, "a key in quotes should be here") if self.peek(1) else Cut
-                end = self.value_end()
-                name = text_of(self.data, self.at, end)
-                self.at = end
-                self.skip_space()
-                self.take(b":", "a colon should be here")
-                self.skip_space()
-                yield name
-                self.skip_space()
-                if self.peek(1) == b"}":
-                    self.at += 1
-                    break
-                self.take(b",", "a comma or } should be here")
-                self.skip_space()
-        self.skip_space()
-        if self.peek(1):
-            raise Malformed(self.offset, "more follows behind the end of the object")
-
-    def items(self) -> Iterator[tuple[int, int]]:
-        """Begin and end of each item of the list that begins here."""
-        self.take(b"[", "a list should be here")
-        self.skip_space()
-        if self.peek(1) == b"]":
-            self.at += 1
-            return
-        while True:
-            end = self.value_end()
-            yield self.at, end
-            self.at = end
-            self.skip_space()
-            if self.peek(1) == b"]":
-                self.at += 1
-                return
-            self.take(b",", "a comma or ] should be here")
-            self.skip_space()
-
-    def is_utf8(self, begin: int, end: int) -> bool:
-        part = self.data[begin:end]
-        if part.isascii():
-            return True
-        try:
-            part.decode()
-        except UnicodeDecodeError:
-            return False
-        return True
-
-
-class _LineNumbers:
-    """Which line an offset is in, counted on from the last one that was asked for."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._known = (0, 1)
-
-    def at(self, offset: int) -> int:
-        begin, line = self._known if self._known[0] <= offset else (0, 1)
-        with open(self._path, "rb") as file:
-            file.seek(begin)
-            while begin < offset and (data := file.read(min(1 << 22, offset - begin))):
-                line += data.count(b"\n")
-                begin += len(data)
-        self._known = (offset, line)
-        return line
-
-    def place(self, offset: int) -> tuple[int, int]:
-        """Line and column."""
-        line = self.at(offset)
-        with open(self._path, "rb") as file:
-            file.seek(max(0, offset - (1 << 20)))
-            before = file.read(min(offset, 1 << 20))
-        return line, len(before) - (before.rfind(b"\n") + 1) + 1
-
-
 class _Names:
     """Finds session ids that come twice, in 16 bytes a session."""
 
@@ -362,9 +202,30 @@ class _Names:
         return sorted(self._offsets[int(i)] for i in again)
 
 
-def looks_like_it(first: dict[str, Any]) -> bool:
+def _looks_like_it(first: dict[str, Any]) -> bool:
     data = first.get("data")
     return isinstance(data, list) and bool(data) and isinstance(data[0], dict) and "payloads" in data[0]
+
+
+def is_inputs_json(path: str) -> bool:
+    """The same for a file of any size and layout, of which no more is read than the first session."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            window = Window(file)
+            if window.peek(len(BOM)) == BOM:
+                window.at += len(BOM)
+            window.skip_space()
+            if window.peek(1) != b"{":
+                return False
+            for name in window.member_names():
+                if name == "data" and window.peek(1) == b"[":
+                    begin, end = next(window.items(), (0, 0))
+                    names = members(window.data, begin) if window.data[begin : begin + 1] == b"{" else ()
+                    return begin < end and any(member.name == "payloads" for member in names)
+                window.at = window.value_end()
+    except (Cut, Malformed, UnicodeError, OSError):
+        pass
+    return False
 
 
 def _read(path: str, _settings: InputSettings) -> Contents:
@@ -374,6 +235,6 @@ def _read(path: str, _settings: InputSettings) -> Contents:
 FORMAT = Format(
     name=_NAME,
     needs="the sessions of an earlier run: an object with a list 'data' of 'session_id' and 'payloads'",
-    matches=looks_like_it,
+    matches=_looks_like_it,
     read=_read,
 )

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["Cut", "Malformed", "Member", "end_of_value", "items", "members", "skip_space", "text_of"]
+__all__ = ["Cut", "Malformed", "Member", "end_of_value", "items", "members", "outline", "skip_space", "text_of"]
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
 # Possessive quantifiers: a string of a million escapes must not leave a million places to come back to.
@@ -27,7 +27,7 @@ _CLOSES = {_OPEN_LIST: _CLOSE_LIST, _OPEN_OBJECT: _CLOSE_OBJECT}
 _STUMPS = frozenset(word[:n].encode() for word in ("true", "false", "null") for n in range(1, len(word)))
 
 
-class Malformed(Exception):  # noqa: N818 -- it is what the text is
+class Malformed(Exception):
     """The text is not JSON."""
 
     def __init__(self, at: int, reason: str) -> None:
@@ -36,7 +36,7 @@ class Malformed(Exception):  # noqa: N818 -- it is what the text is
         self.reason = reason
 
 
-class Cut(Exception):  # noqa: N818
+class Cut(Exception):
     """The text ends before the value does."""
 
 
@@ -152,6 +152,22 @@ def members(data: bytes, at: int) -> Iterator[Member]:
         at = skip_space(data, end)
         if _byte(data, at) == _COMMA:
             at = skip_space(data, at + 1)
+
+
+def outline(data: bytes) -> dict[str, Any] | None:
+    """The object that the data is, each member only as far as its kind shows; None when it is none."""
+    kinds: dict[bytes, Any] = {b"[": [], b"{": {}, b'"': "", b"t": True, b"f": False, b"n": None}
+    begin = skip_space(data, 0)
+    try:
+        if data[begin : begin + 1] != b"{" or skip_space(data, end_of_value(data, begin)) != len(data):
+            return None
+        found = {each.name: (each.begin, each.end) for each in members(data, begin)}
+    except (Cut, Malformed):
+        return None
+    return {
+        name: text_of(data, *span) if data[span[0]] == _QUOTE else kinds.get(data[span[0] : span[0] + 1], 0)
+        for name, span in found.items()
+    }
 
 
 def items(data: bytes, at: int) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -35,21 +35,33 @@ class Problems:
     """Collects what is wrong with a file; keeps the first few and counts the rest."""
 
     def __init__(self, path: str) -> None:
-        self._file = os.path.basename(path)
+        self._file = os.path.basename(path.rstrip("/")) or path
         self._first: list[str] = []
         self._count = 0
+        self.on_first: Callable[[str], None] | None = None
+        """Told of the first problem when it is found."""
 
-    def add(self, line: int, reason: str) -> None:
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def add(self, line: int, reason: str, file: str | None = None) -> None:
+        """`file` is the one in question when the input is a folder."""
         self._count += 1
         if self._count <= _SHOWN:
-            self._first.append(f"{self._file}:{line}: {reason}")
+            self._first.append(f"{file or self._file}:{line}: {reason}")
+        if self._count == 1 and self.on_first is not None:
+            self.on_first(self._first[0])
+
+    def text(self) -> str:
+        if self._count == 1:
+            return self._first[0]
+        more = [f"and {self._count - _SHOWN:,} more"] if self._count > _SHOWN else []
+        return "\n  ".join([f"{self._file} has {self._count:,} problems:", *self._first, *more])
 
     def raise_any(self) -> None:
-        if self._count == 1:
-            raise UserError(self._first[0])
         if self._count:
-            more = [f"and {self._count - _SHOWN:,} more"] if self._count > _SHOWN else []
-            raise UserError("\n  ".join([f"{self._file} has {self._count:,} problems:", *self._first, *more]))
+            raise UserError(self.text())
 
 
 def numbered_lines(path: str, problems: Problems) -> Iterator[tuple[int, bytes]]:

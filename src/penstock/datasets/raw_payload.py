@@ -15,7 +15,7 @@ import msgspec
 from penstock.datasets.format import Contents, Format
 from penstock.datasets.json_text import Cut, Malformed, end_of_value, members, skip_space
 from penstock.datasets.jsonl import Problems
-from penstock.datasets.recording import BOM, Place, Recorded, SourceFile, source_files
+from penstock.datasets.recording import BOM, Place, Recorded, SourceFile, Wish, source_files
 from penstock.errors import UserError
 from penstock.settings.model import InputSettings
 
@@ -64,8 +64,8 @@ class RawPayload:
     def notes(self) -> list[str]:
         return []
 
-    def scan(self, endpoint: str, problems: Problems) -> Iterator[Recorded]:
-        check = _checker(REQUIRED.get(endpoint))
+    def scan(self, wish: Wish, problems: Problems) -> Iterator[Recorded]:
+        check = _checker(REQUIRED.get(wish.endpoint))
         if self._folder is None:
             for _, offset, line in self._lines.of(0, problems):
                 if fault := check(line):

@@ -13,8 +13,20 @@ from typing import NamedTuple, Protocol
 
 from penstock.datasets.jsonl import Problems, open_failure
 from penstock.errors import UserError
+from penstock.settings.model import ScheduleSettings
 
-__all__ = ["BOM", "CONTEXT_MODE", "Identity", "Place", "Recorded", "Recording", "SourceFile", "chosen", "source_files"]
+__all__ = [
+    "BOM",
+    "CONTEXT_MODE",
+    "Identity",
+    "Place",
+    "Recorded",
+    "Recording",
+    "SourceFile",
+    "Wish",
+    "chosen",
+    "source_files",
+]
 
 BOM = b"\xef\xbb\xbf"
 CONTEXT_MODE = "message_array_with_responses"
@@ -58,14 +70,28 @@ class SourceFile(NamedTuple):
     identity: Identity
 
 
+class Wish(NamedTuple):
+    """What a run wants of a recording."""
+
+    endpoint: str
+    schedule: ScheduleSettings | None = None
+    """Send at the recorded times."""
+
+
 class Recording(Protocol):
     files: list[SourceFile]
-    needs_whole: bool
-    """Nothing can be sent before all of it has been read."""
-    scanned: int
-    """Bytes looked at so far."""
 
-    def scan(self, endpoint: str, problems: Problems) -> Iterator[Recorded]:
+    @property
+    def needs_whole(self) -> bool:
+        """Nothing can be sent before all of it has been read."""
+        ...
+
+    @property
+    def scanned(self) -> int:
+        """Bytes looked at so far."""
+        ...
+
+    def scan(self, wish: Wish, problems: Problems) -> Iterator[Recorded]:
         """What is wrong with the files goes to `problems`; a conversation with a problem is not yielded."""
         ...
 

@@ -8,22 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.datasets import single_turn
+from penstock.datasets import inputs_json, multi_turn, raw_payload, single_turn, trace
 from penstock.datasets.format import Format
 from penstock.errors import UserError
 
 __all__ = ["FORMATS", "PLANNED", "lookup", "planned_name", "what_is_read"]
 
-FORMATS: tuple[Format, ...] = (single_turn.FORMAT,)
-
-
-def _has_list(field: str) -> Callable[[dict[str, Any]], bool]:
-    return lambda first: isinstance(first.get(field), list)
-
-
-def _payload_sessions(first: dict[str, Any]) -> bool:
-    data = first.get("data")
-    return isinstance(data, list) and bool(data) and isinstance(data[0], dict) and "payloads" in data[0]
+FORMATS: tuple[Format, ...] = (
+    single_turn.FORMAT,
+    multi_turn.FORMAT,
+    inputs_json.FORMAT,
+    raw_payload.FORMAT,
+    trace.FORMAT,
+)
+"""In the order in which to ask whether a file is of the format."""
 
 
 def _branching_turns(first: dict[str, Any]) -> bool:
@@ -37,12 +35,8 @@ def _never(_: dict[str, Any]) -> bool:
 
 
 PLANNED: dict[str, Callable[[dict[str, Any]], bool]] = {
-    "inputs_json": _payload_sessions,
     "dag_jsonl": _branching_turns,
-    "multi_turn": _has_list("turns"),
-    "raw_payload": lambda first: isinstance(first.get("messages"), list) and "timestamp" not in first,
     "bailian_trace": lambda first: {"chat_id", "timestamp", "input_length", "output_length"} <= first.keys(),
-    "mooncake_trace": lambda first: bool({"input_length", "text_input", "messages", "payload"} & first.keys()),
     "sagemaker_data_capture": lambda first: {"captureData", "eventMetadata"} <= first.keys(),
     "random_pool": _never,
     "burst_gpt_trace": _never,

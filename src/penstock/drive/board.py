@@ -13,7 +13,7 @@ _GLOBALS = 8
 _PER_WORKER = 16
 
 # places of the commands
-_STOP, _GO_PHASE, _GO_TIME, _GROWING = range(4)
+_STOP, _GO_PHASE, _GO_TIME, _GROWING, _BROKEN = range(5)
 # places in a worker's block
 READY, PHASE_DONE, SENT, ENDED, FAILED, LIVE, CONNECTED, FINISHED = range(8)
 
@@ -52,6 +52,15 @@ class Board:
     @growing.setter
     def growing(self, value: bool) -> None:
         self._cells[_GROWING] = value
+
+    @property
+    def broken(self) -> int:
+        """The number (from 1) of a file of the user's in which a body was not there any more; 0 for none."""
+        return self._cells[_BROKEN]
+
+    @broken.setter
+    def broken(self, file: int) -> None:
+        self._cells[_BROKEN] = file
 
     # -- counters -----------------------------------------------------------------------------------------------------
 

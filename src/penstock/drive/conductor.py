@@ -30,8 +30,17 @@ class Progress(NamedTuple):
 
 
 class Conductor:
-    def __init__(self, board: Board, phases: int, display: Callable[[Progress], None] | None) -> None:
+    def __init__(
+        self,
+        board: Board,
+        phases: int,
+        display: Callable[[Progress], None] | None,
+        look: Callable[[], str | None] | None = None,
+    ) -> None:
+        """`look` says why the run must end, once there is a reason."""
         self._board = board
+        self._look = look
+        self._interrupts = 0
         self._phases = phases
         self._display = display
         self._phase = -1
@@ -39,16 +48,19 @@ class Conductor:
 
     @property
     def interrupted(self) -> int:
-        return self._board.stop
+        return self._interrupts
 
     def interrupt(self) -> None:
         """Ctrl-C: once, finish what is in flight; twice, stop."""
-        self._board.stop = min(2, self._board.stop + 1)
+        self._interrupts = min(2, self._interrupts + 1)
+        self._board.stop = max(self._board.stop, self._interrupts)
         self.show()
 
     def step(self) -> None:
         """Call this every few milliseconds."""
         board = self._board
+        if self._look is not None and board.stop == 0 and self._look() is not None:
+            board.stop = 1
         if board.least(cells.READY) and board.least(cells.PHASE_DONE) > self._phase and self._phase + 1 < self._phases:
             self.show()
             self._phase += 1

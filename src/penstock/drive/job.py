@@ -44,7 +44,10 @@ class Job(NamedTuple):
 
 
 def join(base: str, path: str) -> str:
-    """Base and path with what they share taken once: `…/v1` and `/v1/chat/completions` meet at `/v1`."""
+    """Base and path with what they share taken once: `…/v1` and `/v1/chat/completions` meet at `/v1`. Without a path the
+    base is left as it is."""
+    if not path:
+        return base or "/"
     base = base.rstrip("/")
     parts = [part for part in path.split("/") if part]
     have = [part for part in base.split("/") if part]

@@ -10,18 +10,20 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from typing import NamedTuple
 
 import uvloop
 
 from penstock.drive import board as cells
 from penstock.drive.board import Board
 from penstock.drive.conductor import Conductor, Progress
+from penstock.drive.indexer import Sources
 from penstock.drive.job import Job
 from penstock.drive.worker import ConnectError, Worker
 from penstock.errors import RunError, UserError
 from penstock.plan.stepper import Share
 
-__all__ = ["choose_workers", "raise_file_limit", "run"]
+__all__ = ["Outcome", "choose_workers", "raise_file_limit", "run"]
 
 _POLL_S = 0.01
 _SPARE_FILES = 64
@@ -55,16 +57,30 @@ def raise_file_limit(connections: int, workers: int) -> None:
         )
 
 
-def run(job: Job, workers: int, display: Callable[[Progress], None] | None) -> int:
-    """Carries out the job; returns how often the user interrupted it."""
+class Outcome(NamedTuple):
+    interrupted: int
+    """How often the user did."""
+    trouble: str | None = None
+    """Why the run ended before its time: something about the user's files."""
+
+
+def run(job: Job, workers: int, display: Callable[[Progress], None] | None, sources: Sources | None = None) -> Outcome:
+    """Carries out the job; `sources` are the user's files that it sends from."""
     board = Board(workers)
-    conductor = Conductor(board, len(job.phases), display)
-    if workers == 1:
-        _run_here(job, board, conductor)
-    else:
-        _run_children(job, board, conductor, workers)
+    conductor = Conductor(board, len(job.phases), display, None if sources is None else sources.look)
+    trouble = None
+    if sources is not None:
+        sources.start(board)
+    try:
+        if workers == 1:
+            _run_here(job, board, conductor)
+        else:
+            _run_children(job, board, conductor, workers)
+    finally:
+        if sources is not None:
+            trouble = sources.finish()
     conductor.show()
-    return conductor.interrupted
+    return Outcome(conductor.interrupted, trouble)
 
 
 def _run_here(job: Job, board: Board, conductor: Conductor) -> None:

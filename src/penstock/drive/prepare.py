@@ -10,17 +10,17 @@ from collections.abc import Callable
 from time import monotonic_ns, time_ns
 from typing import Any
 
-import orjson
-
 from penstock import __version__
 from penstock.datasets.load import Dataset
+from penstock.datasets.recording import CONTEXT_MODE
+from penstock.drive.indexer import Sources
 from penstock.drive.job import Job, targets
 from penstock.drive.local import choose_workers, raise_file_limit
-from penstock.endpoints.base import Endpoint, History
+from penstock.drive.store import Stored, store
+from penstock.endpoints.base import Endpoint
 from penstock.errors import UserError
 from penstock.plan.phases import PhasePlan, phases
 from penstock.records.log import Phase, RunHeader, RunLog
-from penstock.records.payloads import Parts, PayloadWriter
 from penstock.settings.describe import input_config
 from penstock.settings.model import Settings
 
@@ -28,24 +28,34 @@ __all__ = ["LOG_FOLDER", "Prepared", "default_entries", "prepare"]
 
 LOG_FOLDER = "log"
 _AHEAD_SECONDS = 0.1
+_MEDIA_ENTRIES = 1000
+"""Bodies with images or sound take up the disk: more than this many different ones are made only when asked for."""
 
 
 class Prepared:
     """A run that is ready to start."""
 
-    def __init__(self, job: Job, workers: int, expected: list[int | None]) -> None:
+    def __init__(
+        self, job: Job, workers: int, expected: list[int | None], conversations: int | None, sources: Sources | None
+    ) -> None:
         self.job = job
         self.workers = workers
         self.expected = expected
         """Requests of each phase, where that is known beforehand."""
+        self.conversations = conversations
+        """None while the dataset is still being read."""
+        self.sources = sources
+        """The user's files, when the bodies lie in them."""
 
 
 def default_entries(settings: Settings) -> int:
-    """How many distinct synthetic prompts a run has when nobody says: one for each request, or 100."""
+    """How many distinct synthetic conversations a run has when nobody says: one for each that it needs, or 100."""
     load = settings.load
-    if load.requests is not None:
-        return load.requests
-    return 100 if load.duration_s is not None else max(10, 2 * (load.concurrency or 1))
+    count = load.conversations if load.conversations is not None else load.requests
+    if count is None:
+        count = 100 if load.duration_s is not None else max(10, 2 * (load.concurrency or 1))
+    heavy = settings.input.images.wanted or settings.input.audio.wanted
+    return min(count, _MEDIA_ENTRIES) if heavy else count
 
 
 def prepare(
@@ -53,12 +63,24 @@ def prepare(
     endpoint: Endpoint,
     dataset: Dataset,
     progress: Callable[[int, int], None] | None = None,
+    arms: int = 1,
 ) -> Prepared:
+    """`arms` is how many servers each conversation goes to, when they are compared."""
     log = _fresh_folder(os.path.join(settings.output.folder, LOG_FOLDER))
-    sends = _store(log, settings, endpoint, dataset, progress)
     seed = settings.input.seed if settings.input.seed is not None else secrets.randbits(32)
-    plans = tuple(phases(settings.load, settings.warmup, synthetic=dataset.synthetic, seed=seed))
-    expected = [sends if plan.whole else plan.requests for plan in plans]
+    turns = [len(each.turns) for each in dataset.conversations]
+    plans = tuple(
+        phases(
+            settings.load,
+            settings.warmup,
+            synthetic=dataset.synthetic,
+            seed=seed,
+            arms=arms,
+            several_turns=max(turns, default=1) > 1,
+        )
+    )
+    stored = store(log, settings, endpoint, dataset, plans, progress)
+    expected = [_expected(plan, stored.sends, turns, settings.input.sampling) for plan in plans]
     load = settings.load
     workers = choose_workers(plans[-1].slots, load.rate, expected[-1], settings.workers_max)
     ahead = _ahead(plans[-1], expected[-1])
@@ -67,7 +89,7 @@ def prepare(
         log=log,
         endpoint=endpoint.name,
         settings=settings.endpoint,
-        files=(),
+        files=stored.files,
         targets=targets(settings.endpoint, settings.endpoint.path or endpoint.path),
         phases=plans,
         sampling=settings.input.sampling,
@@ -77,8 +99,31 @@ def prepare(
         open_ahead=ahead,
         epoch=monotonic_ns(),
     )
-    RunLog.write_header(log, _header(settings, dataset, plans, seed, workers, job.epoch))
-    return Prepared(job, workers, expected)
+    RunLog.write_header(log, _header(settings, dataset, stored, plans, seed, workers, job.epoch))
+    return Prepared(job, workers, expected, stored.conversations, stored.sources)
+
+
+def _expected(plan: PhasePlan, sends: int | None, turns: list[int], sampling: str) -> int | None:
+    """How many requests a phase sends, when that is known."""
+    known = [plan.requests]
+    if plan.whole:
+        known.append(None if sends is None else sends * plan.arms)
+    if plan.conversations is not None and turns and plan.duration_s is None:
+        known.append(_turns_of(plan, turns, sampling))
+    return min((n for n in known if n is not None), default=None)
+
+
+def _turns_of(plan: PhasePlan, turns: list[int], sampling: str) -> int | None:
+    """The requests of the phase's conversations; which ones they are is known only when they are taken in order."""
+    count = -(-(plan.conversations or 0) // plan.arms)
+    if len(set(turns)) == 1:
+        return turns[0] * count * plan.arms
+    if sampling != "sequential":
+        return None
+    rounds, rest = divmod(count, len(turns))
+    begin = plan.first % len(turns)
+    last = [turns[(begin + at) % len(turns)] for at in range(rest)]
+    return (rounds * sum(turns) + sum(last)) * plan.arms
 
 
 def _fresh_folder(path: str) -> str:
@@ -92,38 +137,6 @@ def _fresh_folder(path: str) -> str:
     return path
 
 
-def _store(
-    log: str,
-    settings: Settings,
-    endpoint: Endpoint,
-    dataset: Dataset,
-    progress: Callable[[int, int], None] | None,
-) -> int:
-    """Writes the body of every turn; returns how many there are."""
-    models = settings.models
-    writer = PayloadWriter(log)
-    total = len(dataset.conversations)
-    for number, conversation in enumerate(dataset.conversations):
-        model = models[number % len(models)]
-        history = History(conversation.system, conversation.context)
-        for turn in conversation.turns:
-            if conversation.accumulate and len(conversation.turns) > 1:
-                writer.parts(Parts(turn, model, conversation.system, conversation.context))
-                continue
-            writer.body(
-                orjson.dumps(endpoint.build(turn, model, settings.endpoint, history)),
-                input_tokens=turn.input_tokens,
-                output_tokens=turn.output_tokens,
-                timestamp_ms=turn.timestamp_ms,
-                delay_ms=turn.delay_ms,
-            )
-        writer.end_conversation(conversation.id)
-        if progress is not None and number % 1000 == 0:
-            progress(number, total)
-    writer.close()
-    return writer.count
-
-
 def _ahead(plan: PhasePlan, expected: int | None) -> int:
     """Connections to open before the first request: all slots, or for an open loop a tenth of a second of arrivals."""
     wanted = plan.slots if plan.rate is None or plan.slots is not None else max(1, round(plan.rate * _AHEAD_SECONDS))
@@ -131,7 +144,13 @@ def _ahead(plan: PhasePlan, expected: int | None) -> int:
 
 
 def _header(
-    settings: Settings, dataset: Dataset, plans: tuple[PhasePlan, ...], seed: int, workers: int, epoch: int
+    settings: Settings,
+    dataset: Dataset,
+    stored: Stored,
+    plans: tuple[PhasePlan, ...],
+    seed: int,
+    workers: int,
+    epoch: int,
 ) -> RunHeader:
     load, output = settings.load, settings.output
     return RunHeader(
@@ -146,12 +165,14 @@ def _header(
         models=list(settings.models),
         urls=list(settings.endpoint.urls),
         dataset="synthetic" if dataset.synthetic else dataset.format or "file",
-        conversations=len(dataset.conversations),
+        context_mode=_context_mode(dataset),
+        payload_files=list(stored.files),
+        conversations=stored.conversations,
         sampling=settings.input.sampling,
         seed=settings.input.seed,
         concurrency=plans[-1].slots,
         rate=load.rate,
-        arrivals=load.arrivals,
+        arrivals="recorded" if load.recorded is not None else load.arrivals,
         requests=plans[-1].requests,
         duration_s=load.duration_s,
         workers=workers,
@@ -164,6 +185,14 @@ def _header(
         input_config=input_config(settings),
         machine=_machine(seed),
     )
+
+
+def _context_mode(dataset: Dataset) -> str:
+    """What a turn carries of the turns before it."""
+    several = [each for each in dataset.conversations if len(each.turns) > 1]
+    if dataset.recording is not None or (several and not any(each.accumulate for each in several)):
+        return CONTEXT_MODE
+    return "deltas_without_responses"
 
 
 def _machine(seed: int) -> dict[str, Any]:

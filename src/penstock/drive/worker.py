@@ -18,6 +18,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from time import monotonic_ns
+from typing import Any
 
 from penstock.drive import board as cells
 from penstock.drive.board import Board
@@ -27,10 +28,11 @@ from penstock.drive.report import Machine, WorkerReport
 from penstock.drive.session import Bodies, Session
 from penstock.endpoints.base import Reply
 from penstock.endpoints.registry import endpoint
+from penstock.plan.arms import arm
 from penstock.plan.phases import PhasePlan
 from penstock.plan.stepper import Share, Stepper, split
 from penstock.records.log import LogWriter
-from penstock.records.payloads import PayloadStore
+from penstock.records.payloads import Missing, PayloadStore
 from penstock.records.reader import Ticket, read
 from penstock.records.record import Record
 from penstock.wire.clock import Clock
@@ -70,7 +72,7 @@ class Worker:
         self._payloads = PayloadStore(job.log, job.files)
         self._deck = Deck(self._payloads, job.sampling, job.seed, board)
         self._log = LogWriter(job.log, share.worker)
-        self._endpoint = endpoint(job.endpoint)
+        self._endpoint = endpoint(job.endpoint, job.settings)
         self._bodies = Bodies(job.log, self._payloads, self._endpoint, job.settings, share.worker)
         self._pools = [Pool(loop, t.origin, self._clock, self._gauge, reuse=job.reuse) for t in job.targets]
         self._timer = Timer(loop, self._pump)
@@ -85,6 +87,7 @@ class Worker:
         self._opening: asyncio.Future[list[None]] | None = None
         self._ticking = False
         self._pump_again = False
+        self._fault: Exception | None = None
         self._phase = 0
         self._plan: PhasePlan = job.phases[0]
         self._stepper: Stepper = self._plan.stepper(share)
@@ -93,11 +96,13 @@ class Worker:
         self._ticks = 0
         self._tick_due = 0.0
         self._stop_seen = 0
+        self._open_ended = False
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         machine = Machine()
+        self._loop.set_exception_handler(self._on_fault)
         gc.collect()
         gc.freeze()
         gc.disable()  # nothing on the hot path makes cycles; a collection in mid-run would be a stall
@@ -124,6 +129,14 @@ class Worker:
         self._log.close()
         self._payloads.close()
         self._board.set(self._me, cells.FINISHED, 1)
+
+    def _on_fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of ours raised: end the run with that, rather than wait for what will not come."""
+        error = context.get("exception") or RuntimeError(context.get("message", "unknown"))
+        if self._fault is None:
+            self._fault = error if isinstance(error, Exception) else RuntimeError(repr(error))
+        if self._over is not None and not self._over.done():
+            self._over.set_exception(self._fault)
 
     async def _open_ahead(self) -> None:
         wanted = split(self._job.open_ahead, self._share)
@@ -165,19 +178,29 @@ class Worker:
         self._phase = index
         self._plan = plan
         self._stepper = plan.stepper(self._share, self._recorded_times() if plan.scale is not None else None)
-        if plan.whole and self._deck.size is not None:
-            self._stepper.limit(self._deck.size)
+        self._open_ended = plan.whole
+        self._close_plan()
         self._stepper.begin(begin)
         self._over = self._loop.create_future()
+        if self._fault is not None:
+            raise self._fault
         self._running = True
         self._timer.at(begin)
         await self._over
         self._running = False
         while self._queue:
             await asyncio.sleep(0.001)
+            if self._fault is not None:
+                raise self._fault
         self._log.flush()
         self._publish()
         self._board.set(self._me, cells.PHASE_DONE, index + 1)
+
+    def _close_plan(self) -> None:
+        """A plan that lasts as long as the dataset ends where the dataset does, once that is known."""
+        if self._open_ended and self._deck.size is not None:
+            self._open_ended = False
+            self._stepper.limit(self._deck.size * self._plan.arms)
 
     def _recorded_times(self) -> Iterator[int]:
         """When the recording says that each conversation began, in ns from its start; None of them twice."""
@@ -185,7 +208,7 @@ class Worker:
         scale = (self._plan.scale or 1.0) * 1e6
         while self._deck.size is None or number < self._deck.size:
             first = self._payloads.turns(number)[0]
-            yield round(self._payloads.entry(first).timestamp_ms * scale)
+            yield from (round(self._payloads.entry(first).timestamp_ms * scale),) * self._plan.arms
             number += 1
         while True:  # never sent: the plan ends with the last conversation
             yield 1 << 62
@@ -210,10 +233,12 @@ class Worker:
                 due, _, session = heapq.heappop(later)
                 self._next_turn(session, due, now)
                 continue
-            picked = self._deck.pick(self._plan.first + stepper.number)
+            picked = self._deck.pick(self._plan.first + stepper.number // self._plan.arms)
             if picked is None:
-                self._report.starved_ticks += 1
+                self._starve(now)
                 return
+            if self._open_ended:
+                self._close_plan()  # the end may have become known with this very pick
             step = stepper.next(now)
             if step.kind == "send":
                 self._begin(step.number, picked, step.at, step.free)
@@ -232,12 +257,21 @@ class Worker:
                 self._check_over(now)
             return
 
+    def _starve(self, now: int) -> None:
+        """The next conversation is not indexed yet; the next tick asks again."""
+        self._report.starved_ticks += 1
+        if self._later:
+            self._timer.at(self._later[0][0])
+        elif self._stepper.closed(now):
+            self._check_over(now)
+
     def _pump_on(self) -> None:
         self._pump_again = False
         self._pump()
 
     def _begin(self, number: int, conversation: int, intended: int, issued: int) -> None:
-        url = (self._plan.first + number) % len(self._pools)
+        plan = self._plan
+        url = arm(number, plan.arms, plan.seed) if plan.arms > 1 else (plan.first + number) % len(self._pools)
         session = Session(number, conversation, self._payloads.turns(conversation), url, self._uuid())
         self._send(session, intended, issued)
 
@@ -255,7 +289,13 @@ class Worker:
         return f"{self._id_prefix}{self._id & 0xFFFFFFFFFFFF:012x}"
 
     def _send(self, session: Session, intended: int, issued: int) -> None:
-        entry, payload, body, built = self._bodies.next(session)
+        try:
+            entry, payload, body, built = self._bodies.next(session)
+        except Missing as missing:
+            self._board.broken = missing.file
+            self._stepper.stop()
+            self._stepper.ended(monotonic_ns())
+            return
         request = self._uuid()
         correlation = session.correlation_id
         ticket = Ticket(
@@ -391,8 +431,8 @@ class Worker:
             self._clock.refresh()
             self._bodies.flush()
             self._log.flush_if_due(now)
-        if self._plan.whole and self._deck.size is not None:
-            self._stepper.limit(self._deck.size)
+        if self._open_ended:
+            self._close_plan()
         self._time_out(now)
         stop = self._board.stop
         if stop > self._stop_seen:

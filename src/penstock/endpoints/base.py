@@ -34,6 +34,7 @@ class Reply:
         "reasonings",
         "texts",
         "usage",
+        "vectors",
         "warnings",
     )
 
@@ -53,6 +54,8 @@ class Reply:
         self.id: str | None = None
         self.items: list[Any] = []
         """Structured output (tool calls, output items) for the history of a conversation."""
+        self.vectors = 0
+        """Embeddings or ranked items, which are content without text."""
         self.warnings: dict[str, int] = {}
         """Oddities that fail nothing but belong in the report, with their counts."""
         self.failure: Failure | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.datasets.conversation import Turn
+from penstock.datasets.conversation import Media, Turn
 from penstock.endpoints.base import NO_HISTORY, History, Reply
 from penstock.endpoints.openai import read_choices, read_whole, with_stream_options
 from penstock.settings.model import EndpointSettings
@@ -58,9 +58,19 @@ class Chat:
 
 
 def _message(turn: Turn) -> dict[str, Any]:
-    if len(turn.texts) == 1:
+    if len(turn.texts) == 1 and not turn.images and not turn.audios:
         return {"role": turn.role, "content": turn.texts[0]}
-    return {"role": turn.role, "content": [{"type": "text", "text": text} for text in turn.texts]}
+    parts: list[dict[str, Any]] = [{"type": "text", "text": text} for text in turn.texts]
+    parts += [{"type": "image_url", "image_url": {"url": image.data}} for image in turn.images]
+    parts += [_sound(audio) for audio in turn.audios]
+    return {"role": turn.role, "content": parts}
+
+
+def _sound(audio: Media) -> dict[str, Any]:
+    if audio.data.startswith(("http://", "https://")):
+        # The API takes sound as data only; vLLM and others take a URL in this form.
+        return {"type": "audio_url", "audio_url": {"url": audio.data}}
+    return {"type": "input_audio", "input_audio": {"data": audio.data, "format": audio.format}}
 
 
 def _opening(history: History) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, History, Reply
 from penstock.endpoints.openai import read_choices, read_whole, with_stream_options
+from penstock.errors import UserError
 from penstock.settings.model import EndpointSettings
 
 __all__ = ["Completions"]
@@ -24,6 +25,10 @@ class Completions:
         settings: EndpointSettings,
         history: History = NO_HISTORY,  # noqa: ARG002
     ) -> dict[str, Any]:
+        if turn.images or turn.audios:
+            raise UserError(
+                "The dataset has images or audio, which --endpoint-type completions cannot carry; use chat or responses."
+            )
         body: dict[str, Any] = {
             "prompt": turn.texts[0] if len(turn.texts) == 1 else list(turn.texts),
             "model": model,

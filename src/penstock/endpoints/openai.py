@@ -6,8 +6,9 @@ server that keeps to the types. Whatever it refuses is read again event by event
 
 from __future__ import annotations
 
+import json
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -15,7 +16,15 @@ from penstock.endpoints.base import Reply
 from penstock.records.record import Failure, Usage
 from penstock.wire import sse
 
-__all__ = ["error_failure", "read_choices", "read_untyped", "read_usage", "read_whole", "usage_of", "with_stream_options"]
+__all__ = [
+    "error_failure",
+    "read_choices",
+    "read_untyped",
+    "read_usage",
+    "read_whole",
+    "usage_of",
+    "with_stream_options",
+]
 
 DONE = b"[DONE]"
 
@@ -49,33 +58,38 @@ class Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+_LARGEST = 1 << 62
+Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
+
+
 class Details(msgspec.Struct):
-    reasoning_tokens: int | None = None
-    cached_tokens: int | None = None
-    audio_tokens: int | None = None
-    accepted_prediction_tokens: int | None = None
-    rejected_prediction_tokens: int | None = None
+    reasoning_tokens: Count | None = None
+    cached_tokens: Count | None = None
+    audio_tokens: Count | None = None
+    accepted_prediction_tokens: Count | None = None
+    rejected_prediction_tokens: Count | None = None
 
 
 _NO_DETAILS = Details()
+_NO_USAGE = Usage()
 
 
 class WireUsage(msgspec.Struct):
     """A usage object as it is sent, under any of the names in use."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    total_tokens: Count | None = None
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
     prompt_tokens_details: Details | None = None
     completion_tokens_details: Details | None = None
     input_tokens_details: Details | None = None
     output_tokens_details: Details | None = None
-    cached_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    prompt_cache_hit_tokens: int | None = None
+    cached_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+    cache_creation_input_tokens: Count | None = None
+    prompt_cache_hit_tokens: Count | None = None
 
 
 class Chunk(msgspec.Struct):
@@ -84,47 +98,59 @@ class Chunk(msgspec.Struct):
     error: Any = None
     object: str | None = None
     model: str | None = None
+    message: Any = None
+    type: Any = None
+    code: Any = None
 
 
+_NOTHING = Chunk()
 _decode_one = msgspec.json.Decoder(Chunk).decode
 _decode_all = msgspec.json.Decoder(list[Chunk]).decode
 _decode_strings = msgspec.json.Decoder(list[str]).decode
-_decode_any = msgspec.json.decode
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def decode_events(data: list[bytes]) -> tuple[list[Chunk], Failure | None]:
-    """The chunks before the first thing that is no chunk, and what is wrong with that."""
+    """A chunk for each event before the first that is not JSON, and what is wrong with that one."""
     if data and data[-1] == DONE:
         data = data[:-1]
     try:
-        return _decode_all(b"[" + b",".join(data) + b"]"), None
-    except msgspec.MsgspecError:
+        chunks = _decode_all(b"[" + b",".join(data) + b"]")
+        if len(chunks) == len(data):  # an event can hold two objects with a comma between them
+            return chunks, None
+    except _UNREADABLE:
         pass
-    chunks: list[Chunk] = []
+    chunks = []
     for event in data:
-        if event == DONE:
-            continue
         try:
-            chunks.append(_decode_one(event))
-        except msgspec.ValidationError:
-            chunks.append(read_untyped(_decode_any(event)))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            chunks.append(_decode_event(event))
+        except (ValueError, RecursionError):
             return chunks, malformed(event)
     return chunks, None
+
+
+def _decode_event(event: bytes) -> Chunk:
+    try:
+        return _decode_one(event)
+    except _UNREADABLE:
+        bare = event.strip()
+        return _NOTHING if bare in (b"", DONE) else read_untyped(json.loads(bare))
 
 
 def decode_body(body: bytes) -> tuple[Chunk | None, Failure | None]:
     try:
         return _decode_one(body), None
-    except msgspec.ValidationError:
-        found = _decode_any(body)
-        if isinstance(found, dict):
-            return read_untyped(found), None
-        return None, Failure("InvalidReply", f"The reply is JSON, but not an object: {_excerpt(body)}", "server")
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
+        pass
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
         if not body.strip():
             return None, Failure("EmptyReply", "The reply has no body.", "server")
         return None, Failure("MalformedJSON", f"The reply is not JSON: {_excerpt(body)}", "server")
+    if isinstance(found, dict):
+        return read_untyped(found), None
+    return None, Failure("InvalidReply", f"The reply is JSON, but not an object: {_excerpt(body)}", "server")
 
 
 def malformed(event: bytes) -> Failure:
@@ -141,7 +167,7 @@ def read_untyped(found: Any) -> Chunk:
     if not isinstance(found, dict):
         return Chunk()
     choices = []
-    for item in found.get("choices") or []:
+    for item in _list(found.get("choices")):
         if not isinstance(item, dict):
             continue
         index = item.get("index")
@@ -160,6 +186,9 @@ def read_untyped(found: Any) -> Chunk:
         error=found.get("error"),
         object=_text(found.get("object")),
         model=_text(found.get("model")),
+        message=found.get("message"),
+        type=found.get("type"),
+        code=found.get("code"),
     )
 
 
@@ -167,7 +196,7 @@ def _untyped_message(found: Any) -> Message | None:
     if not isinstance(found, dict):
         return None
     calls = []
-    for call in found.get("tool_calls") or []:
+    for call in _list(found.get("tool_calls")):
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             index = call.get("index")
@@ -187,32 +216,45 @@ def _untyped_message(found: Any) -> Message | None:
     )
 
 
+def _list(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else []
+
+
 def _text(found: Any) -> str | None:
     """A string, the text of content parts, or the JSON of anything else that holds something."""
-    if found is None or isinstance(found, str):
-        return found
     if isinstance(found, list):
         parts = [part.get("text") if isinstance(part, dict) else part for part in found]
-        return "".join(part for part in parts if isinstance(part, str))
-    if isinstance(found, dict) and found:
-        return msgspec.json.encode(found).decode()
-    return None
+        found = "".join(part for part in parts if isinstance(part, str))
+    elif isinstance(found, dict) and found:
+        found = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    return _whole(found) if isinstance(found, str) else None
+
+
+def _whole(text: str) -> str:
+    """Halves of characters, which some servers escape one by one, are replaced: nothing can store them."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def error_failure(chunk: Chunk) -> Failure | None:
     """The failure that an error object stands for, in the shapes that servers use."""
     error = chunk.error
     if not error:
-        return None
+        if chunk.object != "error":
+            return None
+        error = {"message": chunk.message, "type": chunk.type, "code": chunk.code}
     code = None
+    message = error
     if isinstance(error, dict):
-        message = error.get("message") or msgspec.json.encode(error).decode()
-        code = error.get("code") if isinstance(error.get("code"), int) else None
-        kind = error.get("type") or error.get("code")
-        message = f"{message} ({kind})" if kind else message
-    else:
-        message = error if isinstance(error, str) else msgspec.json.encode(error).decode()
-    return Failure("ErrorObject", f"The server replied with an error object: {message}", "server", code)
+        message = error.get("message") or error
+        code = error.get("code")
+        kind = _text(error.get("type")) or code
+        message = f"{_text(message)} ({kind})" if kind else message
+    if not isinstance(message, str):
+        message = json.dumps(message, ensure_ascii=False)
+    known = code if isinstance(code, int) and abs(code) < 1 << 31 else None
+    return Failure("ErrorObject", f"The server replied with an error object: {_whole(message)}", "server", known)
 
 
 def message_pieces(message: Message) -> tuple[str, str]:
@@ -250,7 +292,8 @@ def _repetitive(body: bytes, field: bytes, timed: bool) -> Reply | None:
 
     The events of one reply differ in nothing but their text. So the bytes around the first text are found once, the rest
     of the body is split by them, and only the texts are decoded, as one list. Proof that nothing else was between them:
-    had a part held more than the inside of one string, the decoded list would be longer than the list of parts.
+    had a part held more than the inside of one string, the decoded list would be longer than the list of parts. (One that
+    ends in a backslash could make it shorter.)
     (Split by the short suffix, not by suffix and prefix: CPython's search is four times slower for needles of 100 bytes
     and more.) Returns None for any other stream.
     """
@@ -273,16 +316,21 @@ def _repetitive(body: bytes, field: bytes, timed: bool) -> Reply | None:
     if not others or any(piece.startswith(prefix) for piece in others):
         return None  # the last one is not complete, or the alike ones are not in one run
     tail = suffix.join(others)
+    strings = b'["' + b'","'.join(parts) + b'"]'
+    if b'\\","' in strings or strings.endswith(b'\\"]'):
+        return None
     try:
-        texts = _decode_strings(b'["' + b'","'.join(parts) + b'"]')
+        texts = _decode_strings(strings)
         sample = _decode_one(body[begin + 6 : after])
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         return None
-    if len(texts) != len(parts) or not _is_plain(sample) or "" in texts:
+    if len(texts) != len(parts) or "" in texts or _plain_text(sample) != texts[0]:
         return None
-    head = _by_event(body[:begin])
-    rest = _by_event(tail)
-    if head.failure or rest.failure or head.reasoning or head.finish or rest.reasoning or len(rest.outputs) > 1:
+    head, head_several = _read_events(body[:begin])
+    rest, rest_several = _read_events(tail)
+    if head.failure or rest.failure or head.reasoning or rest.reasoning or head_several or rest_several:
+        return None
+    if head.done or head.items:
         return None
     reply = rest
     if timed:
@@ -294,7 +342,7 @@ def _repetitive(body: bytes, field: bytes, timed: bool) -> Reply | None:
     reply.texts = [*head.texts, *texts, *rest.texts]
     reply.outputs = ["".join(reply.texts)]
     reply.usage = rest.usage or head.usage
-    reply.model = head.model or rest.model or sample.model
+    reply.model = head.model or sample.model or rest.model
     return reply
 
 
@@ -311,20 +359,25 @@ def _string_end(body: bytes, quote: int) -> int:
     return -1
 
 
-def _is_plain(chunk: Chunk) -> bool:
-    """One choice with text, and nothing else that would count."""
-    if chunk.error or not chunk.choices or len(chunk.choices) > 1 or chunk.usage:
-        return False
+def _plain_text(chunk: Chunk) -> str | None:
+    """The text of a chunk with one choice, the first, and nothing else that would count."""
+    if chunk.error or chunk.object == "error" or not chunk.choices or len(chunk.choices) > 1 or chunk.usage:
+        return None
     choice = chunk.choices[0]
     delta = choice.delta
     if choice.index or choice.finish_reason:
-        return False
+        return None
     if delta is None:
-        return bool(choice.text)
-    return bool(delta.content) and not (delta.tool_calls or delta.reasoning_content or delta.reasoning or delta.refusal)
+        return choice.text
+    return None if delta.tool_calls or delta.reasoning_content or delta.reasoning or delta.refusal else delta.content
 
 
 def _by_event(body: bytes) -> Reply:
+    return _read_events(body)[0]
+
+
+def _read_events(body: bytes) -> tuple[Reply, bool]:
+    """The reply, and whether it has other choices than the first."""
     reply = Reply()
     events = sse.split(body)
     data = events.data
@@ -334,7 +387,7 @@ def _by_event(body: bytes) -> Reply:
         data = data[:at]
     chunks, failure = decode_events(data)
     reply.failure = failure or reply.failure
-    reply.done = bool(data) and data[-1] == DONE
+    reply.done = bool(data) and (data[-1] == DONE or any(event.strip() == DONE for event in data))
     outputs: dict[int, list[str]] = {}
     reasonings: dict[int, list[str]] = {}
     finish: dict[int, str] = {}
@@ -342,13 +395,11 @@ def _by_event(body: bytes) -> Reply:
     kinds: list[bool] = []
     for chunk, end in zip(chunks, events.ends, strict=False):
         if chunk.error or chunk.object == "error":
-            reply.failure = error_failure(chunk) or Failure(
-                "ErrorObject", "The stream ended in an error object.", "server"
-            )
+            reply.failure = error_failure(chunk)
             break
         reply.model = reply.model or chunk.model
         if chunk.usage:
-            reply.usage = read_usage(chunk.usage)
+            reply.usage = read_usage(chunk.usage) or reply.usage
         for choice in chunk.choices or ():
             index = choice.index or 0
             text, thought = (choice.text or "", "") if choice.delta is None else message_pieces(choice.delta)
@@ -368,7 +419,7 @@ def _by_event(body: bytes) -> Reply:
     reply.reasonings = ["".join(reasonings[index]) for index in sorted(reasonings)]
     reply.finish = [finish[index] for index in sorted(finish)]
     reply.done = reply.done or bool(finish)
-    return reply
+    return reply, any(outputs) or any(reasonings) or any(finish)
 
 
 def read_whole(body: bytes) -> Reply:
@@ -378,9 +429,7 @@ def read_whole(body: bytes) -> Reply:
     if chunk is None:
         return reply
     if chunk.error or chunk.object == "error":
-        reply.failure = error_failure(chunk) or Failure(
-            "ErrorObject", f"The reply is an error: {_excerpt(body)}", "server"
-        )
+        reply.failure = error_failure(chunk)
         return reply
     for choice in chunk.choices or []:
         text, thought = (choice.text or "", "") if choice.message is None else message_pieces(choice.message)
@@ -403,14 +452,14 @@ def read_whole(body: bytes) -> Reply:
     return reply
 
 
-def read_usage(usage: WireUsage) -> Usage:
-    """Token counts under any of the names that servers give them."""
+def read_usage(usage: WireUsage) -> Usage | None:
+    """Token counts under any of the names that servers give them; None when there are none."""
     given = usage.prompt_tokens_details or usage.input_tokens_details or _NO_DETAILS
     made = usage.completion_tokens_details or usage.output_tokens_details or _NO_DETAILS
     cached = given.cached_tokens
     if cached is None:
         cached = _first(usage.cache_read_input_tokens, usage.prompt_cache_hit_tokens, usage.cached_tokens)
-    return Usage(
+    found = Usage(
         usage.input_tokens if usage.prompt_tokens is None else usage.prompt_tokens,
         usage.output_tokens if usage.completion_tokens is None else usage.completion_tokens,
         usage.total_tokens,
@@ -422,6 +471,7 @@ def read_usage(usage: WireUsage) -> Usage:
         made.accepted_prediction_tokens,
         made.rejected_prediction_tokens,
     )
+    return None if found == _NO_USAGE else found
 
 
 def _first(*counts: int | None) -> int | None:
@@ -433,16 +483,17 @@ def usage_of(found: Any) -> WireUsage | None:
     if not isinstance(found, dict) or not found:
         return None
     counts: dict[str, Any] = {}
-    for name, value in found.items():
-        if isinstance(value, dict):
-            counts[name] = {key: count for key, count in value.items() if _is_count(count)}
-        elif _is_count(value):
-            counts[name] = value
+    for name in WireUsage.__struct_fields__:
+        value = found.get(name)
+        if not name.endswith("_details"):
+            counts[name] = value if _is_count(value) else None
+        elif isinstance(value, dict):
+            counts[name] = {key: value[key] for key in Details.__struct_fields__ if _is_count(value.get(key))}
     return msgspec.convert(counts, WireUsage)
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
 
 
 def with_stream_options(body: dict[str, Any]) -> None:

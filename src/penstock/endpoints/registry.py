@@ -8,21 +8,31 @@ from importlib.metadata import entry_points
 
 from penstock.endpoints.base import Endpoint
 from penstock.errors import UserError
+from penstock.settings.model import EndpointSettings
 
 __all__ = ["BUILTIN", "endpoint"]
 
 BUILTIN = {
     "chat": "penstock.endpoints.chat:Chat",
     "completions": "penstock.endpoints.completions:Completions",
+    "responses": "penstock.endpoints.responses:Responses",
+    "raw": "penstock.endpoints.raw:Raw",
+    "template": "penstock.endpoints.template:Template",
 }
 
 
-def endpoint(name: str) -> Endpoint:
+def endpoint(name: str, settings: EndpointSettings | None = None) -> Endpoint:
+    """The dialect. One that has a method `configure` is told the settings, where the caller knows them."""
     if name in BUILTIN:
         module, _, attribute = BUILTIN[name].partition(":")
-        found: Endpoint = getattr(import_module(module), attribute)()
-        return found
+        return _configured(getattr(import_module(module), attribute)(), settings)
     for plugin in entry_points(group="penstock.endpoints", name=name):
-        joined: Endpoint = plugin.load()()
-        return joined
+        return _configured(plugin.load()(), settings)
     raise UserError(f"There is no endpoint type '{name}'; choose from {', '.join(BUILTIN)}.")
+
+
+def _configured(found: Endpoint, settings: EndpointSettings | None) -> Endpoint:
+    configure = getattr(found, "configure", None)
+    if configure is not None and settings is not None:
+        configure(settings)
+    return found

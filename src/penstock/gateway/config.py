@@ -19,6 +19,9 @@ class ListenConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     workers: int = 1
     max_body_bytes: int = 64 << 20
     drain_s: float = 30.0
+    """How long live requests may take after SIGTERM."""
+    drain_notice_s: float = 0.0
+    """How long before that new connections are still taken while /readyz already says 503."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks whose X-Forwarded-For is believed."""
 

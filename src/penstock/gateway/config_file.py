@@ -22,6 +22,7 @@ _AT_LEAST: Final = {
     "listen.workers": 1,
     "listen.max_body_bytes": 1,
     "listen.drain_s": 0,
+    "listen.drain_notice_s": 0,
     "upstream.timeout_s": 0,
     "upstream.stream_timeout_s": 0,
     "upstream.connect_timeout_s": 0,

@@ -59,7 +59,7 @@ class Owner(Protocol):
     def commit(self, exchange: Exchange) -> None:
         """Send the head of a stream."""
 
-    def block(self, blocked: StreamBlocked, reader: StreamReader) -> None:
+    def block(self, blocked: StreamBlocked) -> None:
         """Tell the caller, in whatever form is still possible."""
 
 
@@ -72,6 +72,7 @@ class Forward:
         "_loop",
         "_names",
         "_owner",
+        "_paused",
         "_terminal_at",
         "_timer",
         "_watched",
@@ -84,7 +85,9 @@ class Forward:
         "target",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, owner: Owner, target: Target, message: bytes, limits: Limits) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, owner: Owner, target: Target, message: bytes, limits: Limits
+    ) -> None:
         self._loop = loop
         self._owner = owner
         self.target = target
@@ -94,6 +97,7 @@ class Forward:
         self._terminal_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._watched = False
+        self._paused = False
         self._names: ModelNames | None = None
         self.mode: Mode = "head"
         self.reader: StreamReader | None = None
@@ -141,7 +145,7 @@ class Forward:
 
     def _on_end(self, exchange: Exchange) -> None:
         host = self.target.host
-        if exchange.tag is not None:
+        if self._paused:
             host.resume(exchange)  # a connection that goes back to the pool must be listened to
         host.ended(exchange)
         if not self._done.done():
@@ -180,19 +184,22 @@ class Forward:
         if 200 <= exchange.status < 300 and kind.lower().startswith(b"text/event-stream") and encoding == b"identity":
             self.mode = "stream"
             self.reader = StreamReader(self._owner.route)
-            if self.guard is not None:
+            if self.guard is not None and self.guard.holds:
                 self.delivered = StreamReader(self._owner.route)
         else:
             self.mode = "collect"
 
     def relay(self, data: bytes, reader: StreamReader) -> None:
-        if self.guard is None:
+        guard = self.guard
+        if guard is None or not guard.holds:
             self._send(data)
             reader.feed(data)
+            if guard is not None:
+                guard.feed(data)
         else:
             reader.feed(data)
             try:
-                self._send(self.guard.feed(data))
+                self._send(guard.feed(data))
             except StreamBlocked as blocked:
                 self._block(blocked, reader)
                 return
@@ -206,7 +213,9 @@ class Forward:
         self.reader.end()
         try:
             if self.guard is not None:
-                self._send(self.guard.finish())
+                rest = self.guard.finish()
+                if self.guard.holds:
+                    self._send(rest)
             if self._names is not None:
                 self._put(self._names.finish())
         except StreamBlocked as blocked:
@@ -229,17 +238,19 @@ class Forward:
         if outlet.closed:
             self.abort(GONE)
         elif outlet.full:
+            self._paused = True
             self.target.host.pause(self.exchange)
             outlet.wait_for_room(self._room)
 
     def _room(self) -> None:
         self._last = monotonic()
         if not self._done.done():
+            self._paused = False
             self.target.host.resume(self.exchange)
 
     def _block(self, blocked: StreamBlocked, reader: StreamReader) -> None:
         self.blocked = blocked
-        self._owner.block(blocked, reader)
+        self._owner.block(blocked)
         if self._done.done():
             return
         if reader.terminal:

@@ -7,10 +7,12 @@ that a stamp costs are a tenth of what a request costs here.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Callable
 from time import monotonic, monotonic_ns
+from typing import Any
 
 from penstock.wire import tls
 from penstock.wire.clock import Clock
@@ -19,7 +21,10 @@ from penstock.wire.exchange import Exchange, Trouble
 from penstock.wire.gauge import Gauge
 from penstock.wire.pool import Pool
 
-__all__ = ["Host", "Hosts"]
+__all__ = ["Host", "HostKey", "Hosts"]
+
+HostKey = tuple[str, str, int, bool]
+"""Scheme, name, port, whether its certificate is checked."""
 
 IDLE_S = 30.0
 """How long an unused connection is kept: below the idle limits of the usual proxies and firewalls on the way."""
@@ -32,6 +37,8 @@ _VIEW = memoryview(_BUFFER)
 
 class _Connection(Connection):
     __slots__ = ("idle_since",)
+
+    idle_since: float
 
     def _readable(self) -> None:
         if self.closed:
@@ -47,6 +54,19 @@ class _Connection(Connection):
             self._lost(None)
             return
         self._take(_VIEW[:n], monotonic_ns(), 0, n)
+        if self.exchange is not None:
+            self._notice_reset()
+
+    def _readable_tls(self) -> None:
+        super()._readable_tls()
+        if self.exchange is not None:
+            self._notice_reset()
+
+    def _notice_reset(self) -> None:
+        """libuv stops watching a socket that has both data and an error, so what was read may have been the last we
+        hear of it (0.4 µs)."""
+        if not self.closed and (code := self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
+            self._lost(OSError(code, os.strerror(code)))
 
 
 class _Pool(Pool):
@@ -94,7 +114,13 @@ class Host:
     """`exchange.tag` is the host's: the pool that carries the exchange, None while its name is looked up."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, name: str, port: int, context: ssl.SSLContext | None, clock: Clock, gauge: Gauge
+        self,
+        loop: asyncio.AbstractEventLoop,
+        name: str,
+        port: int,
+        context: ssl.SSLContext | None,
+        clock: Clock,
+        gauge: Gauge,
     ) -> None:
         self._loop = loop
         self.name = name
@@ -115,9 +141,10 @@ class Host:
         except OSError:
             pass
 
-    def _take(self, found: list[tuple[object, ...]] | list[object]) -> None:
+    def _take(self, found: list[Any]) -> None:
+        """What getaddrinfo found."""
         order: list[_Pool] = []
-        for family, _, _, _, address in found:  # type: ignore[misc]
+        for family, _, _, _, address in found:
             pool = self._pools.get(address)
             if pool is None:
                 origin = Origin(self.name, self._port, family, address, self._tls)
@@ -167,7 +194,7 @@ class Host:
     async def _look_up(self) -> None:
         trouble = None
         try:
-            self._take(await self._loop.getaddrinfo(self.name, self._port, type=socket.SOCK_STREAM))  # type: ignore[arg-type]
+            self._take(await self._loop.getaddrinfo(self.name, self._port, type=socket.SOCK_STREAM))
             self._believed_until = monotonic() + ADDRESSES_S
         except OSError:
             trouble = Trouble("NameNotFound", f"The name {self.name} has no address.", "network")
@@ -176,7 +203,9 @@ class Host:
         waiting, self._waiting = self._waiting, {}
         for start in waiting.values():
             if not self._order:
-                start.exchange.trouble = trouble or Trouble("NameNotFound", f"The name {self.name} has no address.", "network")
+                start.exchange.trouble = trouble or Trouble(
+                    "NameNotFound", f"The name {self.name} has no address.", "network"
+                )
                 start.on_end(start.exchange)
             else:
                 self._start_on_any(start)
@@ -218,7 +247,7 @@ class Hosts:
         self._loop = loop
         self._clock = Clock()
         self._gauge = Gauge()
-        self._hosts: dict[tuple[str, str, int, bool], Host] = {}
+        self._hosts: dict[HostKey, Host] = {}
         self._contexts: dict[bool, ssl.SSLContext] = {}
 
     def get(self, scheme: str, name: str, port: int, verify: bool) -> Host:
@@ -234,10 +263,10 @@ class Hosts:
             self._contexts[verify] = tls.client_context(verify)
         return self._contexts[verify]
 
-    def keep(self, used: set[Host]) -> None:
+    def keep(self, used: set[HostKey]) -> None:
         """After a reload: let go of the hosts that nothing names any more."""
         for key, host in list(self._hosts.items()):
-            if host not in used:
+            if key not in used:
                 host.retire()
                 del self._hosts[key]
 

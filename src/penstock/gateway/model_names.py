@@ -45,26 +45,25 @@ class ModelNames:
             return data
         if self._rest:
             data = self._rest + data
-        end = max(data.rfind(b"\n\n"), data.rfind(b"\r\n\r\n") + 2, data.rfind(b"\r\r"))
-        if end < 2:
-            if len(data) > FRAME_BYTES:
-                self._blind = True
-                return self.finish(data)
+        end = max(data.rfind(b"\n\n"), data.rfind(b"\r\n\r\n") + 2, data.rfind(b"\r\r")) + 2
+        if end < 4:
             self._rest = data
-            return b""
-        end += 2
+            if len(data) <= FRAME_BYTES:
+                return b""
+            self._blind = True
+            return self.finish()
         self._rest = data[end:]
-        whole = data[:end] if self._rest else data
+        return self._replaced(data[:end] if self._rest else data)
+
+    def finish(self) -> bytes:
+        """The stream has ended: what is left of it."""
+        rest, self._rest = self._rest, b""
+        return self._replaced(rest)
+
+    def _replaced(self, whole: bytes) -> bytes:
         if not self._member:
             found = _MEMBER.search(whole)
             if found is None:
                 return whole
             self._member = found[0]
-            if self._member == self._alias:
-                self._blind = True
-                return self.finish(data)
         return whole.replace(self._member, self._alias)
-
-    def finish(self, rest: bytes | None = None) -> bytes:
-        rest, self._rest = self._rest if rest is None else rest, b""
-        return rest

@@ -13,10 +13,9 @@ import os
 import select
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from granian.rsgi import HTTPProtocol
+from penstock.gateway.rsgi import HTTPProtocol
 
 __all__ = ["Outlet", "Peers"]
 
@@ -73,7 +72,19 @@ def _peer(file: int) -> str | None:
 
 
 class Outlet:
-    __slots__ = ("_file", "_loop", "_on_room", "_peers", "_poll", "_since_check", "_transport", "client", "closed", "full", "sent")
+    __slots__ = (
+        "_file",
+        "_loop",
+        "_on_room",
+        "_peers",
+        "_poll",
+        "_since_check",
+        "_transport",
+        "client",
+        "closed",
+        "full",
+        "sent",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, peers: Peers, client: str) -> None:
         self._loop = loop

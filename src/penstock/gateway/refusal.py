@@ -23,6 +23,7 @@ class Refusal(Exception):
         policy: dict[str, str] | None = None,
         retry_after: int | str | None = None,
         headers: tuple[tuple[str, str], ...] = (),
+        limited_by: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -33,6 +34,8 @@ class Refusal(Exception):
         self.policy = policy
         self.retry_after = retry_after
         self.headers = headers
+        self.limited_by = limited_by
+        """For the records, of a 429: the layer whose limit it was."""
 
     def body(self) -> bytes:
         error: dict[str, Any] = {"message": self.message, "type": self.type}

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final, Literal
 
 from penstock.gateway.fields import Fields
+from penstock.gateway.guardrails.detectors import DETECTORS
+from penstock.gateway.guardrails.finders import regex_problem
 from penstock.gateway.resources import GuardrailSpec, Pattern, Policy
 
 __all__ = ["guardrail", "policy"]
 
-_DETECTORS: Final = (
-    "email",
-    "china_mobile",
-    "china_id_card",
-    "bank_card",
-    "us_ssn",
-    "ip_address",
-    "api_key",
-    "jwt",
-    "private_key",
-)
 _REMOTE_GUARDRAILS: Final = (
     "bedrock",
     "azure_content_safety",
@@ -105,7 +95,7 @@ def _keyword_patterns(fields: Fields) -> tuple[Pattern, ...]:
 def _pii_detectors(fields: Fields, default: Action) -> tuple[tuple[str, Action], ...]:
     found = []
     for item in fields.list("detectors"):
-        detector = item.choice("type", _DETECTORS, required=True)
+        detector = item.choice("type", tuple(DETECTORS), required=True)
         action = item.choice("action", _ACTIONS) or default
         item.finish()
         if detector is not None:
@@ -168,8 +158,6 @@ def policy(fields: Fields, id_: str, name: str, references: Mapping[str, Mapping
 
 
 def _check_regex(fields: Fields, name: str, value: str) -> None:
-    try:
-        re.compile(value)
-    except (re.error, OverflowError, RecursionError) as error:
-        reason = error.msg if isinstance(error, re.error) else "it is too large"
-        fields.problem(name, f"is not a regular expression: {reason}")
+    problem = regex_problem(value)
+    if problem is not None:
+        fields.problem(name, problem)

@@ -78,7 +78,9 @@ def order(group: Model, targets: Sequence[Target], cooldowns: Cooldowns, turns: 
             f"Every target of `{group.name}` failed lately and is left alone for a while.",
             retry_after=RETRY_ALL_S,
         )
-    cooling = [target for target in targets if cooldowns.cooling(target.model, now)] if len(healthy) < len(targets) else []
+    cooling = (
+        [target for target in targets if cooldowns.cooling(target.model, now)] if len(healthy) < len(targets) else []
+    )
     chosen = [*healthy, *cooling]
     if routing.max_fallbacks is not None:
         chosen = chosen[: routing.max_fallbacks + 1]
@@ -121,4 +123,5 @@ def backoff_s(retries: int, failure: Failure) -> float:
     hint = failure.retry_after_s
     if hint is not None and 0 < hint <= LONGEST_HINT_S:
         return hint
-    return min(FIRST_BACKOFF_S * 2**retries, LAST_BACKOFF_S) + random.uniform(0, JITTER_S)
+    doubled: float = FIRST_BACKOFF_S * 2**retries
+    return min(doubled, LAST_BACKOFF_S) + random.uniform(0, JITTER_S)

@@ -88,7 +88,15 @@ class Target:
         self.key = key
         self.host: Host = hosts.get(base.scheme, base.host, base.port, key.verify_tls)
         self.upstream_json = orjson.dumps(model.upstream)
-        ours = {"authorization", "content-type", "content-length", "accept-encoding", "host", "connection", "transfer-encoding"}
+        ours = {
+            "authorization",
+            "content-type",
+            "content-length",
+            "accept-encoding",
+            "host",
+            "connection",
+            "transfer-encoding",
+        }
         self._head = request_head(
             "POST",
             base.path + PATHS[route],
@@ -161,7 +169,9 @@ def aborted(message: str = "The upstream closed its stream before it sent anythi
 
 
 def undecodable() -> Failure:
-    refusal = Refusal(502, "upstream_decode_error", "The upstream's reply is not what it says it is: it cannot be read.")
+    refusal = Refusal(
+        502, "upstream_decode_error", "The upstream's reply is not what it says it is: it cannot be read."
+    )
     return Failure("decode", None, refusal, retryable=True)
 
 

@@ -232,10 +232,7 @@ class StreamReader:
         buffer = self._buffer + data if self._buffer else data
         if not self.events:
             buffer = buffer.removeprefix(b"\xef\xbb\xbf")
-        if b"\r" in buffer:
-            frames = _BLANK_LINE.split(buffer)
-        else:
-            frames = buffer.split(b"\n\n")
+        frames = _BLANK_LINE.split(buffer) if b"\r" in buffer else buffer.split(b"\n\n")
         rest = frames.pop()
         for frame in frames:
             if self._oversize:
@@ -259,12 +256,10 @@ class StreamReader:
         self._buffer = b""
 
     def _read(self, frame: bytes) -> None:
-        if frame.startswith(b"data: ") and b"\n" not in frame:
-            data = frame[6:]
-        else:
-            data = _data(frame)
-            if data is None:
-                return
+        plain = frame.startswith(b"data: ") and b"\n" not in frame
+        data = frame[6:] if plain else _data(frame)
+        if data is None:
+            return
         self.events += 1
         try:
             if self._responses:
@@ -291,7 +286,8 @@ class StreamReader:
         if bytes(event.response) and (self.id is None or kind):
             response = _decode_response(event.response)
             self.id = _text(response.id) or self.id
-            self.usage = _usage(response.usage) or self.usage
+            if kind:  # what stands in an earlier event is not final
+                self.usage = _usage(response.usage)
 
     def _chunk(self, chunk: _Chunk) -> None:
         if self.id is None:

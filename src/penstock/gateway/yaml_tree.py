@@ -113,6 +113,10 @@ class _Builder:
             self._problems.add(where, "is nested too deep, or refers to itself")
         if depth > _MAX_DEPTH or self._nodes >= _MAX_NODES:
             return BROKEN
+        tag = node.tag.removeprefix(_TAG)
+        if tag not in ("map", "seq", "str", "null", "bool", "int", "float"):
+            self._problems.add(where, f"has the tag {tag}, which is not allowed")
+            return BROKEN
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, where, depth)
         if isinstance(node, yaml.SequenceNode):
@@ -145,10 +149,9 @@ class _Builder:
                     return int(text, 0)
                 case "float":
                     return float(text)
-                case tag:
-                    self._problems.add(where, f"has the tag {tag}, which is not allowed")
         except ValueError:
-            self._problems.add(where, "does not fit its tag")
+            pass
+        self._problems.add(where, "does not fit its tag")
         return BROKEN
 
     def _interpolate(self, text: str, where: str) -> Any:

@@ -109,7 +109,7 @@ class ClientCounter:
         try:
             known = self._log.entry(record).input_tokens
             texts = [] if known >= 0 else self._input_texts(self._log.body(record))
-        except (msgspec.MsgspecError, LookupError, OSError, TypeError, ValueError):
+        except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError, msgspec.MsgspecError):
             # A replayed body may have any shape, and a worker that was killed may have lost what it built: such a body
             # has no length that we could tell.
             known, texts = _NO_TEXT, []

@@ -11,7 +11,7 @@ from penstock.metrics.tally import ErrorGroup, Tally
 from penstock.records.log import RunHeader
 from penstock.records.record import Record
 
-__all__ = ["Summary", "SummaryBuilder", "TokenizerNote"]
+__all__ = ["Proof", "Summary", "SummaryBuilder", "TokenizerNote"]
 
 
 class TokenizerNote(msgspec.Struct, frozen=True):
@@ -20,6 +20,15 @@ class TokenizerNote(msgspec.Struct, frozen=True):
     name: str | None
     source: str | None
     note: str | None = None
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What was sent, in one number."""
+
+    requests: int
+    """Whose bodies were handed to a socket, warmup included."""
+    root: str
+    """SHA-256 over the SHA-256 digests of their bodies, in the order of the plan: phase, session, turn."""
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -36,6 +45,8 @@ class Summary(msgspec.Struct, kw_only=True):
     warmup_requests: int
     finish_reasons: dict[str, int]
     """One count a choice, the most frequent first."""
+    warnings: dict[str, int] = {}
+    """Oddities of the replies that failed nothing, the most frequent first."""
     start_ns: int
     end_ns: int
     """First start and last end of the profiling phases, in Unix time."""
@@ -45,6 +56,9 @@ class Summary(msgspec.Struct, kw_only=True):
     torn_bytes: int = 0
     """What a killed worker left unreadable at the end of its log."""
     certificate: Certificate | None = None
+    proof: Proof | None = None
+    note: str | None = None
+    """What else the user should know about the files."""
 
     @property
     def is_complete(self) -> bool:
@@ -78,8 +92,13 @@ class SummaryBuilder:
             failed=profiling.failed,
             cancelled=profiling.cancelled,
             warmup_requests=warmed,
-            finish_reasons=dict(sorted(profiling.finish_reasons.items(), key=lambda item: (-item[1], item[0]))),
+            finish_reasons=_most_first(profiling.finish_reasons),
+            warnings=_most_first(profiling.warnings),
             start_ns=epoch + first,
             end_ns=epoch + last,
             tokenizer=tokenizer,
         )
+
+
+def _most_first(counts: dict[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

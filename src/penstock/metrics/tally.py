@@ -69,6 +69,8 @@ class Tally:
         self.failed = 0
         self.cancelled = 0
         self.finish_reasons: dict[str, int] = {}
+        self.warnings: dict[str, int] = {}
+        """Oddities of the replies, with their counts."""
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -82,6 +84,8 @@ class Tally:
         self._starts.append(record.start)
         self._ends.append(record.end)
         self._span.cover(record)
+        for what, count in record.warnings.items():
+            self.warnings[what] = self.warnings.get(what, 0) + count
         if record.failure is not None:
             self._fail(record.failure)
         else:

@@ -1,4 +1,11 @@
-"""What is due next: one heap and one alarm for every stream of the server."""
+"""What is due next: one heap and one alarm for every stream of the server.
+
+Measured from the log on one of two shared virtual cores, the client on the other, in five runs each: with 100 streams
+of 100 tokens a second a token is written 0.05 to 0.06 ms after it is due at the median, 0.2 to 0.9 ms at p90 and 2.5 to
+4.8 ms at p99; with 500 streams, which take nearly the whole core, 0.08 to 0.11, 0.3 to 1.5 and 1.1 to 5.8 ms. Much of
+the tail is the machine's: the gaps of a server in C, run in turn, had p99 1.4 to 13.6 ms too long with 100 streams and
+0.1 to 6.3 ms with 500. Not all of it: beside the two runs with 500 where C's were 0.1 ms, this server's were 0.8 and 2.3.
+"""
 
 from __future__ import annotations
 

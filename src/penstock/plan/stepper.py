@@ -57,6 +57,7 @@ class Stepper:
         self._share = share
         self._slots = slots
         self._arrivals = None if arrivals is None else islice(arrivals, share.worker, None, share.workers)
+        self._most = conversations
         self._left = None if conversations is None else split(conversations, share)
         self._requests_left = None if requests is None else split(requests, share)
         self._duration = duration_ns
@@ -98,7 +99,8 @@ class Stepper:
     def limit(self, conversations: int) -> None:
         """So many conversations there are in all, those already started included."""
         started = (self._number - self._share.worker) // self._share.workers
-        self._left = max(0, split(conversations, self._share) - started)
+        most = conversations if self._most is None else min(conversations, self._most)
+        self._left = max(0, split(most, self._share) - started)
 
     def closed(self, now: int) -> bool:
         """Nothing may be sent any more, not even the next turn of a conversation."""

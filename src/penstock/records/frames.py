@@ -10,26 +10,19 @@ import os
 import struct
 import zlib
 from collections.abc import Generator
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
-__all__ = ["HEAD", "Tear", "pack", "read"]
+__all__ = ["HEAD", "pack", "read"]
 
 HEAD = struct.Struct("<BII")
-
-
-class Tear(NamedTuple):
-    size: int
-    """Bytes after the last good frame; 0 when the file ends with one."""
-    damaged: bool
-    """The frame is all there and its checksum is wrong: not a write cut short, so others may follow it."""
 
 
 def pack(kind: int, data: bytes) -> bytes:
     return HEAD.pack(kind, len(data), zlib.crc32(data)) + data
 
 
-def read(file: BinaryIO) -> Generator[tuple[int, bytes], None, Tear]:
-    """The frames from where the file stands to its present end."""
+def read(file: BinaryIO) -> Generator[tuple[int, bytes], None, int]:
+    """The frames from where the file stands to its present end. Returns how many bytes after the last are none."""
     here = file.tell()
     end = file.seek(0, os.SEEK_END)
     file.seek(here)
@@ -40,7 +33,7 @@ def read(file: BinaryIO) -> Generator[tuple[int, bytes], None, Tear]:
             break
         data = file.read(length)
         if zlib.crc32(data) != crc:
-            return Tear(end - here, damaged=True)
+            break
         yield kind, data
         here = after
-    return Tear(end - here, damaged=False)
+    return end - here

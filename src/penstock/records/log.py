@@ -58,7 +58,8 @@ class RunHeader(msgspec.Struct, kw_only=True):
     """What a turn carries of the turns before it."""
     payload_files: list[str] = []
     """The user's files in which bodies lie."""
-    conversations: int
+    conversations: int | None
+    """None when the dataset was still being read as the run began."""
     sampling: str
     seed: int | None
     concurrency: int | None
@@ -184,7 +185,7 @@ class RunLog:
                 try:
                     kind, data = next(reading)
                 except StopIteration as end:
-                    self.torn_bytes += end.value.size
+                    self.torn_bytes += end.value
                     return
                 if kind == wanted:
                     yield data

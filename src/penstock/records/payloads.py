@@ -23,13 +23,22 @@ import msgspec
 
 from penstock.datasets.conversation import Turn
 
-__all__ = ["Parts", "Payload", "PayloadStore", "PayloadWriter"]
+__all__ = ["Missing", "Parts", "Payload", "PayloadStore", "PayloadWriter"]
 
 _BODY = struct.Struct("<QIHHiiIIdd")
 _CONVERSATION = struct.Struct("<QQII")
 _IN_MEMORY = 32 << 20
+_OPEN_AT_ONCE = 32
 
 WHOLE, PARTS = 0, 1
+
+
+class Missing(OSError):
+    """A body is not where it was: somebody changed the file."""
+
+    def __init__(self, file: int) -> None:
+        super().__init__(f"file {file} of the payloads is not what it was")
+        self.file = file
 
 
 class Parts(msgspec.Struct):
@@ -202,11 +211,35 @@ class _Index:
         os.close(self._file)
 
 
+class _Files:
+    """Opened when they are first read: a folder may hold more of them than a process may have open."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self._open: dict[int, int] = {}
+
+    def read(self, number: int, length: int, offset: int) -> bytes:
+        file = self._open.get(number)
+        if file is None:
+            if len(self._open) >= _OPEN_AT_ONCE:
+                os.close(self._open.pop(next(iter(self._open))))
+            try:
+                file = self._open[number] = os.open(self._paths[number], os.O_RDONLY)
+            except OSError:
+                raise Missing(number) from None
+        return os.pread(file, length, offset)
+
+    def close(self) -> None:
+        for file in self._open.values():
+            os.close(file)
+        self._open.clear()
+
+
 class PayloadStore:
     def __init__(self, folder: str, files: Sequence[str] = (), worker: int | None = None) -> None:
         """`files` are the user's files in which bodies lie."""
         bodies, index, conversations, sessions = _names(folder, worker)
-        self._files = [os.open(path, os.O_RDONLY) for path in (bodies, *files)]
+        self._files = _Files((bodies, *files))
         self._sessions = os.open(sessions, os.O_RDONLY)
         self._index = _Index(index, _BODY)
         self._conversations = _Index(conversations, _CONVERSATION)
@@ -231,7 +264,11 @@ class PayloadStore:
         return self.read(self.entry(number))
 
     def read(self, entry: Payload) -> bytes:
-        return os.pread(self._files[entry.file], entry.length, entry.offset)
+        """Raises Missing."""
+        body = self._files.read(entry.file, entry.length, entry.offset)
+        if len(body) < entry.length:
+            raise Missing(entry.file)
+        return body
 
     def parts(self, entry: Payload) -> Parts:
         return self._decode(self.read(entry))
@@ -247,7 +284,7 @@ class PayloadStore:
         return os.pread(self._sessions, length, offset).decode()
 
     def close(self) -> None:
-        for file in (*self._files, self._sessions):
-            os.close(file)
+        self._files.close()
+        os.close(self._sessions)
         self._index.close()
         self._conversations.close()

@@ -42,6 +42,19 @@ class Ticket(NamedTuple):
 
 def read(exchange: Exchange, endpoint: Endpoint, epoch: int) -> tuple[Record, Reply | None]:
     """The record, and the reply as the dialect read it, for whoever carries the conversation on."""
+    record = _outline(exchange, epoch)
+    if exchange.status == 0:
+        return record, None
+    try:
+        return record, _understand(record, exchange, endpoint)
+    except Exception as error:  # one reply that we cannot read must not take the run with it
+        text = f"Penstock could not read the reply ({type(error).__name__}: {error}); this is a fault of its own."
+        record.failure = record.failure or Failure("UnreadableReply", text, "penstock")
+        return record, None
+
+
+def _outline(exchange: Exchange, epoch: int) -> Record:
+    """Everything but what the reply says."""
     ticket: Ticket = exchange.tag
     start = exchange.start if exchange.start >= 0 else ticket.issued
     size = ticket.body_bytes
@@ -70,24 +83,27 @@ def read(exchange: Exchange, endpoint: Endpoint, epoch: int) -> tuple[Record, Re
         reads=len(exchange.times),
         requested_output=ticket.requested_output,
         built=ticket.built,
-        digest=sha256(memoryview(exchange.data)[len(exchange.data) - size :]).digest(),
+        digest=b"" if exchange.sent < 0 else sha256(memoryview(exchange.data)[len(exchange.data) - size :]).digest(),
         cancelled=exchange.cancelled,
     )
     if exchange.trouble is not None:
         kind, message, fault = exchange.trouble
         record.failure = Failure(kind, message, fault, exchange.status or None)
-    if exchange.status == 0:
-        return record, None
+    return record
+
+
+def _understand(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply | None:
+    """Put what the reply says into the record."""
     body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
     content_type, coding = _content(exchange)
     if coding != b"identity":
         body, trouble = _decoded(coding, body)
         if trouble is not None:
             record.failure = record.failure or trouble
-            return record, None
+            return None
     if not 200 <= exchange.status < 300:
         record.failure = record.failure or _http_failure(exchange, body)
-        return record, None
+        return None
     if content_type.startswith(b"text/event-stream"):
         record.streamed = True
         timed = len(exchange.times) > 1 and coding == b"identity"
@@ -106,7 +122,8 @@ def read(exchange: Exchange, endpoint: Endpoint, epoch: int) -> tuple[Record, Re
     record.usage = reply.usage
     record.model = reply.model
     record.response_id = reply.id
-    return record, reply
+    record.warnings = reply.warnings
+    return reply
 
 
 def _place(record: Record, exchange: Exchange, reply: Reply, *, timed: bool) -> None:
@@ -139,7 +156,9 @@ def _place(record: Record, exchange: Exchange, reply: Reply, *, timed: bool) -> 
     start = exchange.start
     record.stamps = [stamp - start for stamp in stamps]
     record.pieces = pieces
-    if exchange.coarse:
+    if not timed and len(times) > 1:
+        record.coalesced, record.first_coalesced = 1, True
+    elif exchange.coarse:
         coarse = set(exchange.coarse)
         record.coalesced = sum(1 for read in reads if read in coarse)
         record.first_coalesced = reads[0] in coarse
@@ -201,6 +220,6 @@ def _stream_failure(body: bytes, reply: Reply) -> Failure | None:
 
 
 def _body_failure(reply: Reply) -> Failure | None:
-    if not reply.outputs and not reply.reasonings:
+    if not reply.outputs and not reply.reasonings and not reply.vectors:
         return Failure("NoContent", "The reply is complete but carries no content.", "server")
     return None

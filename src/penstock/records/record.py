@@ -113,3 +113,5 @@ class Record(msgspec.Struct, array_like=True):
     cancelled: bool = False
     """Ended by us (grace period over, second Ctrl-C): neither a success nor a failure."""
     failure: Failure | None = None
+    warnings: dict[str, int] = {}
+    """Oddities of the reply that failed nothing, with their counts."""

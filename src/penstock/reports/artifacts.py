@@ -13,10 +13,6 @@ from penstock.records.log import RunHeader
 
 __all__ = ["Artifacts", "remove", "replacing"]
 
-_REPLAYED = ("raw_payload", "inputs_json")
-"""Datasets that are bodies already: there is nothing to add to the file that the user has, which may be the very
-`inputs.json` in this folder."""
-
 
 class Artifacts(msgspec.Struct, frozen=True):
     summary_json: str
@@ -25,7 +21,7 @@ class Artifacts(msgspec.Struct, frozen=True):
     records: str | None
     """None when the export level asks for the summary alone."""
     inputs: str | None
-    """None when the dataset is a file of bodies."""
+    """None when that is the very file that was replayed."""
     stale: tuple[str, ...]
     """Written by other settings of an earlier run: they would pass for this one's."""
 
@@ -36,12 +32,13 @@ class Artifacts(msgspec.Struct, frozen=True):
         each = os.path.join(folder, prefix or "profile_export")
         records = each + ".jsonl"
         wanted = header.level != "summary"
+        inputs = os.path.join(folder, "inputs.json")
         return cls(
             summary_json=summary + ".json",
             summary_csv=summary + ".csv",
             console=each + "_console.txt",
             records=records if wanted else None,
-            inputs=None if header.dataset in _REPLAYED else os.path.join(folder, "inputs.json"),
+            inputs=None if os.path.realpath(inputs) in map(os.path.realpath, header.payload_files) else inputs,
             stale=() if wanted else (records,),
         )
 

@@ -215,8 +215,11 @@ def _remarks(summary: Summary) -> list[str]:
         found.append(
             f"The last {_plural(summary.torn_bytes, 'byte')} of the log were torn; the requests in them are lost."
         )
+    if summary.note is not None:
+        found.append(summary.note)
     if summary.tokenizer.note is not None:
         found.append(summary.tokenizer.note)
+    found += [f"{what}: {count:,}." for what, count in summary.warnings.items()]
     if single := _count(summary, "single_stamp_request_count"):
         found.append(
             f"Arrived whole, with one time stamp: {single:,} of {_plural(summary.succeeded, 'reply', 'replies')}. "

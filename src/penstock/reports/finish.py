@@ -16,8 +16,9 @@ from penstock.records.log import RunLog
 from penstock.records.record import Record
 from penstock.reports.artifacts import Artifacts, remove, replacing
 from penstock.reports.console import console_text
-from penstock.reports.inputs_json import UsedPayloads, write_inputs_json
+from penstock.reports.inputs_json import write_inputs_json
 from penstock.reports.jsonl import RecordWriter
+from penstock.reports.sent import SentBodies
 from penstock.reports.summary_csv import write_summary_csv
 from penstock.reports.summary_json import write_summary_json
 
@@ -55,24 +56,37 @@ def finish(
     for path in (*artifacts.written(), *artifacts.stale):
         remove(path)
     counter = ServerCounter() if header.server_token_count else ClientCounter(tokenizer, log, input_texts)
-    used = UsedPayloads(len(log.payloads))
     report = _reporter(progress, header.requests if expected is None else expected)
     with _scratch(log.folder) as scratch:
         builder = SummaryBuilder(header, scratch)
+        sent = SentBodies(log, scratch)
         with _lines(artifacts.records) as file:
             writer = None if file is None else RecordWriter(file, header, log.payloads)
             for record, measures in _measured(log, counter, report):
                 builder.add(record, measures)
-                used.add(record)
+                sent.add(record)
                 if writer is not None:
                     writer.add(record, measures)
+        sent.finish()
         summary = builder.summary(_tokenizer_note(counter))
+        summary.proof = sent.proof()
+        if artifacts.inputs is not None:
+            with replacing(artifacts.inputs) as inputs:
+                summary.note = _inputs_note(write_inputs_json(inputs, sent.sequences(), log))
+        else:
+            summary.note = "The inputs.json in the folder is the file that was replayed, and was left as it is."
     summary.was_cancelled = was_cancelled
     summary.incomplete_reason = incomplete_reason
     summary.torn_bytes = log.torn_bytes
     summary.certificate = certificate(summary) if callable(certificate) else certificate
-    _write(artifacts, summary, log, used, show_http)
+    _write(artifacts, summary, log, show_http)
     return summary
+
+
+def _inputs_note(lost: int) -> str | None:
+    if not lost:
+        return None
+    return f"inputs.json lacks {lost:,} session(s): the file with their payloads has changed since they were sent."
 
 
 @contextlib.contextmanager
@@ -128,10 +142,7 @@ def _tokenizer_note(counter: Counter) -> TokenizerNote:
     return TokenizerNote(tokenizer.name, tokenizer.source, counter.note)
 
 
-def _write(artifacts: Artifacts, summary: Summary, log: RunLog, used: UsedPayloads, show_http: bool) -> None:
-    if artifacts.inputs is not None:
-        with replacing(artifacts.inputs) as f:
-            write_inputs_json(f, used, log)
+def _write(artifacts: Artifacts, summary: Summary, log: RunLog, show_http: bool) -> None:
     with replacing(artifacts.summary_csv) as f:
         write_summary_csv(f, summary)
     with replacing(artifacts.console) as f:

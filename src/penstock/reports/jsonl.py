@@ -2,7 +2,7 @@
 
 Times are Unix nanoseconds. `credit_issued_ns` is when a slot was free for the request and `intended_ns` when the plan
 wanted it sent. `request_end_ns` of a success is where its latency ends (the last content of a stream); of a failure,
-the moment of failure.
+the moment of failure. `body_sha256` is that of the body which was handed to the socket; a request that never had one has none.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ class RecordWriter:
         fields["streamed"] = record.streamed
         fields["coalesced_stamps"] = record.coalesced
         fields["finish_reasons"] = record.finish
+        if record.digest:
+            fields["body_sha256"] = record.digest.hex()
         return fields
 
     def _session(self, payload: int) -> str:

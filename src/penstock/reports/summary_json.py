@@ -86,8 +86,13 @@ def _our_own(summary: Summary, header: RunHeader) -> dict[str, Any]:
     found: dict[str, Any] = {"penstock_version": header.penstock_version}
     if summary.certificate is not None:
         found["certificate"] = summary.certificate
+    found["context_mode"] = header.context_mode
+    if summary.proof is not None:
+        found["proof"] = {"algorithm": "sha256", "requests": summary.proof.requests, "root": summary.proof.root}
     found["tokenizer"] = summary.tokenizer
     found["finish_reasons"] = summary.finish_reasons
+    if summary.warnings:
+        found["warnings"] = summary.warnings
     found["failures"] = by_fault(summary.errors)
     if summary.warmup_errors:
         found["warmup_error_summary"] = _errors(summary.warmup_errors)

@@ -62,6 +62,7 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
             type="file",
             path=data.file,
             format=data.format,
+            sessions=list(data.sessions) or None,
             sampling=data.sampling,
             random_seed=data.seed,
             prompts={"osl": output_length} if output_length else None,
@@ -100,13 +101,28 @@ def _phases(settings: Settings) -> list[dict[str, Any]]:
             rate=load.rate,
             duration=load.duration_s,
             grace_period=_grace(load),
+            **_schedule(load),
         )
     )
     return phases
 
 
 def _load_type(load: LoadSettings) -> str:
+    if load.recorded is not None:
+        return "fixed_schedule"
     return "concurrency" if load.rate is None else load.arrivals
+
+
+def _schedule(load: LoadSettings) -> dict[str, Any]:
+    schedule = load.recorded
+    if schedule is None:
+        return {}
+    return _present(
+        auto_offset=schedule.auto_offset and schedule.start_ms is None,
+        start_offset=schedule.start_ms,
+        end_offset=schedule.end_ms,
+        speedup=schedule.speedup if schedule.speedup != 1 else None,
+    )
 
 
 def _grace(load: LoadSettings) -> float | str | None:

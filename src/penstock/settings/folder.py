@@ -11,11 +11,15 @@ _LONGEST = 150
 """Bytes of the model's name that are kept: a file name holds 255 in all."""
 
 
-def artifact_folder(models: tuple[str, ...], endpoint: str, concurrency: int | None, rate: float | None) -> str:
+def artifact_folder(
+    models: tuple[str, ...], endpoint: str, concurrency: int | None, rate: float | None, *, scheduled: bool = False
+) -> str:
     name = _UNSAFE.sub("_", models[0]).encode()[:_LONGEST].decode(errors="ignore")
     if len(models) > 1:
         name += "_multi"
     stimulus = [] if concurrency is None else [f"concurrency{concurrency}"]
     if rate is not None:
         stimulus.append(f"request_rate{rate}")
+    if scheduled:
+        stimulus.append("fixed_schedule")
     return f"artifacts/{name}-{endpoint}-{'-'.join(stimulus)}"

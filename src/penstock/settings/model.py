@@ -7,10 +7,14 @@ from typing import Any, Literal
 import msgspec
 
 __all__ = [
+    "AudioSettings",
+    "ConversationSettings",
     "EndpointSettings",
+    "ImageSettings",
     "InputSettings",
     "LoadSettings",
     "OutputSettings",
+    "ScheduleSettings",
     "Secret",
     "Settings",
     "TokenizerSettings",
@@ -55,6 +59,55 @@ class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
     verify_tls: bool = True
 
 
+class ConversationSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Synthetic conversations of several turns; the ratio also counts for those of a file."""
+
+    turns_mean: float = 1
+    turns_stddev: float = 0
+    delay_mean_ms: float = 0
+    """From a reply to the next turn."""
+    delay_stddev_ms: float = 0
+    delay_ratio: float = 1
+    system_tokens: int | None = None
+    """Length of one system prompt that all conversations share."""
+    context_tokens: int | None = None
+    """Length of a user message that each conversation begins with, none like another."""
+
+
+class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Synthetic images beside the text of each turn; without a size there are none."""
+
+    width_mean: float = 0
+    height_mean: float = 0
+    width_stddev: float = 0
+    height_stddev: float = 0
+    format: Literal["png", "jpeg", "random"] = "jpeg"
+    batch: int = 1
+    """Images in each turn."""
+
+    @property
+    def wanted(self) -> int:
+        return self.batch if self.width_mean > 0 and self.height_mean > 0 else 0
+
+
+class AudioSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Synthetic sound beside the text of each turn; without a length there is none."""
+
+    seconds_mean: float = 0
+    seconds_stddev: float = 0
+    format: Literal["wav", "mp3"] = "wav"
+    rates: tuple[int, ...] = (16000,)
+    """Samples a second to draw from."""
+    depths: tuple[int, ...] = (16,)
+    """Bits a sample to draw from."""
+    channels: int = 1
+    batch: int = 1
+
+    @property
+    def wanted(self) -> int:
+        return self.batch if self.seconds_mean > 0 else 0
+
+
 class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None
     format: str | None = None
@@ -70,6 +123,11 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_stddev: float = 0
     batch: int = 1
     """Texts per request."""
+    conversation: ConversationSettings = ConversationSettings()
+    images: ImageSettings = ImageSettings()
+    audio: AudioSettings = AudioSettings()
+    sessions: tuple[str, ...] = ()
+    """Only these conversations of the file; none named means all."""
 
 
 class TokenizerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,14 +136,35 @@ class TokenizerSettings(msgspec.Struct, frozen=True, kw_only=True):
     revision: str = "main"
 
 
+class ScheduleSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Follow the times of a recording."""
+
+    on: bool = False
+    start_ms: float | None = None
+    """Leave out what was recorded before; this moment is the start."""
+    end_ms: float | None = None
+    """Leave out what was recorded after."""
+    auto_offset: bool = True
+    """The first request is the start; otherwise the recording's zero is."""
+    speedup: float = 1.0
+
+
 class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     rate: float | None = None
     """Requests per second; None is closed loop."""
     arrivals: Literal["poisson", "constant"] = "poisson"
     requests: int | None = None
+    conversations: int | None = None
+    """Stop when so many have been started; those under way are finished."""
     duration_s: float | None = None
     grace_s: float = 30.0
+    schedule: ScheduleSettings = ScheduleSettings()
+
+    @property
+    def recorded(self) -> ScheduleSettings | None:
+        """The schedule, when the run follows one."""
+        return self.schedule if self.schedule.on else None
 
 
 class WarmupSettings(msgspec.Struct, frozen=True, kw_only=True):

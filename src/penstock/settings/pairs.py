@@ -15,6 +15,8 @@ _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)\Z")
 _FLOAT = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "none": None, "null": None}
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_WHOLE = "payload_template"
+"""Takes the rest of its argument, because a template has commas and braces of its own."""
 _FRAMING = frozenset(("content-length", "transfer-encoding"))
 
 
@@ -33,6 +35,8 @@ def extra_fields(text: str, spelled: str) -> list[tuple[str, Any]]:
                 f"{spelled} {text!r} has a part {piece!r} that is not key:value; write key:value pairs apart by "
                 'spaces or commas, and put a value that has a comma in it into "quotes" or JSON.'
             )
+        if key == _WHOLE:
+            return [*fields, (key, rest.strip())]
         value, rest, more = _next_value(rest, key, spelled)
         fields.append((key, value))
         if not more:

@@ -12,11 +12,13 @@ from penstock.settings.model import (
     InputSettings,
     LoadSettings,
     OutputSettings,
+    ScheduleSettings,
     Secret,
     Settings,
     TokenizerSettings,
     WarmupSettings,
 )
+from penstock.settings.resolve_turns import audio, check_endpoint, conversation, images
 from penstock.settings.urls import normal_urls
 from penstock.settings.values import Given
 
@@ -29,6 +31,7 @@ def resolve(given: Given) -> Settings:
     models = tuple(given.values["models"])
     endpoint = _endpoint(given)
     load = _load(given)
+    check_endpoint(given, endpoint.type)
     return Settings(
         models=models,
         endpoint=endpoint,
@@ -36,7 +39,10 @@ def resolve(given: Given) -> Settings:
         tokenizer=TokenizerSettings(**_section(given, "tokenizer")),
         load=load,
         warmup=WarmupSettings(**_section(given, "warmup")),
-        output=_output(given, artifact_folder(models, endpoint.type, load.concurrency, load.rate)),
+        output=_output(
+            given,
+            artifact_folder(models, endpoint.type, load.concurrency, load.rate, scheduled=load.recorded is not None),
+        ),
         command=given.command,
         **{
             name: given.values[name]
@@ -58,7 +64,9 @@ def _endpoint(given: Given) -> EndpointSettings:
     headers = [(name, Secret(value)) for name, value in fields.pop("headers", ())]
     sources += [f"an {name} header" for name, _ in headers if name.lower() == "authorization"]
     if "urls" in fields:
-        fields["urls"], credential = normal_urls(fields["urls"], spelled("endpoint.urls", "--url"))
+        fields["urls"], credential = normal_urls(
+            fields["urls"], spelled("endpoint.urls", "--url"), whole=fields.get("type") in ("raw", "template")
+        )
         if credential is not None:
             headers.append(("Authorization", Secret(credential)))
             sources.append(f"the user name in {spelled('endpoint.urls')}")
@@ -74,9 +82,10 @@ def _endpoint(given: Given) -> EndpointSettings:
         _check_path(fields["path"], str(spelled("endpoint.path")))
     endpoint = EndpointSettings(**fields, headers=tuple(headers))
     if endpoint.legacy_max_tokens and endpoint.type != "chat":
+        one = " (max_output_tokens)" if endpoint.type == "responses" else ""
         raise UserError(
             f"{spelled('endpoint.legacy_max_tokens')} is for --endpoint-type chat; {endpoint.type} has one name for "
-            "the length limit, so leave it out."
+            f"the length limit{one}, so leave it out."
         )
     return endpoint
 
@@ -94,6 +103,10 @@ def _input(given: Given) -> InputSettings:
         _check_readable(fields["file"], str(spelled("input.file")))
     elif "format" in fields:
         raise UserError(f"{spelled('input.format')} names the format of a file, but there is no --input-file.")
+    elif "sessions" in fields:
+        raise UserError(f"{spelled('input.sessions')} picks sessions of a file, but there is no --input-file.")
+    if "sessions" in fields:
+        fields["sessions"] = tuple(fields["sessions"])
     if "format" in fields:
         fields["format"] = fields["format"].strip().lower().replace("-", "_")
     if fields.get("output_tokens_stddev") and "output_tokens_mean" not in fields:
@@ -101,7 +114,8 @@ def _input(given: Given) -> InputSettings:
             f"{spelled('input.output_tokens_stddev')} spreads the reply length around a mean, but there is no --osl; "
             "give one, or leave it out."
         )
-    return InputSettings(**fields)
+    fields = {name: value for name, value in fields.items() if "." not in name}
+    return InputSettings(**fields, conversation=conversation(given), images=images(given), audio=audio(given))
 
 
 _SYNTHETIC = {
@@ -120,14 +134,70 @@ def _load(given: Given) -> LoadSettings:
         raise UserError(
             f"{spelled('load.grace_s')} begins when --benchmark-duration ends, but there is none; give both or neither."
         )
+    schedule = _schedule(given)
+    fields = {name: value for name, value in fields.items() if not name.startswith("schedule.")}
     if "rate" not in fields:
         if "arrivals" in fields:
             raise UserError(
                 f"{spelled('load.arrivals')} spaces the requests of --request-rate, but there is none; "
                 "give both or neither."
             )
-        fields.setdefault("concurrency", 1)
-    return LoadSettings(**fields)
+        if not schedule.on:
+            fields.setdefault("concurrency", 1)
+    return LoadSettings(**fields, schedule=schedule)
+
+
+def _schedule(given: Given) -> ScheduleSettings:
+    fields = _section(given, "load.schedule")
+    spelled = given.spelled.get
+    if "on" not in fields and _is_timed_trace(given):
+        fields["on"] = True
+    schedule = ScheduleSettings(**fields)
+    shaping = next((spelled(f"load.schedule.{name}") for name in fields if name != "on"), None)
+    if not schedule.on:
+        if shaping is not None:
+            raise UserError(
+                f"{shaping} shapes the schedule of --fixed-schedule, but there is none; give both or neither."
+            )
+        return schedule
+    name = spelled("load.schedule.on", "--custom-dataset-type mooncake_trace")
+    if "input.file" not in given.values:
+        raise UserError(f"{name} sends at the times that a file has recorded, but there is no --input-file.")
+    for target, why in _UNSCHEDULED.items():
+        if given.values.get(target) not in (None, "sequential", 0):
+            raise UserError(
+                f"{name} sends each request at its recorded time, and {spelled(target)} {why}; leave one of them out."
+            )
+    if schedule.start_ms is not None:
+        if fields.get("auto_offset"):
+            raise UserError(
+                f"{spelled('load.schedule.start_ms')} and {spelled('load.schedule.auto_offset')} both say where the "
+                "schedule starts; keep one of them."
+            )
+        if schedule.end_ms is not None and schedule.end_ms < schedule.start_ms:
+            raise UserError(
+                f"{spelled('load.schedule.end_ms')} {schedule.end_ms:g} lies before "
+                f"{spelled('load.schedule.start_ms')} {schedule.start_ms:g}."
+            )
+    return schedule
+
+
+_UNSCHEDULED = {
+    "load.rate": "sets times of its own",
+    "input.sampling": "changes the order",
+    "warmup.requests": "would use up requests before the schedule starts",
+}
+"""What cannot be had together with recorded times, and why."""
+
+
+def _is_timed_trace(given: Given) -> bool:
+    """A trace that is named as one is sent at its times, as AIPerf does it."""
+    named = str(given.values.get("input.format", "")).strip().lower().replace("-", "_")
+    if named != "mooncake_trace" or "input.file" not in given.values or "load.rate" in given.values:
+        return False
+    from penstock.datasets.trace import first_row_is_timed
+
+    return first_row_is_timed(os.path.expanduser(given.values["input.file"]))
 
 
 def _output(given: Given, folder: str) -> OutputSettings:

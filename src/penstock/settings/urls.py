@@ -11,12 +11,13 @@ from penstock.settings.redact import redact_url
 __all__ = ["normal_urls"]
 
 
-def normal_urls(given: list[str], spelled: str) -> tuple[tuple[str, ...], str | None]:
-    """The URLs without userinfo, and the Authorization header that their userinfo stands for."""
+def normal_urls(given: list[str], spelled: str, *, whole: bool = False) -> tuple[tuple[str, ...], str | None]:
+    """The URLs without userinfo, and the Authorization header that their userinfo stands for. `whole`: no path will be
+    added, so a slash at the end means something."""
     urls: list[str] = []
     credentials: set[str | None] = set()
     for text in given:
-        url, credential = _normal_url(text, spelled)
+        url, credential = _normal_url(text, spelled, whole)
         urls.append(url)
         credentials.add(credential)
     if len(credentials) > 1:
@@ -24,7 +25,7 @@ def normal_urls(given: list[str], spelled: str) -> tuple[tuple[str, ...], str | 
     return tuple(urls), credentials.pop()
 
 
-def _normal_url(text: str, spelled: str) -> tuple[str, str | None]:
+def _normal_url(text: str, spelled: str, whole_path: bool) -> tuple[str, str | None]:
     if text.lower().startswith("mock://"):
         return text, None
     whole = text if "://" in text else f"http://{text}"
@@ -45,7 +46,7 @@ def _normal_url(text: str, spelled: str) -> tuple[str, str | None]:
     if parts.fragment:
         raise UserError(f"{subject} has a part after '#', which a server never sees; leave it out.")
     host = parts.netloc.rpartition("@")[2]
-    bare = parts._replace(netloc=host.removesuffix(":"), path=parts.path.rstrip("/"))
+    bare = parts._replace(netloc=host.removesuffix(":"), path=parts.path if whole_path else parts.path.rstrip("/"))
     return bare.geturl(), _credential(parts)
 
 

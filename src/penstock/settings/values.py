@@ -100,7 +100,7 @@ def _choice(flag: Flag, spelled: str, text: str) -> str:
             return choice
     for choice in flag.unbuilt_choices:
         if _plain(choice) == plain:
-            have = " and ".join(flag.choices)
+            have = " and ".join([", ".join(flag.choices[:-1]), flag.choices[-1]] if flag.choices[1:] else flag.choices)
             raise UserError(f"{spelled} {choice} is not built yet; this version of Penstock has {have}.")
     guess = nearest(plain, [_plain(choice) for choice in flag.choices])
     hint = next((f" (did you mean {choice}?)" for choice in flag.choices if _plain(choice) == guess), "")

@@ -29,7 +29,9 @@ def made(**changes: Any) -> Entry:
         "output_tokens": 5,
         "usage_source": "upstream",
         "phases_ms": {"auth": 0.1, "total": 20.5},
-        "attempts": [Attempt(model="gpt-4o-prod", upstream="gpt-4o-mini", provider_key="up", kind="initial", status=200)],
+        "attempts": [
+            Attempt(model="gpt-4o-prod", upstream="gpt-4o-mini", provider_key="up", kind="initial", status=200)
+        ],
         "guardrails": [GuardrailHit(guardrail="names", hook="input", action="would_block")],
     }
     return Entry(**{**fields, **changes})
@@ -50,7 +52,9 @@ for n in range({count}):
 """
 
 
-def worker(folder: object, name: str, count: int, *, pause: float = 0.0, end: str = "spool.close()") -> subprocess.Popen[str]:
+def worker(
+    folder: object, name: str, count: int, *, pause: float = 0.0, end: str = "spool.close()"
+) -> subprocess.Popen[str]:
     """A process that appends `count` entries `NAME-0`, `NAME-1` …, and says after every fifty how many there are."""
     here = __file__.rpartition("/")[0]
     script = WORKER.format(here=here, folder=str(folder), number=0, name=name, count=count, pause=pause, end=end)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import string
 from collections.abc import Callable
 from ipaddress import AddressValueError, IPv6Address
-from typing import Any, Protocol
+from typing import Protocol
 
 # not `re`: it has no way to skip ahead to the one digit in a page of prose, and needs 100 to 600 µs for each of the
 # numeric detectors on 4 KB where this one needs 2 to 7
@@ -43,6 +43,10 @@ _ALNUM = string.ascii_letters + string.digits
 
 class Finder(Protocol):
     reach: int | None
+    numeric: bool
+    """Each match begins with a digit or a plus sign."""
+    separable: bool
+    """A control character is to it what the end of a text is, so several texts can be searched at once."""
 
     def find(self, text: str, position: int) -> Match | None:
         """The leftmost match that begins at `position` or behind it."""
@@ -54,15 +58,23 @@ class Finder(Protocol):
 class _Detector:
     """Matches consist of the characters in `run`, so whatever lies before the last such run is decided."""
 
-    __slots__ = ("_regex", "_run", "_skip", "_valid", "reach")
+    __slots__ = ("_regex", "_run", "_skip", "_valid", "numeric", "reach", "separable")
 
     def __init__(
-        self, pattern: str, *, reach: int, run: str, skip: str = "", valid: Callable[[Any], int | None] | None = None
+        self,
+        pattern: str,
+        *,
+        reach: int,
+        run: str,
+        skip: str = "",
+        valid: Callable[[regex.Match[str]], int | None] | None = None,
     ) -> None:
         self.reach: int | None = reach
         self._regex = regex.compile(pattern, regex.ASCII)
         self._run = run
         self._skip = skip
+        self.numeric = run.startswith(string.digits)
+        self.separable = True
         self._valid = valid
 
     def find(self, text: str, position: int) -> Match | None:
@@ -91,7 +103,7 @@ class _Detector:
 class _Prefixed(_Detector):
     """Begins with one of a few fixed strings, so that only a word with one of them in it is looked at."""
 
-    __slots__ = ("_prefixes",)
+    __slots__ = ("_only", "_prefixes")
 
     _STRIDE = 4096
     _OVERLAP = 16
@@ -99,30 +111,38 @@ class _Prefixed(_Detector):
     def __init__(self, pattern: str, *, reach: int, run: str, prefixes: tuple[str, ...]) -> None:
         super().__init__(pattern, reach=reach, run=run)
         self._prefixes = Literals(prefixes)
+        self._only = prefixes[0] if len(prefixes) == 1 else None
 
     def find(self, text: str, position: int) -> Match | None:
         # in strides, so that a text full of keys is not read to its end for each of them
         for low in range(position, len(text), self._STRIDE):
-            found = self._prefixes.find(text[low : low + self._STRIDE + self._OVERLAP])
-            for at in sorted(low + start for _, start, _ in found):
-                match = self._regex.match(text, at)
+            found = self._starts(text[low : low + self._STRIDE + self._OVERLAP])
+            for at in found:
+                match = self._regex.match(text, low + at)
                 if match is not None:
-                    end = match.end()
-                    return at, end, at, end
+                    start, end = match.span()
+                    return start, end, start, end
         return None
 
     def open_from(self, text: str, low: int) -> int:
-        start = super().open_from(text, low)
-        word = text[start:]
-        if not word or self._prefixes.find(word):
-            return start
-        return len(text) - len(self._prefixes.rest(word))
+        if self._starts(text[low:]):
+            start = super().open_from(text, low)
+            if self._starts(text[start:]):
+                return start
+            low = start
+        return len(text) - len(self._prefixes.rest(text[low:]))
+
+    def _starts(self, text: str) -> list[int]:
+        if self._only is not None and self._only not in text:
+            return []
+        found = self._prefixes.find(text)
+        return sorted([start for _, start, _ in found]) if found else []
 
 
 class _Email:
     """Found from its `@`: a search from the left would try each word of the text."""
 
-    __slots__ = ("reach",)
+    __slots__ = ("numeric", "reach", "separable")
 
     _LOCAL = _ALNUM + "._%+-"
     _RUN = _LOCAL + "@"
@@ -130,6 +150,8 @@ class _Email:
 
     def __init__(self) -> None:
         self.reach: int | None = 64 + 1 + 8 * 64 + 24
+        self.numeric = False
+        self.separable = True
 
     def find(self, text: str, position: int) -> Match | None:
         at = text.find("@", position)
@@ -153,14 +175,16 @@ _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 
 
 class _IpAddress:
-    __slots__ = ("reach",)
+    __slots__ = ("numeric", "reach", "separable")
 
-    _RUN = _ALNUM + ":."
+    _RUN = string.hexdigits + ":."
     _V4 = regex.compile(rf"(?<![0-9A-Za-z.]){_OCTET}(?:\.{_OCTET}){{3}}(?![0-9A-Za-z])(?!\.[0-9])", regex.ASCII)
     _V6 = regex.compile(r"(?<![0-9A-Za-z:.])[0-9A-Fa-f:.]{3,46}(?![0-9A-Za-z:.])", regex.ASCII)
 
     def __init__(self) -> None:
         self.reach: int | None = 46
+        self.numeric = False
+        self.separable = True
 
     def find(self, text: str, position: int) -> Match | None:
         start, end = self._v4(text, position)
@@ -183,7 +207,7 @@ class _IpAddress:
             limit = position + 4096
             match = self._V4.search(text, position, limit)
             if match is not None and (match.end() + MARGIN <= limit or limit >= length):
-                return match.span()  # type: ignore[no-any-return]
+                return match.span()
             position = limit - 32 if limit < length else length
         return length, 0
 
@@ -200,12 +224,16 @@ class _IpAddress:
         return len(text)
 
     def open_from(self, text: str, low: int) -> int:
+        length = len(text)
+        start = len(text.rstrip(self._RUN))
+        if start == length or (start and text[start - 1] in _ALNUM):
+            return length  # the run is the end of a word
         assert self.reach is not None
-        return max(low, len(text.rstrip(self._RUN)), len(text) - self.reach - MARGIN)
+        return max(low, start, length - self.reach - MARGIN)
 
 
 class _PrivateKey:
-    __slots__ = ("reach",)
+    __slots__ = ("numeric", "reach", "separable")
 
     _BEGIN = "-----BEGIN "
     _HEAD = regex.compile(r"-----BEGIN (?:[A-Z0-9]{1,16} ){0,2}PRIVATE KEY(?: BLOCK)?-----")
@@ -216,6 +244,8 @@ class _PrivateKey:
 
     def __init__(self) -> None:
         self.reach: int | None = self._BODY + 128
+        self.numeric = False
+        self.separable = True
 
     def find(self, text: str, position: int) -> Match | None:
         if text.find(self._BEGIN, position) < 0:
@@ -263,7 +293,7 @@ def _luhn(digits: str) -> bool:
     return total % 10 == 0
 
 
-def _bank_card(match: Any) -> int | None:
+def _bank_card(match: regex.Match[str]) -> int | None:
     if _luhn(match[0].replace(" ", "").replace("-", "")):
         return match.end()
     if match[2] is not None:
@@ -274,7 +304,7 @@ def _bank_card(match: Any) -> int | None:
     return None
 
 
-def _china_id_card(match: Any) -> int | None:
+def _china_id_card(match: regex.Match[str]) -> int | None:
     digits = match[0]
     total = sum((ord(digit) - 48) * (2 ** (17 - place) % 11) for place, digit in enumerate(digits[:17]))
     return match.end() if "10X98765432"[total % 11] == digits[17].upper() else None

@@ -31,6 +31,8 @@ from penstock.records import frames
 __all__ = ["Mover", "MoverState"]
 
 BATCH = 1000
+BATCHES = 50
+"""Of one segment before the others have their turn; more than a full one holds."""
 POLL_S = 0.25
 FIRST_RETRY_S, LAST_RETRY_S = 0.5, 30.0
 REFUSED = "refused.frames"
@@ -78,9 +80,8 @@ class Mover:
         self._deadline = time.monotonic() + within_s
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(
-                within_s + 0.5
-            )  # a thread that hangs in the database's driver is left to the process's end
+            # One that hangs in the database's driver is left to the end of the process.
+            self._thread.join(within_s + 0.5)
         left = self.state().pending_entries
         if left:
             self._say(f"{left:,} usage entries wait in {self._folder}; the next start moves them into the ledger.")
@@ -124,17 +125,28 @@ class Mover:
         self._close()
 
     def _move(self) -> bool:
-        """One batch of each segment. Returns whether more may be had at once."""
+        """What is there, segment after segment, so that few are open however many wait. Returns whether more may be
+        had at once."""
         more = False
         paths = segment_paths(self._folder)
         for gone in self._segments.keys() - set(paths):
             self._forget(gone)
         for path in paths:
             try:
-                more = self._move_from(path) or more
+                batches = 0
+                while self._move_from(path):
+                    batches += 1
+                    if self._overdue() or batches == BATCHES:
+                        more = True
+                        break
             except FileNotFoundError:
                 self._forget(path)
+            if self._overdue():
+                break
         return more
+
+    def _overdue(self) -> bool:
+        return self._stop.is_set() and time.monotonic() >= self._deadline
 
     def _move_from(self, path: str) -> bool:
         segment = self._segments.get(path)
@@ -151,19 +163,15 @@ class Mover:
             self._done[path] = (moved + len(piece.entries), piece.end)
             segment.position = piece.end
         if piece.last:
-            self._finish(segment, piece.tear)
+            self._finish(segment, piece.torn)
         return len(piece.entries) == BATCH
 
-    def _finish(self, segment: Segment, tear: frames.Tear) -> None:
-        self._torn += tear.size
-        if tear.damaged:
+    def _finish(self, segment: Segment, torn: int) -> None:
+        if torn:
+            self._torn += torn
             aside = segment.set_aside()
-            self._say(f"{tear.size:,} bytes of usage entries are damaged and cannot be read; they are kept in {aside}.")
+            self._say(f"{torn:,} bytes at the end of {aside} are no usage entry: a worker was killed as it wrote them.")
         else:
-            if tear.size:
-                self._say(
-                    f"A worker was killed while it wrote: {tear.size} bytes at the end of {segment.path} are lost."
-                )
             segment.remove()
         self._forget(segment.path)
 
@@ -211,7 +219,8 @@ class Mover:
             self._ledger = None
         if self._away_since is None:
             self._away_since = time.monotonic()
-            what = str(error) if isinstance(error, LedgerAwayError) else f"{type(error).__name__}: {error}"
+            other = f"Usage entries cannot be moved ({type(error).__name__}: {error})."
+            what = str(error) if isinstance(error, LedgerAwayError) else other
             self._say(f"{what} Usage entries wait in {self._folder} until it works again.")
 
     def _back(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,4 +51,4 @@ def _clean(value: Any) -> Any:
         return {_clean(key): _clean(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_clean(item) for item in value]
-    return value if isinstance(value, float) else None
+    return value if isinstance(value, float) and math.isfinite(value) else None

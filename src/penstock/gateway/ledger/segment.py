@@ -6,7 +6,6 @@ import os
 from typing import BinaryIO, NamedTuple
 
 from penstock.gateway import owned_file
-from penstock.gateway.ledger.spool import ENTRY
 from penstock.records import frames
 
 __all__ = ["Backlog", "Piece", "Segment", "Waiting"]
@@ -18,7 +17,8 @@ class Piece(NamedTuple):
     """The position after them."""
     last: bool
     """Nothing follows, and nothing will."""
-    tear: frames.Tear
+    torn: int
+    """Bytes at the end that are no entry: a write cut short, or damage."""
 
 
 class Segment:
@@ -39,13 +39,12 @@ class Segment:
         reading = frames.read(self._file)
         while len(entries) < most:
             try:
-                kind, data = next(reading)
+                _, data = next(reading)
             except StopIteration as finished:
                 return Piece(entries, end, self._orphan, finished.value)
             end += frames.HEAD.size + len(data)
-            if kind == ENTRY:
-                entries.append(data)
-        return Piece(entries, end, last=False, tear=frames.Tear(0, damaged=False))
+            entries.append(data)
+        return Piece(entries, end, last=False, torn=0)
 
     def remove(self) -> None:
         self.close()
@@ -96,11 +95,11 @@ class Backlog:
                 block = os.pread(file.fileno(), 1 << 20, position)
                 at = 0
                 while at + frames.HEAD.size <= len(block):
-                    kind, length, _ = frames.HEAD.unpack_from(block, at)
+                    _, length, _ = frames.HEAD.unpack_from(block, at)
                     if position + at + frames.HEAD.size + length > end:
                         break
                     at += frames.HEAD.size + length
-                    entries += kind == ENTRY
+                    entries += 1
                 if at == 0:
                     break
                 position += at

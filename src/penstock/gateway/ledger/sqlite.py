@@ -11,7 +11,7 @@ from urllib.parse import quote
 from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.ledger import EntryRefusedError, LedgerAwayError, UsageQuery, UsageRow
-from penstock.gateway.ledger.table import COLUMNS, INDEXES, NAMES, TABLE, Column, row, usage_row, usage_sql
+from penstock.gateway.ledger.table import COLUMNS, INDEXES, NAMES, TABLE, Column, rows, usage_row, usage_sql
 
 __all__ = ["SqliteLedger"]
 
@@ -39,16 +39,19 @@ class SqliteLedger:
                     raise UserError(
                         f"{path} is a database without a ledger in it; name the gateway's with --ledger URL."
                     )
+            there = os.stat(path)
+            self._identity = (there.st_dev, there.st_ino)
         except BaseException:
             self._base.close()
             raise
 
     def insert(self, entries: Sequence[Entry]) -> int:
+        self._check_place()
         with self._trouble():
             before = self._base.total_changes
             try:
                 with self._base:
-                    self._base.executemany(_INSERT, map(row, entries))
+                    self._base.executemany(_INSERT, rows(entries))
             except (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError) as error:
                 raise EntryRefusedError(str(error)) from error
             except (sqlite3.ProgrammingError, UnicodeEncodeError) as error:  # a value of a type that it does not know
@@ -56,12 +59,21 @@ class SqliteLedger:
             return self._base.total_changes - before
 
     def usage(self, query: UsageQuery) -> list[UsageRow]:
-        sql, values = usage_sql(query, "?")
+        sql, values = usage_sql(query, "?", "TOTAL")
         with self._trouble():
             return [usage_row(query, found) for found in self._base.execute(sql, values)]
 
     def close(self) -> None:
         self._base.close()
+
+    def _check_place(self) -> None:
+        """A file that was moved or deleted still takes every row, for nobody to find."""
+        try:
+            there = os.stat(self._path)
+        except OSError:
+            there = None
+        if there is None or (there.st_dev, there.st_ino) != self._identity:
+            raise LedgerAwayError(f"The ledger {self._path} was moved or deleted while it was in use.")
 
     def _connect(self, read_only: bool) -> sqlite3.Connection:
         mode = "ro" if read_only else "rwc"

@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from penstock.gateway.ledger.entry import Entry
-from penstock.gateway.ledger.ledger import UsageQuery, UsageRow
+from penstock.gateway.ledger.ledger import EntryRefusedError, UsageQuery, UsageRow
 
-__all__ = ["COLUMNS", "INDEXES", "NAMES", "TABLE", "Column", "row", "usage_row", "usage_sql"]
+__all__ = ["COLUMNS", "INDEXES", "NAMES", "TABLE", "Column", "rows", "usage_row", "usage_sql"]
 
 TABLE = "penstock_usage"
 
@@ -82,9 +82,12 @@ def _getter(column: Column) -> Callable[[Entry], Any]:
 _GETTERS = tuple(map(_getter, COLUMNS))
 
 
-def row(entry: Entry) -> list[Any]:
+def rows(entries: Iterable[Entry]) -> list[list[Any]]:
     """The values in the order of `COLUMNS`; JSON as text."""
-    return [get(entry) for get in _GETTERS]
+    try:
+        return [[get(entry) for get in _GETTERS] for entry in entries]
+    except (ArithmeticError, TypeError, ValueError) as error:  # a time that is no time, text that is no text
+        raise EntryRefusedError(str(error)) from error
 
 
 def _day(at: float) -> str:
@@ -101,19 +104,20 @@ _GROUPS = {"key": "CASE WHEN api_key_name = '' THEN api_key_id ELSE api_key_name
 _ORDER = ("day", "key", "model")
 _FAILED = "(error IS NOT NULL OR status >= 400)"
 _SUMS = {
-    "requests": "COUNT(*)",
-    "errors": f"SUM(CASE WHEN {_FAILED} AND NOT blocked THEN 1 ELSE 0 END)",
-    "blocked": "SUM(CASE WHEN blocked THEN 1 ELSE 0 END)",
-    "input_tokens": "SUM(input_tokens)",
-    "output_tokens": "SUM(output_tokens)",
-    "reasoning_tokens": "SUM(reasoning_tokens)",
-    "cached_tokens": "SUM(cached_tokens)",
-    "estimated_tokens": "SUM(CASE WHEN usage_source = 'estimated' THEN input_tokens + output_tokens ELSE 0 END)",
+    "requests": "1",
+    "errors": f"CASE WHEN {_FAILED} AND NOT blocked THEN 1 ELSE 0 END",
+    "blocked": "CASE WHEN blocked THEN 1 ELSE 0 END",
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "reasoning_tokens": "reasoning_tokens",
+    "cached_tokens": "cached_tokens",
+    "estimated_tokens": "CASE WHEN usage_source = 'estimated' THEN 1.0 * input_tokens + output_tokens ELSE 0 END",
 }
 
 
-def usage_sql(query: UsageQuery, mark: str) -> tuple[str, list[Any]]:
-    """The statement with `mark` where a value goes, and the values."""
+def usage_sql(query: UsageQuery, mark: str, add: str) -> tuple[str, list[Any]]:
+    """The statement with `mark` where a value goes, and the values. `add` is a sum that no upstream can make overflow
+    by the numbers that it reports."""
     conditions: list[str] = []
     values: list[Any] = []
 
@@ -131,7 +135,7 @@ def usage_sql(query: UsageQuery, mark: str) -> tuple[str, list[Any]]:
     if query.models:
         where(f"model IN ({_marks(query.models, mark)})", *query.models)
     groups = [name for name in _ORDER if name in query.by]
-    fields = [f"{_GROUPS[name]} AS by_{name}" for name in groups] + list(_SUMS.values())
+    fields = [f"{_GROUPS[name]} AS by_{name}" for name in groups] + [f"{add}({what})" for what in _SUMS.values()]
     sql = f"SELECT {', '.join(fields)} FROM {TABLE}"  # noqa: S608 - names of ours only
     if conditions:
         sql += " WHERE " + " AND ".join(conditions)

@@ -1,10 +1,10 @@
 """Requests, tokens and concurrency, limited for keys, models and policies.
 
-    windows.py          the arithmetic of a sliding window
-    plan.py             which counters a request is charged to, and what a caller is told
-    table.py            counters shared by the processes of one machine
-    local.py            the limiter on that table
-    redis_limiter.py    the limiter that counts in Redis, and on this machine while Redis is away
+windows.py          the arithmetic of a sliding window
+plan.py             which counters a request is charged to, and what a caller is told
+table.py            counters shared by the processes of one machine
+local.py            the limiter on that table
+redis_limiter.py    the limiter that counts in Redis, and on this machine while Redis is away
 """
 
 from __future__ import annotations

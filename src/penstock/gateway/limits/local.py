@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.gateway.limits.limiter import Reservation
-from penstock.gateway.limits.plan import Plan, Planner, Slots, Window, WindowState
+from penstock.gateway.limits.plan import Plan, Planner, Slots, Window
 from penstock.gateway.limits.table import RING, SharedTable
 from penstock.gateway.limits.windows import TICKS, remaining, reset_us, wait_us
+from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources import CallerKey, Model, Policy
 
 __all__ = ["LocalLimiter"]
@@ -29,8 +30,7 @@ class LocalLimiter:
         self._table = table
         self._planner = Planner()
         self._reaped = 0.0
-        with table:
-            table.claim_row()
+        table.claim_row()
 
     async def admit(
         self, key: CallerKey, model: Model, policies: Sequence[Policy], tokens: int, now: float
@@ -47,55 +47,73 @@ class LocalLimiter:
         self._table.close()
 
     def admit_plan(self, plan: Plan, tokens: int, now: float) -> Reservation:
+        """Everything is looked at before anything is counted, so a refusal leaves no trace.
+
+        4 µs for one window and 2 more for each further one, headers included; 0.7 of that is the lock.
+        """
         if not plan.windows and not plan.slots:
             return _UNLIMITED
         now_us = int(now * 1_000_000)
         table = self._table
         words = table.words
-        with table:
-            good = True
-            found: list[tuple[Window, int, int, int, int]] = []
+        charges: tuple[tuple[Window, int, int], ...] = ()
+        refusal: Refusal | None = None
+        free: list[int] = []
+        found: list[tuple[int, int, int, int, int]] = []
+        fits, healed = True, False
+        table.lock()
+        try:
             for window in plan.windows:
                 width = window.width
                 limit = window.limit
-                wanted, elapsed = divmod(now_us, width)
+                tick = now_us // width
+                elapsed = now_us - tick * width
                 at = window.at
                 if at < 0 or words[at] != window.low or words[at + 1] != window.high:
-                    at = window.at = table.find_window(window.low, window.high, width, wanted)
-                tick = wanted if words[at + 2] == wanted else table.advance(at, wanted)
-                if tick != wanted:
-                    elapsed = 0
+                    at = window.at = table.find_window(window.low, window.high, width, tick)
+                if words[at + 2] != tick:
+                    current = table.advance(at, tick)
+                    if current != tick:
+                        tick, elapsed = current, 0
                 amount = 1
-                if window.unit == "tokens":
+                if window.tokens:
                     # a request that reserves more than the whole limit waits for a free window, not for ever
                     amount = tokens if tokens < limit else limit
-                # windows.fits(), written out: calls are most of the cost here
-                if (words[at + 3] + amount - limit) * width > words[at + RING + (tick + 1) % TICKS] * elapsed:
-                    good = False
-                found.append((window, at, tick, elapsed, amount))
-            places = self._places(plan, now_us)
-            free = [slots.limit - words[at + 3] if at >= 0 else slots.limit for slots, at in places]
-            if any(left <= 0 for left in free) and self._reap(now):
-                free = [slots.limit - words[at + 3] if at >= 0 else slots.limit for slots, at in places]
-            if not good or any(left <= 0 for left in free):
-                states = [self._state(*one, late=True) for one in found]
-                refused = plan.refusal(states, free)
+                # limit - used - amount, times the width
+                room = (limit - words[at + 3] - amount) * width + words[at + RING + (tick + 1) % TICKS] * elapsed
+                if room < 0:
+                    fits = False
+                found.append((at, tick, elapsed, amount, room))
+            if plan.slots:
+                places = self._places(plan, now_us)
+                free = self._free(places)
+                if min(free) <= 0 and self._reap():
+                    free = self._free(places)
+            if not fits or (free and min(free) <= 0):
+                healed = any(table.heal(at) for at, *_ in found)
+                if not healed:
+                    refusal = self._refusal(plan, found, free)
             else:
-                refused = None
-                charges = []
-                for window, at, tick, _, amount in found:
+                for at, tick, _, amount, _ in found:
                     words[at + 3] += amount
                     words[at + RING + tick % TICKS] += amount
-                    if window.unit == "tokens":
-                        charges.append((window, tick, amount))
-                for _, at in places:
-                    if at >= 0:
-                        table.occupy(at, 1)
-                states = [self._state(*found[index], late=False) for index in plan.shown]
-        if refused is not None:
-            raise refused
-        headers = plan.headers(states, [left - 1 for left in free])
-        return Reservation(headers, tuple(charges), plan.slots, self)
+                if free:
+                    for _, at in places:
+                        if at >= 0:
+                            table.occupy(at, 1)
+        finally:
+            table.unlock()
+        if refusal is not None:
+            raise refusal
+        if healed:
+            return self.admit_plan(plan, tokens, now)
+        if plan.charged:
+            charges = tuple((plan.windows[index], found[index][1], found[index][3]) for index in plan.charged)
+        states = [
+            (found[index][4] // plan.windows[index].width, TICKS * plan.windows[index].width - found[index][2])
+            for index in plan.shown
+        ]
+        return Reservation(plan.headers(states, [left - 1 for left in free]), charges, plan.slots, self)
 
     def settle_now(self, reservation: Reservation, tokens: int, now: float) -> None:
         if reservation.settled:
@@ -104,22 +122,23 @@ class LocalLimiter:
         now_us = int(now * 1_000_000)
         table = self._table
         words = table.words
-        with table:
+        table.lock()
+        try:
             for window, tick, reserved in reservation.charges:
                 assert isinstance(window, Window)
                 change = tokens - reserved
                 if not change:
                     continue
                 wanted = now_us // window.width
-                at = table.find_window(window.low, window.high, window.width, wanted)
+                at = window.at
+                if at < 0 or words[at] != window.low or words[at + 1] != window.high:
+                    at = window.at = table.find_window(window.low, window.high, window.width, wanted)
                 current = table.advance(at, wanted)
                 # what was reserved too much goes back where it was taken, if that still counts at all;
                 # what came on top is used now
-                if change > 0:
-                    tick = current
-                elif not current - TICKS < tick <= current:
+                if change < 0 and not current - TICKS < tick <= current:
                     continue
-                slot = at + RING + tick % TICKS
+                slot = at + RING + (tick if change < 0 else current) % TICKS
                 change = max(change, -words[slot])
                 words[at + 3] = max(0, words[at + 3] + change)
                 words[slot] += change
@@ -128,6 +147,8 @@ class LocalLimiter:
                 at = table.find_slots(slots.low, slots.high, now_us)
                 if at >= 0:
                     table.occupy(at, -1)
+        finally:
+            table.unlock()
 
     def _places(self, plan: Plan, now_us: int) -> list[tuple[Slots, int]]:
         words = self._table.words
@@ -141,7 +162,11 @@ class LocalLimiter:
             places.append((slots, at))
         return places
 
-    def _reap(self, now: float) -> bool:
+    def _free(self, places: list[tuple[Slots, int]]) -> list[int]:
+        words = self._table.words
+        return [slots.limit - words[at + 3] if at >= 0 else slots.limit for slots, at in places]
+
+    def _reap(self) -> bool:
         """Full slots may belong to a process that is gone. Looking costs 20 µs a process, so not at every refusal."""
         clock = time.monotonic()
         if clock - self._reaped < _REAP_EVERY_S:
@@ -149,12 +174,11 @@ class LocalLimiter:
         self._reaped = clock
         return self._table.reap() > 0
 
-    def _state(self, window: Window, at: int, tick: int, elapsed: int, amount: int, *, late: bool) -> WindowState:
-        counts = self._table.counts(at, tick)
-        total = self._table.words[at + 3]
-        return WindowState(
-            window,
-            remaining(total, counts[0], elapsed, window.width, window.limit),
-            reset_us(counts, elapsed, window.width),
-            wait_us(counts, elapsed, window.width, amount, window.limit) if late else 0,
-        )
+    def _refusal(self, plan: Plan, found: list[tuple[int, int, int, int, int]], free: list[int]) -> Refusal:
+        states, waits = [], []
+        for window, (at, tick, elapsed, amount, _) in zip(plan.windows, found, strict=True):
+            counts = self._table.counts(at, tick)
+            left = remaining(counts, elapsed, window.width, window.limit)
+            states.append((left, reset_us(counts, elapsed, window.width)))
+            waits.append(wait_us(counts, elapsed, window.width, amount, window.limit))
+        return plan.refusal(states, waits, free)

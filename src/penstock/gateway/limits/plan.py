@@ -10,7 +10,7 @@ from penstock.gateway.limits.windows import width_us
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources import CallerKey, Model, Policy, RateLimit
 
-__all__ = ["Plan", "Planner", "Slots", "Window", "WindowState", "bucket_key"]
+__all__ = ["Plan", "Planner", "Slots", "Window", "bucket_key"]
 
 _SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 _INLINE: Final[tuple[tuple[str, str, Literal["requests", "tokens"]], ...]] = (
@@ -21,6 +21,10 @@ _INLINE: Final[tuple[tuple[str, str, Literal["requests", "tokens"]], ...]] = (
     ("tpm", "minute", "tokens"),
     ("tpd", "day", "tokens"),
 )
+_NAMES: Final = {
+    tokens: tuple(f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset"))
+    for tokens, unit in ((False, "requests"), (True, "tokens"))
+}
 _CACHED_PLANS: Final = 4096
 
 Layer = Literal["key", "model"] | Policy
@@ -34,15 +38,14 @@ def bucket_key(*parts: str) -> bytes:
 class Window:
     """A limit on requests or tokens over a time."""
 
-    __slots__ = ("at", "high", "key", "layer", "limit", "low", "per", "seconds", "unit", "width")
+    __slots__ = ("at", "high", "key", "layer", "limit", "limit_text", "low", "per", "seconds", "tokens", "width")
 
-    def __init__(
-        self, layer: Layer, owner: str, unit: Literal["requests", "tokens"], per: str, limit: int
-    ) -> None:
+    def __init__(self, layer: Layer, owner: str, unit: Literal["requests", "tokens"], per: str, limit: int) -> None:
         self.layer = layer
-        self.unit = unit
+        self.tokens = unit == "tokens"
         self.per = per
         self.limit = limit
+        self.limit_text = str(limit)
         self.seconds = _SECONDS[per]
         self.width = width_us(self.seconds)
         self.key = bucket_key(owner, unit, per)
@@ -66,23 +69,10 @@ class Slots:
         self.at = -1
 
 
-class WindowState:
-    """What a window looked like when a request was decided."""
-
-    __slots__ = ("remaining", "reset_us", "wait_us", "window")
-
-    def __init__(self, window: Window, remaining: int, reset_us: int, wait_us: int = 0) -> None:
-        self.window = window
-        self.remaining = remaining
-        self.reset_us = reset_us
-        self.wait_us = wait_us
-        """0 when the request fits."""
-
-
 class Plan:
     """Everything that one request is held against, the key's own limits first."""
 
-    __slots__ = ("key", "model", "policies", "shown", "slots", "windows")
+    __slots__ = ("_concurrent", "_units", "charged", "key", "model", "policies", "shown", "slots", "windows")
 
     def __init__(
         self, key: CallerKey | None, model: Model, policies: Sequence[Policy], windows: list[Window], slots: list[Slots]
@@ -92,53 +82,60 @@ class Plan:
         self.policies = policies
         self.windows = tuple(windows)
         self.slots = tuple(slots)
+        self.charged = tuple(index for index, window in enumerate(windows) if window.tokens)
+        """The windows that are corrected at the end."""
         self.shown = tuple(index for index, window in enumerate(windows) if window.layer == "key")
-        """The windows that the x-ratelimit headers speak of."""
+        """The windows that the x-ratelimit headers speak of: the first ones."""
+        # (header names, indexes into the windows)
+        self._units = tuple(
+            (_NAMES[tokens], indexes)
+            for tokens in (False, True)
+            if (indexes := [index for index in self.shown if windows[index].tokens is tokens])
+        )
+        self._concurrent = next((index for index, one in enumerate(slots) if one.layer == "key"), None)
 
-    def headers(self, states: Sequence[WindowState], free_slots: Sequence[int]) -> tuple[tuple[str, str], ...]:
-        """Of several windows on the same thing the one that leaves the least is shown."""
+    def headers(self, states: Sequence[tuple[int, int]], free: Sequence[int]) -> tuple[tuple[str, str], ...]:
+        """`states` begins with (remaining, µs until the whole limit is free) of the shown windows.
+
+        Of several windows on the same thing, the one that leaves the least speaks.
+        """
         found: list[tuple[str, str]] = []
-        for unit in ("requests", "tokens"):
-            tightest: WindowState | None = None
-            for index in self.shown:
-                state = states[index]
-                if state.window.unit == unit and (tightest is None or state.remaining < tightest.remaining):
-                    tightest = state
-            if tightest is not None:
-                found += (
-                    (f"x-ratelimit-limit-{unit}", str(tightest.window.limit)),
-                    (f"x-ratelimit-remaining-{unit}", str(tightest.remaining)),
-                    (f"x-ratelimit-reset-{unit}", f"{-(-tightest.reset_us // 1_000_000)}s"),
-                )
-        for slots, free in zip(self.slots, free_slots, strict=True):
-            if slots.layer == "key":
-                found += (
-                    ("x-ratelimit-limit-concurrent", str(slots.limit)),
-                    ("x-ratelimit-remaining-concurrent", str(max(0, free))),
-                )
+        for names, indexes in self._units:
+            index = indexes[0] if len(indexes) == 1 else min(indexes, key=lambda one: states[one][0])
+            left, reset_us = states[index]
+            found.append((names[0], self.windows[index].limit_text))
+            found.append((names[1], str(left)))
+            found.append((names[2], f"{-(-reset_us // 1_000_000)}s"))
+        if self._concurrent is not None:
+            found.append(("x-ratelimit-limit-concurrent", str(self.slots[self._concurrent].limit)))
+            found.append(("x-ratelimit-remaining-concurrent", str(max(0, free[self._concurrent]))))
         return tuple(found)
 
-    def refusal(self, states: Sequence[WindowState], free_slots: Sequence[int]) -> Refusal:
-        """`free_slots` as they are without this request. A window's refusal goes first: it can say when to come back."""
-        headers = self.headers(states, free_slots)
-        late = [state for state in states if state.wait_us > 0]
-        if late:
-            window = late[0].window
-            unit = "request" if window.unit == "requests" else "token"
-            return Refusal(
-                429,
-                "rate_limit_exceeded",
-                f"The {unit} limit of {window.limit} per {window.per} {_whose(window.layer)} is reached.",
-                policy=_policy(window.layer),
-                retry_after=max(1, -(-max(state.wait_us for state in late) // 1_000_000)),
-                headers=headers,
-            )
-        full = next(slots for slots, free in zip(self.slots, free_slots, strict=True) if free <= 0)
+    def refusal(self, states: Sequence[tuple[int, int]], waits: Sequence[int], free: Sequence[int]) -> Refusal:
+        """`waits` are the µs until each window has room, `free` the slots that are left without this request.
+
+        A full window is named before full slots, because it can say when to come back.
+        """
+        headers = self.headers(states, free)
+        for window, wait in zip(self.windows, waits, strict=True):
+            if wait:
+                unit = "token" if window.tokens else "request"
+                return Refusal(
+                    429,
+                    "rate_limit_exceeded",
+                    f"The {unit} limit of {window.limit} per {window.per} {_whose(window.layer)} is reached.",
+                    policy=_policy(window.layer),
+                    retry_after=max(1, -(-max(waits) // 1_000_000)),
+                    headers=headers,
+                    limited_by=_label(window.layer),
+                )
+        full = next(slots for slots, left in zip(self.slots, free, strict=True) if left <= 0)
         return Refusal(
             429,
             "rate_limit_exceeded",
             f"The limit of {full.limit} concurrent requests {_whose(full.layer)} is reached.",
             headers=headers,
+            limited_by=_label(full.layer),
         )
 
 
@@ -207,6 +204,12 @@ def _whose(layer: Layer) -> str:
     if isinstance(layer, Policy):
         return f"of the policy '{layer.name}'"
     return "of this API key" if layer == "key" else "of this model"
+
+
+def _label(layer: Layer) -> str:
+    if isinstance(layer, Policy):
+        return "policy"
+    return "api_key" if layer == "key" else "model"
 
 
 def _policy(layer: Layer) -> dict[str, str] | None:

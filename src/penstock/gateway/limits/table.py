@@ -6,7 +6,7 @@
 
 Whoever reads or writes holds the file's lock (flock: 0.8 µs for the pair of calls, against 1.2 for fcntl). The kernel
 releases it when its holder dies, whatever the holder was doing. A half-done change heals by itself: sums are computed
-anew whenever a window's tick changes and whenever dead processes are cleared away.
+anew before a request is refused, whenever a window's tick changes, and whenever dead processes are cleared away.
 
 The two tables are hash tables in which a record lies within 16 places of where its key points. When all of them are
 taken, a window that has run out makes room, else the one that was used longest ago (`evicted` counts those); of slots
@@ -15,12 +15,11 @@ only an unoccupied record is replaced. So memory is bounded, whatever keys are t
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import struct
 import tempfile
-from types import TracebackType
+from fcntl import LOCK_EX, LOCK_UN, flock
 from typing import Final
 
 from penstock.gateway.limits.windows import TICKS
@@ -41,10 +40,7 @@ RING: Final = 8
 
 
 class SharedTable:
-    """`create` in the main process before the workers start, `attach` in each worker, `unlink` at the end.
-
-    Also the context manager of its own lock.
-    """
+    """`create` in the main process before the workers start, `attach` in each worker, `unlink` at the end."""
 
     def __init__(self, path: str | None, fd: int, memory: mmap.mmap) -> None:
         self.path = path
@@ -93,22 +89,20 @@ class SharedTable:
         memory[:24] = struct.pack("3Q", _MAGIC, windows, slots)
         return cls(None, -1, memory)
 
-    def __enter__(self) -> SharedTable:
+    def lock(self) -> None:
         if self._fd >= 0:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-        return self
+            flock(self._fd, LOCK_EX)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def unlock(self) -> None:
         if self._fd >= 0:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            flock(self._fd, LOCK_UN)
 
     def close(self) -> None:
         """Gives back the slots of this process and its row."""
         if self._row >= 0:
-            with self:
-                self._clear_rows([self._row])
+            self.lock()
+            self._clear_rows([self._row])
+            self.unlock()
             self._row = -1
         self.words.release()
         self._halves.release()
@@ -122,11 +116,12 @@ class SharedTable:
         if self.path is not None and os.path.lexists(self.path):
             os.unlink(self.path)
 
-    # From here on the caller holds the lock.
-
-    def claim_row(self) -> int:
-        """The row of this process, with those of dead processes cleared first."""
-        if self._row < 0:
+    def claim_row(self) -> None:
+        """Takes a row for this process, once those of dead processes are cleared."""
+        if self._row >= 0:
+            return
+        self.lock()
+        try:
             self.reap()
             words = self.words
             for row in range(_ROWS):
@@ -135,10 +130,12 @@ class SharedTable:
                     words[at + 1] = _started(os.getpid())
                     words[at] = os.getpid()
                     self._row = row
-                    break
-            else:
-                raise RuntimeError(f"more than {_ROWS} processes share the limits in {self.path}")
-        return self._row
+                    return
+        finally:
+            self.unlock()
+        raise RuntimeError(f"more than {_ROWS} processes share the limits in {self.path}")
+
+    # From here on the caller holds the lock.
 
     def reap(self) -> int:
         """Frees what processes held that are no more; how many such processes there were."""
@@ -209,6 +206,13 @@ class SharedTable:
         words[at + 3] = sum(words[ring : ring + TICKS])
         return tick
 
+    def heal(self, at: int) -> bool:
+        """Whether the sum was not that of the counters, which it now is."""
+        total = sum(self.words[at + RING : at + RING + TICKS])
+        wrong = total != self.words[at + 3]
+        self.words[at + 3] = total
+        return wrong
+
     def counts(self, at: int, tick: int) -> list[int]:
         """The window's counters, the oldest first."""
         ring = self.words[at + RING : at + RING + TICKS].tolist()
@@ -253,7 +257,9 @@ def _bytes(windows: int, slots: int) -> int:
 def _place(name: str) -> str:
     if os.sep in name:
         return name
-    return os.path.join("/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir(), name)
+    # the file is made with O_EXCL, or opened with O_NOFOLLOW, and is the user's alone
+    memory = "/dev/shm"  # noqa: S108
+    return os.path.join(memory if os.path.isdir(memory) else tempfile.gettempdir(), name)
 
 
 def _started(pid: int) -> int:

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["TICKS", "fits", "remaining", "reset_us", "wait_us", "width_us"]
+__all__ = ["TICKS", "remaining", "reset_us", "wait_us", "width_us"]
 
 TICKS: Final = 32
 
@@ -34,17 +34,13 @@ def width_us(seconds: int) -> int:
     return seconds * 1_000_000 // TICKS
 
 
-def fits(total: int, oldest: int, elapsed: int, width: int, amount: int, limit: int) -> bool:
-    """`elapsed` is e, in microseconds."""
-    return (total + amount - limit) * width <= oldest * elapsed
-
-
-def remaining(total: int, oldest: int, elapsed: int, width: int, limit: int) -> int:
-    return max(0, ((limit - total) * width + oldest * elapsed) // width)
+def remaining(counts: Sequence[int], elapsed: int, width: int, limit: int) -> int:
+    """How much fits now; `counts` is the ring beginning with the oldest tick, `elapsed` the e above."""
+    return max(0, ((limit - sum(counts)) * width + counts[0] * elapsed) // width)
 
 
 def wait_us(counts: Sequence[int], elapsed: int, width: int, amount: int, limit: int) -> int:
-    """Until `amount` more fits, if nothing else is admitted before; `counts` begins with the oldest tick.
+    """Until `amount` more fits, if nothing else is admitted before.
 
     An amount above the limit never fits: the answer is the window's length.
     """

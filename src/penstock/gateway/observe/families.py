@@ -96,6 +96,9 @@ FAMILIES = {
     ),
     "spool_dropped_entries_total": Family("counter", (), "Usage entries lost; anything but 0 is an alarm."),
     "access_log_dropped_lines_total": Family("counter", (), "Access log lines lost because their reader is too slow."),
+    "observation_failures_total": Family(
+        "counter", (), "Requests that metrics or log could not show: a fault in Penstock."
+    ),
     "ledger_pending_entries": Family("gauge", (), "Usage entries in the spool that are not in the ledger yet."),
     "ledger_pending_bytes": Family("gauge", (), "Bytes of the spool that are not in the ledger yet."),
     "ledger_up": Family("gauge", (), "0 while the ledger's database does not work."),

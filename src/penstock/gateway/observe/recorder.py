@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Literal
 
 from penstock.gateway.ledger.entry import Entry
@@ -26,14 +25,16 @@ class Recorder:
         self.metrics = Metrics(folder, worker)
         self.log = AccessLog(access_log, log_path)
         self._timer: asyncio.TimerHandle | None = None
+        self._failures = 0
 
     def record(self, entry: Entry) -> None:
         """Exactly once for each request. It never raises: the entry comes first, then what merely shows it."""
         self.spool.append(entry)
-        with contextlib.suppress(Exception):
+        try:
             self.metrics.observe(entry)
-        with contextlib.suppress(Exception):
             self.log.write(entry)
+        except Exception:
+            self._failures += 1
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Tick once a second until it is closed."""
@@ -60,4 +61,5 @@ class Recorder:
             "spool_write_failures_total": self.spool.failures,
             "spool_dropped_entries_total": self.spool.dropped,
             "access_log_dropped_lines_total": self.log.dropped,
+            "observation_failures_total": self._failures,
         }

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from penstock.settings.flags.conversation import CONVERSATION
 from penstock.settings.flags.endpoint import BUILT_ENDPOINTS, ENDPOINT
 from penstock.settings.flags.flag import Flag, Group, Unbuilt, wanted
 from penstock.settings.flags.input import INPUT, LENGTHS, TOKENIZER
-from penstock.settings.flags.load import LOAD, WARMUP
+from penstock.settings.flags.load import LOAD, SCHEDULE, WARMUP
+from penstock.settings.flags.media import AUDIO, IMAGE
 from penstock.settings.flags.output import OUTPUT, TELEMETRY, VERDICT
 from penstock.settings.flags.unbuilt import HINTS, UNBUILT
 
 __all__ = ["BUILT_ENDPOINTS", "FLAGS", "GROUPS", "HINTS", "SPELLINGS", "UNBUILT", "Flag", "Group", "Unbuilt", "wanted"]
 
-GROUPS = (ENDPOINT, LOAD, WARMUP, INPUT, LENGTHS, TOKENIZER, OUTPUT, VERDICT, TELEMETRY)
+GROUPS = (
+    ENDPOINT,
+    LOAD,
+    SCHEDULE,
+    WARMUP,
+    INPUT,
+    LENGTHS,
+    CONVERSATION,
+    IMAGE,
+    AUDIO,
+    TOKENIZER,
+    OUTPUT,
+    VERDICT,
+    TELEMETRY,
+)
 FLAGS = tuple(flag for group in GROUPS for flag in group.flags)
 SPELLINGS: dict[str, Flag | Unbuilt] = {
     spelling: row for rows in (UNBUILT, FLAGS) for row in rows for spelling in row.spellings

@@ -6,7 +6,7 @@ from penstock.settings.flags.flag import Flag, Group
 
 __all__ = ["BUILT_ENDPOINTS", "ENDPOINT"]
 
-BUILT_ENDPOINTS = ("chat", "completions")
+BUILT_ENDPOINTS = ("chat", "completions", "responses", "raw", "template")
 
 ENDPOINT = Group(
     "Endpoint",
@@ -31,7 +31,7 @@ ENDPOINT = Group(
         Flag(
             "--endpoint-type",
             "enum",
-            "The API that the server speaks.",
+            "The API that the server speaks. raw and template take the whole path from --url and any reply.",
             target="endpoint.type",
             choices=BUILT_ENDPOINTS,
             unbuilt_choices=(
@@ -47,10 +47,7 @@ ENDPOINT = Group(
                 "messages",
                 "nim_embeddings",
                 "nim_rankings",
-                "raw",
-                "responses",
                 "solido_rag",
-                "template",
                 "video_generation",
             ),
             default="chat",

@@ -19,10 +19,19 @@ INPUT = Group(
         Flag(
             "--custom-dataset-type",
             "str",
-            "The format of the input file, for example single_turn.",
+            "The format of the input file: single_turn, raw_payload, inputs_json or mooncake_trace.",
             target="input.format",
             metavar="FORMAT",
             default="found out from the file",
+        ),
+        Flag(
+            "--sessions",
+            "list",
+            "Of a replay, send only the sessions with these ids: a comma list, or the flag repeated.",
+            target="input.sessions",
+            metavar="ID[,ID]",
+            commas=True,
+            own=True,
         ),
         Flag(
             "--dataset-sampling-strategy",

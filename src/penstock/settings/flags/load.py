@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.settings.flags.flag import Flag, Group
 
-__all__ = ["LOAD", "WARMUP"]
+__all__ = ["LOAD", "SCHEDULE", "WARMUP"]
 
 LOAD = Group(
     "Load",
@@ -50,6 +50,16 @@ LOAD = Group(
             sweeps=True,
         ),
         Flag(
+            "--conversation-num",
+            "int",
+            "Stop after this many conversations; each that was begun is finished. Also how many synthetic ones are made.",
+            aliases=("--num-conversations", "--num-sessions"),
+            target="load.conversations",
+            metavar="N",
+            ge=1,
+            sweeps=True,
+        ),
+        Flag(
             "--benchmark-duration",
             "float",
             "Send no new request after this many seconds.",
@@ -69,12 +79,6 @@ LOAD = Group(
             infinite=True,
         ),
         Flag(
-            "--no-fixed-schedule",
-            "bool",
-            "Accepted: this version never follows the timestamps of a dataset.",
-            holds=True,
-        ),
-        Flag(
             "--workers-max",
             "int",
             "The most processes that send requests.",
@@ -83,6 +87,58 @@ LOAD = Group(
             metavar="N",
             default="chosen from the cores and the load",
             ge=1,
+        ),
+    ),
+)
+
+SCHEDULE = Group(
+    "Recorded times",
+    (
+        Flag(
+            "--fixed-schedule",
+            "bool",
+            "Send each request at the time that the dataset's timestamp says, whether or not earlier ones were answered.",
+            target="load.schedule.on",
+            default="on for a mooncake_trace named as such",
+        ),
+        Flag(
+            "--no-fixed-schedule",
+            "bool",
+            "Do not follow the timestamps of a trace.",
+            target="load.schedule.on",
+            stores=False,
+        ),
+        Flag(
+            "--fixed-schedule-auto-offset",
+            "bool",
+            "Start with the first request, whatever its timestamp is; with =false the recording's zero is the start.",
+            target="load.schedule.auto_offset",
+            default="true",
+        ),
+        Flag(
+            "--fixed-schedule-start-offset",
+            "float",
+            "Leave out what was recorded before this time, and start there.",
+            target="load.schedule.start_ms",
+            metavar="MS",
+            ge=0,
+        ),
+        Flag(
+            "--fixed-schedule-end-offset",
+            "float",
+            "Leave out what was recorded after this time.",
+            target="load.schedule.end_ms",
+            metavar="MS",
+            ge=0,
+        ),
+        Flag(
+            "--replay-speedup",
+            "float",
+            "Follow the recorded times this many times as fast.",
+            target="load.schedule.speedup",
+            metavar="FACTOR",
+            default="1",
+            gt=0,
         ),
     ),
 )

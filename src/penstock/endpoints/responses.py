@@ -1,0 +1,123 @@
+"""POST /v1/responses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import orjson
+
+from penstock.datasets.conversation import Turn
+from penstock.endpoints.base import NO_HISTORY, History, Reply
+from penstock.endpoints.openai import with_stream_options
+from penstock.endpoints.response_reading import read_response, read_response_stream
+from penstock.settings.model import EndpointSettings
+
+__all__ = ["Responses"]
+
+
+class _Kind(msgspec.Struct):
+    type: str = ""
+
+
+_kind = msgspec.json.Decoder(_Kind).decode
+
+_NOT_SENT_BACK = frozenset(
+    (
+        "reasoning",
+        "web_search_call",
+        "file_search_call",
+        "image_generation_call",
+        "code_interpreter_call",
+        "computer_call",
+    )
+)
+"""Output items that mean nothing in another request: thoughts, and what the server's own tools did."""
+
+
+class Responses:
+    name = "responses"
+    path = "/v1/responses"
+    streams = True
+
+    def build(
+        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
+    ) -> dict[str, Any]:
+        chained = history.previous_id is not None
+        before = [] if chained else [*_context(history), *history.items]
+        body: dict[str, Any] = {"input": [*before, _message(turn)], "model": model, "stream": settings.streaming}
+        if chained:
+            body["previous_response_id"] = history.previous_id
+        if history.system is not None:
+            # The server does not carry instructions over from a stored response.
+            body["instructions"] = history.system
+        if turn.output_tokens is not None:
+            body["max_output_tokens"] = turn.output_tokens
+        body |= settings.extra
+        body |= turn.extra
+        if settings.server_token_count:
+            with_stream_options(body)
+        return body
+
+    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
+        """The output items word for word, as the server sent them; or the id alone where the server keeps them."""
+        stored = (settings.extra | turn.extra).get("store") is True
+        history.previous_id = reply.id if stored else None
+        items = [orjson.Fragment(bytes(item)) for item in reply.items if _kind(item).type not in _NOT_SENT_BACK]
+        if not items:
+            text = "".join(reply.outputs) or "".join(reply.reasonings)
+            history.items += [_message(turn), {"role": "assistant", "content": text, "type": "message"}]
+            return
+        history.items += [_message(turn), *items]
+
+    def input_text(self, body: dict[str, Any]) -> list[str]:
+        instructions, given = body.get("instructions"), body.get("input")
+        texts = [instructions] if isinstance(instructions, str) else []
+        if isinstance(given, str):
+            texts.append(given)
+        elif isinstance(given, list):
+            for item in given:
+                texts += _item_texts(item)
+        return texts
+
+    def read_stream(self, body: bytes, *, timed: bool) -> Reply:
+        return read_response_stream(body, timed=timed)
+
+    def read_body(self, body: bytes) -> Reply:
+        return read_response(body)
+
+
+def _message(turn: Turn) -> dict[str, Any]:
+    # The API knows the role `system`, but the place of such text is `instructions`; `developer` is its name in between.
+    role = "developer" if turn.role == "system" else turn.role
+    if len(turn.texts) == 1 and not turn.images and not turn.audios:
+        return {"role": role, "content": turn.texts[0], "type": "message"}
+    if role == "assistant":
+        return {"role": role, "content": " ".join(turn.texts), "type": "message"}
+    parts: list[dict[str, Any]] = [{"type": "input_text", "text": text} for text in turn.texts]
+    parts += [{"type": "input_image", "image_url": image.data} for image in turn.images]
+    for audio in turn.audios:
+        parts.append({"type": "input_audio", "input_audio": {"data": audio.data, "format": audio.format}})
+    return {"role": role, "content": parts, "type": "message"}
+
+
+def _context(history: History) -> list[dict[str, Any]]:
+    if history.context is None:
+        return []
+    return [{"type": "message", "role": "user", "content": history.context}]
+
+
+def _item_texts(item: Any) -> Iterator[str]:
+    """Messages, and what tools were given and said."""
+    if not isinstance(item, dict):
+        return
+    for field in ("name", "arguments", "input", "output", "content"):
+        value = item.get(field)
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list) and field in ("content", "output"):
+            for part in value:
+                text = part.get("text") or part.get("refusal") if isinstance(part, dict) else None
+                if isinstance(text, str):
+                    yield text

@@ -1,0 +1,191 @@
+"""The proxy as Granian calls it: which path is what, and what all requests of a worker share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from time import perf_counter
+
+import orjson
+
+from penstock import __version__
+from penstock.gateway.auth import allows, authenticate
+from penstock.gateway.call import Call
+from penstock.gateway.hosts import Hosts
+from penstock.gateway.limits.limiter import Limiter
+from penstock.gateway.live import Live
+from penstock.gateway.observe.recorder import Recorder
+from penstock.gateway.outlet import Peers
+from penstock.gateway.refusal import Refusal
+from penstock.gateway.routing import Cooldowns, Turns
+from penstock.gateway.rsgi import HTTPProtocol, Scope
+from penstock.gateway.runtime import Runtime, Slot
+from penstock.gateway.usage import Route
+
+__all__ = ["App"]
+
+ROUTES: dict[str, Route] = {
+    "/v1/responses": "responses",
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/embeddings": "embeddings",
+}
+TICK_S = 0.1
+SWEEP_TICKS = 50
+RECEIVE_S = 120.0
+"""How long a request's body may take to arrive."""
+_MAX_ID = 256
+_TEXT = ("content-type", "text/plain; charset=utf-8")
+_JSON = ("content-type", "application/json")
+
+
+class App:
+    def __init__(self, runtime: Runtime, worker: int, limiter: Limiter, recorder: Recorder) -> None:
+        config = runtime.config
+        self.runtime = runtime
+        self.config = config
+        self.worker = worker
+        self.limiter = limiter
+        self.recorder = recorder
+        self.max_body = config.listen.max_body_bytes
+        self.trusted = config.listen.trusted_proxies
+        self.default_output = config.limits.default_output_tokens
+        self.standing_headers = [("server", f"Penstock/{__version__}")]
+        self.cooldowns = Cooldowns()
+        self.turns = Turns()
+        self.peers = Peers()
+        self.calls: dict[Call, None] = {}
+        self.draining = False
+        self.loop: asyncio.AbstractEventLoop
+        self.hosts: Hosts
+        self._live: Live
+        self._generation = b""
+        self._ticks = 0
+        # Unique in all workers of all times, and cheap: a random head and a count.
+        self._id_head = f"req_{os.urandom(9).hex()}"
+        self._ids = 0
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.hosts = Hosts(loop)
+        self._take_snapshot()
+        self.recorder.start(loop)
+        self._tick()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
+        route = ROUTES.get(scope.path)
+        if route is None or scope.method != "POST":
+            self._other(scope, protocol)
+            return
+        self._ids += 1
+        key = request_id = f"{self._id_head}{self._ids:07x}"
+        given = scope.headers.get("x-penstock-request-id")
+        if (
+            given is not None
+            and 0 < len(given) <= _MAX_ID
+            and given.isascii()
+            and given.isprintable()
+            and " " not in given
+        ):
+            # Callers may use an id again, and the ledger takes each of its keys once.
+            request_id, key = given, f"{given}~{key[4:]}"
+        if self.runtime.board.generation_bytes() != self._generation:
+            self._take_snapshot()
+        call = Call(self, self._live, scope, protocol, route, request_id, key)
+        call.task = asyncio.current_task()
+        metrics = self.recorder.metrics
+        metrics.started()
+        self.calls[call] = None
+        try:
+            await call.run()
+        finally:
+            del self.calls[call]
+            metrics.ended()
+
+    def _other(self, scope: Scope, protocol: HTTPProtocol) -> None:
+        """Everything that calls no upstream."""
+        path = scope.path
+        self._ids += 1
+        standing = [*self.standing_headers, ("x-penstock-request-id", f"{self._id_head}{self._ids:07x}")]
+        try:
+            if path in ("/livez", "/readyz"):
+                up = path == "/livez" or not self.runtime.board.draining
+                protocol.response_bytes(200 if up else 503, [_TEXT, *standing], b"ok" if up else b"draining")
+            elif path == "/v1/models":
+                if scope.method not in ("GET", "HEAD"):
+                    raise _wrong_method(scope.method, "GET, HEAD")
+                protocol.response_bytes(200, [_JSON, *standing], self._models(scope))
+            elif path in ROUTES:
+                raise _wrong_method(scope.method, "POST")
+            else:
+                raise Refusal(404, "not_found", "There is no such path here; the gateway serves /v1/responses, "
+                    "/v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models.")  # fmt: skip
+        except Refusal as refusal:
+            headers = [_JSON, *standing, ("server-timing", "total;dur=0.0"), *refusal.headers]
+            protocol.response_bytes(refusal.status, headers, refusal.body())
+
+    def _models(self, scope: Scope) -> bytes:
+        if self.runtime.board.generation_bytes() != self._generation:
+            self._take_snapshot()
+        snapshot = self._live.snapshot
+        from time import time
+
+        headers = scope.headers
+        key = authenticate(headers.get("authorization"), headers.get("x-api-key"), snapshot, time())
+        models = [
+            {
+                "id": name,
+                "object": "model",
+                "created": int(snapshot.loaded_at),
+                "owned_by": model.provider or "penstock",
+            }
+            for name, model in sorted(snapshot.models.items())
+            if allows(key.allowed_models, name)
+        ]
+        return orjson.dumps({"object": "list", "data": models})
+
+    # -- what happens beside them -------------------------------------------------------------------------------------
+
+    def _take_snapshot(self) -> None:
+        seen = self.runtime.board.generation_bytes()
+        generation, snapshot = self.runtime.snapshot()
+        live = Live(snapshot, generation, self.config.guardrails, self.hosts)
+        self.hosts.keep(live.host_keys())
+        self.recorder.metrics.know(snapshot)
+        self._live = live
+        self._generation = seen
+        self._report()
+
+    def _tick(self) -> None:
+        if self.runtime.board.generation_bytes() != self._generation:
+            self._take_snapshot()
+        self._report()
+        self._ticks += 1
+        if self._ticks % SWEEP_TICKS == 0:
+            self._sweep()
+        self.recorder.metrics.limits_degraded = self.limiter.degraded
+        self.loop.call_later(TICK_S, self._tick)
+
+    def _report(self) -> None:
+        slot = Slot(os.getpid(), self._live.generation, len(self.calls), self.hosts.open)
+        self.runtime.board.write_slot(self.worker, slot)
+
+    def _sweep(self) -> None:
+        self.hosts.sweep()
+        before = perf_counter() - RECEIVE_S
+        for call in list(self.calls):
+            if call.receiving_since is not None and call.receiving_since < before and call.task is not None:
+                call.task.cancel()
+
+    def cut_off(self) -> None:
+        """The time for draining is over: end what is left, with its records."""
+        for call in list(self.calls):
+            if call.task is not None:
+                call.task.cancel()
+
+
+def _wrong_method(method: str, allowed: str) -> Refusal:
+    message = f"The method {method[:20]} is not allowed here."
+    return Refusal(405, "invalid_request_error", message, headers=(("allow", allowed),))

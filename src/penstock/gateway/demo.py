@@ -1,0 +1,81 @@
+"""`gateway --demo`: the gateway in front of the mock, with a key made for the occasion."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Callable
+
+import msgspec
+
+from penstock.gateway.config import GatewayConfig
+from penstock.gateway.config_file import load_config
+from penstock.gateway.server import Gateway
+from penstock.mock.beside import Beside, parse_mock_url
+
+__all__ = ["ALIAS", "demo"]
+
+ALIAS = "gpt-4o-prod"
+UPSTREAM = "gpt-4o-mini-2024-07-18"
+MOCK = "mock://?ttft=20&itl=5&tokens=40"
+_KEY = "PENSTOCK_DEMO_KEY"
+
+
+def demo(config_path: str | None, port: int | None, announce: Callable[[Gateway], None]) -> int:
+    """Whatever it writes goes away with it, unless a configuration says where the ledger is."""
+    config = load_config(config_path)
+    if port is not None:
+        config = msgspec.structs.replace(config, listen=msgspec.structs.replace(config.listen, port=port))
+    key = f"sk-demo-{secrets.token_urlsafe(18)}"
+    os.environ[_KEY] = key
+    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder, Beside(parse_mock_url(MOCK)) as mock:
+        if config_path is None:
+            config = _inside(config, folder)
+        path = os.path.join(folder, "resources.yaml")
+        with open(path, "w") as file:
+            json.dump(_resources(mock.url), file)  # JSON is YAML
+
+        def ready(gateway: Gateway) -> None:
+            announce(gateway)
+            print(_invitation(gateway, key), flush=True)
+
+        return Gateway(path, config).run(ready)
+
+
+def _inside(config: GatewayConfig, folder: str) -> GatewayConfig:
+    ledger = msgspec.structs.replace(
+        config.ledger, url=f"sqlite:///{os.path.join(folder, 'usage.db')}", spool=os.path.join(folder, "spool")
+    )
+    return msgspec.structs.replace(config, ledger=ledger)
+
+
+def _resources(url: str) -> dict[str, object]:
+    return {
+        "_format_version": "1",
+        "provider_keys": [
+            {"display_name": "mock", "provider": "openai", "adapter": "openai", "api_key": "unused", "api_base": url}
+        ],
+        "models": [{"display_name": ALIAS, "provider": "openai", "model_name": UPSTREAM, "provider_key": "mock"}],
+        "api_keys": [{"display_name": "demo", "key_env": _KEY, "allowed_models": ["*"]}],
+    }
+
+
+def _invitation(gateway: Gateway, key: str) -> str:
+    listen = gateway.config.listen
+    scheme, insecure = ("https", "-k ") if listen.tls_cert else ("http", "")
+    return f"""
+Demo: the model {ALIAS} is a mock that invents its answers. Try it:
+
+curl -sS {insecure}-X POST "{scheme}://127.0.0.1:{listen.port}/v1/responses" \\
+-H "Authorization: Bearer {key}" \\
+-H "Content-Type: application/json" \\
+-d '{{
+"model": "{ALIAS}",
+"input": "Say hello from AISIX."
+}}'
+
+Caller API key: {key}
+The ledger: penstock usage --ledger {gateway.config.ledger.url}
+Ctrl-C ends it."""

@@ -1,0 +1,182 @@
+"""The texts of a stream while they grow: what of each is decided.
+
+A position is decided when no text to come can change what is found before it. For literals that is everything but the end
+that a literal begins with; for a detector or a regular expression everything but the positions at which a match could
+still begin or change. Both are kept in characters of the text; for literals in characters of its case-folded form, which
+may be longer.
+"""
+
+from __future__ import annotations
+
+import regex
+
+from penstock.gateway.guardrails.chain import Blocked, Chain, Rule
+from penstock.gateway.guardrails.events import DELTA, Key
+from penstock.gateway.guardrails.finders import Undecided
+from penstock.gateway.guardrails.inspection import StreamBlocked, Tally
+from penstock.gateway.guardrails.masking import Masking
+
+__all__ = ["Channel", "Channels"]
+
+_NUMBER = regex.compile("[0-9+]")
+
+_MOST = 4096
+"""Texts at once. A stream with more of them open is no reply."""
+
+
+class Channel:
+    __slots__ = (
+        *("_base", "_carry", "_chain", "_cursors", "_slack", "_tally", "_text", "_watched_state", "_word_state"),
+        *("decided", "end", "folded_decided", "folded_end", "masking", "open", "released"),
+    )
+
+    def __init__(self, chain: Chain, tally: Tally, slack: int) -> None:
+        self._chain = chain
+        self._tally = tally
+        self._slack = slack
+        self._word_state = self._watched_state = ""
+        self._text = ""
+        self._base = 0
+        self._cursors = [0] * len(chain.rules)
+        self._carry = ""
+        self.end = self.decided = 0
+        self.folded_end = self.folded_decided = 0
+        self.masking = Masking()
+        self.released = 0
+        self.open = True
+
+    def add(self, text: str) -> str:
+        """Takes the next piece, and gives back what of it counts; raises `Blocked`."""
+        if self._carry or not text.isascii():
+            text = self._whole_characters(text)
+        self.open = True
+        self.end += len(text)
+        chain = self._chain
+        if chain.words is not None:
+            folded = text.casefold()
+            self.folded_end += len(folded)
+            state = self._word_state
+            known = state + folded
+            for guard in chain.words.guards(known, len(state)):
+                guard.blocks(self._tally, DELTA)
+            self._word_state = state = chain.words.literals.rest(known)
+            self.folded_decided = self.folded_end - len(state)
+        if chain.watched is not None:
+            known = self._watched_state + text.casefold()
+            for guard in chain.watched.guards(known, len(self._watched_state)):
+                guard.blocks(self._tally, DELTA)
+            self._watched_state = chain.watched.literals.rest(known)
+        if chain.rules:
+            self._text += text
+            self._advance(final=False)
+        else:
+            self.decided = self.end
+        return text
+
+    def close(self) -> None:
+        """No more is expected; if more comes, it is searched together with the end of this."""
+        if self.open:
+            self.open = False
+            if self._chain.rules:
+                self._advance(final=True)
+            self.decided = self.end
+            self.folded_decided = self.folded_end
+
+    def _whole_characters(self, text: str) -> str:
+        """A pair of surrogates that JSON escapes split over two events is one character of the second."""
+        text = self._carry + text
+        self._carry = ""
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            self._carry = text[-1]
+            text = text[:-1]
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return text
+
+    def _advance(self, *, final: bool) -> None:
+        text, base, cursors = self._text, self._base, self._cursors
+        length = len(text)
+        decided = lowest = length
+        numbers = final or _NUMBER.search(text, max(0, min(cursors) - base)) is not None
+        for number, rule in enumerate(self._chain.rules):
+            finder = rule.finder
+            if finder.numeric and not numbers:
+                cursors[number] = base + length
+                continue
+            cursor = cursors[number] - base
+            if finder.reach is not None:
+                undecided = finder.open_from(text, cursor)
+            elif final or length - cursor > 2 * self._slack:
+                undecided = max(cursor, length - self._slack)
+            else:
+                undecided = cursor  # only watched: read at the end, or when there is much of it
+            if final or undecided > cursor:
+                undecided = self._search(rule, cursor, undecided, final=final)
+            cursors[number] = base + undecided
+            lowest = min(lowest, undecided)
+            if rule.guard.enforced:
+                decided = min(decided, undecided)
+        self.decided = base + decided
+        spare = lowest - self._chain.context
+        if spare > 256:  # not for each piece
+            self._text = text[spare:]
+            self._base = base + spare
+
+    def _search(self, rule: Rule, cursor: int, undecided: int, *, final: bool) -> int:
+        """Deals with the matches that are certain; from where on there may be others."""
+        text, base = self._text, self._base
+        length = len(text)
+        stop = length + 1 if final else undecided
+        try:
+            while cursor < stop:
+                match = rule.finder.find(text, cursor)
+                if match is None or match[0] >= stop:
+                    break
+                start, end, first, last = match
+                if end == length and not final:
+                    return start  # it may go on, whatever its declared length
+                cursor = end if end > start else start + 1
+                if rule.blocks:
+                    rule.guard.blocks(self._tally, DELTA)
+                elif first < last:
+                    rule.guard.masks(self._tally, DELTA)
+                    if rule.guard.enforced:
+                        if base + first < self.released:
+                            raise Blocked(rule.guard)  # a part of it has left, so it cannot be masked any more
+                        self.masking.add(base + first, base + last, rule.order, rule.token)
+        except Undecided:
+            if rule.guard.enforced:
+                raise Blocked(rule.guard) from None
+        return max(cursor, undecided)
+
+
+class Channels:
+    __slots__ = ("_chain", "_known", "_slack", "_tally")
+
+    def __init__(self, chain: Chain, tally: Tally, slack: int) -> None:
+        self._chain = chain
+        self._tally = tally
+        self._slack = slack
+        self._known: dict[Key, Channel] = {}
+
+    def at(self, key: Key) -> Channel:
+        try:
+            channel = self._known.get(key)
+        except TypeError:
+            return self.at((repr(key),))
+        if channel is None:
+            if len(self._known) >= _MOST:
+                self._known = {known: channel for known, channel in self._known.items() if channel.open}
+                if len(self._known) >= _MOST:
+                    raise StreamBlocked(None)
+            channel = self._known[key] = Channel(self._chain, self._tally, self._slack)
+        return channel
+
+    def close(self, beginning: Key) -> None:
+        """All whose address begins so."""
+        size = len(beginning)
+        for key, channel in self._known.items():
+            if key[:size] == beginning:
+                channel.close()

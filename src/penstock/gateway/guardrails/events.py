@@ -1,0 +1,203 @@
+"""What an event of a stream says: text that goes on where an earlier event stopped, text that is complete, and ends.
+
+A text that goes on has an address (`Key`): of a response (item, part, kind of delta), of a chat or a completion (choice,
+path of the field). An event that ends a text tells that no more is to come, so nothing need be held back for it.
+
+A chat has no such events until the choice's finish reason. There a field counts as ended when an event has text of the
+same choice and none of that field: the stream has moved from reasoning to content, from one tool call to the next. Should
+the field go on after all, what spans the gap is still found, but its first part has left by then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.gateway.guardrails.inspection import Route
+from penstock.gateway.guardrails.texts import OPAQUE, Line, Slot, is_text, mode_below, reply_texts, walk
+
+__all__ = ["DELTA", "NOTHING", "Key", "Reader", "Reading"]
+
+Key = tuple[Any, ...]
+
+DELTA = "delta"
+"""The source of slots whose text goes on."""
+
+_DELTA_KEYS = frozenset(
+    (
+        *("type", "delta", "item_id", "output_index", "content_index", "summary_index", "sequence_number"),
+        *("logprobs", "obfuscation"),
+    )
+)
+_CHUNK_KEYS = frozenset(
+    (
+        *("id", "object", "created", "model", "choices", "system_fingerprint", "service_tier", "usage"),
+        *("obfuscation", "prompt_token_ids"),
+    )
+)
+_CHOICE_KEYS = frozenset(("index", "delta", "text", "finish_reason", "logprobs", "stop_reason", "token_ids"))
+_BINARY = frozenset(("response.audio.delta", "response.output_audio.delta"))
+_RESPONSE = frozenset(("response",))
+_TERMINAL = frozenset(("response.completed", "response.incomplete", "response.failed", "response.cancelled", "error"))
+
+_BEGUN = {
+    "output_text": ("text", "response.output_text.delta"),
+    "refusal": ("refusal", "response.refusal.delta"),
+    "reasoning_text": ("text", "response.reasoning_text.delta"),
+    "summary_text": ("text", "response.reasoning_summary_text.delta"),
+    "function_call": ("arguments", "response.function_call_arguments.delta"),
+    "mcp_call": ("arguments", "response.mcp_call_arguments.delta"),
+    "custom_tool_call": ("input", "response.custom_tool_call_input.delta"),
+    "code_interpreter_call": ("code", "response.code_interpreter_call_code.delta"),
+}
+"""Parts and items that may come with the beginning of a text, and the deltas that it goes on in."""
+
+_DEEP = 16
+
+Reading = tuple[list[tuple[Key, Slot]], list[Slot | Line], list[Key]]
+"""Text that goes on with its address; complete text; beginnings of the addresses at which texts have ended."""
+
+NOTHING: Reading = ([], [], [])
+
+
+class Reader:
+    """For one stream."""
+
+    __slots__ = ("_chat", "_fields")
+
+    def __init__(self, route: Route) -> None:
+        self._chat = route != "responses"
+        self._fields: dict[Any, tuple[Key, ...]] = {}
+        """The fields of each choice that had text in the last event with any."""
+
+    def read(self, payload: Any, name: bytes) -> Reading:
+        if type(payload) is not dict:
+            return [], walk(payload, "event"), []
+        return self._chunk(payload) if self._chat else _response_event(payload, name)
+
+    def _chunk(self, payload: dict[str, Any]) -> Reading:
+        choices = payload.get("choices")
+        if type(choices) is not list:
+            return [], walk(payload, "event"), []
+        pieces: list[tuple[Key, Slot]] = []
+        ended: list[Key] = []
+        whole: list[Slot | Line] = []
+        if not payload.keys() <= _CHUNK_KEYS:
+            whole = walk(payload, "event", without=_CHUNK_KEYS)
+        for place, choice in enumerate(choices):
+            if type(choice) is not dict:
+                whole += walk(choice, "event")
+                continue
+            if not choice.keys() <= _CHOICE_KEYS:
+                whole += walk(choice, "event", without=_CHOICE_KEYS)
+            index = choice.get("index", place)
+            first = len(pieces)
+            delta = choice.get("delta")
+            if type(delta) is dict and delta.keys() <= {"content", "role"} and type(delta.get("content")) is str:
+                if delta["content"]:
+                    pieces.append(((index, None, "content"), Slot(delta, "content", delta["content"], DELTA)))
+            elif delta:
+                pieces += [((index, None, path), slot) for path, slot in _leaves(choice, "delta", delta)]
+            text = choice.get("text")
+            if text:
+                pieces += [((index, None, path), slot) for path, slot in _leaves(choice, "text", text)]
+            if len(pieces) > first:
+                fields = tuple([key for key, _ in pieces[first:]])
+                before = self._fields.get(index) if type(index) is int else None
+                if before != fields:
+                    ended += [key for key in before or () if key not in fields]
+                    if type(index) is int:
+                        self._fields[index] = fields
+            if choice.get("finish_reason") is not None:
+                ended.append((index,))
+        return pieces, whole, ended
+
+
+def _response_event(payload: dict[str, Any], name: bytes) -> Reading:
+    kind = payload.get("type")
+    if type(kind) is not str:
+        kind = name.decode("utf-8", "replace")
+    if kind.endswith(".delta"):
+        delta = payload.get("delta")
+        if payload.keys() <= _DELTA_KEYS and type(delta) is str:
+            if kind in _BINARY or not delta:
+                return NOTHING
+            part = payload.get("content_index")
+            if part is None and "summary_index" in payload:
+                part = f"summary {payload['summary_index']}"
+            return [((payload.get("output_index"), part, kind, None), Slot(payload, "delta", delta, DELTA))], [], []
+        whole = walk(payload, kind, without=_DELTA_KEYS)
+        if kind in _BINARY:
+            return [], whole, []
+        key = _address(payload, kind)
+        pieces = [((*key, path), slot) for path, slot in _leaves(payload, "delta", delta)]
+        if type(delta) is str:
+            pieces = [(key, slot) for _, slot in pieces]
+        return pieces, whole, []
+    whole = walk(payload, kind, without=_RESPONSE)
+    response = payload.get("response")
+    if type(response) is dict:
+        whole += reply_texts(response, kind)
+    elif response is not None:
+        whole += walk(response, kind)
+    return _begun(payload, kind, whole), whole, _ended(payload, kind)
+
+
+def _address(payload: dict[str, Any], kind: str) -> Key:
+    part = payload.get("content_index")
+    if part is None and "summary_index" in payload:
+        part = f"summary {payload['summary_index']}"
+    others = [
+        (key, value)
+        for key, value in payload.items()
+        if key.endswith("_index") and key not in ("output_index", "content_index", "summary_index")
+    ]
+    return payload.get("output_index"), part, kind, tuple(others) or None
+
+
+def _ended(payload: dict[str, Any], kind: str) -> list[Key]:
+    if kind in _TERMINAL:
+        return [()]
+    if not kind.endswith(".done"):
+        return []
+    address = _address(payload, kind.removesuffix("done") + "delta")
+    if kind == "response.output_item.done":
+        return [address[:1]]
+    if kind.endswith("_part.done"):
+        return [address[:2]]
+    return [address]
+
+
+def _begun(payload: dict[str, Any], kind: str, whole: list[Slot | Line]) -> list[tuple[Key, Slot]]:
+    if not kind.endswith(".added"):
+        return []
+    holder = payload.get("part", payload.get("item"))
+    if type(holder) is not dict or type(holder.get("type")) is not str or holder["type"] not in _BEGUN:
+        return []
+    field, delta = _BEGUN[holder["type"]]
+    text = holder.get(field)
+    if type(text) is not str or not text:
+        return []
+    whole[:] = [
+        slot for slot in whole if not (isinstance(slot, Slot) and slot.container is holder and slot.key == field)
+    ]
+    return [(_address(payload, delta), Slot(holder, field, text, DELTA))]
+
+
+def _leaves(container: Any, key: Any, node: Any, path: Key = ()) -> list[tuple[Any, Slot]]:
+    """The texts below a delta, each with its path: list members by their `index` where they have one."""
+    if type(node) is str:
+        # one level is what the plain form has, so that both forms have the same address
+        return [(path[0] if len(path) == 1 else path or key, Slot(container, key, node, DELTA))] if node else []
+    mode = mode_below(path[-1]) if path else mode_below(key)
+    if len(path) > _DEEP:
+        return [((*path, "below"), slot) for slot in walk(node, DELTA, mode=mode) if isinstance(slot, Slot)]
+    found: list[tuple[Any, Slot]] = []
+    if type(node) is dict:
+        for name, value in node.items():
+            if is_text(name, mode, node) if type(value) is str else name not in OPAQUE:
+                found += _leaves(node, name, value, (*path, name))
+    elif type(node) is list:
+        for place, value in enumerate(node):
+            index = value.get("index", place) if type(value) is dict else place
+            found += _leaves(node, place, value, (*path, index))
+    return found

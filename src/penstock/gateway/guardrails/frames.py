@@ -1,0 +1,112 @@
+"""Server-sent events as they arrive: bytes in any portions in, whole frames out, each with its original bytes.
+
+`penstock.wire.sse` takes apart a body that is complete; this one never has it. A frame ends at a blank line; lines end in
+LF, CRLF or CR. The bytes of all frames and of `rest()`, in order, are the bytes that were fed.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["Frame", "Frames"]
+
+_BOM = b"\xef\xbb\xbf"
+_BLANK = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
+"""A CR that ends what is known may be half of a CRLF; its LF is then an empty line before the next frame."""
+
+
+class Frame:
+    """`data` is None for a frame that has none: a comment, a blank line."""
+
+    __slots__ = ("data", "name", "raw")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self.name = b""
+        self.data: bytes | None
+        # `data: …` alone or behind `event: …` is all that the common servers send
+        first = raw.find(b"\n")
+        last = len(raw) - 2
+        if first == last and raw.startswith(b"data: ") and raw.endswith(b"\n") and b"\r" not in raw:
+            self.data = raw[6:last]
+        elif (
+            raw.find(b"\n", first + 1) == last
+            and raw.startswith(b"event: ")
+            and raw.startswith(b"data: ", first + 1)
+            and raw.endswith(b"\n")
+            and b"\r" not in raw
+        ):
+            self.name = raw[7:first]
+            self.data = raw[first + 7 : last]
+        else:
+            self._by_line()
+
+    def _by_line(self) -> None:
+        found: list[bytes] = []
+        for line in self.raw.removeprefix(_BOM).splitlines():
+            field, _, value = line.partition(b":")
+            if field == b"data":
+                found.append(value.removeprefix(b" "))
+            elif field == b"event":
+                self.name = value.removeprefix(b" ")
+        self.data = b"\n".join(found) if found else None
+
+    def with_data(self, data: bytes) -> bytes:
+        """The frame's bytes with other data and everything else as it was."""
+        bom = _BOM if self.raw.startswith(_BOM) else b""
+        lines: list[bytes] = []
+        written = False
+        for line in self.raw[len(bom) :].splitlines(keepends=True):
+            text = line.rstrip(b"\r\n")
+            if text.partition(b":")[0] != b"data":
+                lines.append(line)
+            elif not written:
+                end = line[len(text) :] or b"\n"
+                lines.extend(b"data: " + part + end for part in data.split(b"\n"))
+                written = True
+        return bom + b"".join(lines)
+
+
+class Frames:
+    __slots__ = ("_buffer", "_returns", "_searched")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._returns = False
+        self._searched = 0
+
+    def __len__(self) -> int:
+        """Bytes of the frame that is not complete."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        if not self._returns and b"\r" in data:
+            self._returns = True
+        buffer = self._buffer
+        if not buffer and not self._returns and data.endswith(b"\n\n") and data.find(b"\n\n") == len(data) - 2:
+            return [Frame(data)]
+        buffer += data
+        frames: list[Frame] = []
+        start, searched = 0, self._searched
+        while True:
+            if self._returns:
+                blank = _BLANK.search(buffer, searched)
+                end = blank.end() if blank is not None else -1
+            else:
+                end = buffer.find(b"\n\n", searched) + 2
+                if end == 1:
+                    end = -1
+            if end < 0:
+                break
+            frames.append(Frame(bytes(buffer[start:end])))
+            start = searched = end
+        if start:
+            del buffer[:start]
+        self._searched = max(0, len(buffer) - 3)
+        return frames
+
+    def rest(self) -> bytes:
+        left = bytes(self._buffer)
+        self._buffer.clear()
+        self._searched = 0
+        return left

@@ -1,0 +1,46 @@
+"""Replacing parts of a text that exists in pieces: the deltas of a stream, the parts of a message.
+
+Of several spans that overlap, the one that begins first puts its token there (of those that begin together the first in
+the file), and the others only widen the hole. So whoever applies spans from the left needs no knowledge of those that
+begin later, and a stream that is masked as it flows reads like one that was masked whole.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+
+__all__ = ["Masking"]
+
+
+class Masking:
+    __slots__ = ("_covered", "_spans")
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[int, int, int, str]] = []
+        self._covered = 0
+        """Everything before this position is either written or masked."""
+
+    def add(self, start: int, end: int, order: int, token: str) -> None:
+        insort(self._spans, (start, order, end, token))
+
+    def touches(self, start: int, end: int) -> bool:
+        return self._covered > start or (bool(self._spans) and self._spans[0][0] < end)
+
+    def cut(self, text: str, start: int) -> str:
+        """What becomes of `text`, which begins at `start`. Pieces are cut in order, each once."""
+        end = start + len(text)
+        written: list[str] = []
+        position = start
+        used = 0
+        for first, _, last, token in self._spans:
+            if first >= end:
+                break
+            used += 1
+            if first >= self._covered:
+                written.append(text[max(position, self._covered) - start : first - start])
+                written.append(token)
+                position = first
+            self._covered = max(self._covered, last)
+        del self._spans[:used]
+        written.append(text[max(position, self._covered) - start :])
+        return "".join(written)

@@ -1,0 +1,211 @@
+"""Which strings of a body are text, and where they stand.
+
+Everything is text unless its key says that it is not: a request can carry words in more places than any list of places
+would name, and a new one should be scanned before we have heard of it. Not text are ids, the protocol's own words (types,
+roles, states), encoded images, audio and files with their addresses, credentials for tool servers, and, in a reply, what
+it repeats of the request. In a map whose keys are the caller's own (metadata, prompt variables, the properties of a
+schema, arguments that are not a string) the keys are text too, whatever they are called, and so are whole numbers.
+
+Texts are looked at one by one, so that nothing matches from the end of one message into the next. The exception is a
+request's list of content parts: the model reads them without a gap, so they are looked at one by one and joined.
+Token ids (a prompt or an input of numbers) are not text to us; a guardrail does not see through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["OPAQUE", "Line", "Slot", "is_text", "line_texts", "mode_below", "reply_texts", "request_texts", "walk"]
+
+_NOT_TEXT = frozenset(
+    (
+        *("id", "object", "type", "role", "model", "status", "phase", "version", "conversation", "channel"),
+        *("finish_reason", "stop_reason", "native_finish_reason", "system_fingerprint", "service_tier", "obfuscation"),
+        *("format", "detail", "encoding_format", "effort", "verbosity", "truncation", "tool_choice", "quality", "size"),
+        *("encrypted_content", "b64_json", "partial_image_b64", "file_data", "file_url", "image_url", "server_url"),
+        *("authorization", "signature", "prompt_cache_retention"),
+    )
+)
+"""Keys whose string is not text."""
+
+OPAQUE = frozenset(
+    (
+        *("image_url", "headers", "include", "modalities", "usage", "logprobs", "top_logprobs", "prompt_logprobs"),
+        *("token_ids", "prompt_token_ids", "bytes", "embedding", "stream_options"),
+    )
+)
+"""Keys below which there is no text, whatever the value's shape."""
+
+_OWN_WORDS = frozenset(("properties", "patternProperties", "variables", "$defs", "definitions"))
+"""Maps whose keys are the caller's own, with the protocol's structures as values."""
+
+_OWN_JSON = frozenset(("metadata", "arguments", "default", "const", "enum", "examples", "example"))
+"""JSON of the caller's or the model's own, all the way down."""
+
+_TEXT = frozenset(("content", "text", "output", "input", "reason", "instructions", "description"))
+"""Where a number stands for a text."""
+
+_ECHO = frozenset(
+    (
+        *("instructions", "tools", "tool_choice", "metadata", "prompt", "input", "text", "reasoning", "user"),
+        *("safety_identifier", "prompt_cache_key", "include", "moderation", "context_management", "access_programs"),
+    )
+)
+"""What a response object repeats of its request: an output guardrail does not look at the caller's own words."""
+
+_PLAIN, _TEXT_TAKEN, _SOUND, _WORDS, _JSON, _NONE = range(6)
+_BELOW = {
+    **dict.fromkeys(OPAQUE, _NONE),
+    **dict.fromkeys(_OWN_WORDS, _WORDS),
+    **dict.fromkeys(_OWN_JSON, _JSON),
+    **dict.fromkeys(("input_audio", "audio"), _SOUND),
+}
+"""How to read what stands below a key."""
+
+_SOMETIMES = frozenset(("text", "data", "result"))
+
+
+class Slot:
+    """A string and the place to put another one."""
+
+    __slots__ = ("container", "key", "source", "text", "written")
+
+    def __init__(self, container: Any, key: Any, text: str, source: str) -> None:
+        self.container = container
+        self.key = key
+        self.text = text
+        self.source = source
+        self.written = False
+
+    def write(self, text: str) -> None:
+        self.written = True
+        self.container[self.key] = text
+        if type(self.container) is dict and self.container.get("logprobs"):
+            # they spell out the text that was just masked
+            self.container["logprobs"] = [] if type(self.container["logprobs"]) is list else None
+
+
+class KeySlot(Slot):
+    """A key of the caller's own."""
+
+    __slots__ = ()
+
+    def write(self, text: str) -> None:
+        self.written = True
+        items = [(text if key == self.key else key, value) for key, value in self.container.items()]
+        self.container.clear()
+        self.container.update(items)
+
+
+class Line:
+    """Slots whose texts follow each other. `parts`: matches within one of them count as well as those in the whole."""
+
+    __slots__ = ("parts", "slots")
+
+    def __init__(self, slots: list[Slot], *, parts: bool) -> None:
+        self.slots = slots
+        self.parts = parts
+
+
+def line_texts(lines: Iterable[Slot | Line]) -> list[str]:
+    texts: list[str] = []
+    for line in lines:
+        if isinstance(line, Slot):
+            texts.append(line.text)
+            continue
+        if line.parts:
+            texts.extend(slot.text for slot in line.slots)
+        texts.append("".join([slot.text for slot in line.slots]))
+    return texts
+
+
+def request_texts(body: dict[str, Any]) -> list[Slot | Line]:
+    return walk(body, "request", join=True)
+
+
+def reply_texts(body: dict[str, Any], source: str = "reply") -> list[Slot | Line]:
+    """Of a whole JSON reply, or of the response object within an event."""
+    is_response = body.get("object") == "response" or "output" in body
+    return walk(body, source, without=_ECHO if is_response else frozenset())
+
+
+def walk(
+    root: Any, source: str, *, join: bool = False, without: frozenset[str] = frozenset(), mode: int = _PLAIN
+) -> list[Slot | Line]:
+    """`without`: keys of the root to pass over."""
+    found: list[Slot | Line] = []
+    keys: list[Slot | Line] = []
+    not_text, sometimes, below = _NOT_TEXT, _SOMETIMES, _BELOW
+    stack: list[tuple[Any, int]] = [(root, mode)]  # not recursive: a body may be nested deeper than Python's stack
+    while stack:
+        node, mode = stack.pop()
+        if type(node) is dict:
+            own = mode >= _WORDS
+            for key, value in node.items():
+                kind = type(value)
+                if without and node is root and key in without:
+                    continue
+                if kind is str:
+                    if value and (
+                        own
+                        or (key not in not_text and key[-3:] != "_id" and key not in sometimes)
+                        or is_text(key, mode, node)
+                    ):
+                        found.append(Slot(node, key, value, source))
+                elif kind is dict or kind is list:
+                    if mode == _JSON:
+                        stack.append((value, _JSON))
+                    else:
+                        deeper = below.get(key, _PLAIN)
+                        if deeper != _NONE:
+                            stack.append((value, deeper))
+                        elif own:
+                            stack.append((value, _PLAIN))
+                elif kind is int and (own or key in _TEXT):
+                    found.append(Slot(node, key, str(value), source))
+                if own and key:
+                    keys.append(KeySlot(node, key, key, source))
+        elif type(node) is list:
+            taken = _parts(node, source) if join and mode == _PLAIN else None
+            if taken is not None:
+                found.append(taken)
+            for place, value in enumerate(node):
+                kind = type(value)
+                if kind is str:
+                    if value:
+                        found.append(Slot(node, place, value, source))
+                elif kind is dict:
+                    stack.append((value, _TEXT_TAKEN if taken is not None and mode == _PLAIN else mode))
+                elif kind is list:
+                    stack.append((value, mode))
+                elif kind is int and mode == _JSON:
+                    found.append(Slot(node, place, str(value), source))
+    return found + keys if keys else found  # keys last: renaming one moves what stands below it
+
+
+def is_text(key: str, mode: int, node: dict[str, Any]) -> bool:
+    """Whether the string at this key is text, in a node that is read in this mode."""
+    if key in _NOT_TEXT or key.endswith("_id"):
+        return False
+    if key == "text":
+        return mode != _TEXT_TAKEN
+    if key == "data":
+        return mode != _SOUND and not str(node.get("type", "")).endswith(("encrypted", "redacted_thinking"))
+    return key != "result" or node.get("type") != "image_generation_call"
+
+
+def mode_below(key: Any) -> int:
+    """How to read what stands below a key, where there can be text."""
+    mode = _BELOW.get(key, _PLAIN)
+    return mode if mode in (_PLAIN, _SOUND) else _PLAIN
+
+
+def _parts(node: list[Any], source: str) -> Line | None:
+    """The texts of a list of content parts, where there is more than one."""
+    slots = [
+        Slot(part, "text", part["text"], source)
+        for part in node
+        if type(part) is dict and type(part.get("text")) is str and part["text"]
+    ]
+    return Line(slots, parts=True) if len(slots) > 1 else None

@@ -1,0 +1,184 @@
+"""What Redis runs. Each script is one atomic step over all counters of a request, by Redis's own clock.
+
+A window is a string: its 32 counters by `tick % 32` and the tick they were last brought up to, packed, with an expiry. A
+set of slots is a hash: how many each owner (a gateway process) holds. Owners report that they live in another hash; the
+slots of one that was silent for LEASE_US are free.
+
+The arithmetic is that of `windows.py`, in doubles: exact as long as counts times microseconds stay below 2^53, which for
+a limit per minute is 4.8 thousand million.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.gateway.limits.windows import TICKS
+
+__all__ = ["ADMIT", "BEAT", "LEASE_US", "SETTLE"]
+
+LEASE_US: Final = 15_000_000
+
+_COMMON: Final = f"""
+local TICKS, LEASE = {TICKS}, {LEASE_US}
+
+local function clock()
+  if ARGV[1] ~= '' then return tonumber(ARGV[1]) end
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+local function load(key, wanted)
+  local packed = redis.call('GET', key)
+  local ring = packed and cmsgpack.unpack(packed)
+  local last = ring and ring[TICKS + 1]
+  if not ring or math.abs(wanted - last) >= TICKS then
+    ring = {{}}
+    for i = 1, TICKS do ring[i] = 0 end
+  elseif wanted < last then
+    return ring, last
+  else
+    for passed = last + 1, wanted do ring[passed % TICKS + 1] = 0 end
+  end
+  ring[TICKS + 1] = wanted
+  return ring, wanted
+end
+
+local function save(key, ring, width)
+  redis.call('SET', key, cmsgpack.pack(ring), 'PX', math.ceil(TICKS * width / 1000) + 1000)
+end
+"""
+
+ADMIT: Final = (
+    _COMMON
+    + """
+-- KEYS: owners, windows, slots
+-- ARGV: now or '', owner, number of windows, {limit, amount, width} of each, {limit} of each slots
+-- reply: 1 or 0, {tick, remaining, reset, wait} of each window, {free} of each slots
+local now, owner, windows = clock(), ARGV[2], tonumber(ARGV[3])
+local reply, rings, admitted = {0}, {}, true
+for w = 1, windows do
+  local a = 3 * w + 1
+  local limit, amount, width = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
+  local wanted = math.floor(now / width)
+  local ring, tick = load(KEYS[1 + w], wanted)
+  local elapsed = tick == wanted and now - tick * width or 0
+  local total = 0
+  for i = 1, TICKS do total = total + ring[i] end
+  local oldest = ring[(tick + 1) % TICKS + 1]
+  local need = (total + amount - limit) * width - oldest * elapsed
+  local wait = 0
+  if need > 0 then
+    admitted = false
+    wait = TICKS * width
+    local begins = -elapsed
+    for age = TICKS - 1, 0, -1 do
+      local count = ring[(tick - age) % TICKS + 1]
+      local left = count * (width + math.min(begins, 0))
+      if need <= left then
+        wait = math.max(begins, 0) + math.ceil(need / count)
+        break
+      end
+      need = need - left
+      begins = begins + width
+    end
+  end
+  rings[w] = {ring, tick, elapsed, total, oldest, limit, amount, width, wait}
+end
+
+local free = {}
+for s = 2 + windows, #KEYS do
+  local held = 0
+  local all = redis.call('HGETALL', KEYS[s])
+  for i = 1, #all, 2 do
+    local count = tonumber(all[i + 1])
+    if all[i] ~= owner and now - tonumber(redis.call('HGET', KEYS[1], all[i]) or 0) > LEASE then
+      redis.call('HDEL', KEYS[s], all[i])
+      count = 0
+    end
+    held = held + count
+  end
+  local left = tonumber(ARGV[3 + 3 * windows + (s - 1 - windows)]) - held
+  if left <= 0 then admitted = false end
+  free[#free + 1] = left
+end
+
+for w = 1, windows do
+  local ring, tick, elapsed, total, oldest, limit, amount, width, wait = unpack(rings[w])
+  if admitted then
+    ring[tick % TICKS + 1] = ring[tick % TICKS + 1] + amount
+    total = total + amount
+    save(KEYS[1 + w], ring, width)
+  end
+  local reset = 0
+  for age = 0, TICKS - 1 do
+    if ring[(tick - age) % TICKS + 1] > 0 then
+      reset = (TICKS - age) * width - elapsed
+      break
+    end
+  end
+  reply[#reply + 1] = tick
+  reply[#reply + 1] = math.max(0, math.floor(((limit - total) * width + oldest * elapsed) / width))
+  reply[#reply + 1] = reset
+  reply[#reply + 1] = wait
+end
+for s, left in ipairs(free) do
+  if admitted then
+    redis.call('HINCRBY', KEYS[1 + windows + s], owner, 1)
+    redis.call('PEXPIRE', KEYS[1 + windows + s], 4 * LEASE / 1000)
+  end
+  reply[#reply + 1] = left
+end
+if admitted then
+  reply[1] = 1
+  if #free > 0 then redis.call('HSET', KEYS[1], owner, string.format('%.0f', now)) end
+end
+return reply
+"""
+)
+
+SETTLE: Final = (
+    _COMMON
+    + """
+-- KEYS: windows, slots
+-- ARGV: now or '', owner, number of windows, {tick, reserved, tokens, width} of each
+local now, owner, windows = clock(), ARGV[2], tonumber(ARGV[3])
+for w = 1, windows do
+  local a = 4 * w
+  local tick, width = tonumber(ARGV[a]), tonumber(ARGV[a + 3])
+  local change = tonumber(ARGV[a + 2]) - tonumber(ARGV[a + 1])
+  local ring, current = load(KEYS[w], math.floor(now / width))
+  if change > 0 then tick = current end
+  if change ~= 0 and tick > current - TICKS and tick <= current then
+    local slot = tick % TICKS + 1
+    ring[slot] = math.max(0, ring[slot] + change)
+    save(KEYS[w], ring, width)
+  end
+end
+for s = 1 + windows, #KEYS do
+  local held = tonumber(redis.call('HGET', KEYS[s], owner) or 0)
+  if held > 1 then
+    redis.call('HINCRBY', KEYS[s], owner, -1)
+  elseif held == 1 then
+    redis.call('HDEL', KEYS[s], owner)
+  end
+end
+return 1
+"""
+)
+
+BEAT: Final = (
+    _COMMON
+    + """
+-- KEYS: owners, slots that are held
+-- ARGV: now or '', owner
+local now = clock()
+redis.call('HSET', KEYS[1], ARGV[2], string.format('%.0f', now))
+redis.call('PEXPIRE', KEYS[1], 240 * LEASE / 1000)
+local all = redis.call('HGETALL', KEYS[1])
+for i = 1, #all, 2 do
+  if now - tonumber(all[i + 1]) > 40 * LEASE then redis.call('HDEL', KEYS[1], all[i]) end
+end
+for s = 2, #KEYS do redis.call('PEXPIRE', KEYS[s], 4 * LEASE / 1000) end
+return 1
+"""
+)

@@ -1,0 +1,43 @@
+"""The part of Granian's RSGI interface that the gateway uses, as types."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol
+
+__all__ = ["HTTPProtocol", "Headers", "Scope", "Watch"]
+
+
+class Headers(Protocol):
+    def get(self, key: str) -> str | None:
+        """The first header of that lower-case name."""
+
+
+class Scope(Protocol):
+    client: str
+    """Address and port."""
+    method: str
+    path: str
+
+    @property
+    def headers(self) -> Headers: ...
+
+
+class Watch(Awaitable[None], Protocol):
+    """Done when the caller is gone, or when the reply has been sent."""
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None: ...
+
+
+class HTTPProtocol(Protocol):
+    def __call__(self) -> Awaitable[bytes]:
+        """The whole body."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """The body in pieces."""
+
+    def client_disconnect(self) -> Watch: ...
+
+    def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None: ...
+
+    def response_stream(self, status: int, headers: list[tuple[str, str]]) -> Any: ...

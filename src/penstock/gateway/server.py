@@ -1,0 +1,250 @@
+"""The main process: it reads the files, starts the workers and replaces those that die, answers operators, moves usage
+into the ledger, and ends all of it in order.
+
+    SIGHUP            take the resource file again
+    SIGTERM, SIGINT   drain: /readyz says 503, live requests are finished, then everything ends; a second one ends at once
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+import penstock
+from penstock.errors import RunError, UserError
+from penstock.gateway.config import GatewayConfig, ListenConfig
+from penstock.gateway.limits import SharedTable
+from penstock.gateway.runtime import Runtime
+
+__all__ = ["Gateway", "say"]
+
+START_S = 20.0
+POLL_S = 0.05
+KILL_S = 3.0
+"""After the drain's end: how long a worker may take to write its last records."""
+CRASHES, CRASH_WINDOW_S = 5, 30.0
+"""So many deaths of workers within so long mean that starting them again does not help."""
+
+
+def say(sentence: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"penstock gateway: {sentence}\n")
+        sys.stderr.flush()
+
+
+class Gateway:
+    def __init__(self, resources: str, config: GatewayConfig) -> None:
+        self._resources = resources
+        self._placeholder, listen = reserve(config.listen)
+        self.config = msgspec.structs.replace(config, listen=listen)
+        self._workers: list[subprocess.Popen[bytes] | None] = []
+        self._deaths: list[float] = []
+        self._event = threading.Event()
+        self._stops = 0
+        self._draining = False
+
+    def run(self, announce: Callable[[Gateway], None]) -> int:
+        """Serve until a signal. `announce` is called when requests are served."""
+        runtime = Runtime.create(self.config)
+        try:
+            return self._run(runtime, announce)
+        finally:
+            for worker in self._workers:
+                if worker is not None and worker.poll() is None:
+                    worker.kill()
+                    worker.wait()
+            self._placeholder.close()
+            runtime.remove()
+
+    def _run(self, runtime: Runtime, announce: Callable[[Gateway], None]) -> int:
+        from penstock.gateway.reload import Reloader
+
+        reloader = Reloader(self._resources, runtime, os.environ, say)
+        reloader.first()
+        from penstock.gateway.ledger.mover import Mover
+        from penstock.gateway.observe.exposition import CONTENT_TYPE, Exposition
+
+        mover = Mover(self.config.ledger.spool, self.config.ledger.url, say)
+        exposition = Exposition(self.config.ledger.spool)
+        table = SharedTable.create(runtime.limits_path)
+        self._signals(reloader.ask)
+        self._workers = [self._spawn(runtime, number) for number in range(self.config.listen.workers)]
+        # The workers take a moment to start, in which the rest is made ready.
+        from penstock.gateway.status import StatusListener
+
+        listen = self.config.listen
+        try:
+            status = StatusListener(
+                listen.status_host,
+                listen.status_port,
+                lambda: self._ready(runtime),
+                reloader.status,
+                lambda: (CONTENT_TYPE, exposition.render(mover.state(), reloader.metrics())),
+            )
+        except OSError as error:
+            raise _cannot_listen(listen.status_host, listen.status_port, error, "listen.status_port") from None
+        self.config = msgspec.structs.replace(
+            self.config, listen=msgspec.structs.replace(listen, status_port=status.port)
+        )
+        status.start()
+        mover.start()
+        reloader.start()
+        self._await_start(runtime)
+        if not self._stops:
+            announce(self)
+        try:
+            failed = self._watch(runtime)
+            self._drain(runtime)
+        finally:
+            reloader.stop()
+            self._end_workers()
+            mover.stop()
+            status.stop()
+            table.close()
+        return 1 if failed else 0
+
+    # -- workers ------------------------------------------------------------------------------------------------------
+
+    def _spawn(self, runtime: Runtime, number: int) -> subprocess.Popen[bytes]:
+        # The child must find this package, however this process found it, and nothing in the working directory.
+        home = os.path.dirname(os.path.dirname(os.path.abspath(penstock.__file__)))
+        known = os.environ.get("PYTHONPATH")
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "penstock.gateway.worker", runtime.folder, str(number)],
+            stdin=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": home if not known else home + os.pathsep + known},
+        )
+
+    def _await_start(self, runtime: Runtime) -> None:
+        deadline = time.monotonic() + START_S
+        while not self._stops:
+            for number, worker in enumerate(self._workers):
+                if worker is not None and worker.poll() is not None:
+                    raise RunError(f"worker {number} ended with status {worker.returncode} as it started.")
+            if all(runtime.board.slot(number).pid for number in range(len(self._workers))) and self._answers():
+                return
+            if time.monotonic() > deadline:
+                raise RunError(f"The workers did not start within {START_S:.0f} seconds.")
+            time.sleep(0.005)
+
+    def _answers(self) -> bool:
+        listen = self.config.listen
+        try:
+            socket.create_connection((_reachable(listen.host), listen.port), 1.0).close()
+        except OSError:
+            return False
+        return True
+
+    def _watch(self, runtime: Runtime) -> bool:
+        """Until a signal, or until workers die faster than it makes sense to replace them: then True."""
+        while not self._stops:
+            self._event.wait(POLL_S)
+            for number, worker in enumerate(self._workers):
+                if worker is None or worker.poll() is None:
+                    continue
+                runtime.board.clear_slot(number)
+                now = time.monotonic()
+                self._deaths = [then for then in self._deaths if now - then < CRASH_WINDOW_S] + [now]
+                if len(self._deaths) >= CRASHES:
+                    say(f"worker {number} ended with status {worker.returncode}, as others did lately; giving up")
+                    return True
+                say(f"worker {number} ended with status {worker.returncode}; starting another")
+                if worker.stdin is not None:
+                    worker.stdin.close()
+                self._workers[number] = self._spawn(runtime, number)
+        return False
+
+    def _drain(self, runtime: Runtime) -> None:
+        self._draining = True
+        runtime.board.drain()
+        listen = self.config.listen
+        self._wait(listen.drain_notice_s, lambda: False)
+        for worker in self._workers:
+            if worker is not None and worker.poll() is None:
+                worker.terminate()
+        in_time = self._wait(listen.drain_s + KILL_S, self._all_ended)
+        if not in_time and self._stops < 2:
+            say("some workers did not end in time and are killed")
+
+    def _wait(self, seconds: float, done: Callable[[], bool]) -> bool:
+        """False when the time is over, or when somebody is out of patience."""
+        deadline = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() >= deadline or self._stops >= 2:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def _all_ended(self) -> bool:
+        return all(worker is None or worker.poll() is not None for worker in self._workers)
+
+    def _end_workers(self) -> None:
+        for worker in self._workers:
+            if worker is not None:
+                if worker.poll() is None:
+                    worker.kill()
+                worker.wait()
+                if worker.stdin is not None:
+                    worker.stdin.close()
+
+    # -- for operators ------------------------------------------------------------------------------------------------
+
+    def _ready(self, runtime: Runtime) -> tuple[bool, dict[str, object]]:
+        alive = sum(1 for number in range(len(self._workers)) if runtime.board.slot(number).pid)
+        ready = not self._draining and alive > 0
+        detail: dict[str, object] = {
+            "ready": ready,
+            "draining": self._draining,
+            "workers": {"alive": alive, "configured": len(self._workers)},
+        }
+        return ready, detail
+
+    def _signals(self, reload: Callable[[], None]) -> None:
+        def stop(_number: int, _frame: object) -> None:
+            self._stops += 1
+            self._event.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        signal.signal(signal.SIGHUP, lambda _number, _frame: reload())
+
+
+def reserve(listen: ListenConfig) -> tuple[socket.socket, ListenConfig]:
+    """Hold the port until the workers listen on it. They share it, so that this only works for those who agreed to."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
+        # The kernel lets another gateway of ours share the port as well; a socket that shares with nobody finds out.
+        with socket.socket(family, kind, proto) as alone:
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind(address)
+            port = alone.getsockname()[1]
+        held = socket.socket(family, kind, proto)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind((address[0], port, *address[2:]))
+    except OSError as error:
+        raise _cannot_listen(listen.host, listen.port, error, "listen.port") from None
+    return held, msgspec.structs.replace(listen, port=port)
+
+
+def _cannot_listen(host: str, port: int, error: OSError, setting: str) -> UserError:
+    if isinstance(error, socket.gaierror):
+        return UserError(f"cannot listen on {host}: {error.strerror}")
+    if error.errno == errno.EADDRINUSE:
+        return UserError(f"port {port} on {host} is already in use; choose another one in {setting}")
+    return UserError(f"cannot listen on port {port} of {host}: {os.strerror(error.errno or 0)}")
+
+
+def _reachable(host: str) -> str:
+    """An address on which a listener on all addresses can be reached."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104

@@ -1,0 +1,117 @@
+"""A worker process: `python -m penstock.gateway.worker FOLDER NUMBER`, started by `gateway.server`.
+
+It serves until it is told to stop or its parent is gone. On SIGTERM it takes no more connections, finishes what is under
+way for as long as `drain_s` allows, and cuts off the rest, each with its record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import sys
+
+import uvloop
+from granian.constants import HTTPModes, Interfaces, SSLProtocols
+from granian.http import HTTP1Settings
+from granian.server.embed import Server
+
+from penstock.gateway.app import App
+from penstock.gateway.config import ListenConfig
+from penstock.gateway.limits import SharedTable, open_limiter
+from penstock.gateway.observe.recorder import Recorder
+from penstock.gateway.runtime import Runtime
+
+BACKLOG = 2048
+CONNECTIONS = 1 << 16
+"""At once, each worker; beyond it they wait to be accepted."""
+
+
+def main() -> int:
+    folder, number = sys.argv[1], int(sys.argv[2])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which tells us
+    _raise_descriptor_limit()
+    runtime = Runtime.attach(folder)
+    config = runtime.config
+    limiter = open_limiter(config.limits, SharedTable.attach(runtime.limits_path))
+    recorder = Recorder(config.ledger.spool, number, config.access_log)
+    app = App(runtime, number, limiter, recorder)
+    # What exists now lives as long as the process, and requests leave no cycles: collecting is rarely worth its pauses.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    try:
+        uvloop.run(_serve(app))
+    finally:
+        runtime.board.clear_slot(number)
+        recorder.close()
+    return 0
+
+
+async def _serve(app: App) -> None:
+    loop = asyncio.get_running_loop()
+    server = _server(app, app.config.listen)
+    stopping = False
+
+    def stop() -> None:
+        nonlocal stopping
+        if not stopping:
+            stopping = True
+            server.stop()  # type: ignore[no-untyped-call]
+            loop.call_later(app.config.listen.drain_s, app.cut_off)
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    _end_with_parent(loop)
+    app.start(loop)
+    await server.serve()
+    await app.limiter.close()
+
+
+def _server(app: App, listen: ListenConfig) -> Server:
+    from pathlib import Path
+
+    return Server(
+        app,
+        address=listen.host,
+        port=listen.port,
+        interface=Interfaces.RSGI,
+        # HTTP/2 would hide from us whether a caller keeps up with its stream (`gateway.outlet`).
+        http=HTTPModes.http1,
+        http1_settings=HTTP1Settings(header_read_timeout=30_000),
+        websockets=False,
+        backlog=BACKLOG,
+        backpressure=CONNECTIONS,
+        log_enabled=False,
+        ssl_cert=Path(listen.tls_cert) if listen.tls_cert else None,
+        ssl_key=Path(listen.tls_key) if listen.tls_key else None,
+        ssl_protocol_min=SSLProtocols.tls12,
+    )
+
+
+def _end_with_parent(loop: asyncio.AbstractEventLoop) -> None:
+    """Standard input is a pipe from the main process: its end is the main process's end."""
+    stdin = sys.stdin.fileno()
+    os.set_blocking(stdin, False)
+
+    def readable() -> None:
+        with contextlib.suppress(BlockingIOError):
+            if not os.read(stdin, 4096):
+                loop.remove_reader(stdin)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    loop.add_reader(stdin, readable)
+
+
+def _raise_descriptor_limit() -> None:
+    """A connection is a descriptor on each side; the usual 1,024 would end at 500 streams."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

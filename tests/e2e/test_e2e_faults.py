@@ -1,0 +1,210 @@
+"""Every fault of the server is seen, counted, and told with its cause in every artifact and on the first screen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import pytest
+
+SOON = ["--request-timeout-seconds", 0.6]
+
+
+class Fault(NamedTuple):
+    options: dict[str, Any]
+    type: str
+    says: str
+    code: int | None = None
+    flags: tuple[Any, ...] = ()
+
+
+STREAMED = {
+    "HTTP 500": Fault({"error": 500}, "HTTPError", "the mock was told to answer with 500", 500),
+    "HTTP 429": Fault({"error": 429, "retry_after": 1}, "HTTPError", "rate_limit_exceeded", 429),
+    "HTTP 404": Fault({"error": 404}, "HTTPError", "404", 404),
+    "error object in the stream": Fault({"stream_error": 3}, "ErrorObject", "the mock was told to fail here", 500),
+    "cut": Fault({"cut": 3}, "ConnectionLost", "in the middle of its reply", 200),
+    "reset": Fault({"cut": 3, "reset": True}, "ConnectionLost", "in the middle of its reply", 200),
+    "malformed event": Fault({"malformed": 3}, "MalformedEvent", "not JSON"),
+    "empty stream": Fault({"empty": True}, "EmptyStream", "without a single event"),
+    "HTML": Fault({"html": True}, "MalformedJSON", "It works!"),
+    "wrong content type": Fault({"content_type": "text/plain"}, "MalformedJSON", "not JSON"),
+    "stall": Fault({"stall": "inf", "stall_after": 2}, "Timeout", "within 0.6 s", 200, tuple(SOON)),
+    "stall before the head": Fault({"stall": "inf", "stall_after": 0}, "Timeout", "within 0.6 s", None, tuple(SOON)),
+    "slow head": Fault({"slow_head": 5}, "Timeout", "within 0.6 s", None, tuple(SOON)),
+}
+
+WHOLE = {
+    "HTTP 503": Fault({"error": 503}, "HTTPError", "503", 503),
+    "cut": Fault({"cut": 3}, "ConnectionLost", "in the middle of its reply", 200),
+    "malformed": Fault({"malformed": 3}, "MalformedJSON", "not JSON"),
+    "empty": Fault({"empty": True}, "EmptyReply", "no body"),
+    "HTML": Fault({"html": True}, "MalformedJSON", "It works!"),
+}
+
+
+def check(mock, program, fault: Fault, *flags: Any) -> None:
+    """Half of the requests are struck; all of those have failed, and no other."""
+    (struck, *_) = fault.options
+    server = mock(tokens=6, itl=1, seed=3, **fault.options, **{f"{struck}_rate": 0.5})
+    outcome = program.profile(server.url, "--request-count", 12, "--concurrency", 3, *flags, *fault.flags)
+    assert outcome.status == 1, outcome
+    truth = {t["request_id"]: t for t in server.truth()}
+    bad = {request for request, t in truth.items() if t["fault"]}
+    assert 0 < len(bad) < 12
+    failed = [r for r in outcome.records if "error" in r]
+    # in the per-request file
+    assert {r["metadata"]["x_request_id"] for r in failed} == bad
+    assert {(r["error"]["type"], r["error"].get("code")) for r in failed} == {(fault.type, fault.code)}
+    assert all(fault.says in r["error"]["message"] and r["error"]["fault"] == "server" for r in failed)
+    assert all(set(r["metrics"]) <= {"error_isl"} for r in failed)
+    # in the summary
+    assert {e["type"] for e in outcome.errors()} == {fault.type}
+    assert sum(e["count"] for e in outcome.errors()) == len(bad)
+    assert outcome.summary["error_request_count"]["avg"] == len(bad)
+    assert outcome.summary["request_count"]["avg"] == 12 - len(bad)
+    assert outcome.summary["request_error_rate"]["avg"] == pytest.approx(100 * len(bad) / 12)
+    assert outcome.summary["failures"] == {"server": len(bad)}
+    assert outcome.summary["request_latency"]["count"] == 12 - len(bad)
+    # in the table of values
+    assert outcome.csv["Error Request Count"]["Value"] == f"{len(bad)}.00"
+    # on the first screen, before the figures
+    screen = outcome.out
+    assert f"{len(bad)} of 12 Requests Failed" in screen
+    assert screen.index("Requests Failed") < screen.index("Request Latency (ms)")
+    assert fault.type in screen
+    assert fault.type in outcome.text("profile_export_console.txt")
+    # and why the exit status is what it is
+    assert f"{len(bad)} of 12" in outcome.err
+    assert "Traceback" not in outcome.err + outcome.out
+
+
+@pytest.mark.parametrize("fault", STREAMED.values(), ids=STREAMED.keys())
+def test_a_fault_of_a_stream_is_seen_and_told(mock, program, fault):
+    check(mock, program, fault, "--streaming")
+
+
+@pytest.mark.parametrize("fault", WHOLE.values(), ids=WHOLE.keys())
+def test_a_fault_of_a_whole_reply_is_seen_and_told(mock, program, fault):
+    check(mock, program, fault)
+
+
+def test_a_stream_with_neither_a_finish_reason_nor_an_end_mark_has_failed(mock, program):
+    server = mock(tokens=6, itl=1, finish=False, done=False)
+    outcome = program.profile(server.url, "--streaming", "--request-count", 3)
+    assert outcome.status == 1
+    assert [(e["type"], e["count"]) for e in outcome.errors()] == [("TruncatedStream", 3)]
+
+
+def test_a_server_that_hangs_up_before_it_answers_is_asked_twice_and_then_blamed(mock, program):
+    server = mock(cut=0)
+    outcome = program.profile(server.url, "--streaming", "--request-count", 4)
+    assert outcome.status == 1
+    assert [(e["type"], e["count"]) for e in outcome.errors()] == [("ConnectionLost", 4)]
+    asked = Counter(t["request_id"] for t in server.truth())
+    assert len(asked) == 4
+    assert max(asked.values()) <= 2
+
+
+def test_an_unknown_path_is_told_with_what_the_server_says(mock, program):
+    server = mock()
+    outcome = program.profile(server.url, "--request-count", 2, "--endpoint", "/v1/nothing")
+    assert outcome.status == 1
+    (error,) = outcome.errors()
+    assert (error["type"], error["code"], error["count"]) == ("HTTPError", 404, 2)
+    assert "/v1/nothing" in error["message"]
+
+
+def test_a_run_in_which_all_failed_still_has_its_artifacts(mock, program):
+    server = mock(error=500)
+    outcome = program.profile(server.url, "--streaming", "--request-count", 5)
+    assert outcome.status == 1
+    assert outcome.summary["request_count"]["avg"] == 0
+    assert outcome.summary["error_request_count"]["avg"] == 5
+    assert len(outcome.records) == 5
+    assert outcome.csv["Error Request Count"]["Value"] == "5.00"
+    assert "5 of 5 Requests Failed" in outcome.out
+    assert "Traceback" not in outcome.out + outcome.err
+
+
+def test_failures_of_the_warmup_are_told_and_do_not_count(mock, program):
+    server = mock(error=500, error_rate=0.5, seed=1)
+    outcome = program.profile(
+        server.url, "--request-count", 6, "--warmup-request-count", 6, "--max-error-rate", 1, "--streaming"
+    )
+    assert outcome.status == 0, outcome
+    truth = server.truth()
+    warm = sum(1 for t in truth[:6] if t["fault"])
+    later = sum(1 for t in truth[6:] if t["fault"])
+    assert warm > 0
+    assert outcome.summary.get("error_request_count", {"avg": 0})["avg"] == later
+    assert sum(g["count"] for g in outcome.summary["warmup_error_summary"]) == warm
+    assert f"{warm} of 6 Warmup Requests Failed" in outcome.out
+
+
+# -- oddities that are no faults --------------------------------------------------------------------------------------
+
+ODD = {
+    "no finish reason": {"finish": False},
+    "no end mark": {"done": False},
+    "no usage": {"usage": "never"},
+    "usage always": {"usage": "always"},
+    "no role event": {"role": "off"},
+    "role before the first token": {"role": "early"},
+    "event lines": {"event_lines": True},
+    "comments": {"comments": 2},
+    "CR LF": {"crlf": True},
+    "events written one by one": {"separate": True},
+    "writes cut at arbitrary bytes": {"split": 1},
+    "ends with the connection": {"framing": "eof"},
+    "content-length": {"framing": "length"},
+    "a connection a request": {"close": True},
+    "a short stall": {"stall": 0.05, "stall_after": 2},
+    "a slow head": {"slow_head": 0.05},
+    "everything at once": {
+        "comments": 1,
+        "crlf": True,
+        "event_lines": True,
+        "split": 0.5,
+        "framing": "eof",
+        "done": False,
+    },
+}
+
+
+@pytest.mark.parametrize("options", ODD.values(), ids=ODD.keys())
+def test_oddities_of_form_cost_nothing(mock, program, options):
+    server = mock(ttft=3, itl=1, tokens=7, **options)
+    flags = ["--streaming", "--request-count", 6, "--concurrency", 2]
+    outcome = program.profile(server.url, *flags)
+    assert outcome.status == 0, outcome
+    assert outcome.summary["request_count"]["avg"] == 6
+    assert "error_request_count" not in outcome.summary
+    if options.get("usage") != "never":
+        assert outcome.values("output_sequence_length") == [7] * 6
+    assert [t["tokens"] for t in server.truth()] == [7] * 6
+    assert outcome.summary["time_to_first_token"]["count"] == 6
+    # The mock's first token is at 3 ms; a role event before that is not one.
+    assert outcome.summary["time_to_first_token"]["min"] > 2.5
+
+
+# -- the exit status --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("allowed", "status"), [(0, 1), (0.2, 1), (0.9, 0), (1, 0)])
+def test_the_exit_status_allows_as_many_failures_as_it_is_told(mock, program, allowed, status):
+    server = mock(error=500, error_rate=0.5, seed=2)
+    outcome = program.profile(server.url, "--request-count", 12, "--max-error-rate", allowed)
+    failed = sum(1 for t in server.truth() if t["fault"])
+    assert 0.2 < failed / 12 < 0.9
+    assert outcome.status == status, outcome
+    assert outcome.summary["error_request_count"]["avg"] == failed
+    assert bool(outcome.err.strip()) == (status == 1)
+
+
+def test_one_failed_request_is_enough_by_default(mock, program):
+    server = mock(error=500, error_rate=0.1, seed=4)
+    outcome = program.profile(server.url, "--request-count", 20)
+    failed = sum(1 for t in server.truth() if t["fault"])
+    assert failed >= 1
+    assert outcome.status == 1

@@ -1,0 +1,222 @@
+"""Who is let in, to what, and what those hear who are not."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.gateway.auth import allows, authenticate, authorize, client_ip
+from penstock.gateway.refusal import Refusal
+from penstock.gateway.resources import CallerKey, Model, Snapshot
+
+NOW = 1_800_000_000.0
+
+
+def key(plain: str, allowed: tuple[str, ...] = ("*",), **fields: Any) -> CallerKey:
+    hashed = hashlib.sha256(plain.encode()).hexdigest()
+    return CallerKey(id=f"id-{plain}", name=plain, hash=hashed, allowed_models=allowed, **fields)
+
+
+KEYS = [
+    key("sk-good"),
+    key("sk-disabled", disabled=True),
+    key("sk-expired", expires_at=NOW - 1),
+    key("sk-both", disabled=True, expires_at=NOW - 1),
+    key("sk-last-moment", expires_at=NOW),
+]
+MODELS = [
+    Model(id="m1", name="gpt"),
+    Model(id="m2", name="inside", allowed_cidrs=("10.0.0.0/8", "2001:db8::/32")),
+]
+SNAPSHOT = Snapshot(
+    caller_keys={one.hash: one for one in KEYS},
+    models={one.name: one for one in MODELS},
+)
+
+
+def refused(*arguments: Any, how: Any = authenticate) -> tuple[int, dict[str, str]]:
+    with pytest.raises(Refusal) as caught:
+        how(*arguments)
+    return caught.value.status, orjson.loads(caught.value.body())["error"]
+
+
+@pytest.mark.parametrize(
+    ("authorization", "x_api_key"),
+    [
+        ("Bearer sk-good", None),
+        ("Bearer   sk-good  ", None),
+        (None, "sk-good"),
+        (None, " sk-good "),
+        ("Bearer sk-good", "sk-wrong"),
+    ],
+)
+def test_a_key_that_is_known(authorization: str | None, x_api_key: str | None) -> None:
+    assert authenticate(authorization, x_api_key, SNAPSHOT, NOW).name == "sk-good"
+
+
+@pytest.mark.parametrize(
+    ("authorization", "x_api_key"),
+    [
+        (None, None),
+        (None, ""),
+        (None, "   "),
+        ("", None),
+        ("Bearer", None),
+        ("Bearer ", None),
+        ("bearer sk-good", None),
+        ("Basic sk-good", None),
+        ("sk-good", None),
+        ("Token sk-good", "sk-good"),
+        ("", "sk-good"),
+    ],
+)
+def test_a_key_that_is_missing_or_malformed(authorization: str | None, x_api_key: str | None) -> None:
+    status, error = refused(authorization, x_api_key, SNAPSHOT, NOW)
+    assert status == 401
+    assert error["type"] == "invalid_api_key"
+    assert "code" not in error
+    assert "missing or malformed" in error["message"]
+
+
+@pytest.mark.parametrize("presented", ["sk-wrong", "sk-good2", "SK-GOOD", "x" * 10_000, "ключ", "\ud800"])
+def test_a_key_that_is_unknown(presented: str) -> None:
+    status, error = refused(f"Bearer {presented}", None, SNAPSHOT, NOW)
+    assert (status, error["type"]) == (401, "invalid_api_key")
+    assert "code" not in error
+    assert "not valid" in error["message"]
+    assert "not found" not in error["message"]
+    assert presented not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("presented", "code"),
+    [
+        ("sk-disabled", "api_key_disabled"),
+        ("sk-expired", "api_key_expired"),
+        ("sk-both", "api_key_disabled"),
+    ],
+)
+def test_a_key_that_is_no_longer_good(presented: str, code: str) -> None:
+    status, error = refused(f"Bearer {presented}", None, SNAPSHOT, NOW)
+    assert (status, error["type"], error["code"]) == (401, "invalid_api_key", code)
+
+
+def test_a_key_is_good_up_to_the_moment_it_expires_and_not_after() -> None:
+    assert authenticate("Bearer sk-last-moment", None, SNAPSHOT, NOW).name == "sk-last-moment"
+    assert refused("Bearer sk-last-moment", None, SNAPSHOT, NOW + 0.001)[1]["code"] == "api_key_expired"
+
+
+def test_a_model_that_is_there_and_allowed() -> None:
+    assert authorize(KEYS[0], "gpt", SNAPSHOT, None).id == "m1"
+
+
+@pytest.mark.parametrize("name", [None, "", 7, True, ["gpt"], {"name": "gpt"}])
+def test_no_model_named(name: object) -> None:
+    status, error = refused(KEYS[0], name, SNAPSHOT, None, how=authorize)
+    assert (status, error["type"], error["param"]) == (400, "invalid_request_error", "model")
+
+
+@pytest.mark.parametrize("allowed", [("*",), ("gpt",), ()])
+def test_existence_comes_before_permission(allowed: tuple[str, ...]) -> None:
+    status, error = refused(key("k", allowed), "gpt-9", SNAPSHOT, None, how=authorize)
+    assert (status, error["type"]) == (404, "model_not_found")
+    assert "`gpt-9`" in error["message"]
+
+
+def test_a_very_long_name_is_not_repeated_in_full() -> None:
+    _, error = refused(KEYS[0], "x" * 100_000, SNAPSHOT, None, how=authorize)
+    assert len(error["message"]) < 300
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x\udfff", "\x00"])
+def test_a_name_that_is_no_text_is_not_found(name: str) -> None:
+    assert refused(KEYS[0], name, SNAPSHOT, None, how=authorize)[0] == 404
+
+
+def test_a_model_that_is_not_allowed() -> None:
+    status, error = refused(key("k", ("other", "gp")), "gpt", SNAPSHOT, None, how=authorize)
+    assert (status, error["type"]) == (403, "permission_denied")
+    assert "code" not in error
+    assert "gpt" in error["message"]
+    assert "not found" not in error["message"]
+
+
+@pytest.mark.parametrize("address", ["10.1.2.3", "10.1.2.3:5000", "::ffff:10.1.2.3", "2001:db8::7", "[2001:db8::7]:80"])
+def test_a_model_from_an_address_that_is_allowed(address: str) -> None:
+    assert authorize(KEYS[0], "inside", SNAPSHOT, address).id == "m2"
+
+
+@pytest.mark.parametrize("address", ["11.1.2.3", "::ffff:11.1.2.3", "2001:db9::7", "nonsense", "", None])
+def test_a_model_from_an_address_that_is_not(address: str | None) -> None:
+    status, error = refused(KEYS[0], "inside", SNAPSHOT, address, how=authorize)
+    assert (status, error["type"], error["code"]) == (403, "permission_denied", "ip_restricted")
+    assert "10." not in error["message"]
+    assert "db8" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "name", "expected"),
+    [
+        (("gpt",), "gpt", True),
+        (("gpt",), "gpt-4", False),
+        (("*",), "anything", True),
+        (("openai/*",), "openai/gpt", True),
+        (("openai/*",), "openai/", True),
+        (("openai/*",), "azure/openai/gpt", False),
+        (("*-mini",), "gpt-mini", True),
+        (("*-mini",), "gpt-mini-2", False),
+        (("a*b",), "ab", True),
+        (("a*b",), "axxb", True),
+        (("aba*ba",), "aba", False),
+        (("gpt.4",), "gptx4", False),
+        ((), "gpt", False),
+        (("no", "gpt*"), "gpt-4", True),
+    ],
+)
+def test_what_an_allow_list_allows(allowed: tuple[str, ...], name: str, expected: bool) -> None:
+    assert allows(allowed, name) is expected
+
+
+TRUSTED = ("10.0.0.0/8", "::1/128")
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "trusted", "expected"),
+    [
+        ("203.0.113.9:4000", None, (), "203.0.113.9"),
+        ("203.0.113.9", "1.1.1.1", (), "203.0.113.9"),
+        ("203.0.113.9", "1.1.1.1", TRUSTED, "203.0.113.9"),
+        ("10.0.0.1:4000", None, TRUSTED, "10.0.0.1"),
+        ("10.0.0.1:4000", "1.1.1.1", TRUSTED, "1.1.1.1"),
+        ("10.0.0.1", "9.9.9.9, 1.1.1.1", TRUSTED, "1.1.1.1"),
+        ("10.0.0.1", "9.9.9.9, 1.1.1.1, 10.0.0.2", TRUSTED, "1.1.1.1"),
+        ("10.0.0.1", "10.0.0.3, 10.0.0.2", TRUSTED, "10.0.0.3"),
+        ("[::1]:4000", "2001:db8::5", TRUSTED, "2001:db8::5"),
+        ("10.0.0.1", "1.1.1.1:80", TRUSTED, "1.1.1.1"),
+        ("10.0.0.1", "1.1.1.1, unknown", TRUSTED, "10.0.0.1"),
+        ("10.0.0.1", "", TRUSTED, "10.0.0.1"),
+        ("::ffff:10.0.0.1", "1.1.1.1", TRUSTED, "1.1.1.1"),
+        ("unix:", "1.1.1.1", TRUSTED, None),
+        (None, "1.1.1.1", TRUSTED, None),
+    ],
+)
+def test_whose_address_it_is(
+    peer: str | None, forwarded: str | None, trusted: tuple[str, ...], expected: str | None
+) -> None:
+    assert client_ip(peer, forwarded, trusted) == expected
+
+
+@given(st.text(), st.none() | st.text())
+def test_any_header_is_a_refusal(authorization: str, x_api_key: str | None) -> None:
+    assert refused(authorization, x_api_key, SNAPSHOT, NOW)[0] == 401
+
+
+@given(st.none() | st.text(), st.none() | st.text(alphabet="0123456789.:,[] af"))
+def test_any_address_is_an_address_or_none(peer: str | None, forwarded: str | None) -> None:
+    found = client_ip(peer, forwarded, TRUSTED)
+    assert found is None or client_ip(found, None, ()) == found

@@ -1,0 +1,456 @@
+"""Upstreams that fail, stall, lie and hurry: errors, timeouts, retries, failover, backpressure (X-8, X-10, X-11)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+from gateway_process import ALIAS, UPSTREAM_SECRET, GatewayProcess, free_port, resources
+from programs import wait_for
+from scripted_upstream import Received, Upstream, Wire, answer, chat_events, response_body, response_events
+
+
+def direct(name: str, key: str = "up", **more: Any) -> dict[str, Any]:
+    base = {"display_name": name, "provider": "openai", "model_name": f"{name}-upstream", "provider_key": key, "retries": 0}
+    return base | more
+
+
+def group(*targets: str, **routing: Any) -> dict[str, Any]:
+    return {"display_name": "group", "routing": {"targets": [{"model": name} for name in targets], **routing}}
+
+
+def provider(name: str, url: str, **more: Any) -> dict[str, Any]:
+    return {"display_name": name, "provider": "openai", "adapter": "openai", "api_key": "sk-x", "api_base": url, **more}
+
+
+def ask(gateway: GatewayProcess, model: str = "group", **more: Any) -> Any:
+    return gateway.post("/v1/responses", {"model": model, "input": "Hi.", **more})
+
+
+# -- errors ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 429])
+def test_a_provider_s_error_reaches_the_caller_whole(
+    gateway: GatewayProcess, upstream: Upstream, status: int, stream: bool
+) -> None:
+    """X-10."""
+    error = {"message": "Bad `top_p`.", "type": "invalid_request_error", "param": "top_p", "code": "out_of_range"}
+    upstream.replies({"error": error}, status, retry_after="7")
+    reply = gateway.respond(stream=stream)
+    assert (reply.status, reply.error) == (status, error)
+    assert reply.headers["retry-after"] == "7"
+    entry = gateway.entry(reply)
+    assert (entry["status"], entry["error"]) == (status, "invalid_request_error")
+    assert entry["attempts"][0]["status"] == status
+
+
+def test_retry_after_as_a_date(gateway: GatewayProcess, upstream: Upstream) -> None:
+    date = "Fri, 31 Dec 2099 23:59:59 GMT"
+    upstream.replies({"error": {"message": "Later."}}, 429, retry_after=date)
+    reply = gateway.respond()
+    assert (reply.status, reply.headers["retry-after"]) == (429, date)
+
+
+def test_an_error_that_is_no_json(gateway: GatewayProcess, upstream: Upstream) -> None:
+    upstream.replies(b"no such thing " * 200, 404)
+    reply = gateway.respond()
+    assert (reply.status, reply.error["type"]) == (404, "upstream_error")
+    assert len(reply.error["message"]) == 1024
+
+
+def test_the_provider_s_secret_does_not_come_back(gateway: GatewayProcess, upstream: Upstream) -> None:
+    message = f"Incorrect API key provided: {UPSTREAM_SECRET}."
+    upstream.replies({"error": {"message": message, "type": "auth", "code": UPSTREAM_SECRET}}, 401, x_echo=UPSTREAM_SECRET)
+    reply = gateway.respond()
+    assert reply.status == 401
+    assert UPSTREAM_SECRET not in str(reply.headers)
+    assert UPSTREAM_SECRET not in reply.body.decode()
+
+
+@pytest.mark.parametrize("status", [301, 500, 503])
+def test_other_statuses_are_the_gateway_s_502(gateway: GatewayProcess, upstream: Upstream, status: int) -> None:
+    upstream.replies({"error": {"message": "inside"}}, status)
+    reply = gateway.respond()
+    assert (reply.status, reply.error["type"]) == (502, "upstream_error")
+    assert b"inside" not in reply.body
+
+
+def test_nobody_listens(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(f"http://127.0.0.1:{free_port()}"))
+    reply = gateway.respond()
+    assert (reply.status, reply.error["type"]) == (502, "transport_error")
+    assert "127.0.0.1" not in reply.error["message"]
+    assert gateway.entry(reply)["attempts"][0]["error"] == "transport"
+
+
+@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{}", b""])
+def test_upstreams_that_break_off(gateway: GatewayProcess, upstream: Upstream, said: bytes) -> None:
+    def script(request: Received, wire: Wire) -> None:
+        wire.raw(said)
+        wire.cut()
+
+    upstream.does(script)
+    assert gateway.respond().error["type"] == "transport_error"
+
+
+def test_compressed_replies_are_read_all_the_same(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """X-11: none were asked for."""
+    upstream.replies(gzip.compress(json.dumps(response_body("Zipped.")).encode()), content_encoding="gzip")
+    reply = gateway.respond()
+    assert reply.json == response_body("Zipped.")
+    assert gateway.entry(reply)["output_tokens"] == 23
+    upstream.replies(b"\x1f\x8b rubbish", content_encoding="gzip")
+    assert gateway.respond().error["type"] == "upstream_decode_error"
+
+
+# -- time -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stall_before_the_head(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """X-8."""
+    gateway.reload(resources(upstream.url, model={"timeout": 200, "stream_timeout": 200}))
+    gone: list[bool] = []
+    upstream.does(lambda _request, wire: gone.append(wire.gone(5)))
+    for stream in (False, True):
+        reply = gateway.respond(stream=stream)
+        assert (reply.status, reply.error["type"]) == (504, "timeout")
+        assert "ms" in reply.error["message"]
+        entry = gateway.entry(reply)
+        assert (entry["attempts"][0]["error"], entry["usage_source"]) == ("timeout", "none")
+    wait_for(lambda: gone == [True, True], 5)
+
+
+def test_a_stall_before_the_first_event(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(upstream.url, model={"stream_timeout": 200}))
+
+    def script(request: Received, wire: Wire) -> None:
+        wire.start()
+        wire.gone(5)
+
+    upstream.does(script)
+    assert gateway.respond(stream=True).status == 504
+
+
+@pytest.mark.parametrize("route", ["/v1/responses", "/v1/chat/completions"])
+@pytest.mark.parametrize("how", ["stall", "cut"])
+def test_a_stream_that_breaks_off_is_told_so_within(
+    gateway: GatewayProcess, upstream: Upstream, route: str, how: str
+) -> None:
+    gateway.reload(resources(upstream.url, model={"stream_timeout": 300}))
+    events = response_events(["Hello", " there"]) if route == "/v1/responses" else chat_events(["Hello", " there"])
+    half = [*events[:-2], events[-2][:30]]
+
+    def script(request: Received, wire: Wire) -> None:
+        wire.start()
+        for piece in half:
+            wire.chunk(piece)
+        if how == "stall":
+            wire.gone(5)
+        else:
+            time.sleep(0.05)
+            wire.cut()
+
+    upstream.does(script)
+    stream = gateway.stream(route)
+    body = stream.rest()
+    if route == "/v1/responses":
+        assert body.startswith(b"".join(half))
+    last = json.loads(body.rsplit(b"data: ", 1)[-1])
+    kind = "timeout" if how == "stall" else "stream_aborted"
+    assert (last.get("code") or last["error"]["type"]) == kind
+    assert b"[DONE]" not in body
+    entry = gateway.entry(stream)
+    assert (entry["error"], entry["finish"], entry["usage_source"]) == (kind, "cut", "estimated")
+    assert entry["status"] == (504 if how == "stall" else 502)
+    assert entry["output_tokens"] >= 1
+
+
+def test_a_stall_behind_the_last_event_is_a_success(gateway: GatewayProcess, upstream: Upstream) -> None:
+    events = response_events(["Hello"])
+
+    def script(request: Received, wire: Wire) -> None:
+        wire.start()
+        wire.chunk(b"".join(events))
+        wire.gone(10)
+
+    upstream.does(script)
+    stream = gateway.stream()
+    assert stream.rest() == b"".join(events)
+    entry = gateway.entry(stream)
+    assert (entry["status"], entry["error"], entry["usage_source"]) == (200, None, "upstream")
+
+
+def test_a_stream_without_any_bytes(gateway: GatewayProcess, upstream: Upstream) -> None:
+    upstream.streams([])
+    reply = gateway.respond(stream=True)
+    assert (reply.status, reply.error["type"]) == (502, "stream_aborted")
+
+
+def test_a_slow_stream_is_no_stall(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(upstream.url, model={"timeout": 300, "stream_timeout": 300}))
+    events = response_events(["a", "b", "c"])
+    upstream.streams(events, pause_s=0.1)
+    assert gateway.stream().rest() == b"".join(events)
+
+
+# -- retries and failover -------------------------------------------------------------------------------------------------
+
+
+def flaky(failures: int, status: int = 500, **headers: str) -> Any:
+    count = iter(range(1000))
+
+    def script(request: Received, wire: Wire) -> None:
+        if next(count) < failures:
+            wire.reply(status, {"error": {"message": "no"}}, **headers)
+        else:
+            answer(request, wire)
+
+    return script
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_failure_is_tried_again(gateway: GatewayProcess, upstream: Upstream, stream: bool) -> None:
+    gateway.reload(resources(upstream.url, model={"retries": 2}))
+    upstream.does(flaky(1))
+    reply = gateway.respond(stream=stream)
+    assert reply.status == 200
+    entry = gateway.entry(reply)
+    assert [attempt["kind"] for attempt in entry["attempts"]] == ["initial", "retry"]
+    assert [attempt["error"] for attempt in entry["attempts"]] == ["upstream_status", None]
+    assert entry["attempts"][1]["started_ms"] - entry["attempts"][0]["ended_ms"] >= 240
+
+
+def test_a_short_retry_after_is_waited_for(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(upstream.url, model={"retries": 1}))
+    upstream.does(flaky(1, 503, retry_after="1"))
+    entry = gateway.entry(gateway.respond())
+    assert entry["attempts"][1]["started_ms"] - entry["attempts"][0]["ended_ms"] >= 990
+
+
+def test_errors_of_the_request_are_not_tried_again(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(upstream.url, model={"retries": 3}))
+    upstream.does(flaky(1, 429))
+    assert gateway.respond().status == 429
+    assert len(upstream.requests) == 1
+
+
+def test_failover_walks_the_targets_and_leaves_the_broken_one_alone(gateway: GatewayProcess, upstream: Upstream) -> None:
+    other = Upstream()
+    given = resources(
+        upstream.url,
+        provider_keys=[provider("two", other.url)],
+        models=[direct("a"), direct("b", "two"), group("a", "b")],
+    )
+    gateway.reload(given)
+    upstream.replies({}, 500)
+    reply = ask(gateway)
+    assert reply.status == 200
+    assert reply.headers["x-penstock-served-by"] == "b"
+    assert other.requests[0].json["model"] == "b-upstream"
+    entry = gateway.entry(reply)
+    assert (entry["model"], entry["upstream_model"]) == ("group", "b-upstream")
+    kinds = [(attempt["model"], attempt["kind"]) for attempt in entry["attempts"]]
+    assert kinds == [("a", "initial"), ("b", "fallback")]
+    # the first is cooling down now, so the second is asked at once
+    assert [attempt["model"] for attempt in gateway.entry(ask(gateway))["attempts"]] == ["b"]
+    # a broken one and one in cooldown: nothing is left, and nobody is asked
+    other.replies({}, 503)
+    assert ask(gateway).status == 502
+    refused = ask(gateway)
+    assert (refused.status, refused.error["type"]) == (503, "all_candidates_unavailable")
+    assert refused.headers["retry-after"] == "30"
+    # a direct alias is not spared
+    upstream.does(answer)
+    assert ask(gateway, "a").status == 200
+    other.stop()
+
+
+def test_failover_of_a_stream_until_its_first_byte(gateway: GatewayProcess, upstream: Upstream) -> None:
+    def script(request: Received, wire: Wire) -> None:
+        if request.json["model"] == "c-upstream":
+            wire.start()
+            wire.cut()
+        else:
+            answer(request, wire)
+
+    gateway.reload(resources(upstream.url, models=[direct("c"), direct("d"), group("c", "d")]))
+    upstream.does(script)
+    stream = gateway.stream(body={"model": "group"})
+    assert stream.status == 200
+    assert b"response.completed" in stream.rest()
+    assert [attempt["error"] for attempt in gateway.entry(stream)["attempts"]] == ["transport", None]
+
+
+@pytest.mark.parametrize("routing", [{"retry_on_429": True}, {"fallback_on_statuses": [429]}])
+def test_a_429_moves_on_only_if_the_group_says_so(
+    gateway: GatewayProcess, upstream: Upstream, routing: dict[str, Any]
+) -> None:
+    def script(request: Received, wire: Wire) -> None:
+        if request.json["model"].startswith("busy"):
+            wire.reply(429, {"error": {"message": "busy", "code": "rate_limit_exceeded"}}, retry_after="1")
+        else:
+            answer(request, wire)
+
+    quick = {"cooldown": {"enabled": False}}
+    models = [direct("busy", **quick), direct("free", **quick)]
+    gateway.reload(resources(upstream.url, models=[*models, group("busy", "free")]))
+    upstream.does(script)
+    assert ask(gateway).status == 429
+    gateway.reload(resources(upstream.url, models=[*models, group("busy", "free", **routing)]))
+    assert ask(gateway).status == 200
+
+
+def test_round_robin_takes_turns(gateway: GatewayProcess, upstream: Upstream) -> None:
+    models = [direct("e"), direct("f"), group("e", "f", strategy="round_robin")]
+    gateway.reload(resources(upstream.url, models=models))
+    for _ in range(4):
+        assert ask(gateway).status == 200
+    assert [request.json["model"] for request in upstream.requests].count("e-upstream") == 2
+
+
+def test_a_group_serves_responses_with_its_openai_targets_only(gateway: GatewayProcess, upstream: Upstream) -> None:
+    models = [direct("g", provider="deepseek"), direct("h"), group("g", "h")]
+    gateway.reload(resources(upstream.url, models=models))
+    assert ask(gateway).status == 200
+    assert upstream.requests[0].json["model"] == "h-upstream"
+    gateway.reload(resources(upstream.url, models=[direct("g", provider="deepseek"), group("g")]))
+    assert ask(gateway).status == 400
+
+
+def test_a_target_over_its_own_limit_is_passed_over(gateway: GatewayProcess, upstream: Upstream) -> None:
+    models = [direct("i", rate_limit={"rpm": 1}), direct("j"), group("i", "j")]
+    gateway.reload(resources(upstream.url, models=models))
+    assert [ask(gateway).headers["x-penstock-served-by"] for _ in range(2)] == ["i", "j"]
+
+
+# -- what is sent ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("base", "path"),
+    [
+        ("", "/v1/responses"),
+        ("/", "/v1/responses"),
+        ("/v1/", "/v1/responses"),
+        ("/v2", "/v2/responses"),
+        ("/api/paas/v4", "/api/paas/v4/responses"),
+        ("/v1/responses", "/v1/responses"),
+        ("/v1/chat/completions", "/v1/responses"),
+    ],
+)
+def test_how_a_base_is_joined(gateway: GatewayProcess, upstream: Upstream, base: str, path: str) -> None:
+    """RC-14."""
+    gateway.reload(resources(upstream.url + base))
+    assert gateway.respond().status == 200
+    assert upstream.requests[0].path == path
+
+
+def test_a_provider_key_s_own_fields_and_headers(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """RC-4."""
+    request = {
+        "default_headers": {"X-Org": "o-1"},
+        "default_body_fields": {"store": False, "user": "gw"},
+        "param_renames": {"max_tokens": "max_output_tokens"},
+    }
+    gateway.reload(resources(upstream.url, provider_key={"request": request}))
+    assert gateway.respond(max_tokens=5, user="me").status == 200
+    [sent] = upstream.requests
+    assert sent.headers["x-org"] == "o-1"
+    assert sent.json == {"model": "gpt-4o-mini", "input": "Hi.", "max_output_tokens": 5, "user": "me", "store": False}
+
+
+def test_nothing_of_the_caller_s_head_goes_upstream(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.respond(headers={"Cookie": "a=b", "X-Api-Key": "sk-other", "X-Custom": "1", "OpenAI-Organization": "org"})
+    assert set(upstream.requests[0].headers) == {
+        "host",
+        "authorization",
+        "content-type",
+        "content-length",
+        "accept",
+        "accept-encoding",
+        "user-agent",
+        "x-penstock-request-id",
+    }
+
+
+def test_connections_are_used_again(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.respond()
+    before = upstream.connections
+    for _ in range(10):
+        gateway.respond()
+        gateway.stream().rest()
+    assert upstream.connections == before
+
+
+def test_a_connection_that_the_provider_closed_is_replaced(gateway: GatewayProcess, upstream: Upstream) -> None:
+    def script(request: Received, wire: Wire) -> None:
+        answer(request, wire)
+        wire.reusable = False
+
+    upstream.does(script)
+    assert [gateway.respond().status for _ in range(10)] == [200] * 10
+
+
+def test_a_slow_caller_slows_its_upstream_down(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """What the caller has not read is not read from the provider either: 40 MB do not fit between the two."""
+    delta = response_events(["z" * 20_000])[4]
+    sent = [0]
+    finished = threading.Event()
+
+    def script(request: Received, wire: Wire) -> None:
+        wire.start()
+        for _ in range(2000):
+            wire.chunk(delta)
+            sent[0] += len(delta)
+        wire.chunk(response_events(["z"])[-1])
+        wire.end()
+        finished.set()
+
+    upstream.does(script)
+    stream = gateway.stream(timeout=60)
+    stream.event()
+    assert not finished.wait(2)
+    held = sent[0]
+    assert held < 30_000_000
+    # meanwhile others are served, and when the caller reads on, all of it comes
+    upstream.script, before = answer, upstream.script
+    assert gateway.respond().status == 200
+    upstream.script = before
+    assert len(stream.received) + len(stream.rest()) > 2000 * 20_000
+    assert gateway.entry(stream)["status"] == 200
+
+
+def test_large_bodies_pass_both_ways(gateway: GatewayProcess, upstream: Upstream) -> None:
+    text = "A sentence of some length. " * 200_000
+    upstream.replies(response_body(text))
+    reply = gateway.respond(text)
+    assert reply.status == 200
+    assert upstream.requests[0].json["input"] == text
+    assert reply.json["output"][0]["content"][0]["text"] == text
+
+
+def test_a_name_with_several_addresses(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """`localhost` is ::1 first on many machines, where nobody listens."""
+    gateway.reload(resources(f"http://localhost:{upstream.port}"))
+    assert [gateway.respond().status for _ in range(3)] == [200] * 3
+    gateway.reload(resources("http://no-such-name.invalid"))
+    assert gateway.respond().error["type"] == "transport_error"
+
+
+def test_the_alias_is_restored_in_chat_replies(gateway: GatewayProcess, upstream: Upstream) -> None:
+    chat = {"model": ALIAS, "messages": [{"role": "user", "content": "Hi."}]}
+    reply = gateway.post("/v1/chat/completions", chat)
+    assert reply.json["model"] == ALIAS
+    pieces = chat_events(['say "model":"gpt-4o-mini-2024-07-18" ', "twice"])
+    whole = b"".join(pieces)
+    upstream.streams([whole[at : at + 50] for at in range(0, len(whole), 50)])
+    stream = gateway.stream("/v1/chat/completions")
+    chunks = [json.loads(line[6:]) for line in stream.rest().splitlines() if line.startswith(b"data: {")]
+    assert {chunk["model"] for chunk in chunks} == {ALIAS}
+    assert chunks[1]["choices"][0]["delta"]["content"] == 'say "model":"gpt-4o-mini-2024-07-18" '

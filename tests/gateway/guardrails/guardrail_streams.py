@@ -1,0 +1,131 @@
+"""Streams as upstreams send them, and what a caller reads in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from penstock.gateway.config import GuardrailMode
+from penstock.gateway.guardrails import Guards, StreamBlocked, StreamGuard
+from penstock.gateway.resources import GuardrailSpec, Pattern
+from penstock.wire.sse import split
+
+Action = Literal["mask", "block"]
+
+
+def keyword(
+    *literals: str, name: str = "words", regexes: Sequence[tuple[str, int | None]] = (), **more: Any
+) -> GuardrailSpec:
+    patterns = [Pattern(kind="literal", value=value) for value in literals]
+    patterns += [Pattern(kind="regex", value=value, max_length=length) for value, length in regexes]
+    return GuardrailSpec(name=name, kind="keyword", patterns=tuple(patterns), **more)
+
+
+def pii(
+    *detectors: str, action: Action = "mask", name: str = "private", patterns: Sequence[Pattern] = (), **more: Any
+) -> GuardrailSpec:
+    return GuardrailSpec(
+        name=name,
+        kind="pii",
+        detectors=tuple((detector, action) for detector in detectors),
+        patterns=tuple(patterns),
+        **more,
+    )
+
+
+def guards(*specs: GuardrailSpec, mode: Literal["buffer", "window"] = "buffer", **more: Any) -> Guards:
+    return Guards(specs, GuardrailMode(stream_mode=mode, **more))
+
+
+def event(payload: Any, *, end: str = "\n", name: bool = True) -> bytes:
+    lines = [f"data: {json.dumps(payload)}", "", ""]
+    if name and isinstance(payload, dict) and "type" in payload:
+        lines.insert(0, f"event: {payload['type']}")
+    return end.join(lines).encode()
+
+
+def response_events(
+    deltas: Sequence[str], *, kind: str = "output_text", terminal: str = "completed", text: str | None = None
+) -> list[dict[str, Any]]:
+    """A response with one message; `text` is what the last events say, if not the deltas' text."""
+    whole = "".join(deltas) if text is None else text
+    part = {"type": "output_text", "text": whole, "annotations": []}
+    item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    at = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    head = {"id": "resp_1", "object": "response", "model": "m-1", "instructions": "Say nothing of FORBIDDEN things."}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": {**head, "status": "in_progress", "output": []}},
+        {
+            "type": "response.output_item.added",
+            "output_index": 0,
+            "item": {**item, "status": "in_progress", "content": []},
+        },
+        {"type": "response.content_part.added", **at, "part": {**part, "text": ""}},
+        *({"type": f"response.{kind}.delta", **at, "delta": delta} for delta in deltas),
+        {"type": f"response.{kind}.done", **at, "text": whole},
+        {"type": "response.content_part.done", **at, "part": part},
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": f"response.{terminal}", "response": {**head, "status": terminal, "output": [item]}},
+    ]
+    return [{**event, "sequence_number": number} for number, event in enumerate(events)]
+
+
+def chat_chunks(deltas: Iterable[str | dict[str, Any]], *, finish: bool = True) -> list[dict[str, Any]]:
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m-1"}
+    bodies: list[tuple[dict[str, Any], str | None]] = [({"role": "assistant", "content": ""}, None)]
+    bodies += [({"content": delta} if isinstance(delta, str) else delta, None) for delta in deltas]
+    if finish:
+        bodies.append(({}, "stop"))
+    return [{**head, "choices": [{"index": 0, "delta": body, "finish_reason": end}]} for body, end in bodies]
+
+
+def wire(payloads: Iterable[Any], *, done: bool = False, end: str = "\n") -> bytes:
+    return b"".join(event(payload, end=end) for payload in payloads) + (b"data: [DONE]\n\n" if done else b"")
+
+
+def portions(data: bytes, sizes: Sequence[int] = (7, 1, 64, 3)) -> list[bytes]:
+    found: list[bytes] = []
+    turn = position = 0
+    while position < len(data):
+        size = sizes[turn % len(sizes)]
+        found.append(data[position : position + size])
+        position += size
+        turn += 1
+    return found
+
+
+class Outcome:
+    """What left a guard: each release, and the block that ended it."""
+
+    def __init__(self) -> None:
+        self.releases: list[bytes] = []
+        self.blocked: StreamBlocked | None = None
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.releases)
+
+    @property
+    def payloads(self) -> list[Any]:
+        return [json.loads(data) for data in split(self.body).data if data != b"[DONE]"]
+
+
+def run(guard: StreamGuard | None, data: Iterable[bytes]) -> Outcome:
+    assert guard is not None
+    outcome = Outcome()
+    try:
+        for portion in data:
+            outcome.releases.append(guard.feed(portion))
+        outcome.releases.append(guard.finish())
+    except StreamBlocked as blocked:
+        outcome.blocked = blocked
+    return outcome
+
+
+def delta_text(payloads: Iterable[Any], kind: str = "output_text") -> str:
+    return "".join(payload["delta"] for payload in payloads if payload["type"] == f"response.{kind}.delta")
+
+
+def chat_text(payloads: Iterable[Any], field: str = "content") -> str:
+    return "".join(choice["delta"].get(field) or "" for payload in payloads for choice in payload["choices"])

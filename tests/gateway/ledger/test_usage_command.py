@@ -1,0 +1,175 @@
+"""`penstock usage`: the table, the JSON, and one sentence for whatever is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from cluster import PASSWORD, QUOTED
+from made_entries import JUNE_1, made
+
+from penstock.cli.usage import run
+from penstock.gateway.ledger.ledger import open_ledger
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def filled(url: str) -> str:
+    ledger = open_ledger(url)
+    ledger.insert(
+        [
+            *(made(input_tokens=1000, output_tokens=200, cached_tokens=100) for _ in range(3)),
+            made(at=JUNE_1 + DAY, api_key_name="team-b", model="fast", usage_source="estimated"),
+            made(at=JUNE_1 + DAY, status=422, error="content_filter", blocked=True),
+            made(at=JUNE_1 + 1.5 * DAY, status=401, error="invalid_api_key", api_key_name="", api_key_id="", model=""),
+        ]
+    )
+    ledger.close()
+    return url
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    status = run(list(words))
+    out, err = capsys.readouterr()
+    assert (status, err) == (0, "")
+    return out
+
+
+def read(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    return msgspec.json.decode(shown(capsys, *words, "--json"))
+
+
+def test_the_table(filled: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line.split() for line in shown(capsys, "--ledger", filled).splitlines()]
+    numbers = ["requests", "errors", "blocked", "input", "output", "reasoning", "cached", "estimated"]
+    assert lines[0] == ["day", "key", "model", *numbers]
+    assert lines[1] == ["2026-06-01", "team-a", "gpt-4o-prod", "3", "0", "0", "3,000", "600", "0", "300", "-"]
+    assert lines[2][:6] == ["2026-06-02", "(no", "key)", "(no", "model)", "1"]
+    assert lines[3] == ["2026-06-02", "team-a", "gpt-4o-prod", "1", "0", "1", "12", "5", "0", "0", "-"]
+    assert lines[4] == ["2026-06-02", "team-b", "fast", "1", "0", "0", "12", "5", "0", "0", "100%"]
+    assert lines[-1] == ["total", "6", "1", "1", "3,036", "615", "0", "300", "<1%"]
+
+
+def test_json_for_programs(filled: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "--ledger", filled, "--by", "key", "--since", "2026-06-01", "--until", "2026-06-01", "--json")
+    said = msgspec.json.decode(text)
+    assert (said["since"], said["until"]) == ("2026-06-01T00:00:00Z", "2026-06-02T00:00:00Z")
+    (row,) = said["rows"]
+    assert row == {
+        "key": "team-a",
+        "requests": 3,
+        "errors": 0,
+        "blocked": 0,
+        "input_tokens": 3000,
+        "output_tokens": 600,
+        "reasoning_tokens": 0,
+        "cached_tokens": 300,
+        "estimated_tokens": 0,
+        "estimated_share": 0.0,
+    }
+    assert said["total"]["requests"] == 3
+    assert PASSWORD not in text
+    assert QUOTED not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "requests"),
+    [
+        ([], 6),
+        (["--since", "2026-06-02"], 3),
+        (["--until", "2026-06-01"], 3),
+        (["--until", "2026-06-02"], 6),
+        (["--since", "2026-06-02T12:00Z"], 1),
+        (["--since", "2026-06-02T13:00+01:00"], 1),
+        (["--key", "team-b"], 1),
+        (["--key", "team-b", "--key", "team-a"], 5),
+        (["--model", "fast"], 1),
+        (["--model", "none of that name"], 0),
+    ],
+)
+def test_filters(filled: str, words: list[str], requests: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert read(capsys, "--ledger", filled, "--by", "none", *words)["total"]["requests"] == requests
+
+
+def test_ages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/usage.db"
+    ledger = open_ledger(url)
+    ledger.insert([made(at=time.time() - 1800), made(at=time.time() - 5 * DAY)])
+    ledger.close()
+    for since, requests in (("20m", 0), ("1h", 1), ("4d", 1), ("1w", 2)):
+        assert read(capsys, "--ledger", url, "--since", since)["total"]["requests"] == requests
+
+
+def test_the_ledger_is_looked_for_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PENSTOCK_LEDGER", raising=False)
+    assert run([]) == 2
+    assert capsys.readouterr().err == (
+        "penstock usage: There is no ledger at penstock-usage.db; name the gateway's with --ledger URL.\n"
+    )
+    open_ledger("sqlite:///penstock-usage.db").close()
+    assert shown(capsys) == "No requests.\n"
+    assert shown(capsys, "--ledger", "penstock-usage.db") == "No requests.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--by", "colour"], "--by takes key, model and day"),
+        (["--since", "yesterday"], "--since takes a date"),
+        (["--since", "2026-06-02", "--until", "2026-06-01"], "is not before"),
+        (["--sinse", "7d"], "unrecognized arguments: --sinse"),
+        (["--ledger", "redis://x:hush@here"], "neither sqlite"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("penstock usage: ")
+    assert sentence in err
+    assert (out, err.count("\n")) == ("", 1)
+    assert "hush" not in err
+
+
+def test_a_database_that_is_away(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--ledger", "postgresql://me:hush@127.0.0.1:1/usage"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("penstock usage: The ledger postgresql://<redacted>@127.0.0.1:1/usage cannot be used")
+    assert "hush" not in err
+
+
+def test_names_do_not_reach_the_terminal_as_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/usage.db"
+    ledger = open_ledger(url)
+    ledger.insert([made(api_key_name="red\x1b[31m\n2099-01-01  admin")])
+    ledger.close()
+    out = shown(capsys, "--ledger", url)
+    assert "\x1b" not in out
+    assert len(out.splitlines()) == 4
+
+
+def test_as_a_program(filled: str) -> None:
+    """The whole command: exit status, standard output, nothing else."""
+    call = [sys.executable, "-m", "penstock", "usage", "--by", "key", "--key", "team-b", "--ledger"]
+    done = subprocess.run([*call, filled], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    _, row, _, total = (line.split()[:2] for line in done.stdout.splitlines())
+    assert (row, total) == (["team-b", "1"], ["total", "1"])
+    done = subprocess.run([*call, "sqlite:///no-such.db"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("penstock usage: There is no ledger at no-such.db")
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(["--help"])
+    assert ended.value.code == 0
+    assert "penstock usage --by key --since 30d" in capsys.readouterr().out

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis_server import RedisServer
+
+from penstock.gateway.limits import SharedTable
+from penstock.gateway.limits.local import LocalLimiter
+
+
+@pytest.fixture
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not installed: `apt-get install redis-server`")
+    # a short path: a socket's may have 107 bytes
+    server = RedisServer(tmp_path_factory.mktemp("r"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def table_path(tmp_path: Path) -> str:
+    return str(tmp_path / "limits")
+
+
+@pytest.fixture
+def local() -> Iterator[Callable[[], LocalLimiter]]:
+    """Makes limiters, each with a table of its own."""
+    tables: list[SharedTable] = []
+
+    def make() -> LocalLimiter:
+        tables.append(SharedTable.private(windows=1024, slots=64))
+        return LocalLimiter(tables[-1])
+
+    yield make
+    for table in tables:
+        table.close()

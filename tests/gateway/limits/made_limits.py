@@ -1,0 +1,59 @@
+"""Keys, models and policies for the tests of the limits, and the outcome of an admission as a plain value."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.gateway.limits import Limiter, Reservation
+from penstock.gateway.refusal import Refusal
+from penstock.gateway.resources import CallerKey, Model, Policy, RateLimit
+
+NOW = 1_800_000_000.0
+"""A whole multiple of every window, so that the tests can speak of ticks."""
+
+
+def key(name: str = "alice", *, team_id: str | None = None, user_id: str | None = None, **limits: int) -> CallerKey:
+    return CallerKey(
+        id=f"id-{name}",
+        name=name,
+        hash="",
+        allowed_models=("*",),
+        rate_limit=RateLimit(**limits),
+        team_id=team_id,
+        user_id=user_id,
+    )
+
+
+def model(name: str = "gpt", **limits: int) -> Model:
+    return Model(id=f"id-{name}", name=name, rate_limit=RateLimit(**limits))
+
+
+def policy(name: str = "fair", **fields: Any) -> Policy:
+    return Policy(**{"id": f"id-{name}", "name": name, "scope": "api_key", "window": "minute", **fields})
+
+
+async def attempt(
+    limiter: Limiter,
+    caller: CallerKey,
+    wanted: Model | None = None,
+    policies: Sequence[Policy] = (),
+    tokens: int = 0,
+    now: float = NOW,
+) -> Reservation | Refusal:
+    try:
+        return await limiter.admit(caller, wanted or _MODEL, policies, tokens, now)
+    except Refusal as refusal:
+        return refusal
+
+
+_MODEL = model()
+
+
+def admitted(outcome: Reservation | Refusal) -> bool:
+    return isinstance(outcome, Reservation)
+
+
+def run(work: Any) -> Any:
+    return asyncio.run(work)

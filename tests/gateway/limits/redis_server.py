@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+
+class RedisServer:
+    """A real one, that can be stopped and started again at the same address."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket = folder / "redis.sock"
+        self.url = f"unix://{self.socket}?db=0"
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            ["redis-server", "--port", "0", "--unixsocket", str(self.socket), "--save", "", "--appendonly", "no"],
+            cwd=self._folder,
+            stdout=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + 20
+        while not self.socket.exists():
+            assert self._process.poll() is None, "redis-server did not start"
+            assert time.monotonic() < deadline, "redis-server did not open its socket"
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self.socket.unlink(missing_ok=True)
+            self._process = None

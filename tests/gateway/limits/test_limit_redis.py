@@ -1,0 +1,293 @@
+"""Limits in a real Redis: shared, atomic, by its clock; and what happens when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from made_limits import admitted, attempt, key, model, run
+from redis_server import RedisServer
+
+from penstock.gateway.config import LimitsConfig
+from penstock.gateway.limits import Limiter, Reservation, SharedTable, open_limiter, scripts
+from penstock.gateway.limits.local import LocalLimiter
+from penstock.gateway.refusal import Refusal
+
+MINUTE_US = 60_000_000
+
+
+def opened(server: RedisServer) -> Limiter:
+    return open_limiter(LimitsConfig(redis_url=server.url), None)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+def test_two_gateways_share_one_limit(redis_server: RedisServer) -> None:
+    async def play() -> list[bool]:
+        first, second = opened(redis_server), opened(redis_server)
+        outcomes = [
+            admitted(await attempt(limiter, key(rpm=3), now=time.time())) for limiter in (first, second, first, second)
+        ]
+        await first.close()
+        await second.close()
+        return outcomes
+
+    assert run(play()) == [True, True, True, False]
+
+
+def test_many_at_once_are_admitted_exactly_up_to_the_limit(redis_server: RedisServer) -> None:
+    async def play() -> tuple[int, int]:
+        limiters = [opened(redis_server) for _ in range(3)]
+        caller, wanted = key(rpm=100, concurrency=70), model(rpm=1000)
+        outcomes = await asyncio.gather(
+            *(attempt(limiters[at % 3], caller, wanted, now=time.time()) for at in range(300))
+        )
+        count = sum(map(admitted, outcomes))
+        for at, outcome in enumerate(outcomes):
+            if isinstance(outcome, Reservation):
+                await limiters[at % 3].settle(outcome, 0, time.time())
+        for limiter in limiters:
+            await asyncio.gather(*limiter._tasks, return_exceptions=True)  # type: ignore[attr-defined]
+        more = await asyncio.gather(*(attempt(limiters[0], caller, wanted, now=time.time()) for _ in range(60)))
+        for limiter in limiters:
+            await limiter.close()
+        return count, sum(map(admitted, more))
+
+    assert run(play()) == (70, 30)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    limit=st.integers(1, 40),
+    steps=st.lists(
+        st.tuples(
+            st.integers(0, MINUTE_US // 5) | st.integers(0, 1000) | st.just(0), st.integers(1, 20), st.integers(0, 30)
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+)
+def test_redis_decides_as_the_table_does(redis_server: RedisServer, limit: int, steps: list[tuple[int, ...]]) -> None:
+    """The same sequence of admissions and settlements, at the same times, through both."""
+    client = redis.Redis.from_url(redis_server.url)
+    client.flushall()
+    admit, settle = client.register_script(scripts.ADMIT), client.register_script(scripts.SETTLE)
+    table = SharedTable.private(windows=64, slots=16)
+    limiter = LocalLimiter(table)
+    caller, wanted = key(tpm=limit), model()
+    width = MINUTE_US // 32
+    now_us = 1_800_000_000_000_000
+
+    async def play() -> None:
+        nonlocal now_us
+        for pause, tokens, spent in steps:
+            now_us += pause
+            now = now_us / 1e6
+            exact = int(now * 1e6)
+            amount = min(tokens, limit)
+            reply = admit(keys=["owners", "w"], args=[exact, "me", 1, limit, amount, width])
+            outcome = await attempt(limiter, caller, wanted, tokens=tokens, now=now)
+            assert bool(reply[0]) == admitted(outcome)
+            shown = dict(outcome.headers)
+            assert shown["x-ratelimit-remaining-tokens"] == str(reply[2])
+            if isinstance(outcome, Refusal):
+                assert outcome.retry_after == max(1, -(-reply[4] // 1_000_000))
+                assert shown["x-ratelimit-reset-tokens"] == f"{-(-reply[3] // 1_000_000)}s"
+            elif spent % 2:
+                settle(keys=["w"], args=[exact, "me", 1, reply[1], amount, spent, width])
+                await limiter.settle(outcome, spent, now)
+
+    run(play())
+    table.close()
+    client.close()
+
+
+def test_when_redis_is_lost_this_machine_counts_and_says_so_once_then_goes_back(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "penstock.gateway.limits")
+
+    async def play() -> None:
+        limiter = opened(redis_server)
+        caller = key(rpm=5, concurrency=50)
+        before = await attempt(limiter, caller, now=time.time())
+        assert admitted(before)
+        assert (limiter.degraded, limiter.failures) == (False, 0)
+
+        redis_server.stop()
+        outcomes = [admitted(await attempt(limiter, caller, now=time.time())) for _ in range(8)]
+        assert outcomes == [True] * 5 + [False] * 3
+        assert limiter.degraded
+        assert limiter.failures >= 1
+        assert len(caplog.records) == 1
+        assert isinstance(before, Reservation)
+        await limiter.settle(before, 0, time.time())
+
+        redis_server.start()
+        await until(lambda: not limiter.degraded)
+        assert len(caplog.records) == 2
+        # a new Redis has counted nothing yet
+        assert admitted(await attempt(limiter, caller, now=time.time()))
+        assert redis.Redis.from_url(redis_server.url).keys(b"penstock:{limits}:w:*")
+        await limiter.close()
+
+    run(play())
+
+
+def test_a_gateway_starts_without_redis_and_finds_it_later(redis_server: RedisServer) -> None:
+    async def play() -> None:
+        redis_server.stop()
+        limiter = opened(redis_server)
+        assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
+        assert limiter.degraded
+        redis_server.start()
+        await until(lambda: not limiter.degraded)
+        assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
+        await limiter.close()
+
+    run(play())
+
+
+def test_a_redis_that_takes_no_writes_is_as_good_as_lost(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "penstock.gateway.limits")
+
+    async def play() -> None:
+        client = redis.Redis.from_url(redis_server.url)
+        limiter = opened(redis_server)
+        client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        for _ in range(3):
+            assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
+            await asyncio.sleep(0.7)
+        assert limiter.degraded
+        assert len(caplog.records) == 1
+        client.execute_command("REPLICAOF", "NO", "ONE")
+        await until(lambda: not limiter.degraded)
+        client.close()
+        await limiter.close()
+
+    run(play())
+
+
+def test_the_password_in_the_url_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def play() -> None:
+        limiter = open_limiter(LimitsConfig(redis_url="redis://user:hush@127.0.0.1:1/0"), None)
+        assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
+        await limiter.close()
+
+    run(play())
+    assert "127.0.0.1:1" in caplog.text
+    assert "hush" not in caplog.text
+
+
+def test_a_request_cancelled_while_it_is_counted_keeps_no_slot(redis_server: RedisServer) -> None:
+    async def play() -> None:
+        limiter = opened(redis_server)
+        caller = key(concurrency=1, tpm=100)
+        for _ in range(20):
+            task = asyncio.ensure_future(limiter.admit(caller, model(), (), 100, time.time()))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        while limiter._tasks:  # type: ignore[attr-defined]
+            await asyncio.gather(*limiter._tasks, return_exceptions=True)  # type: ignore[attr-defined]
+        assert admitted(await attempt(limiter, caller, tokens=100, now=time.time()))
+        await limiter.close()
+
+    run(play())
+
+
+def test_slots_of_a_gateway_that_fell_silent_are_free_again(redis_server: RedisServer) -> None:
+    """A script has the time handed in, so that the lease need not be waited for."""
+    client = redis.Redis.from_url(redis_server.url)
+    admit, beat = client.register_script(scripts.ADMIT), client.register_script(scripts.BEAT)
+    now = 1_800_000_000_000_000
+
+    def ask(owner: str, at: int) -> bool:
+        return bool(admit(keys=["owners", "s"], args=[at, owner, 0, 1])[0])
+
+    assert ask("first", now)
+    assert not ask("second", now + scripts.LEASE_US)
+    beat(keys=["owners", "s"], args=[now + scripts.LEASE_US, "first"])
+    assert not ask("second", now + 2 * scripts.LEASE_US)
+    assert ask("second", now + 2 * scripts.LEASE_US + 1)
+    client.close()
+
+
+def test_every_key_expires(redis_server: RedisServer) -> None:
+    async def play() -> None:
+        limiter = opened(redis_server)
+        caller = key(rps=5, rpd=5, tpm=100, concurrency=5)
+        outcome = await attempt(limiter, caller, tokens=10, now=time.time())
+        client = redis.Redis.from_url(redis_server.url)
+        # the first sign of life gives the owners' list its end
+        await until(lambda: client.pttl("penstock:{limits}:owners") > 0)
+        names = client.keys()
+        assert len(names) == 5
+        for name in names:
+            assert 0 < client.pttl(name) <= 86_402_000
+        assert isinstance(outcome, Reservation)
+        client.close()
+        await limiter.close()
+
+    run(play())
+
+
+HOLD = """
+import asyncio, json, sys, time
+from made_limits import attempt, key, model
+from penstock.gateway.config import LimitsConfig
+from penstock.gateway.limits import open_limiter, Reservation
+async def main():
+    limiter = open_limiter(LimitsConfig(redis_url=sys.argv[1]), None)
+    caller, wanted, count = key(rpm=200), model(), 0
+    print("ready", flush=True); sys.stdin.readline()
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        count += isinstance(await attempt(limiter, caller, wanted, now=time.time()), Reservation)
+    assert not limiter.degraded
+    print(json.dumps(count), flush=True)
+    await limiter.close()
+asyncio.run(main())
+"""
+
+
+def test_several_processes_admit_together_exactly_the_limit(redis_server: RedisServer) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOLD, redis_server.url],
+            cwd=Path(__file__).parent,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    counts = []
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        counts.append(json.loads(process.communicate(timeout=60)[0]))
+    assert sum(counts) == 200

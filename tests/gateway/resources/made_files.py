@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from penstock.gateway.resource_file import ResourceErrors, parse_resources
+from penstock.gateway.resources import Snapshot
+
+
+class Files:
+    """Reads resource files given as text; `HEAD` and a provider key, a model and a caller's key come cheap."""
+
+    ENVIRONMENT: ClassVar = {"UPSTREAM": "sk-upstream", "CALLER": "sk-caller", "LEAK": "hush-hush-secret"}
+    HEAD = '_format_version: "1"\n'
+    UP = "provider_keys: [{display_name: up, provider: openai, adapter: openai, api_key: sk-up}]\n"
+    GPT = "models: [{display_name: gpt, provider: openai, model_name: gpt-4o-mini, provider_key: up}]\n"
+    ME = "api_keys: [{display_name: me, key_env: CALLER, allowed_models: ['*']}]\n"
+
+    def read(self, *parts: str) -> Snapshot:
+        return parse_resources((self.HEAD + "".join(parts)).encode(), self.ENVIRONMENT)
+
+    def errors(self, *parts: str, head: str = HEAD) -> list[str]:
+        with pytest.raises(ResourceErrors) as caught:
+            parse_resources((head + "".join(parts)).encode(), self.ENVIRONMENT)
+        for error in caught.value.errors:
+            assert "hush" not in error
+            assert "sk-" not in error
+            assert error in str(caught.value)
+        return caught.value.errors

@@ -1,0 +1,123 @@
+"""gateway.yaml: what it sets, and how it complains."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import UserError
+from penstock.gateway.config import GatewayConfig
+from penstock.gateway.config_file import load_config
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    return tmp_path / "gateway.yaml"
+
+
+def complaint(path: Path, text: str, environment: dict[str, str] | None = None) -> str:
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        load_config(str(path), environment or {})
+    return str(caught.value)
+
+
+def test_without_a_file_everything_has_its_default() -> None:
+    assert load_config(None) == GatewayConfig()
+    assert load_config(None).listen.port == 3000
+
+
+def test_settings_are_taken_and_the_rest_stays(written: Path) -> None:
+    written.write_text(
+        """
+listen: {host: 0.0.0.0, port: 8080, workers: 4, drain_s: 5, trusted_proxies: [10.0.0.0/8, "::1/128"]}
+limits: {redis_url: "redis://:${REDIS_PASSWORD}@cache:6379/2"}
+guardrails: {stream_mode: window, max_lengths: {words: 64}}
+access_log: json
+watch: false
+"""
+    )
+    config = load_config(str(written), {"REDIS_PASSWORD": "pw"})
+    assert (config.listen.host, config.listen.port, config.listen.workers) == ("0.0.0.0", 8080, 4)
+    assert config.listen.trusted_proxies == ("10.0.0.0/8", "::1/128")
+    assert config.listen.drain_s == 5.0
+    assert config.limits.redis_url == "redis://:pw@cache:6379/2"
+    assert (config.guardrails.stream_mode, config.guardrails.max_lengths) == ("window", {"words": 64})
+    assert (config.access_log, config.watch) == ("json", False)
+    assert config.upstream == GatewayConfig().upstream
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "listen:\n", "listen: {}\n", "listen: {port: null}\n"])
+def test_empty_is_default(written: Path, text: str) -> None:
+    written.write_text(text)
+    assert load_config(str(written)).listen == GatewayConfig().listen
+
+
+def test_relative_paths_are_relative_to_the_file(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    written.write_text(
+        "listen: {tls_cert: certs/a.pem, tls_key: /etc/a.key}\nledger: {url: 'sqlite:///usage.db', spool: ../spool}\n"
+    )
+    config = load_config(str(written))
+    folder = written.parent
+    assert config.listen.tls_cert == str(folder / "certs/a.pem")
+    assert config.listen.tls_key == "/etc/a.key"
+    assert config.ledger.url == f"sqlite:///{folder}/usage.db"
+    assert config.ledger.spool == os.path.normpath(folder / "../spool")
+
+
+@pytest.mark.parametrize("url", ["sqlite:////var/lib/usage.db", "postgresql://u@h/db", "postgres://u@h/db"])
+def test_other_ledgers_stay_as_they_are(written: Path, url: str) -> None:
+    written.write_text(f"ledger: {{url: '{url}'}}\n")
+    assert load_config(str(written)).ledger.url == url
+
+
+def test_all_problems_come_in_one_sentence(written: Path) -> None:
+    text = complaint(
+        written,
+        "listen: {port: '80', hots: x, workers: 0}\nledger: 5\naccess_log: xml\nlimits: {redis_url: 'http://x'}\n",
+    )
+    for part in (
+        "listen.port is not right",
+        "listen.hots is not a setting",
+        "listen.workers must be at least 1",
+        "ledger must be a mapping",
+        "access_log must be one of text, json, off",
+        "limits.redis_url must begin with redis://",
+    ):
+        assert part in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("listen: {port: 70000}", "listen.port must be a port"),
+        ("listen: {status_port: -1}", "listen.status_port must be a port"),
+        ("listen: {tls_cert: a}", "listen needs tls_cert and tls_key together"),
+        ("listen: {trusted_proxies: [10.0.0.0/40]}", "listen.trusted_proxies[0] is not a network"),
+        ("upstream: {retries: -1}", "upstream.retries must be at least 0"),
+        ("upstream: {retries: 1.5}", "upstream.retries is not right"),
+        ("ledger: {url: 'mysql://x'}", "ledger.url must begin with sqlite:/// or postgresql://"),
+        ("guardrails: {max_lengths: {a: 0}}", "guardrails.max_lengths.a must be at least 1"),
+        ("watch: 'yes'", "watch is not right"),
+        ("watch: true\nwatch: true", "gives 'watch' a second time"),
+        ("limits: {redis_url: '${NOT_THERE}'}", "limits.redis_url needs the environment variable NOT_THERE"),
+        ("[]", "the file must be a mapping"),
+        ("listen: [", "not valid YAML"),
+    ],
+)
+def test_a_problem_is_named_with_its_setting(written: Path, text: str, part: str) -> None:
+    assert part in complaint(written, text)
+
+
+def test_a_secret_does_not_show_in_a_complaint(written: Path) -> None:
+    text = "limits: {redis_url: '${PW}'}\nledger: {url: '${PW}'}\naccess_log: '${PW}'\nlisten: {port: '${PW}'}\n"
+    assert "hush" not in complaint(written, text, {"PW": "hush-hush"})
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        load_config(str(tmp_path / "none.yaml"))

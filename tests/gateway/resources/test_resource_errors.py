@@ -1,0 +1,348 @@
+"""A resource file that does not work: every problem named, with where it is, and no secret shown."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from made_files import Files
+
+from penstock.gateway.resource_file import ResourceErrors, parse_resources
+
+MODEL = "display_name: m, provider: openai, model_name: x, provider_key: up"
+KEY = "display_name: k, key_env: CALLER, allowed_models: []"
+
+
+def test_all_problems_come_in_one_list_each_with_its_entry(files: Files) -> None:
+    errors = files.errors(
+        """
+provider_keys:
+  - {display_name: up, api_key: "${UPSTREAM}"}
+  - {display_name: up, api_key: "${NOT_THERE}"}
+models:
+  - {display_name: ok, provider: openai, model_name: x, provider_key: up}
+  - {provider: openai, model_name: x, provider_key: up}
+  - {display_name: gpt-4o, provider: openai, model_name: x, provider_key: down}
+colour: blue
+cache_policies: [{name: c}]
+"""
+    )
+    assert errors == [
+        "provider_keys[1] 'up': api_key needs the environment variable NOT_THERE, which is not set or empty",
+        "provider_keys[1] 'up': display_name is already used by provider_keys[0]",
+        "models[1]: display_name is missing",
+        "models[2] 'gpt-4o': provider_key names 'down', which is not among the provider_keys",
+        "cache_policies is a collection that Penstock does not serve",
+        "colour is not a field that Penstock knows",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("head", "error"),
+    [
+        ("", "_format_version is missing"),
+        ("_format_version: 1\n", '_format_version must be the text "1", in quotes'),
+        ("_format_version: '2'\n", '_format_version must be the text "1", in quotes'),
+    ],
+)
+def test_the_version_is_a_text_and_must_be_there(files: Files, head: str, error: str) -> None:
+    assert files.errors(head=head) == [error]
+
+
+@pytest.mark.parametrize(
+    "collection",
+    [
+        "mcp_servers",
+        "a2a_agents",
+        "cache_policies",
+        "observability_exporters",
+        "oidc_providers",
+        "claim_mappings",
+        "passthrough_routes",
+        "mcp_auth_settings",
+    ],
+)
+def test_collections_that_are_not_served_are_named(files: Files, collection: str) -> None:
+    assert files.errors(f"{collection}: [{{name: x}}]\n") == [
+        f"{collection} is a collection that Penstock does not serve"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ("display_name: x", "needs api_key or secret"),
+        ("display_name: x, api_key: sk-1, secret: sk-2", "secret does not go together with api_key"),
+        ("display_name: x, api_key: ''", "api_key must be a text that is not empty"),
+        ("display_name: x, api_key: 5", "api_key must be a text that is not empty"),
+        ("display_name: x, api_key: sk-1, api_base: '${LEAK}'", "api_base must be a URL"),
+        ("display_name: x, api_key: sk-1, api_base: 'ftp://h'", "api_base must be a URL"),
+        ("display_name: x, api_key: sk-1, adapter: gopher", "adapter must be one of openai, anthropic"),
+        ("display_name: x, api_key: sk-1, id: 7", "id is not a field that Penstock knows"),
+        ("display_name: x, api_key: sk-1, request: {forward_client_headers: [x]}", "request.forward_client_headers"),
+        ("display_name: x, api_key: sk-1, request: {param_constraints: {a: 1}}", "request.param_constraints is not"),
+        ("display_name: x, api_key: sk-1, request: {default_headers: {a: 1}}", "request.default_headers must be"),
+        ("display_name: x, api_key: sk-1, request: {default_headers: {a: '$${x}'}}", "request.default_headers.a is a"),
+        ("display_name: x, api_key: sk-1, response: {reasoning_field: a}", "response.reasoning_field is not supported"),
+        ("display_name: x, api_key: sk-1, tls: {ca_cert: PEM}", "tls.ca_cert is not supported"),
+        ("display_name: x, api_key: sk-1, telemetry_tags: {pk_label: a}", "telemetry_tags is not supported"),
+    ],
+)
+def test_provider_keys(files: Files, fields: str, error: str) -> None:
+    (found,) = files.errors(f"provider_keys: [{{{fields}}}]\n")
+    assert found.startswith("provider_keys[0] 'x': ")
+    assert error in found
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ("display_name: m, model_name: x, provider_key: up", "provider is missing"),
+        ("display_name: m, provider: openai, provider_key: up", "model_name is missing"),
+        ("display_name: m, provider: openai, model_name: x", "needs provider_key or provider_key_id"),
+        (f"{MODEL}, provider_key_id: up", "provider_key_id does not go together with provider_key"),
+        ("display_name: m, provider: Open AI, model_name: x, provider_key: up", "provider must be 1 to 64"),
+        (
+            "display_name: m, provider: openai, model_name: x, provider_key: '${LEAK}'",
+            "names '…' (from the environment)",
+        ),
+        ("display_name: 'a/*', provider: openai, model_name: x, provider_key: up", "no wildcard aliases"),
+        (f"{MODEL}, timeout: -1", "timeout must be a whole number of at least 0"),
+        (f"{MODEL}, timeout: 1.5", "timeout must be a whole number of at least 0"),
+        (f"{MODEL}, timeout: true", "timeout must be a whole number of at least 0"),
+        (f"{MODEL}, allowed_cidrs: [10.0.0.0/33]", "allowed_cidrs[0] is not a network"),
+        (f"{MODEL}, rate_limit: {{rpm: '5'}}", "rate_limit.rpm must be a whole number"),
+        (f"{MODEL}, rate_limit: {{rpy: 5}}", "rate_limit.rpy is not a field"),
+        (f"{MODEL}, cooldown: {{trigger_statuses: [99]}}", "cooldown.trigger_statuses must be a list of HTTP statuses"),
+        (f"{MODEL}, cost: {{input_per_1k: 1, output_per_1k: 1}}", "cost is not supported"),
+        (f"{MODEL}, background_model_check: {{enabled: true}}", "background_model_check is not supported"),
+        (f"{MODEL}, auto_prompt_caching: {{enabled: true}}", "auto_prompt_caching is not supported"),
+        ("display_name: m, ensemble: {panel: []}", "ensemble is a kind of model that Penstock does not have"),
+        ("display_name: m, semantic: {routes: []}", "semantic is a kind of model that Penstock does not have"),
+        ("display_name: m, routing: {}", "routing.targets is missing"),
+        ("display_name: m, routing: {targets: []}", "routing.targets is missing"),
+        ("display_name: m, routing: {targets: x}", "routing.targets must be a list"),
+        ("display_name: m, routing: 5", "routing must be a mapping"),
+        ("display_name: m, routing: {targets: [{model: gone}]}", "routing.targets names 'gone', which is not among"),
+        ("display_name: m, routing: {targets: [{model: m}]}", "routing.targets names 'm', which is itself a routing"),
+        ("display_name: m, routing: {targets: [{model: ok}]}, provider: openai", "provider does not go together with"),
+        ("display_name: m, routing: {targets: [{model: ok, tags: [a]}]}", "routing.targets[0].tags is not supported"),
+        ("display_name: m, routing: {targets: [{model: ok}], hash_on: [{type: header}]}", "routing.hash_on is not"),
+        ("display_name: m, routing: {targets: [{model: ok}], fallback_on_statuses: [200]}", "statuses from 400 to 599"),
+        (
+            "display_name: m, routing: {strategy: round_robin, targets: [{model: ok, weight: 2}, {model: ok}]}",
+            "routing.targets have different weights",
+        ),
+        (
+            "display_name: m, routing: {strategy: round_robin, targets: [{model: ok, priority: 2}, {model: ok}]}",
+            "routing.targets have different priorities",
+        ),
+        *(
+            (
+                f"display_name: m, routing: {{strategy: {name}, targets: [{{model: ok}}]}}",
+                f"routing.strategy is '{name}'",
+            )
+            for name in ("weighted", "consistent_hash", "least_cost", "least_latency", "least_busy")
+        ),
+    ],
+)
+def test_models(files: Files, fields: str, error: str) -> None:
+    ok = MODEL.replace("display_name: m", "display_name: ok")
+    (found,) = files.errors(files.UP, f"models: [{{{fields}}}, {{{ok}}}]\n")
+    assert found.startswith("models[0] ")
+    assert error in found
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ("display_name: k, key_env: CALLER", "allowed_models is missing"),
+        ("display_name: k, allowed_models: []", "needs key_env or key_hash"),
+        (f"{KEY}, key_hash: {'a' * 64}", "key_hash does not go together with key_env"),
+        ("display_name: k, key_hash: sk-oops, allowed_models: []", "key_hash must be a SHA-256"),
+        (f"display_name: k, key_hash: {'A' * 64}, allowed_models: []", "key_hash must be a SHA-256"),
+        ("display_name: k, key_env: GONE, allowed_models: []", "the environment variable GONE, which is not set"),
+        (
+            "display_name: k, key_env: sk-oops, allowed_models: []",
+            "key_env names an environment variable, which is not",
+        ),
+        (
+            "display_name: k, key_env: hushhush, allowed_models: []",
+            "key_env names an environment variable, which is not",
+        ),
+        ("display_name: k, key_env: CALLER, allowed_models: gpt", "allowed_models must be a list of texts"),
+        ("display_name: k, key_env: CALLER, allowed_models: ['a*b*']", "allowed_models[0] may have one * at most"),
+        (f"{KEY}, expires_at: tomorrow", "expires_at must be a time with its zone"),
+        (f"{KEY}, expires_at: 2030-01-01T00:00:00", "expires_at must be a time with its zone"),
+        (f"{KEY}, expires_at: 2030-13-01T00:00:00Z", "expires_at must be a time with its zone"),
+        (f"{KEY}, disabled: 'yes'", "disabled must be true or false"),
+        (f"{KEY}, jwt_subject: a", "jwt_subject is not supported"),
+        (f"{KEY}, mcp_access: {{allow: ['*']}}", "mcp_access is not supported"),
+        (f"{KEY}, allowed_routes: [a]", "allowed_routes is not supported"),
+        (f"{KEY}, allowed_agents: [a]", "allowed_agents is not supported"),
+    ],
+)
+def test_caller_keys(files: Files, fields: str, error: str) -> None:
+    found = files.errors(f"api_keys: [{{{fields}}}]\n")
+    assert found[0].startswith("api_keys[0] 'k': ")
+    assert any(error in one for one in found)
+
+
+def test_a_key_cannot_belong_to_two(files: Files) -> None:
+    assert files.errors(f"api_keys: [{{{KEY}}}, {{{KEY.replace(': k', ': other')}}}]\n") == [
+        "api_keys[1] 'other': has the same key as api_keys[0]"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ("kind: lakera, api_key: sk-1", "kind is a kind that Penstock does not have: 'lakera'"),
+        ("kind: keywords", "kind is not a kind: 'keywords'"),
+        ("patterns: []", "kind is missing"),
+        ("kind: keyword", "patterns is missing"),
+        ("kind: keyword, patterns: [{kind: regex, value: '(hush'}]", "patterns[0].value is not a valid regular"),
+        ("kind: keyword, patterns: [{kind: glob, value: x}]", "patterns[0].kind must be one of literal, regex"),
+        ("kind: keyword, patterns: [{kind: literal}]", "patterns[0].value is missing"),
+        ("kind: keyword, patterns: [{kind: literal, value: ''}]", "patterns[0].value must be a text"),
+        ("kind: keyword, patterns: [], hook_point: middle", "hook_point must be one of input, output, both"),
+        ("kind: keyword, patterns: [], enforcement_mode: warn", "enforcement_mode must be one of block, monitor"),
+        ("kind: keyword, patterns: [], detectors: []", "detectors is not a field"),
+        ("kind: pii, detectors: [{type: passport}]", "detectors[0].type must be one of"),
+        ("kind: pii, detectors: [{type: email, action: eat}]", "detectors[0].action must be one of mask, block"),
+        ("kind: pii, custom_patterns: [{name: a, regex: '['}]", "custom_patterns[0].regex is not a valid regular"),
+        (
+            "kind: pii, custom_patterns: [{name: a, regex: x, action: block, replacement: y}]",
+            "custom_patterns[0].replacement does not go together with the action block",
+        ),
+        ("kind: pii, on_buffer_exceeded: fail_open", "on_buffer_exceeded is fail_open"),
+        ("kind: pii, max_buffer_bytes: 10", "set guardrails.max_buffer_bytes in gateway.yaml"),
+    ],
+)
+def test_guardrails(files: Files, fields: str, error: str) -> None:
+    (found,) = files.errors(f"guardrails: [{{name: g, {fields}}}]\n")
+    assert found.startswith("guardrails[0] 'g': ")
+    assert error in found
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ("scope: api_key, window: minute", "needs max_requests, max_tokens or both"),
+        ("scope: api_key, window: minute, max_requests: 0", "max_requests must be a whole number of at least 1"),
+        ("window: minute, max_requests: 1", "scope is missing"),
+        ("scope: planet, window: minute, max_requests: 1", "scope must be one of api_key, model, team"),
+        ("scope: team, window: week, max_requests: 1", "window must be one of second, minute, hour, day"),
+        ("scope: api_key, scope_ref: nobody, window: day, max_requests: 1", "which is not among the api_keys"),
+        ("scope: model, scope_ref: nothing, window: day, max_requests: 1", "which is not among the models"),
+        ("limits: {rpm: 1}", "limits belongs to conditional policies"),
+        ("conditions: [{dimension: team}], group_by: [team]", "conditions belongs to conditional policies"),
+        ("scope: team, window: day, max_requests: 1, schedules: [{}]", "schedules is not supported"),
+        ("scope: team, window: day, max_requests: 1, action: warn", "action must be one of reject"),
+    ],
+)
+def test_policies(files: Files, fields: str, error: str) -> None:
+    found = files.errors(f"rate_limit_policies: [{{name: p, {fields}}}]\n")
+    assert all(one.startswith("rate_limit_policies[0] 'p': ") for one in found)
+    assert any(error in one for one in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("models: [\n", "not valid YAML at line 3"),
+        ("models: {a: b}\n", "models must be a list"),
+        ("models: [7]\n", "models[0]: must be a mapping"),
+        (
+            "models: [{display_name: a, display_name: b}]\n",
+            "models[0] 'a': gives 'display_name' a second time on line 2",
+        ),
+        ("models: []\nmodels: []\n", "gives 'models' a second time on line 3"),
+        ("models: !!python/object:os.system [a]\n", "models has the tag python/object:os.system"),
+        ("models: !!int x\n", "models does not fit its tag"),
+        ("x: !!python/name:os.system a\n", "has the tag python/name:os.system, which is not allowed"),
+        ("x: &a [*a]\n", "nested too deep, or refers to itself"),
+        ("x: '${A B}'\n", "x has a ${ that names no variable; a dollar sign is written $$"),
+        ("x: *unknown\n", "not valid YAML at line 2"),
+        ("---\na: 1\n", "not valid YAML at line 2"),
+        ("api_key: 'hush\n", "not valid YAML at line"),
+    ],
+)
+def test_yaml_that_is_broken_or_tries_too_much(files: Files, text: str, error: str) -> None:
+    assert any(error in found for found in files.errors(text)), files.errors(text)
+
+
+def test_a_file_that_grows_when_it_is_read_is_stopped(files: Files) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    assert any("refers to itself" in error for error in files.errors("\n".join(lines)))
+
+
+@pytest.mark.parametrize("text", ["7", "[]", "text", "\xff"])
+def test_a_file_that_is_no_mapping(text: str) -> None:
+    with pytest.raises(ResourceErrors):
+        parse_resources(text.encode("latin-1"), {})
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: ('_format_version: "1"\n' + text).encode()))
+def test_any_bytes_are_a_snapshot_or_a_list_of_errors(data: bytes) -> None:
+    with contextlib.suppress(ResourceErrors):
+        parse_resources(data, {})
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = [
+    "display_name",
+    "name",
+    "provider",
+    "adapter",
+    "api_key",
+    "secret",
+    "request",
+    "response",
+    "tls",
+    "model_name",
+    "provider_key",
+    "provider_key_id",
+    "timeout",
+    "routing",
+    "rate_limit",
+    "allowed_cidrs",
+    "cooldown",
+    "key_hash",
+    "key_env",
+    "allowed_models",
+    "expires_at",
+    "kind",
+    "patterns",
+    "detectors",
+    "custom_patterns",
+    "scope",
+    "scope_ref",
+    "window",
+    "max_requests",
+    "limits",
+    "created_at",
+    "embedding",
+    "cost",
+]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["provider_keys", "models", "api_keys", "guardrails", "rate_limit_policies", "_format_version"]
+        ),
+        values | st.lists(st.dictionaries(st.sampled_from(FIELDS), values, max_size=8), max_size=3),
+    )
+)
+def test_any_values_in_any_field_are_a_snapshot_or_a_list_of_errors(tree: dict[str, object]) -> None:
+    with contextlib.suppress(ResourceErrors):
+        parse_resources(yaml.safe_dump(tree, allow_unicode=True).encode(), {})

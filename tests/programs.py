@@ -1,0 +1,248 @@
+"""Whole programs: a mock server that logs the truth, the real commands with their artifacts, and a server that remembers
+exactly what it was sent. The fixtures for them are in `conftest`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+BIN = Path(sys.executable).parent
+LIMIT_S = 60.0
+"""No command in a test takes longer, unless it hangs."""
+
+
+class MockServer:
+    """`penstock mock` in a process of its own that ends with ours. Its log is complete once it is stopped."""
+
+    def __init__(self, folder: Path, options: dict[str, Any], *, port: int, writes: bool, hashes: bool) -> None:
+        self.log = folder / "truth.jsonl"
+        serving = {"port": port, "log": str(self.log), "log_writes": writes, "log_hash": hashes, "parent": os.getpid()}
+        words = [f"{name}={_word(value)}" for name, value in options.items()]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.mock", json.dumps(serving), *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().strip()
+        if not line.isdigit():
+            said = self._process.communicate()[1].decode()
+            raise OSError(f"the mock did not start: {said}")
+        self.port = int(line)
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+        self._process.communicate(timeout=10)
+
+    def truth(self) -> list[dict[str, Any]]:
+        """What the server did, in order of arrival. Stops it."""
+        self.stop()
+        found = [json.loads(line) for line in self.log.read_text().splitlines()]
+        return sorted((t for t in found if t["k"] is not None), key=lambda t: t["k"])
+
+
+def _word(value: Any) -> str:
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+class Outcome:
+    """What a command left behind."""
+
+    def __init__(self, status: int, out: str, err: str, folder: Path) -> None:
+        self.status = status
+        self.out = out
+        self.err = err
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        return f"<exit status {self.status}>\n{self.out}\n{self.err}"
+
+    def text(self, name: str) -> str:
+        return (self.folder / name).read_text()
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.text("profile_export_aiperf.json"))
+        return found
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """In the order in which they were sent."""
+        found = [json.loads(line) for line in self.text("profile_export.jsonl").splitlines()]
+        return sorted(found, key=lambda r: r["metadata"]["request_start_ns"])
+
+    @cached_property
+    def csv(self) -> dict[str, dict[str, str]]:
+        """Metric -> column -> cell, of both sections."""
+        rows: dict[str, dict[str, str]] = {}
+        columns: list[str] = []
+        for row in csv.reader(self.text("profile_export_aiperf.csv").splitlines()):
+            if row and row[0] == "Metric":
+                columns = row[1:]
+            elif row:
+                rows[row[0]] = dict(zip(columns, row[1:], strict=True))
+        return rows
+
+    @property
+    def inputs(self) -> list[dict[str, Any]]:
+        """The bodies of inputs.json, in order."""
+        return [body for session in json.loads(self.text("inputs.json"))["data"] for body in session["payloads"]]
+
+    def values(self, tag: str) -> list[Any]:
+        """That metric of each record that has it."""
+        return [r["metrics"][tag]["value"] for r in self.records if tag in r["metrics"]]
+
+    def errors(self) -> list[dict[str, Any]]:
+        return [{**group["error_details"], "count": group["count"]} for group in self.summary["error_summary"]]
+
+    def files(self) -> list[Path]:
+        return [path for path in self.folder.rglob("*") if path.is_file()]
+
+
+class Running:
+    """A command that is still under way."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self.process = process
+        self.folder = folder
+
+    def interrupt(self, number: int = signal.SIGINT) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, timeout: float = LIMIT_S) -> Outcome:
+        try:
+            out, err = self.process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            out, err = self.process.communicate()
+            raise AssertionError(f"it did not end within {timeout:g} s:\n{out}\n{err}") from None
+        return Outcome(self.process.returncode, out, err, self.folder)
+
+
+class Program:
+    """The real commands, in a folder of their own, without the network and without the settings of whoever tests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._runs = 0
+        self._started: list[subprocess.Popen[str]] = []
+        kept = {
+            name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH") if name in os.environ
+        }
+        self.env = kept | {"HOME": str(folder), "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf"), "PYTHONUTF8": "1"}
+
+    def start(self, *words: Any, command: str = "aiperf", folder: Path | None = None, **env: str) -> Running:
+        process = subprocess.Popen(
+            [str(BIN / command), *map(str, words)],
+            cwd=self.folder,
+            env=self.env | env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return Running(process, folder or self.folder)
+
+    def run(self, *words: Any, command: str = "aiperf", timeout: float = LIMIT_S, **env: str) -> Outcome:
+        return self.start(*words, command=command, **env).wait(timeout)
+
+    def begin(self, url: str, *flags: Any, model: str = "mock-model", texts: int | None = 3, **env: str) -> Running:
+        """`aiperf profile` with a folder of its own. By default a file of three lines, and the server counts tokens,
+        because then no tokenizer is loaded; `texts=None` leaves both to the flags."""
+        self._runs += 1
+        folder = self.folder / f"run-{self._runs}"
+        words: list[Any] = ["profile", "--model", model, "--url", url, "--artifact-dir", folder]
+        if texts is not None:
+            words += ["--input-file", self.prompts(texts), "--use-server-token-count"]
+        return self.start(*words, *flags, folder=folder, **env)
+
+    def profile(self, url: str, *flags: Any, timeout: float = LIMIT_S, **more: Any) -> Outcome:
+        return self.begin(url, *flags, **more).wait(timeout)
+
+    def prompts(self, count: int) -> Path:
+        path = self.folder / f"prompts-{count}.jsonl"
+        path.write_text("".join(json.dumps({"text": f"Prompt number {n}."}) + "\n" for n in range(count)))
+        return path
+
+    def end(self) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+
+class Capture:
+    """A server that remembers every request, byte for byte, and answers at once."""
+
+    ANSWER: dict[str, Any] = {  # noqa: RUF012
+        "object": "chat.completion",
+        "model": "m",
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": "Yes"}, "text": "Yes", "finish_reason": "stop"}
+        ],
+        "usage": {"prompt_tokens": 4, "completion_tokens": 1, "total_tokens": 5},
+    }
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, dict[str, list[str]], bytes]] = []
+        """(path, headers by lower-case name, body)."""
+        capture = self
+        answer = json.dumps(self.ANSWER).encode()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                headers: dict[str, list[str]] = {}
+                for name, value in self.headers.items():
+                    headers.setdefault(name.lower(), []).append(value)
+                body = self.rfile.read(int(headers["content-length"][0]))
+                capture.requests.append((self.path, headers, body))
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        return [json.loads(body) for _, _, body in self.requests]
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def wait_for(happened: Callable[[], Any], timeout: float = 20.0, what: str = "it") -> Any:
+    """What `happened` returns as soon as that is true of it."""
+    deadline = time.monotonic() + timeout
+    while not (found := happened()):
+        assert time.monotonic() < deadline, f"{what} did not happen within {timeout:g} s"
+        time.sleep(0.01)
+    return found
