@@ -41,7 +41,7 @@ def many_streams() -> bool:
         verdict = ours.certificate["verdict"]
         gap = ours.value("inter_token_latency")
         cpu = ours.certificate["figures"]["cpu_share"]
-        good = verdict == "VALID"
+        good: bool = verdict == "VALID"
         what = f"ITL {gap:.3f} ms, truth {truth['gap_us']['avg'] / 1000:.3f} ms"
         line("500 streams x 100 tokens/s, one core: certificate", verdict, what, f"{cpu:.0%} of a core", good)
         for reason in ours.certificate["reasons"]:

@@ -30,7 +30,7 @@ def first_request() -> bool:
             with profile(server.url, "--streaming", "--input-file", str(inputs), "--request-count", "20") as run:
                 first = (Path(run.folder) / "profile_export.jsonl").open().readline()
                 delays.append((json.loads(first)["metadata"]["request_start_ns"] - began) / 1e9)
-    seconds = statistics.median(delays)
+    seconds: float = statistics.median(delays)
     line(
         "command to first request, prepared input",
         f"{seconds:.2f} s",

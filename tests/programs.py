@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -229,6 +230,10 @@ class Capture:
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def wrap(self, context: ssl.SSLContext) -> None:
+        """Speak TLS from now on."""
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
 
     @property
     def bodies(self) -> list[dict[str, Any]]:

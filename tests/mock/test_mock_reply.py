@@ -20,7 +20,7 @@ from penstock.mock.reply import Reply
 from penstock.mock.steps import CUT, HANG, RESET, SEND, Step
 from penstock.mock.words import BANK, words
 
-CHAT, COMPLETIONS, EMBEDDINGS = DIALECTS
+CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS = DIALECTS
 
 
 def reply(behaviour: Behaviour, ask: Ask, *, dialect: Any = CHAT, number: int = 3, profile: Any = None) -> Reply:

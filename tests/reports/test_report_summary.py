@@ -205,13 +205,14 @@ def test_who_when_and_with_what(two):
 
 
 def test_the_seed_and_the_certificate_when_there_are_any(tmp_path):
-    certificate = Certificate("DEGRADED", ["It was late."], {"cpu": 0.5, "kernel_stamps": True})
+    certificate = Certificate("DEGRADED", ["It was late."], {"cpu": 0.5, "kernel_stamps": True}, "a word on it")
     found = run(tmp_path, [record()], seed=7, certificate=certificate).json
     assert list(found["run_info"]) == ["benchmark_id", "random_seed", "trial", "cli_command"]
     assert found["certificate"] == {
         "verdict": "DEGRADED",
         "reasons": ["It was late."],
         "figures": {"cpu": 0.5, "kernel_stamps": True},
+        "summary": "a word on it",
     }
 
 

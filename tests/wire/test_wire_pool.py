@@ -174,21 +174,46 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
 
 
 @pytest.mark.parametrize("close", [socket.socket.close, hang_up_rudely], ids=["FIN", "RST"])
+@pytest.mark.parametrize("pause", [0, 0.05], ids=["at once", "later"])
 @pytest.mark.parametrize("part", [reply(b"hello world")[:-6], CHUNKED], ids=["content-length", "chunked"])
-def test_a_reply_that_is_cut_has_failed_and_keeps_what_came(part, close):
+def test_a_reply_that_is_cut_has_failed_and_keeps_what_came(part, pause, close):
     def talk(sock: socket.socket, _: int) -> None:
         take(sock)
         sock.sendall(part)
-        time.sleep(0.05)  # so that a reset does not overtake the bytes
+        time.sleep(pause)
         close(sock)
 
     with Server(talk) as server, Client(server.port) as client:
-        exchange = client.ask()
+        exchange = client.ask(timeout=5)
     assert exchange.status == 200
     assert body_of(exchange) == b"hello"
     assert exchange.trouble is not None
     assert exchange.trouble.type == "ConnectionLost"
     assert exchange.trouble.fault == "server"
+
+
+def test_a_whole_reply_with_a_reset_right_behind_it_stands():
+    def talk(sock: socket.socket, _: int) -> None:
+        take(sock)
+        sock.sendall(reply())
+        hang_up_rudely(sock)
+
+    with Server(talk) as server, Client(server.port) as client:
+        exchanges = [client.ask(timeout=5) for _ in range(20)]
+    assert [(e.status, body_of(e), e.trouble) for e in exchanges] == [(200, b"hello", None)] * 20
+
+
+def test_a_long_reply_with_a_reset_in_it_ends():
+    def talk(sock: socket.socket, _: int) -> None:
+        take(sock)
+        sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n" + bytes(2 * MEGA))
+        hang_up_rudely(sock)
+
+    with Server(talk) as server, Client(server.port) as client:
+        for _ in range(5):
+            exchange = client.ask(timeout=5)
+            assert exchange.trouble is not None
+            assert exchange.trouble.type == "ConnectionLost"
 
 
 def test_a_body_that_ends_with_the_connection_is_whole():

@@ -15,6 +15,8 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("profile", "benchmark a server"),
     Command("report", "write the artifacts of a run anew from its log"),
+    Command("verify", "prove that a run sent exactly the bytes that it says"),
+    Command("compare", "say which of two servers is faster, and whether that is more than noise"),
     Command("gateway", "stand in front of models: keys, aliases, guardrails, limits, a usage ledger"),
     Command("usage", "print what the gateway's ledger says about who used how much"),
     Command("mock", "serve a model whose timing is known exactly, to try clients on"),

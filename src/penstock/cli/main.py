@@ -112,6 +112,18 @@ def _report(words: list[str], _program: str) -> int:
     return run(words)
 
 
+def _verify(words: list[str], _program: str) -> int:
+    from penstock.cli.verify import run
+
+    return run(words)
+
+
+def _compare(words: list[str], program: str) -> int:
+    from penstock.cli.compare import run
+
+    return run(words, program)
+
+
 def _completion(words: list[str], program: str) -> int:
     from penstock.cli.complete import run
 
@@ -124,12 +136,14 @@ def _version(_words: list[str], _program: str) -> int:
 
 
 _RUN: dict[str, Callable[[list[str], str], int]] = {
+    "compare": _compare,
     "completion": _completion,
     "gateway": _gateway,
     "mock": _mock,
     "profile": _profile,
     "report": _report,
     "usage": _usage,
+    "verify": _verify,
     "version": _version,
 }
 

@@ -16,8 +16,8 @@ __all__ = ["run"]
 
 ABOUT = """\
 An OpenAI-compatible model server that invents its replies and keeps to the timing it is given. It serves
-/v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models and /health under any prefix, and its own
-counts under /mock/stats. A request may change any option for itself: X-Mock: ttft=50;itl=5
+/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/models and /health under any prefix,
+and its own counts under /mock/stats. A request may change any option for itself: X-Mock: ttft=50;itl=5
 """
 
 EXAMPLES = """\

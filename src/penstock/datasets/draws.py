@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Iterator
 from random import Random
 
-__all__ = ["conversation_ids", "fresh_seed", "length", "stream"]
+__all__ = ["conversation_ids", "fresh_seed", "length", "normal", "stream"]
 
 
 def fresh_seed() -> int:
@@ -19,13 +19,17 @@ def stream(seed: int, purpose: str) -> Random:
     return Random(f"{seed}/{purpose}")
 
 
-def length(rng: Random, mean: float, stddev: float) -> int:
-    """A normal draw, rounded to the nearest and at least 1: rounding up would raise the mean by half a token."""
+def normal(rng: Random, mean: float, stddev: float) -> float:
     if stddev == 0:
-        return max(1, round(mean))
+        return mean
     # Box and Muller's method, spelled out because Python promises the sequence of random() only.
     radius = math.sqrt(-2.0 * math.log(1.0 - rng.random()))
-    return max(1, round(mean + stddev * radius * math.cos(2.0 * math.pi * rng.random())))
+    return mean + stddev * radius * math.cos(2.0 * math.pi * rng.random())
+
+
+def length(rng: Random, mean: float, stddev: float) -> int:
+    """A normal draw, rounded to the nearest and at least 1: rounding up would raise the mean by half a token."""
+    return max(1, round(normal(rng, mean, stddev)))
 
 
 def conversation_ids(seed: int | None, taken: Collection[object] = ()) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Prompts of an exact length, all different from their first words on, the same for the same seed.
+"""Conversations of prompts of exact lengths, all different from their first words on, the same for the same seed.
 
 The prompts are made in chunks. The first chunk is counted as a whole: when every text in it has the length that its
 pieces promised, the tokenizer splits text where pieces meet, and the rest need no counting (550 tokens: 17 µs to put
@@ -11,12 +11,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import cycle, islice
 from random import Random
+
+import msgspec
 
 from penstock.datasets.bank import Bank, build_bank
 from penstock.datasets.conversation import Conversation, Turn
-from penstock.datasets.draws import conversation_ids, fresh_seed, length, stream
+from penstock.datasets.draws import conversation_ids, fresh_seed, length, normal, stream
 from penstock.datasets.exact import fit
+from penstock.datasets.media.images import images
+from penstock.datasets.media.sounds import sounds
 from penstock.datasets.text import opening
 from penstock.errors import UserError
 from penstock.settings.model import InputSettings
@@ -37,11 +42,33 @@ def synthesize(
     settings: InputSettings, count: int, tokenizer: Tokenizer, progress: Progress | None = None
 ) -> list[Conversation]:
     seed = fresh_seed() if settings.seed is None else settings.seed
+    shape = settings.conversation
+    numbers = stream(seed, "turns")
+    sizes = [length(numbers, shape.turns_mean, shape.turns_stddev) for _ in range(count)]
+    writer = _Writer(tokenizer, seed)
+    turns = iter(_with_media(_turns(settings, seed, sum(sizes), writer, progress), settings, seed))
+    system = writer.exact(shape.system_tokens) if shape.system_tokens else None
+    contexts: list[str | None] = [None] * count
+    if shape.context_tokens:
+        contexts = [*writer.write([shape.context_tokens] * count)]
+    ids = conversation_ids(settings.seed)
+    pauses = stream(seed, "pauses")
+    conversations = []
+    for size, context in zip(sizes, contexts, strict=True):
+        first, *others = islice(turns, size)
+        later = [msgspec.structs.replace(turn, delay_ms=_pause(pauses, settings)) for turn in others]
+        conversations.append(
+            Conversation(id=next(ids), turns=(first, *later), system=system, context=context, accumulate=True)
+        )
+    return _with_sizes(conversations, writer) if system or shape.context_tokens else conversations
+
+
+def _turns(
+    settings: InputSettings, seed: int, count: int, writer: _Writer, progress: Progress | None
+) -> Iterator[Turn]:
     inputs, outputs = stream(seed, "input lengths"), stream(seed, "output lengths")
     targets = [length(inputs, settings.input_tokens_mean, settings.input_tokens_stddev) for _ in range(count)]
-    writer = _Writer(tokenizer, seed)
-    ids = conversation_ids(settings.seed)
-    conversations: list[Conversation] = []
+    done = 0
     for chunk in _chunks(targets, settings.batch):
         texts = writer.write([target for target in chunk for _ in range(settings.batch)])
         groups = [tuple(texts[at : at + settings.batch]) for at in range(0, len(texts), settings.batch)]
@@ -53,11 +80,55 @@ def synthesize(
                 if settings.output_tokens_mean is None
                 else length(outputs, settings.output_tokens_mean, settings.output_tokens_stddev)
             )
-            turn = Turn(texts=group, input_tokens=size, output_tokens=wanted)
-            conversations.append(Conversation(id=next(ids), turns=(turn,)))
+            yield Turn(texts=group, input_tokens=size, output_tokens=wanted)
+        done += len(chunk)
         if progress:
-            progress(len(conversations), count)
-    return conversations
+            progress(done, count)
+
+
+def _with_media(turns: Iterator[Turn], settings: InputSettings, seed: int) -> list[Turn]:
+    """Images and clips in their order; when there are fewer than turns need, they begin again."""
+    found = list(turns)
+    for field, wanted in (("images", settings.images.wanted), ("audios", settings.audio.wanted)):
+        if not wanted:
+            continue
+        count = wanted * len(found)
+        media = images(settings.images, seed, count) if field == "images" else sounds(settings.audio, seed, count)
+        endless = cycle(media)
+        found = [msgspec.structs.replace(turn, **{field: tuple(islice(endless, wanted))}) for turn in found]
+    return found
+
+
+def _pause(rng: Random, settings: InputSettings) -> float:
+    shape = settings.conversation
+    return max(0.0, normal(rng, shape.delay_mean_ms, shape.delay_stddev_ms)) * shape.delay_ratio
+
+
+def _with_sizes(conversations: list[Conversation], writer: _Writer) -> list[Conversation]:
+    """The lengths of prompts with what goes before them, where no reply comes between. As a rule a text has as many tokens
+    behind another as alone, or one more or less: a sample tells, and only where it does not, all are counted."""
+
+    def joined(each: Conversation) -> str:
+        return " ".join([text for text in (each.system, each.context, *each.turns[0].texts) if text is not None])
+
+    single = [each for each in conversations if len(each.turns) == 1]
+    sample = single[:_CHUNK_TEXTS]
+    more = {
+        count - (each.turns[0].input_tokens or 0)
+        for each, count in zip(sample, writer.count([joined(each) for each in sample]), strict=True)
+    }
+    if len(more) == 1:
+        sizes = iter([(each.turns[0].input_tokens or 0) + next(iter(more)) for each in single])
+    else:
+        sizes = iter(writer.count([joined(each) for each in single]))
+
+    def sized(each: Conversation) -> Conversation:
+        if len(each.turns) > 1:
+            return each
+        turn = msgspec.structs.replace(each.turns[0], input_tokens=next(sizes))
+        return msgspec.structs.replace(each, turns=(turn,))
+
+    return [sized(each) for each in conversations]
 
 
 class _Writer:
@@ -88,6 +159,11 @@ class _Writer:
             text if have == target else self._fitted(text, target)
             for text, have, target in zip(texts, counts, targets, strict=True)
         ]
+
+    def exact(self, target: int) -> str:
+        """One text, counted whatever was found out about the others."""
+        text = self.write([target])[0]
+        return text if self.count([text]) == [target] else self._fitted(text, target)
 
     def count(self, texts: list[str]) -> list[int]:
         return self._tokenizer.count_many(texts, self._threads)

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from penstock.endpoints.base import Reply
-from penstock.endpoints.openai import Chunk, error_failure, read_usage
+from penstock.endpoints.openai import Chunk, error_failure, read_usage, usage_of
+from penstock.records.record import Usage
 
-__all__ = ["MESSAGE_EVENTS", "read_message", "read_message_stream"]
+__all__ = ["MESSAGE_EVENTS", "counted", "read_message", "read_message_stream"]
 
 MESSAGE_EVENTS = frozenset(
     (
@@ -63,7 +64,7 @@ def read_message_stream(events: list[Any], ends: list[int]) -> Reply:
             break
         text = thought = ""
         if kind == "message_start" and isinstance(event.get("message"), dict):
-            usage |= event["message"].get("usage") or {}
+            usage |= _object(event["message"], "usage")
             _conclude(reply, event["message"])
         elif kind == "content_block_start" and isinstance(event.get("content_block"), dict):
             block = event["content_block"]
@@ -72,8 +73,8 @@ def read_message_stream(events: list[Any], ends: list[int]) -> Reply:
             delta = event["delta"]
             text, thought = _string(delta, "text") or _string(delta, "partial_json"), _string(delta, "thinking")
         elif kind == "message_delta":
-            usage |= event.get("usage") or {}
-            reason = (event.get("delta") or {}).get("stop_reason")
+            usage |= _object(event, "usage")
+            reason = _object(event, "delta").get("stop_reason")
             if isinstance(reason, str):
                 reply.finish = [reason]
         reply.done = reply.done or kind == "message_stop"
@@ -87,17 +88,27 @@ def read_message_stream(events: list[Any], ends: list[int]) -> Reply:
     reply.outputs = ["".join(texts)] if texts else []
     reply.reasonings = ["".join(thoughts)] if thoughts else []
     reply.reasoning = kinds if any(kinds) else None
-    reply.usage = read_usage(usage) if usage else None
+    reply.usage = counted(usage)
     return reply
 
 
 def _conclude(reply: Reply, message: dict[str, Any]) -> None:
-    if isinstance(message.get("usage"), dict):
-        reply.usage = read_usage(message["usage"])
+    reply.usage = counted(message.get("usage"))
     reply.model = _string(message, "model") or None
     reply.id = _string(message, "id") or None
+
+
+def counted(found: Any) -> Usage | None:
+    """What a usage object says, whatever it is."""
+    usage = usage_of(found)
+    return None if usage is None else read_usage(usage)
 
 
 def _string(found: dict[str, Any], name: str) -> str:
     value = found.get(name)
     return value if isinstance(value, str) else ""
+
+
+def _object(found: dict[str, Any], name: str) -> dict[str, Any]:
+    value = found.get(name)
+    return value if isinstance(value, dict) else {}

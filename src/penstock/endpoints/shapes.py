@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.endpoints.base import Reply
-from penstock.endpoints.messages_reading import MESSAGE_EVENTS, read_message, read_message_stream
-from penstock.endpoints.openai import Chunk, error_failure, read_choices, read_usage, read_whole
+from penstock.endpoints.messages_reading import MESSAGE_EVENTS, counted, read_message, read_message_stream
+from penstock.endpoints.openai import Chunk, error_failure, read_choices, read_whole
 from penstock.endpoints.response_reading import read_response, read_response_stream
 from penstock.records.record import Failure
 from penstock.wire import sse
@@ -104,8 +104,7 @@ def _generic(values: Iterable[Any], pick: Pick | None, must_match: bool, ends: l
             if (error := found.get("error")) and not isinstance(error, bool):
                 reply.failure = error_failure(Chunk(error=error))
                 break
-            if isinstance(found.get("usage"), dict):
-                reply.usage = read_usage(found["usage"])
+            reply.usage = counted(found.get("usage")) or reply.usage
             for key in ("finish_reason", "stop_reason", "done_reason"):
                 if isinstance(found.get(key), str):
                     reply.finish = [found[key]]

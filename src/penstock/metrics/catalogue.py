@@ -79,6 +79,22 @@ _TIMES = (
         order=300,
     ),
     _record(
+        "gateway_time",
+        "Gateway Time",
+        "ms",
+        "total - upstream of the reply's Server-Timing header: what a gateway in front of the server says it took itself, "
+        "up to the head of its reply. What it did after that (guardrails on a stream) is not in it.",
+        order=320,
+    ),
+    _record(
+        "upstream_time",
+        "Upstream Time",
+        "ms",
+        "What that gateway says it waited for the server behind it, connecting included: to the first byte of a stream, to "
+        "the last of anything else.",
+        order=321,
+    ),
+    _record(
         "effective_latency",
         "Effective Latency (CO-aware)",
         "ms",
@@ -346,6 +362,20 @@ _COUNTS = (
     ),
 )
 
+_LAG_NOTE = (
+    "Percentile of credit_to_start_latency: how much later than recorded a request went out. Only with --fixed-schedule. Counted "
+    "from the recorded time itself, so that a lateness all requests share is seen (AIPerf counts from the least late one)."
+)
+_SCHEDULE = (
+    *(_run(f"replay_sched_lag_p{q}", f"Replay Schedule Lag p{q}", "ms", _LAG_NOTE) for q in (50, 90, 99)),
+    _run(
+        "replay_sched_degraded",
+        "Replay Schedule Degraded",
+        "count",
+        "1 when replay_sched_lag_p99 is above 500 ms, else 0. Only with --fixed-schedule.",
+    ),
+)
+
 _TOTALS = (
     _run("total_isl", "Total Input Sequence Length", "tokens", "Sum of input_sequence_length.", larger=True),
     _run("total_osl", "Total Output Sequence Length", "tokens", "Sum of output_sequence_length.", larger=True),
@@ -390,6 +420,7 @@ _ENTRIES: tuple[Metric, ...] = (
     *_FAILED,
     *_THROUGHPUT,
     *_COUNTS,
+    *_SCHEDULE,
     *_TOTALS,
     *(
         _run(f"adj_{tag}", f"{_NAMES[tag]} (error-adjusted)", "ms", _ADJUSTED_NOTE, order=1200 + n)

@@ -79,6 +79,7 @@ class _Facts:
         self.held = max(_share(r.held_ns / 1e9, r.machine.wall_s) for r in reports)
         self.run_delay = max(_share(r.machine.run_delay_s, r.machine.wall_s) for r in reports)
         self.throttled = max(_share(r.machine.throttled_s, r.machine.wall_s) for r in reports)
+        self.starved = sum(r.starved_ticks for r in reports)
         self.steal = max(_share(r.machine.steal_s, r.machine.wall_s) for r in reports)
         between, within = self.lateness.mean, self.latency.mean
         self.idle = _share(between, between + within)
@@ -112,6 +113,7 @@ class _Facts:
             "send_lateness_p99_ms": _ms(self.lateness.quantile(0.99)),
             "send_lateness_max_ms": _ms(self.lateness.largest),
             "slots_idle_share": round(self.idle, 4),
+            "waits_for_the_input_file": self.starved,
             "requests_queued_for_a_slot": self.queued.n,
             "queued_p99_ms": _ms(self.queued.quantile(0.99)),
             "content_stamps": self.stamps,
@@ -158,6 +160,8 @@ def _checks(facts: _Facts, reports: Sequence[WorkerReport], open_loop: bool) -> 
     if open_loop:
         sentence = f"Requests went out up to {_ms(late)} ms (p99) later than planned."
         yield _Check(late, max(1e6, 0.05 * ttft), max(20e6, 0.25 * ttft), sentence)
+    sentence = "Sending had to wait for the input file to be read: the load was less than asked for."
+    yield _Check(facts.starved, 0, 1e12, sentence)
     if facts.wall_s < _SHORT_S:
         return
     sentence = f"The client used {facts.cpu:.0%} of its core: the throughput is its limit, not the server's."

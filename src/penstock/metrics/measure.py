@@ -76,6 +76,9 @@ def _times(record: Record, counts: Counts, length: int | None, found: dict[str, 
             found["time_to_first_output_token"] = stamps[record.first_output] / 1e6
     late = record.start - record.intended
     found["request_latency"] = latency / 1e6
+    if record.gateway_ms is not None and record.upstream_ms is not None:
+        found["gateway_time"] = record.gateway_ms
+        found["upstream_time"] = record.upstream_ms
     found["effective_latency"] = (late + latency) / 1e6
     found["credit_to_start_latency"] = late / 1e6
     if len(stamps) > 1:

@@ -71,7 +71,7 @@ class SummaryBuilder:
     def __init__(self, header: RunHeader, folder: str) -> None:
         """`folder` is for what does not fit in memory; its files are of no use afterwards."""
         self._header = header
-        self._profiling = Tally(folder, "profiling")
+        self._profiling = Tally(folder, "profiling", scheduled=header.arrivals == "recorded")
         self._warmup = Tally(folder, "warmup")
         self._tallies = [self._warmup if p.kind == "warmup" else self._profiling for p in header.phases]
 

@@ -17,6 +17,7 @@ from penstock.records.record import Failure, Fault, Record
 __all__ = ["ErrorGroup", "Tally", "by_fault"]
 
 _MESSAGE_LIMIT = 500
+_DEGRADED_MS = 500
 _GROUP_LIMIT = 1_000
 """Messages that carry a request id make a group each; beyond this many they share one a type."""
 _OTHER_MESSAGES = "(other messages)"
@@ -47,8 +48,9 @@ class ErrorGroup(msgspec.Struct, frozen=True):
 class Tally:
     """Takes records one by one; `metrics()` is asked once, at the end."""
 
-    def __init__(self, folder: str, name: str) -> None:
-        """Large columns go to files in `folder` that begin with `name`."""
+    def __init__(self, folder: str, name: str, *, scheduled: bool = False) -> None:
+        """Large columns go to files in `folder` that begin with `name`; `scheduled`: requests had recorded times."""
+        self._scheduled = scheduled
         prefix = os.path.join(folder, name)
         self._columns = Columns(prefix)
         self._starts = Column(f"{prefix}-starts.f64")
@@ -180,6 +182,14 @@ class _Span:
         first, last = self.bounds
         if record.start < first or record.end > last:
             self.bounds = min(first, record.start), max(last, record.end)
+
+
+def _lags(late: Stats | None) -> dict[str, float]:
+    """How far a replay was behind its recording."""
+    if late is None or late.p50 is None or late.p90 is None or late.p99 is None:
+        return {}
+    lags = {"replay_sched_lag_p50": late.p50, "replay_sched_lag_p90": late.p90, "replay_sched_lag_p99": late.p99}
+    return {**lags, "replay_sched_degraded": float(late.p99 > _DEGRADED_MS)}
 
 
 def _totals(found: dict[str, Stats]) -> dict[str, float]:

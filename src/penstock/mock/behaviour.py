@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from penstock.errors import UserError
-from penstock.mock.options import OPTIONS, Framing, Option, Role, UsageSent
+from penstock.mock.options import OPTIONS, Framing, Option, Role, Thoughts, UsageSent
 
 __all__ = ["FAULTS", "Behaviour", "describe", "read_header", "read_options", "write_options"]
 
@@ -27,6 +27,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: int = 0
     tools: bool = False
     refusal: bool = False
+    thoughts: Thoughts = "summary"
+    incomplete: str | None = None
     dimensions: int = 64
     seed: int = 0
     model: str = "mock-model"
@@ -66,9 +68,11 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     html_rate: float = 1.0
     content_type: str | None = None
     content_type_rate: float = 1.0
+    failed: int | None = None
+    failed_rate: float = 1.0
 
 
-FAULTS = ("error", "empty", "html", "content_type", "stream_error", "malformed", "cut", "stall", "slow_head")
+FAULTS = ("error", "empty", "html", "content_type", "stream_error", "malformed", "cut", "stall", "slow_head", "failed")
 """Those with a rate. The place in this row is part of the draw, so new ones go to the end."""
 
 

@@ -219,6 +219,8 @@ class Call:
             reasoning_tokens=reasoning,
             prompt_tokens=0 if say is None else say.ask.prompt_tokens,
             completion_tokens=0 if say is None else say.completion,
+            images=0 if say is None else say.ask.images,
+            audios=0 if say is None else say.ask.audios,
             fault=self.fault,
             end=end,
             blocked=self.blocked,

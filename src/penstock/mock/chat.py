@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.mock.dialect import STAMP, Ask, BadRequest, Event, Say, Span, choices, count_tokens, limit, usage_json
+from penstock.mock.dialect import (
+    STAMP,
+    Ask,
+    BadRequest,
+    Event,
+    Plain,
+    Say,
+    Span,
+    choices,
+    count_tokens,
+    limit,
+    usage_json,
+)
+from penstock.mock.media import InputAudio, audio_tokens, image_tokens
 from penstock.mock.words import words
 
 __all__ = ["Chat"]
@@ -13,8 +26,15 @@ TOOL = "look_up"
 encode = msgspec.json.encode
 
 
+class ImageURL(msgspec.Struct):
+    url: str
+
+
 class Part(msgspec.Struct):
+    type: str | None = None
     text: str | None = None
+    image_url: ImageURL | None = None
+    input_audio: InputAudio | None = None
 
 
 class Message(msgspec.Struct):
@@ -40,7 +60,7 @@ class ChatBody(msgspec.Struct):
 decode = msgspec.json.Decoder(ChatBody).decode
 
 
-class Chat:
+class Chat(Plain):
     name = "chat"
     path = "/chat/completions"
     kinds = True
@@ -52,22 +72,32 @@ class Chat:
             raise BadRequest("model is required", "model")
         if not wanted.messages:
             raise BadRequest("messages is required and must hold at least one message", "messages")
-        characters = 0
-        for message in wanted.messages:
+        characters = media = images = audios = 0
+        for at, message in enumerate(wanted.messages):
             content = message.content
             if isinstance(content, str):
                 characters += len(content)
             elif content is not None:
-                characters += sum(len(part.text) for part in content if part.text is not None)
+                for part in content:
+                    characters += len(part.text or "")
+                    if part.type == "image_url":
+                        url = None if part.image_url is None else part.image_url.url
+                        media += image_tokens(url, f"messages[{at}].content")
+                        images += 1
+                    elif part.type == "input_audio":
+                        media += audio_tokens(part.input_audio, f"messages[{at}].content")
+                        audios += 1
         options = wanted.stream_options
-        return Ask(
+        ask = Ask(
             wanted.model,
-            count_tokens(characters),
+            count_tokens(characters) + media,
             stream=bool(wanted.stream),
             limit=limit({"max_completion_tokens": wanted.max_completion_tokens, "max_tokens": wanted.max_tokens}),
             choices=choices(wanted.n),
             include_usage=options is not None and bool(options.include_usage),
         )
+        ask.images, ask.audios = images, audios
+        return ask
 
     def opening(self, say: Say) -> list[Event]:
         if say.behaviour.role == "off":

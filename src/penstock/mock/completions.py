@@ -5,7 +5,19 @@ from __future__ import annotations
 import msgspec
 
 from penstock.mock.chat import StreamOptions
-from penstock.mock.dialect import STAMP, Ask, BadRequest, Event, Say, Span, choices, count_tokens, limit, usage_json
+from penstock.mock.dialect import (
+    STAMP,
+    Ask,
+    BadRequest,
+    Event,
+    Plain,
+    Say,
+    Span,
+    choices,
+    count_tokens,
+    limit,
+    usage_json,
+)
 from penstock.mock.words import words
 
 __all__ = ["Completions", "Prompt", "measure"]
@@ -47,7 +59,7 @@ def measure(prompt: Prompt) -> tuple[int, int]:
     return rows + (loose > 0), tokens + loose
 
 
-class Completions:
+class Completions(Plain):
     name = "completions"
     path = "/completions"
     kinds = False

@@ -10,7 +10,7 @@ that make up `Say.shape`. The two things that differ with every reply are handle
 from __future__ import annotations
 
 import re
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -22,6 +22,7 @@ __all__ = [
     "BadRequest",
     "Dialect",
     "Event",
+    "Plain",
     "Say",
     "Span",
     "choices",
@@ -72,7 +73,19 @@ class Span(NamedTuple):
 class Ask:
     """What a request wants, whatever its dialect."""
 
-    __slots__ = ("choices", "include_usage", "limit", "model", "prompt_tokens", "shape", "stream")
+    __slots__ = (
+        "audios",
+        "choices",
+        "echo",
+        "images",
+        "include_usage",
+        "limit",
+        "model",
+        "own",
+        "prompt_tokens",
+        "shape",
+        "stream",
+    )
 
     def __init__(
         self,
@@ -84,6 +97,8 @@ class Ask:
         choices: int = 1,
         include_usage: bool = False,
         shape: tuple[int | str, ...] = (),
+        echo: tuple[Any, ...] = (),
+        own: Any = None,
     ) -> None:
         self.model = model
         self.prompt_tokens = prompt_tokens
@@ -93,6 +108,11 @@ class Ask:
         self.include_usage = include_usage
         self.shape = shape
         """What else in the request decides the bytes of the reply."""
+        self.echo = echo
+        """What decides those before the first token and after the last one only."""
+        self.own = own
+        """For the dialect itself; it decides nothing that is rendered once and kept."""
+        self.images = self.audios = 0
 
 
 class Say:
@@ -125,7 +145,7 @@ class Say:
     def shape(self) -> tuple[object, ...]:
         """All that decides the rendered bytes, besides the dialect and the behaviour."""
         ask = self.ask
-        return ask.model, self.tokens, ask.choices, ask.limit is None, self.variant, ask.shape
+        return ask.model, self.tokens, ask.choices, ask.limit is None, self.variant, ask.shape, ask.echo
 
     @property
     def completion(self) -> int:
@@ -168,6 +188,38 @@ class Dialect(Protocol):
     def back(self, say: Say) -> bytes:
         """The rest of it."""
         ...
+
+    def stamp(self, say: Say, number: int, second: int) -> bytes:
+        """What takes the place of STAMP. A dialect that keeps its replies learns their ids here."""
+        ...
+
+    def trouble(self, say: Say, sent: int) -> Event:
+        """An error instead of what would follow the first `sent` tokens."""
+        ...
+
+    def failed(self, say: Say, sent: int) -> Event | None:
+        """The reply's own word that it failed after so many tokens, for a dialect that has one."""
+        ...
+
+    def failed_body(self, say: Say, sent: int) -> bytes | None:
+        """The same as a whole body."""
+        ...
+
+
+class Plain:
+    """What most dialects do alike."""
+
+    def stamp(self, say: Say, number: int, second: int) -> bytes:  # noqa: ARG002
+        return stamp(number, second)
+
+    def trouble(self, say: Say, sent: int) -> Event:  # noqa: ARG002
+        return Event(error_body("the mock was told to fail here", "server_error", code=500))
+
+    def failed(self, say: Say, sent: int) -> Event | None:  # noqa: ARG002
+        return None
+
+    def failed_body(self, say: Say, sent: int) -> bytes | None:  # noqa: ARG002
+        return None
 
 
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")

@@ -6,10 +6,11 @@ from penstock.mock.chat import Chat
 from penstock.mock.completions import Completions
 from penstock.mock.dialect import Dialect
 from penstock.mock.embeddings import Embeddings
+from penstock.mock.responses import Responses
 
 __all__ = ["DIALECTS", "find"]
 
-DIALECTS: tuple[Dialect, ...] = (Chat(), Completions(), Embeddings())
+DIALECTS: tuple[Dialect, ...] = (Chat(), Completions(), Responses(), Embeddings())
 
 
 def find(path: str) -> Dialect | None:

@@ -9,11 +9,13 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
-__all__ = ["OPTIONS", "Framing", "Option", "Role", "UsageSent"]
+__all__ = ["OPTIONS", "Framing", "Option", "Role", "Thoughts", "UsageSent"]
 
 Framing = Literal["auto", "chunked", "length", "eof"]
 Role = Literal["on", "off", "early"]
 UsageSent = Literal["asked", "always", "never"]
+Thoughts = Literal["summary", "text"]
+Incomplete = Literal["max_output_tokens", "content_filter"]
 
 
 class Option(NamedTuple):
@@ -134,6 +136,22 @@ OPTIONS: tuple[Option, ...] = (
     Option("tools", "reply", _flag, "on|off", "answer with a tool call", "tool calls"),
     Option("refusal", "reply", _flag, "on|off", "answer with a refusal", "refusals"),
     Option(
+        "thoughts",
+        "reply",
+        _choice(Thoughts),
+        "HOW",
+        "responses: reasoning comes as a summary or as text (summary)",
+        "reasoning as {}",
+    ),
+    Option(
+        "incomplete",
+        "reply",
+        _or_off(_choice(Incomplete)),
+        "WHY",
+        "responses: end as incomplete for max_output_tokens, where a limit is set, or for content_filter",
+        "incomplete for {}",
+    ),
+    Option(
         "dimensions",
         "reply",
         _whole("a whole number from 1 to 65536", 1, 65536),
@@ -228,4 +246,11 @@ OPTIONS: tuple[Option, ...] = (
     *_fault("empty", _flag, "on|off", "status 200 and no body", "empty bodies"),
     *_fault("html", _flag, "on|off", "status 200 and a page of HTML", "HTML bodies"),
     *_fault("content_type", _or_off(_text), "TYPE", "a wrong Content-Type", "Content-Type {}"),
+    *_fault(
+        "failed",
+        _or_off(_count),
+        "K",
+        "responses: after K tokens the response ends as failed; elsewhere an error object",
+        "failed after {} tokens",
+    ),
 )

@@ -144,7 +144,7 @@ class Reply:
         """A JSON body, when its last token is due."""
         say = self.say
         behaviour = self.profile.behaviour
-        body = self.dialect.front(say).replace(STAMP, self.mark) + self.dialect.back(say)
+        body = self._body()
         if "malformed" in self.struck:
             body = body[: len(body) // 2]
         data = delimited(body, self._type(JSON), self.delivery)
@@ -164,6 +164,15 @@ class Reply:
         for start, end in itertools.pairwise(sorted(marks)):
             piece = data[top + size * start // say.tokens : top + size * end // say.tokens]
             yield due, piece, (end - start) * say.ask.choices, SEND
+
+    def _body(self) -> bytes:
+        say = self.say
+        if "failed" in self.struck:
+            sent = min(self.profile.behaviour.failed or 0, say.tokens)
+            return (self.dialect.failed_body(say, sent) or self.dialect.trouble(say, sent).data).replace(
+                STAMP, self.mark
+            )
+        return self.dialect.front(say).replace(STAMP, self.mark) + self.dialect.back(say)
 
     def _instead(self) -> Iterator[Step]:
         """The faults that replace the whole reply. They come at once."""
@@ -252,7 +261,7 @@ class Reply:
         say = self.say
         mark = self.mark
         choices = say.ask.choices
-        fail_at = behaviour.stream_error if "stream_error" in self.struck else None
+        fail_at, fail = self._failure()
         break_at = behaviour.malformed if "malformed" in self.struck else None
         broken = [Event(b'{"id":"mock-%b,"choices":[{"index":0,"delta":{"cont' % STAMP)]
         times = self._dues()
@@ -270,11 +279,22 @@ class Reply:
             due = next(times, due)
         if break_at is not None:
             yield from self._written(broken, due)
-        if fail_at is None:
+        if fail is None:
             yield from self._written(dialect.closing(say) + self._last_events(), due)
         else:
-            failure = Event(error_body("the mock was told to fail here", "server_error", code=500))
-            yield from self._written([failure, *self._done()], due)
+            yield from self._written([fail(say, sent), *self._done()], due)
+
+    def _failure(self) -> tuple[int | None, Callable[[Say, int], Event] | None]:
+        """After how many tokens the stream fails, and how it says so."""
+        behaviour = self.profile.behaviour
+        if "stream_error" in self.struck:
+            return behaviour.stream_error, self.dialect.trouble
+        if "failed" in self.struck:
+            return behaviour.failed, self._failed
+        return None, None
+
+    def _failed(self, say: Say, sent: int) -> Event:
+        return self.dialect.failed(say, sent) or self.dialect.trouble(say, sent)
 
     def _shaped(self, row: Iterable[Step]) -> Iterator[Step]:
         """The faults of the connection, and how steps become writes."""

@@ -16,7 +16,7 @@ from penstock.mock import dialects
 from penstock.mock.behaviour import Behaviour, read_header
 from penstock.mock.call import Call
 from penstock.mock.connection import SO_TIMESTAMPNS, STAMPED, Connection
-from penstock.mock.dialect import BadRequest, Dialect, Say, complaint, error_body, stamp
+from penstock.mock.dialect import BadRequest, Dialect, Say, complaint, error_body
 from penstock.mock.pacer import Pacer
 from penstock.mock.profile import Delivery, Profile
 from penstock.mock.reply import JSON, Reply, delimited, error_type
@@ -54,6 +54,8 @@ class Server:
         self.active = 0
         self.requests = 0
         self.tokens = 0
+        self.images = self.audios = 0
+        """In the requests to the model."""
         self.statuses: Counter[int] = Counter()
         self.ends: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
@@ -129,7 +131,7 @@ class Server:
         say = call.say = Say(ask, profile.behaviour, number % VARIANTS, kinds=route.kinds)
         delivery = profile.delivery(ask.stream, call.keep, call.old)
         call.keep = not delivery.close
-        mark = stamp(self._nonce + number, call.arrived // 1_000_000_000)
+        mark = route.stamp(say, self._nonce + number, call.arrived // 1_000_000_000)
         reply = Reply(profile, route, say, delivery, number=number, mark=mark)
         if self.log is not None and self.log.writes:
             call.writes = []
@@ -207,6 +209,8 @@ class Server:
             "active": self.active - 1,
             "connections": {"open": len(self.connections), "accepted": self.accepted},
             "tokens": self.tokens,
+            "images": self.images,
+            "audios": self.audios,
             "statuses": self.statuses,
             "ends": self.ends,
             "faults": self.faults,
@@ -221,6 +225,9 @@ class Server:
             return
         self.requests += 1
         self.tokens += call.tokens
+        if call.say is not None:
+            self.images += call.say.ask.images
+            self.audios += call.say.ask.audios
         self.statuses[call.status] += 1
         self.ends[end] += 1
         if call.fault is not None:

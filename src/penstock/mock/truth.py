@@ -38,6 +38,9 @@ class Truth(msgspec.Struct, omit_defaults=False, kw_only=True):
     prompt_tokens: int
     """As the usage block counts them; `completion_tokens` is the length that was planned."""
     completion_tokens: int
+    images: int
+    audios: int
+    """What the request held."""
     fault: str | None
     """What was injected; several are joined by a plus sign."""
     end: str

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from penstock.endpoints.base import Endpoint, Reply
 from penstock.records.record import Failure, Record
 from penstock.wire.exchange import Exchange
+from penstock.wire.server_timing import parse_server_timing
 
 __all__ = ["Ticket", "read"]
 
@@ -95,7 +96,7 @@ def _outline(exchange: Exchange, epoch: int) -> Record:
 def _understand(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply | None:
     """Put what the reply says into the record."""
     body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
-    content_type, coding = _content(exchange)
+    content_type, coding = _content(record, exchange)
     if coding != b"identity":
         body, trouble = _decoded(coding, body)
         if trouble is not None:
@@ -176,7 +177,7 @@ def _read_ends(exchange: Exchange) -> list[int]:
     return [ends[count] for count in exchange.counts]
 
 
-def _content(exchange: Exchange) -> tuple[bytes, bytes]:
+def _content(record: Record, exchange: Exchange) -> tuple[bytes, bytes]:
     """(content type, content coding) of the reply, in lower case."""
     kind, coding = b"", b"identity"
     for name, value in exchange.headers:
@@ -184,7 +185,18 @@ def _content(exchange: Exchange) -> tuple[bytes, bytes]:
             kind = value.lower()
         elif len(name) == 16 and name.lower() == b"content-encoding":
             coding = value.strip().lower() or coding
+        elif len(name) == 13 and name.lower() == b"server-timing":
+            _split_time(record, value)
     return kind, coding
+
+
+def _split_time(record: Record, value: bytes) -> None:
+    """From a gateway that names its total and what it waited for its upstream; any other Server-Timing says nothing here."""
+    durations = parse_server_timing(value.decode("latin-1"))
+    total, upstream = durations.get("total"), durations.get("upstream")
+    if total is not None and upstream is not None:
+        record.upstream_ms = upstream + durations.get("connect", 0.0)
+        record.gateway_ms = max(0.0, total - record.upstream_ms)
 
 
 def _decoded(coding: bytes, body: bytes) -> tuple[bytes, Failure | None]:

@@ -110,6 +110,11 @@ class Record(msgspec.Struct, array_like=True):
     """SHA-256 of the body that was handed to the socket."""
     response_id: str | None = None
 
+    gateway_ms: float | None = None
+    """What a gateway in front of the server says it took itself, up to the head of its reply."""
+    upstream_ms: float | None = None
+    """What it says it waited for the server behind it."""
+
     cancelled: bool = False
     """Ended by us (grace period over, second Ctrl-C): neither a success nor a failure."""
     failure: Failure | None = None

@@ -211,6 +211,11 @@ def _remarks(summary: Summary) -> list[str]:
         found.append("The run was interrupted; these are the requests that had completed.")
     if summary.cancelled:
         found.append(f"Cancelled by us at the end and not counted: {_plural(summary.cancelled, 'request')}.")
+    if lag := summary.metrics.get("replay_sched_lag_p99"):
+        half = summary.metrics["replay_sched_lag_p50"]
+        found.append(
+            f"Recorded times: requests went out {half.avg:.2f} ms (p50) and {lag.avg:.2f} ms (p99) after their own."
+        )
     if summary.torn_bytes:
         found.append(
             f"The last {_plural(summary.torn_bytes, 'byte')} of the log were torn; the requests in them are lost."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
+from hashlib import sha256
 from typing import IO
 
 import msgspec
@@ -16,7 +17,7 @@ import orjson
 from penstock.datasets.json_text import Cut, Malformed, end_of_value, skip_space
 from penstock.records.log import RunLog
 from penstock.records.payloads import Missing, PayloadStore
-from penstock.reports.sent import Sequence
+from penstock.reports.sent import Sequence, chained
 
 __all__ = ["write_inputs_json"]
 
@@ -28,14 +29,17 @@ def write_inputs_json(file: IO[bytes], sequences: Iterable[Sequence], log: RunLo
         stores: dict[int | None, PayloadStore] = {None: log.payloads}
         file.write(b'{\n  "data": [')
         between = b"\n"
-        for name, worker, numbers in sequences:
+        for name, worker, numbers, expected in sequences:
             if worker not in stores:
                 stores[worker] = opened.enter_context(contextlib.closing(PayloadStore(log.folder, worker=worker)))
             try:
-                bodies = [_as_json(stores[worker].body(number)) for number in numbers]
+                sent = [stores[worker].body(number) for number in numbers]
             except Missing:
+                sent = []
+            if _hash(sent) != expected:
                 lost += 1
                 continue
+            bodies = map(_as_json, sent)
             file.write(
                 between + b'    {\n      "session_id": ' + orjson.dumps(name) + b',\n      "payloads": [\n        '
             )
@@ -44,6 +48,13 @@ def write_inputs_json(file: IO[bytes], sequences: Iterable[Sequence], log: RunLo
             between = b",\n"
         file.write(b"\n  ]\n}\n")
     return lost
+
+
+def _hash(bodies: list[bytes]) -> bytes:
+    chain = b""
+    for body in bodies:
+        chain = chained(chain, sha256(body).digest())
+    return chain[:16]
 
 
 def _as_json(body: bytes) -> bytes:

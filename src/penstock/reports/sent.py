@@ -10,16 +10,16 @@ import os
 import struct
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.metrics.summary import Proof
 from penstock.records.log import RunLog
+from penstock.records.proof import RootHash, mapped, plan_key
 from penstock.records.record import Record
 
-__all__ = ["SentBodies", "Sequence", "plan_key"]
+__all__ = ["SentBodies", "Sequence", "chained"]
 
 _ROW = struct.Struct("<QQqqIIi")
 _ROWS = np.dtype(
@@ -27,7 +27,6 @@ _ROWS = np.dtype(
 )
 _STORED = -1
 _SEEN = 65_536
-_BLOCK = 65_536
 _BUFFER = 1 << 20
 
 
@@ -39,11 +38,13 @@ class Sequence(NamedTuple):
     """Who built them; None when they were sent as stored."""
     bodies: list[int]
     """Their numbers in that worker's store, or in the run's."""
+    hash: bytes
+    """The first half of their `chained` digests: whoever reads the bodies can tell whether they are still the same."""
 
 
-def plan_key(phase: int, number: int, turn: int) -> int:
-    """Sorts requests in the order of the plan."""
-    return phase << 58 | number << 20 | turn
+def chained(chain: bytes, digest: bytes) -> bytes:
+    """The hash of a sequence of bodies, from that of the sequence without its last one."""
+    return sha256(chain + digest).digest()
 
 
 class _Session:
@@ -63,24 +64,22 @@ class SentBodies:
         self._open: dict[int, _Session] = {}
         self._owner: dict[int, tuple[int, int]] = {}
         self._seen: dict[tuple[int, int], int] = {}
-        self._names = {part: os.path.join(scratch, f"sent-{part}") for part in ("keys", "digests", "rows", "bodies")}
+        self._names = {part: os.path.join(scratch, f"sent-{part}") for part in ("rows", "bodies")}
         self._files = {part: open(path, "wb", buffering=_BUFFER) for part, path in self._names.items()}  # noqa: SIM115
-        self._count = 0
+        self._root = RootHash(scratch)
         self._placed = 0
 
     def add(self, record: Record) -> None:
         if not record.digest:
             return  # nothing of it was handed to a socket
         key = plan_key(record.phase, record.number, record.turn)
-        self._files["keys"].write(key.to_bytes(8, "little"))
-        self._files["digests"].write(record.digest)
-        self._count += 1
+        self._root.add(key, record.digest)
         number = key >> 20
         session = self._open.get(number)
         if session is None:
             session = self._open[number] = _Session(record.start)
             self._owner[number] = record.conversation, _STORED if record.built is None else record.worker
-        session.chain = sha256(session.chain + record.digest).digest()
+        session.chain = chained(session.chain, record.digest)
         session.bodies.append(record.payload if record.built is None else record.built)
         if record.turn + 1 >= len(self._log.payloads.turns(record.conversation)):
             self._close(number)
@@ -107,21 +106,14 @@ class SentBodies:
             file.close()
 
     def proof(self) -> Proof:
-        """SHA-256 over the digests of all bodies, in the order of the plan."""
-        root = sha256()
-        if self._count:
-            order = np.argsort(self._mapped("keys", np.dtype("<i8")), kind="stable")
-            digests = self._mapped("digests", np.dtype("V32"))
-            for first in range(0, self._count, _BLOCK):
-                root.update(digests[order[first : first + _BLOCK]].tobytes())
-        return Proof(self._count, root.hexdigest())
+        return Proof(self._root.requests, self._root.root())
 
     def sequences(self) -> Iterator[Sequence]:
         """Each distinct sequence of bodies once, in the order of its first use."""
         if not os.path.getsize(self._names["rows"]):
             return
-        rows = self._mapped("rows", _ROWS)
-        bodies = self._mapped("bodies", np.dtype("<i8"))
+        rows = mapped(self._names["rows"], _ROWS)
+        bodies = mapped(self._names["bodies"], np.dtype("<i8"))
         order = np.lexsort((rows["start"], rows["b"], rows["a"]))
         a, b = rows["a"][order], rows["b"][order]
         first = np.ones(len(order), bool)
@@ -135,8 +127,9 @@ class SentBodies:
             named[talk] = named.get(talk, 0) + 1
             # The same conversation with other bodies, because other replies came or because it was cut short.
             name = self._log.payloads.session_name(talk) + (f"#{named[talk]}" if named[talk] > 1 else "")
-            yield Sequence(name, None if worker == _STORED else worker, bodies[at : at + int(row["turns"])].tolist())
-
-    def _mapped(self, part: str, kind: np.dtype[Any]) -> NDArray[Any]:
-        mapped: NDArray[Any] = np.memmap(self._names[part], dtype=kind, mode="r")
-        return mapped
+            yield Sequence(
+                name,
+                None if worker == _STORED else worker,
+                bodies[at : at + int(row["turns"])].tolist(),
+                struct.pack("<QQ", int(row["a"]), int(row["b"])),
+            )

@@ -36,6 +36,7 @@ _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("qq")
 _ANCILLARY = socket.CMSG_SPACE(_TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
 _TCP_INFO = 11
+_TCP_CLOSE = 7  # tcp_info.tcpi_state, its first byte
 _SEGMENTS = struct.Struct("I")
 _SEGMENTS_AT = 152  # tcp_info.tcpi_data_segs_in
 _TCP_INFO_SIZE = _SEGMENTS_AT + 4
@@ -231,9 +232,12 @@ class Connection:
         gauge.stamped += 1
         gauge.delay.add(now - arrived)
         # Asked after the read, so that a segment which slips in between makes the count too high, never too low.
-        total = _SEGMENTS.unpack_from(
-            self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_SIZE), _SEGMENTS_AT
-        )[0]
+        info = self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_SIZE)
+        total = _SEGMENTS.unpack_from(info, _SEGMENTS_AT)[0]
+        if info[0] == _TCP_CLOSE:
+            # Reset behind these bytes. libuv stops watching a socket once it has told of an error, so nobody else
+            # would call us for the rest.
+            self._loop.call_soon(self._readable if self._tls is None else self._readable_tls)
         segments = total - self._segments
         self._segments = total
         return n, arrived if arrived < now else now, segments

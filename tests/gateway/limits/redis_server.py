@@ -10,7 +10,9 @@ class RedisServer:
 
     def __init__(self, folder: Path) -> None:
         self.socket = folder / "redis.sock"
-        self.url = f"unix://{self.socket}?db=0"
+        self.impatient = f"unix://{self.socket}?db=0"
+        # a busy machine must not look like a lost Redis
+        self.url = f"{self.impatient}&socket_timeout=30"
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -25,6 +27,10 @@ class RedisServer:
             assert self._process.poll() is None, "redis-server did not start"
             assert time.monotonic() < deadline, "redis-server did not open its socket"
             time.sleep(0.01)
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def stop(self) -> None:
         if self._process is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 import subprocess
 import sys
 import time
@@ -158,6 +159,22 @@ def test_a_gateway_starts_without_redis_and_finds_it_later(redis_server: RedisSe
         redis_server.start()
         await until(lambda: not limiter.degraded)
         assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
+        await limiter.close()
+
+    run(play())
+
+
+def test_a_redis_that_hangs_holds_nobody_up(redis_server: RedisServer) -> None:
+    async def play() -> None:
+        limiter = open_limiter(LimitsConfig(redis_url=redis_server.impatient), None)
+        assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
+        redis_server.signal(signal.SIGSTOP)
+        try:
+            assert admitted(await asyncio.wait_for(attempt(limiter, key(rpm=5), now=time.time()), 20))
+            assert limiter.degraded
+        finally:
+            redis_server.signal(signal.SIGCONT)
+        await until(lambda: not limiter.degraded)
         await limiter.close()
 
     run(play())

@@ -71,13 +71,17 @@ def test_requests_up_to_the_limit_then_429(play: Play, field: str, unit: str) ->
 
 def test_a_second_passes_and_there_is_room_again(play: Play) -> None:
     async def work(limiter: Limiter) -> list[bool]:
-        outcomes = []
-        for pause in (0, 0, 0, 1.05, 0, 0):
-            await asyncio.sleep(pause)
-            outcomes.append(admitted(await attempt(limiter, key(rps=2), now=now())))
-        return outcomes
+        while True:
+            caller = key(f"key-{next(FRESH)}", rps=2)
+            began = now()
+            burst = [admitted(await attempt(limiter, caller, now=now())) for _ in range(3)]
+            if now() - began < 0.9:
+                break
+            # the machine was busy elsewhere for most of the second: again, with another key
+        await asyncio.sleep(1.05)
+        return [*burst, admitted(await attempt(limiter, caller, now=now()))]
 
-    assert play(work) == [True, True, False, True, True, False]
+    assert play(work) == [True, True, False, True]
 
 
 def test_a_limit_of_nothing_lets_nobody_in(play: Play) -> None:
@@ -108,8 +112,9 @@ def test_headers_tell_of_the_keys_own_limits_and_of_those_only(play: Play) -> No
     outcome = play(work)
     assert isinstance(outcome, Reservation)
     headers = dict(outcome.headers)
-    assert headers.pop("x-ratelimit-reset-requests") in ("84375s", *(f"{n}s" for n in range(83000, 86401)))
-    assert headers.pop("x-ratelimit-reset-tokens") in ("59s", "60s")
+    # a window counts for 31/32 of its length at least
+    assert 83_600 < int(headers.pop("x-ratelimit-reset-requests").removesuffix("s")) <= 86_400
+    assert 58 < int(headers.pop("x-ratelimit-reset-tokens").removesuffix("s")) <= 60
     assert headers == {
         "x-ratelimit-limit-requests": "4",
         "x-ratelimit-remaining-requests": "3",
@@ -126,7 +131,8 @@ def test_a_refusal_says_when_to_come_back_and_carries_the_headers(play: Play) ->
 
     refusal = play(work)[1]
     assert isinstance(refusal, Refusal)
-    assert refusal.retry_after in (58, 59, 60)
+    assert isinstance(refusal.retry_after, int)
+    assert 30 < refusal.retry_after <= 60
     assert dict(refusal.headers)["x-ratelimit-remaining-requests"] == "0"
 
 
@@ -274,7 +280,8 @@ def test_a_policy_has_a_bucket_for_each_of_its_scope(
     assert admitted(last) != shared
     if isinstance(last, Refusal):
         assert last.policy == {"id": "id-fair", "name": "fair"}
-        assert last.retry_after in (58, 59, 60)
+        assert isinstance(last.retry_after, int)
+        assert 30 < last.retry_after <= 60
 
 
 def test_policies_limit_tokens_over_any_window(play: Play) -> None:

@@ -30,6 +30,7 @@ class LocalLimiter:
         self._table = table
         self._planner = Planner()
         self._reaped = 0.0
+        self._closed = False
         table.claim_row()
 
     async def admit(
@@ -44,7 +45,10 @@ class LocalLimiter:
         self.settle_now(reservation, tokens, now)
 
     async def close(self) -> None:
-        self._table.close()
+        """What is settled later is settled by this: a closed table holds nothing for its process."""
+        if not self._closed:
+            self._closed = True
+            self._table.close()
 
     def admit_plan(self, plan: Plan, tokens: int, now: float) -> Reservation:
         """Everything is looked at before anything is counted, so a refusal leaves no trace.
@@ -116,7 +120,7 @@ class LocalLimiter:
         return Reservation(plan.headers(states, [left - 1 for left in free]), charges, plan.slots, self)
 
     def settle_now(self, reservation: Reservation, tokens: int, now: float) -> None:
-        if reservation.settled:
+        if reservation.settled or self._closed:
             return
         reservation.settled = True
         now_us = int(now * 1_000_000)

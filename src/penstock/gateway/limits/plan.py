@@ -25,7 +25,7 @@ _NAMES: Final = {
     tokens: tuple(f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset"))
     for tokens, unit in ((False, "requests"), (True, "tokens"))
 }
-_CACHED_PLANS: Final = 4096
+_CACHED_PLANS: Final = 8192
 
 Layer = Literal["key", "model"] | Policy
 

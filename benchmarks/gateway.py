@@ -1,0 +1,225 @@
+"""The gateway's cost, direct and through it in one run, and against the LiteLLM proxy.
+
+LiteLLM's recorded figures on two shared cores: 53 requests/s, 17 ms added, 11 to 17 s to start, 340 MB. Give the path of an
+installed proxy as LITELLM_REFERENCE to measure it in the same run instead:
+
+    python -m benchmarks.gateway
+    LITELLM_REFERENCE=/path/to/other/venv/bin/litellm python -m benchmarks.gateway
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.far_end import far_end, line, profile
+
+_KEY = "sk-benchmark"
+_RECORDED_RATE = 53.0
+_COMMON = (
+    "--endpoint-type",
+    "responses",
+    "--isl",
+    "50",
+    "--osl",
+    "20",
+    "--num-dataset-entries",
+    "50",
+    "--api-key",
+    _KEY,
+)
+_COMMON += ("--use-server-token-count", "--random-seed", "1")
+
+_RESOURCES = """\
+_format_version: "1"
+provider_keys:
+  - {{display_name: up, provider: openai, adapter: openai, api_key: sk-up, api_base: "{url}/v1"}}
+models:
+  - {{display_name: m, provider: openai, model_name: m, provider_key: up}}
+api_keys:
+  - {{display_name: bench, key_env: BENCH_KEY, allowed_models: ["*"]}}
+{guardrails}
+"""
+_GUARDRAIL = """\
+guardrails:
+  - {name: words, kind: keyword, hook_point: output, patterns: [{kind: literal, value: FORBIDDEN-PHRASE}]}
+"""
+_CONFIG = """\
+listen: {{port: {port}, status_port: {status}, workers: 1}}
+ledger: {{url: "sqlite:///{folder}/usage.db", spool: "{folder}/spool"}}
+access_log: "off"
+guardrails: {{stream_mode: window}}
+"""
+
+
+class Server:
+    def __init__(self, url: str, started_s: float, memory_mb: float) -> None:
+        self.url = url
+        self.started_s = started_s
+        self.memory_mb = memory_mb
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def gateway(upstream: str, *, guardrail: bool = False) -> Iterator[Server]:
+    with tempfile.TemporaryDirectory() as folder:
+        port, status = _free_port(), _free_port()
+        resources = Path(folder, "resources.yaml")
+        resources.write_text(_RESOURCES.format(url=upstream, guardrails=_GUARDRAIL if guardrail else ""))
+        config = Path(folder, "gateway.yaml")
+        config.write_text(_CONFIG.format(port=port, status=status, folder=folder))
+        command = [str(Path(sys.executable).parent / "penstock"), "gateway", "--resources", str(resources)]
+        command += ["--config", str(config)]
+        with _started(command, f"http://127.0.0.1:{port}", "/livez", {**os.environ, "BENCH_KEY": _KEY}) as server:
+            yield server
+
+
+@contextmanager
+def litellm(upstream: str) -> Iterator[Server]:
+    program = os.environ["LITELLM_REFERENCE"]
+    with tempfile.TemporaryDirectory() as folder:
+        port = _free_port()
+        config = Path(folder, "config.yaml")
+        config.write_text(
+            "model_list:\n- model_name: m\n  litellm_params:\n"
+            f"    model: openai/m\n    api_base: {upstream}/v1\n    api_key: sk-up\n"
+            f"general_settings:\n  master_key: {_KEY}\n"
+        )
+        command = [program, "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
+        with _started(command, f"http://127.0.0.1:{port}", "/health/liveliness", dict(os.environ)) as server:
+            yield server
+
+
+@contextmanager
+def _started(command: list[str], url: str, probe: str, environment: dict[str, str]) -> Iterator[Server]:
+    began = time.monotonic()
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        while not _answers(url + probe):
+            if process.poll() is not None or time.monotonic() - began > 120:
+                raise SystemExit(f"{command[0]} did not start")
+            time.sleep(0.02)
+        started = time.monotonic() - began
+        time.sleep(1)
+        yield Server(url, started, _memory_mb(process.pid))
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as reply:
+            return bool(reply.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _memory_mb(session: int) -> float:
+    """Proportional memory of all processes of a session."""
+    total = 0.0
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if int((entry / "stat").read_text().rpartition(")")[2].split()[3]) == session:
+                rollup = (entry / "smaps_rollup").read_text()
+                total += next(int(row.split()[1]) for row in rollup.splitlines() if row.startswith("Pss:")) / 1024
+        except (OSError, StopIteration, IndexError):
+            continue
+    return total
+
+
+def _rate(url: str, requests: int, concurrency: int) -> float:
+    with profile(url, *_COMMON, "--concurrency", str(concurrency), "--request-count", str(requests)) as run:
+        return run.value("request_throughput")
+
+
+def _latency(url: str, tag: str, *flags: str, requests: int = 3000) -> float:
+    with profile(url, *_COMMON, *flags, "--concurrency", "1", "--request-count", str(requests)) as run:
+        return run.value(tag, "p50")
+
+
+def throughput() -> bool:
+    with far_end(20) as server:
+        theirs, how = _RECORDED_RATE, "recorded"
+        if os.environ.get("LITELLM_REFERENCE"):
+            with litellm(server.url) as proxy:
+                theirs, how = _rate(proxy.url, 400, 8), "measured now"
+        with gateway(server.url) as ours:
+            rate = _rate(ours.url, 20_000, 32)
+            started, memory = ours.started_s, ours.memory_mb
+    ratio = rate / theirs
+    text = f"{ratio:.0f} times (at least 60)"
+    line("/v1/responses through one worker", f"{rate:,.0f} req/s", f"LiteLLM {theirs:,.0f} ({how})", text, ratio >= 60)
+    line("start to the first answer", f"{started:.2f} s", "at most 1.5 s", f"{started / 1.5:.2f} of it", started < 1.5)
+    line(
+        "memory at rest, all processes", f"{memory:.0f} MB", "at most 100 MB", f"{memory / 100:.2f} of it", memory < 100
+    )
+    return ratio >= 60 and started < 1.5 and memory < 100
+
+
+def added_latency() -> bool:
+    with far_end(20) as server, gateway(server.url) as ours:
+        direct, through = _latency(server.url, "request_latency"), _latency(ours.url, "request_latency")
+        first = _latency(server.url, "time_to_first_token", "--streaming")
+        first_through = _latency(ours.url, "time_to_first_token", "--streaming")
+    added, added_first = through - direct, first_through - first
+    against = f"direct {direct:.3f} ms"
+    line("added latency at concurrency 1, p50", f"{added:.3f} ms", against, f"{added / 0.8:.2f} of 0.8 ms", added < 0.8)
+    against = f"direct {first:.3f} ms"
+    line(
+        "added TTFT at concurrency 1, p50",
+        f"{added_first:.3f} ms",
+        against,
+        f"{added_first / 0.8:.2f} of 0.8 ms",
+        added_first < 0.8,
+    )
+    return added < 0.8 and added_first < 0.8
+
+
+def guarded_stream() -> bool:
+    """A keyword guardrail in window mode must not hold the first token longer than one event (5 ms here)."""
+    with far_end(40, 20_000, 5_000) as server, gateway(server.url, guardrail=True) as ours:
+        flags = ("--streaming",)
+        direct = _latency(server.url, "time_to_first_token", *flags, requests=60)
+        through = _latency(ours.url, "time_to_first_token", *flags, requests=60)
+    added = through - direct
+    line(
+        "added TTFT with a guardrail in a window",
+        f"{added:.3f} ms",
+        f"direct {direct:.3f} ms",
+        f"{added / 5:.2f} events",
+        added < 5,
+    )
+    return added < 5
+
+
+def main() -> bool:
+    return all([throughput(), added_latency(), guarded_stream()])
+
+
+if __name__ == "__main__":
+    raise SystemExit(not main())

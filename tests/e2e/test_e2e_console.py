@@ -1,0 +1,105 @@
+"""What a person or a pipe sees."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import time
+
+from programs import BIN
+
+
+def test_on_a_pipe_there_are_plain_lines(mock, program):
+    outcome = program.profile(mock(ttft=5).url, "--request-count", 8)
+    assert outcome.status == 0, outcome
+    assert "\x1b" not in outcome.out
+    assert "\r" not in outcome.out
+    assert outcome.err == ""
+    lines = outcome.out.splitlines()
+    assert max(map(len, lines)) < 400
+    order = ["Profiling: 8/8", "Results saved to:", "LLM Metrics", "Certificate:", "JSON Export:"]
+    places = [next(n for n, line in enumerate(lines) if mark in line) for mark in order]
+    assert places == sorted(places)
+
+
+def test_a_long_run_on_a_pipe_says_now_and_then_how_far_it_is(mock, program):
+    outcome = program.profile(mock(ttft=90).url, "--request-count", 62, "--concurrency", 1)
+    assert outcome.status == 0, outcome
+    progress = [line for line in outcome.out.splitlines() if line.startswith("Profiling:")]
+    assert len(progress) >= 2
+    assert re.search(r"\d+/62 .*\d+% \[00:0\d<00:0\d\]", progress[0])
+    assert "62/62" in progress[-1]
+    assert "100%" in progress[-1]
+
+
+def test_quiet_is_quiet(mock, program):
+    outcome = program.profile(mock().url, "--request-count", 4, "--ui", "none")
+    assert (outcome.status, outcome.out, outcome.err) == (0, "", "")
+    assert outcome.summary["request_count"]["avg"] == 4
+
+
+def test_quiet_still_says_why_it_failed(mock, program):
+    outcome = program.profile(mock(error=500).url, "--request-count", 4, "--ui", "none")
+    assert outcome.status == 1
+    assert outcome.out == ""
+    assert len(outcome.err.strip().splitlines()) == 1
+
+
+def test_a_terminal_has_a_bar_that_is_drawn_over(mock, program):
+    server = mock(ttft=40)
+    master, slave = pty.openpty()
+    words = ["profile", "--model", "m", "--url", server.url, "--request-count", "30", "--use-server-token-count"]
+    words += ["--input-file", str(program.prompts(3)), "--artifact-dir", str(program.folder / "tty")]
+    process = subprocess.Popen(
+        [str(BIN / "aiperf"), *words], stdout=slave, stderr=slave, stdin=slave, env=program.env | {"TERM": "xterm"}
+    )
+    os.close(slave)
+    shown = b""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            part = os.read(master, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    assert process.wait(10) == 0
+    os.close(master)
+    assert shown.count(b"\r\x1b[K") >= 3
+    assert "█" in shown.decode()
+    assert b"30/30" in shown
+
+
+def test_the_warmup_is_shown_as_such(mock, program):
+    outcome = program.profile(mock(ttft=5).url, "--request-count", 6, "--warmup-request-count", 4)
+    lines = [line for line in outcome.out.splitlines() if line.startswith(("Warmup:", "Profiling:"))]
+    assert lines[0].startswith("Warmup: 4/4")
+    assert lines[-1].startswith("Profiling: 6/6")
+
+
+def test_a_tokenizer_that_nobody_named_and_nobody_has_is_said(mock, program):
+    flags = ["--isl", 10, "--osl", 5, "--request-count", 2]
+    outcome = program.profile(mock().url, *flags, model="nobody/has-this", texts=None)
+    assert outcome.status == 0, outcome
+    assert "builtin" in outcome.out
+    assert "nobody/has-this" in outcome.out
+    assert "builtin" in outcome.summary["tokenizer"]["name"]
+    assert outcome.summary["tokenizer"]["note"]
+    assert outcome.err == ""
+
+
+def test_a_tokenizer_that_was_named_and_fails_stops_the_run(mock, program):
+    server = mock()
+    flags = ["--isl", 10, "--request-count", 2, "--tokenizer", "nobody/has-this"]
+    outcome = program.profile(server.url, *flags, texts=None)
+    assert outcome.status == 2
+    assert "nobody/has-this" in outcome.err
+    assert server.truth() == []
+
+
+def test_both_names_are_the_same_program(program):
+    said = {program.run("--version", command=name).out for name in ("aiperf", "penstock")}
+    assert len(said) == 1

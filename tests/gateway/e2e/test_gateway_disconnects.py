@@ -1,0 +1,143 @@
+"""Callers that go away: one record each, the upstream cancelled, nothing left behind (X-7)."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+from gateway_process import ALIAS, CALLER, GatewayProcess, resources
+from programs import wait_for
+from scripted_upstream import Received, Upstream, Wire, response_events
+
+EVENTS = response_events(["One", " two", " three", " four."])
+
+
+def head(body: bytes, length: int | None = None) -> bytes:
+    return (
+        b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\nContent-Length: %d\r\n\r\n%b"
+        % (CALLER.encode(), len(body) if length is None else length, body)
+    )
+
+
+def stream_body() -> bytes:
+    return json.dumps({"model": ALIAS, "input": "Hi.", "stream": True}).encode()
+
+
+@pytest.mark.parametrize("count", range(1, len(EVENTS) + 1))
+def test_a_caller_that_leaves_after_so_many_events(gateway: GatewayProcess, upstream: Upstream, count: int) -> None:
+    cancelled: list[float] = []
+
+    def script(request: Received, wire: Wire) -> None:
+        wire.start()
+        for piece in EVENTS[:count]:
+            wire.chunk(piece)
+        left.wait(10)
+        began = time.monotonic()
+        if wire.gone(5):
+            cancelled.append(time.monotonic() - began)
+
+    left = threading.Event()
+    upstream.does(script)
+    stream = gateway.stream()
+    for _ in range(count):
+        stream.event()
+    stream.close()
+    left.set()
+    entry = gateway.entry(stream)
+    if count == len(EVENTS):  # the last event was there: nothing is missing
+        assert (entry["status"], entry["error"], entry["usage_source"]) == (200, None, "upstream")
+        assert entry["output_tokens"] == 23
+    else:
+        assert (entry["status"], entry["error"], entry["finish"]) == (499, "client_disconnected", "disconnected")
+        assert entry["usage_source"] == "estimated"
+        assert entry["input_tokens"] >= 1
+        assert entry["output_tokens"] >= max(0, min(count - 4, 4))
+    assert entry["events"] == count
+    wait_for(lambda: cancelled, 5)
+    assert cancelled[0] < 1.0
+    wait_for(lambda: gateway.in_flight() == 0, 5)
+
+
+def test_a_caller_that_leaves_before_the_head(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gone: list[bool] = []
+    upstream.does(lambda _request, wire: gone.append(wire.gone(5)))
+    before = len(gateway.rows())
+    with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
+        caller.sendall(head(json.dumps({"model": ALIAS, "input": "Hi."}).encode()))
+        wait_for(lambda: upstream.requests, 5)
+    wait_for(lambda: gone == [True], 5)
+    rows = wait_for(lambda: (rows := gateway.rows())[before:] and rows[before:], 5)
+    assert [(row["status"], row["error"]) for row in rows] == [(499, "client_disconnected")]
+    assert rows[0]["attempts"][0]["provider_key"] == "up"
+
+
+def test_a_caller_that_leaves_while_it_waits_for_the_next_attempt(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(upstream.url, model={"retries": 5}))
+    upstream.replies({}, 500, retry_after="3")
+    before = len(gateway.rows())
+    with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
+        caller.sendall(head(json.dumps({"model": ALIAS, "input": "Hi."}).encode()))
+        wait_for(lambda: upstream.requests, 5)
+        time.sleep(0.2)
+    rows = wait_for(lambda: (rows := gateway.rows())[before:] and rows[before:], 2.5)
+    assert [row["status"] for row in rows] == [499]
+    assert len(upstream.requests) == 1
+
+
+def test_a_caller_that_leaves_within_its_own_body(gateway: GatewayProcess, upstream: Upstream) -> None:
+    before = len(gateway.rows())
+    connections = upstream.connections
+    with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
+        caller.sendall(head(b'{"model": "gpt', 1000))
+        time.sleep(0.1)
+    rows = wait_for(lambda: (rows := gateway.rows())[before:] and rows[before:], 5)
+    assert [row["status"] for row in rows] == [499]
+    assert (upstream.requests, upstream.connections) == ([], connections)
+
+
+def test_a_caller_that_leaves_at_any_byte(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """At many offsets of the reply, head included: exactly one record each, and no connection is left open."""
+    upstream.streams(EVENTS, pause_s=0.002)
+    before = len(gateway.rows())
+    total = 0
+    for limit in range(1, 4000, 160):
+        with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
+            caller.sendall(head(stream_body()))
+            seen = b""
+            while len(seen) < limit and not seen.endswith(b"0\r\n\r\n"):
+                seen += caller.recv(min(240, limit - len(seen)))
+        total += 1
+    rows = wait_for(lambda: len(rows := gateway.rows()) >= before + total and rows, 10)
+    assert len(rows) == before + total
+    assert len({row["request_id"] for row in rows}) == len(rows)
+    assert {row["status"] for row in rows[before:]} <= {200, 499}
+    wait_for(lambda: gateway.in_flight() == 0, 5)
+    wait_for(lambda: gateway.config()["workers"][0]["upstream_connections"] <= 2, 5)
+
+
+def test_many_leave_at_once_and_the_rest_is_served(gateway: GatewayProcess, upstream: Upstream) -> None:
+    upstream.streams(EVENTS, pause_s=0.02)
+    before = len(gateway.rows())
+    statuses: list[int] = []
+
+    def stay() -> None:
+        stream = gateway.stream()
+        if stream.rest() == b"".join(EVENTS):
+            statuses.append(stream.status)
+
+    def leave() -> None:
+        stream = gateway.stream()
+        stream.event()
+        stream.close()
+
+    threads = [threading.Thread(target=stay if n % 2 else leave) for n in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert statuses == [200] * 20
+    rows = wait_for(lambda: len(rows := gateway.rows()) >= before + 40 and rows, 10)
+    assert sorted(row["status"] for row in rows[before:]) == [200] * 20 + [499] * 20

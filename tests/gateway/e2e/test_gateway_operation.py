@@ -1,0 +1,341 @@
+"""Running it: reload (X-14), drain, workers that die, TLS, status, metrics, the console."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_process import ALIAS, CALLER, GatewayProcess, Stream, fetch, free_port, keyword, resources, sha256
+from programs import BIN, Program, wait_for
+from scripted_upstream import Received, Upstream, Wire, response_events
+
+
+class Held:
+    """A stream that goes on when it is told to."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.events = response_events(["One", " two", " three"])
+        self.release = threading.Event()
+        upstream.does(self._script)
+
+    def _script(self, request: Received, wire: Wire) -> None:
+        wire.start()
+        for piece in self.events[:5]:
+            wire.chunk(piece)
+        self.release.wait(20)
+        for piece in self.events[5:]:
+            wire.chunk(piece)
+        wire.end()
+
+
+# -- reload ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_live_stream_finishes_on_the_old_resources(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """X-14."""
+    held = Held(upstream)
+    stream = gateway.stream()
+    stream.event()
+    # the key is gone, the alias is gone, and a guardrail would block what is still to come
+    given = resources(
+        upstream.url,
+        model={"display_name": "renamed"},
+        caller={"key_hash": sha256("sk-new")},
+        guardrails=[keyword("words", "three")],
+    )
+    assert gateway.reload(given)["state"] == "synced"
+    assert gateway.respond().status == 401
+    assert gateway.post("/v1/responses", {"model": ALIAS, "input": "x"}, key="sk-new").status == 404
+    held.release.set()
+    assert stream.received + stream.rest() == b"".join(held.events)
+    entry = gateway.entry(stream)
+    assert (entry["status"], entry["model"], entry["usage_source"]) == (200, ALIAS, "upstream")
+
+
+def test_a_file_with_problems_is_rejected_whole(gateway: GatewayProcess, upstream: Upstream) -> None:
+    bad = resources(upstream.url, model={"provider_key": "nobody", "modle_name": "x"}, caller={"key_hash": "short"})
+    bad["provider_keys"][0]["api_key"] = "sk-planted-in-a-bad-file"
+    state = gateway.reload(bad)
+    assert state["state"] == "degraded"
+    errors = "\n".join(state["last_failure"]["errors"])
+    assert "nobody" in errors
+    assert "modle_name" in errors
+    assert "key_hash" in errors
+    assert gateway.respond().status == 200
+    assert "the last good one keeps serving" in gateway.said()
+    assert all(line.strip() in gateway.said() for line in state["last_failure"]["errors"])
+    assert "sk-planted-in-a-bad-file" not in gateway.said() + json.dumps(state)
+    assert 'penstock_gateway_config_last_reload_successful 0' in gateway.metrics()
+    state = gateway.reload("]]] not yaml")
+    assert (state["state"], state["applied"]["counts"]["models"]) == ("degraded", 1)
+    assert gateway.reload(resources(upstream.url))["state"] == "synced"
+
+
+def test_a_watched_file_is_taken_by_itself(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), watch=True)
+    assert gateway.respond(key="sk-second").status == 401
+    second = {"display_name": "second", "key_env": "SECOND_KEY", "allowed_models": ["*"]}
+    gateway._write(resources(upstream.url, api_keys=[second]))
+    time.sleep(0.5)
+    assert gateway.config()["state"] == "degraded"  # the variable is not set
+    second = {"display_name": "second", "key_hash": sha256("sk-second"), "allowed_models": ["*"]}
+    gateway._write(resources(upstream.url, api_keys=[second]))
+    wait_for(lambda: gateway.respond(key="sk-second").status == 200, 5)
+
+
+def test_environment_variables_are_the_main_process_s(start: Any, upstream: Upstream) -> None:
+    given = resources(upstream.url, provider_key={"api_key": "${UP_KEY}"}, caller={"key_env": "CALLER_KEY"})
+    del given["api_keys"][0]["key_hash"]
+    gateway: GatewayProcess = start(given, env={"UP_KEY": "sk-from-env", "CALLER_KEY": "sk-caller-env"})
+    assert gateway.respond(key="sk-caller-env").status == 200
+    assert upstream.requests[0].headers["authorization"] == "Bearer sk-from-env"
+
+
+# -- the end --------------------------------------------------------------------------------------------------------------
+
+
+def test_sigterm_drains(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_notice_s": 0.5, "drain_s": 10})
+    held = Held(upstream)
+    stream = gateway.stream()
+    stream.event()
+    assert gateway.status("/readyz").status == 200
+    gateway.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: gateway.status("/readyz").status == 503, 5)
+    assert fetch(gateway.port, "GET", "/readyz").status == 503  # still there to say so
+    assert fetch(gateway.port, "GET", "/livez").status == 200
+    wait_for(lambda: not accepts(gateway.port), 5)
+    assert gateway.status("/livez").status == 200
+    held.release.set()
+    assert stream.received + stream.rest() == b"".join(held.events)
+    assert gateway.process.wait(10) == 0
+    assert [row["status"] for row in gateway.rows()] == [200]
+
+
+def test_a_drain_that_takes_too_long_is_cut_off_with_its_records(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 0.5})
+    Held(upstream)
+    stream = gateway.stream()
+    stream.event()
+    gateway.process.send_signal(signal.SIGTERM)
+    assert b'"shutting_down"' in stream.rest()
+    assert gateway.process.wait(10) == 0
+    [row] = gateway.rows()
+    assert (row["error"], row["finish"], row["usage_source"]) == ("shutting_down", "cut", "estimated")
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_worker_that_dies_is_replaced_and_loses_no_record(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url))
+    replies = [gateway.respond() for _ in range(5)]
+    labels = 'endpoint="/v1/responses",model="gpt-4o-prod",provider="openai",status="200",stream="false",key="caller"'
+    count = f"penstock_gateway_requests_total{{{labels}}} "
+    wait_for(lambda: f"{count}5\n" in gateway.metrics(), 5)
+    pid = gateway.config()["workers"][0]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: gateway.config()["workers"][0]["pid"] not in (0, pid), 10)
+    wait_for(lambda: accepts(gateway.port), 5)
+    replies.append(gateway.respond())
+    assert [reply.status for reply in replies] == [200] * 6
+    for reply in replies:
+        assert gateway.entry(reply)["status"] == 200
+    assert "starting another" in gateway.said()
+    wait_for(lambda: f"{count}6\n" in gateway.metrics(), 5)  # counters do not go back
+
+
+def test_the_workers_end_with_the_main_process(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url))
+    gateway.process.kill()
+    gateway.process.wait()
+    wait_for(lambda: not accepts(gateway.port), 10)
+
+
+# -- listeners ------------------------------------------------------------------------------------------------------------
+
+
+def test_tls(start: Any, upstream: Upstream, tmp_path: Path) -> None:
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+         "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    files = {"tls_cert": str(tmp_path / "cert.pem"), "tls_key": str(tmp_path / "key.pem")}
+    gateway: GatewayProcess = start(resources(upstream.url), listen=files)
+    import http.client
+
+    context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    for stream in (False, True):
+        connection = http.client.HTTPSConnection("localhost", gateway.port, timeout=10, context=context)
+        body = json.dumps({"model": ALIAS, "input": "Hi.", "stream": stream})
+        connection.request("POST", "/v1/responses", body, {"Authorization": f"Bearer {CALLER}"})
+        reply = Stream(connection)
+        assert reply.status == 200
+        assert b"Hello" in reply.rest()
+    assert "https://" in gateway.said()
+
+
+def test_a_provider_behind_tls(start: Any, upstream: Upstream, tmp_path: Path) -> None:
+    """A gateway behind a gateway: the outer one verifies the inner one's certificate, or does not if told so."""
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+         "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    files = {"tls_cert": str(tmp_path / "cert.pem"), "tls_key": str(tmp_path / "key.pem")}
+    inner: GatewayProcess = start(resources(upstream.url, model={"display_name": "inner"}), listen=files)
+    key = {"api_key": CALLER, "api_base": f"https://localhost:{inner.port}"}
+    given = resources("", provider_key=key, model={"model_name": "inner"})
+    outer: GatewayProcess = start(given)
+    assert outer.respond().error["type"] == "transport_error"
+    outer.reload(resources("", provider_key=key | {"tls": {"verify": False}}, model={"model_name": "inner"}))
+    assert outer.respond().status == 200
+    stream = outer.stream()
+    assert b"response.completed" in stream.rest()
+    assert stream.headers["x-penstock-request-id"]
+    trusted: GatewayProcess = start(given, env={"SSL_CERT_FILE": str(tmp_path / "cert.pem")})
+    assert trusted.respond().status == 200
+
+
+def test_status_and_metrics_have_their_own_port(gateway: GatewayProcess, upstream: Upstream) -> None:
+    for path in ("/livez", "/readyz", "/status/ready", "/status/config", "/metrics"):
+        assert gateway.status(path).status == 200
+    assert gateway.status("/v1/models").status == 404
+    for path in ("/livez", "/readyz"):
+        assert fetch(gateway.port, "GET", path).status == 200
+    for path in ("/metrics", "/status/config"):
+        assert fetch(gateway.port, "GET", path).status == 404
+    state = gateway.config()
+    assert state["applied"]["counts"] == {
+        "provider_keys": 1,
+        "models": 1,
+        "api_keys": 1,
+        "guardrails": 0,
+        "rate_limit_policies": 0,
+    }
+    assert state["applied"]["hash"] == sha256(gateway.resources.read_text())
+    gateway.respond()
+    wait_for(lambda: 'penstock_gateway_tokens_total{direction="output"' in gateway.metrics(), 5)
+    metrics = gateway.metrics()
+    for name in ("requests_total", "request_duration_seconds_bucket", "upstream_attempts_total", "ledger_up 1"):
+        assert f"penstock_gateway_{name}" in metrics
+
+
+def test_one_line_for_each_request(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), access_log="json")
+    replies = [gateway.respond(), gateway.respond(key="sk-wrong")]
+    stream = gateway.stream()
+    stream.rest()
+    ids = [replies[0].id, replies[1].id, stream.id]
+
+    def lines() -> list[Any]:
+        return [json.loads(line) for line in gateway.said().splitlines() if line.startswith("{")]
+
+    wait_for(lambda: len(lines()) == 3, 5)
+    assert sorted(line["request_id"] for line in lines()) == sorted(ids)
+    last = next(line for line in lines() if line["request_id"] == stream.id)
+    assert (last["status"], last["output_tokens"], last["model"]) == (200, 23, ALIAS)
+    assert {"auth", "quota", "upstream", "total"} <= set(last["phases_ms"])
+
+
+def test_a_port_that_is_taken(gateway: GatewayProcess, program: Program) -> None:
+    config = program.folder / "gateway.yaml"
+    config.write_text(json.dumps({"listen": {"port": gateway.port, "status_port": free_port()}}))
+    outcome = program.run("gateway", "--resources", gateway.resources, "--config", config, command="penstock")
+    assert outcome.status == 2
+    assert f"port {gateway.port}" in outcome.err
+    config.write_text(json.dumps({"listen": {"port": free_port(), "status_port": gateway.status_port}}))
+    outcome = program.run("gateway", "--resources", gateway.resources, "--config", config, command="penstock")
+    assert outcome.status == 2
+    assert f"port {gateway.status_port}" in outcome.err
+
+
+# -- the console ----------------------------------------------------------------------------------------------------------
+
+
+def test_validate(program: Program) -> None:
+    good, bad = program.folder / "good.yaml", program.folder / "bad.yaml"
+    good.write_text(json.dumps(resources("http://127.0.0.1:1")))
+    outcome = program.run("gateway", "validate", good, command="penstock")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert "1 models" in outcome.out
+    broken = resources("ftp://x", model={"provider_key": "nobody"}, guardrails=[{"name": "g", "kind": "bedrock"}])
+    bad.write_text(json.dumps(broken))
+    outcome = program.run("gateway", "validate", bad, command="penstock")
+    assert outcome.status == 2
+    for word in ("api_base", "nobody", "bedrock"):
+        assert word in outcome.err
+    outcome = program.run("gateway", "--resources", bad, command="penstock")
+    assert outcome.status == 2
+    assert "nobody" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--resources"], ["--nonsense"], ["validate"], ["--demo", "--resources", "x"], ["--port", "x", "--demo"]]
+)
+def test_mistakes_on_the_command_line(program: Program, words: list[str]) -> None:
+    outcome = program.run("gateway", *words, command="penstock")
+    assert outcome.status == 2
+    assert outcome.err.startswith("penstock gateway: ")
+
+
+def test_help_and_usage(program: Program, gateway: GatewayProcess) -> None:
+    assert "--resources" in program.run("gateway", "--help", command="penstock").out
+    reply = gateway.respond()
+    gateway.entry(reply)
+    outcome = program.run("usage", "--ledger", f"sqlite:///{gateway.ledger}", "--by", "key", command="penstock")
+    assert outcome.status == 0
+    assert "caller" in outcome.out
+
+
+def test_the_demo_answers_the_page_s_curl(program: Program) -> None:
+    running = program.start("gateway", "--demo", "--port", free_port(), command="penstock")
+    said = ""
+    assert running.process.stdout is not None
+    while "Ctrl-C" not in said:
+        line = running.process.stdout.readline()
+        assert line, running.wait()
+        said += line
+    command = said[said.index("curl -sS") : said.index("Caller API key")]
+    answered = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=20)
+    running.interrupt()
+    outcome = running.wait()
+    assert outcome.status == 0
+    reply = json.loads(answered.stdout)
+    if "error" in reply and "/v1/responses" in reply["error"]["message"]:
+        pytest.skip("the mock does not serve /v1/responses yet")
+    assert reply["object"] == "response"
+    assert reply["output"][0]["content"][0]["text"]
+
+
+def test_it_is_small(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url))
+    gateway.respond()
+    pids = [gateway.process.pid, gateway.config()["workers"][0]["pid"]]
+    total = 0
+    for pid in pids:
+        status = Path(f"/proc/{pid}/status").read_text()
+        total += int(status.split("VmRSS:")[1].split()[0])
+    assert total < 100_000
+    loaded = subprocess.run(
+        [str(BIN / "python"), "-X", "importtime", "-c", "import penstock.gateway.worker"], capture_output=True, text=True
+    ).stderr
+    for heavy in ("numpy", "pydantic", "rich", "yaml", "sqlite3", "http.server"):
+        assert f" {heavy}\n" not in loaded
