@@ -26,7 +26,7 @@ from benchmarks.far_end import far_end, line, profile
 
 _KEY = "sk-benchmark"
 _RECORDED_RATE = 53.0
-_COMMON = (
+_PROMPTS = (
     "--endpoint-type",
     "responses",
     "--isl",
@@ -35,10 +35,10 @@ _COMMON = (
     "20",
     "--num-dataset-entries",
     "50",
-    "--api-key",
-    _KEY,
+    "--random-seed",
+    "1",
 )
-_COMMON += ("--use-server-token-count", "--random-seed", "1")
+_COMMON = (*_PROMPTS, "--api-key", _KEY, "--use-server-token-count")
 
 _RESOURCES = """\
 _format_version: "1"

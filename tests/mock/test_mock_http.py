@@ -144,11 +144,11 @@ def test_a_body_can_end_in_three_ways(mock: Any, framing: str, stream: bool, pac
 
 def test_a_body_of_a_hundred_megabytes(start: Any) -> None:
     server = start()
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * (100 << 20)}}
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgoA" + "A" * (100 << 20)}}
     parts = [{"type": "text", "text": "What is it?"}, image]
     body = json.dumps(chat(messages=[{"role": "user", "content": parts}], max_tokens=3)).encode()
     answer = server.ask(body)
-    assert answer.json["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+    assert answer.json["usage"] == {"prompt_tokens": 3 + 256, "completion_tokens": 3, "total_tokens": 262}
     (truth,) = server.truth()
     assert truth["body_bytes"] == len(body)
     assert truth["body_sha256"] == hashlib.sha256(body).hexdigest()

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -22,14 +22,55 @@ from penstock.tokens.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from penstock.metrics.summary import Summary
 
-__all__ = ["EXIT_FAILURES", "EXIT_INTERRUPTED", "report", "run"]
+__all__ = ["EXIT_FAILURES", "EXIT_INTERRUPTED", "Executed", "execute", "report", "report_arm", "run"]
 
 EXIT_FAILURES = 1
 EXIT_USER = 2
 EXIT_INTERRUPTED = 130
 
 
+class Executed(NamedTuple):
+    """A run that is over and not yet reported."""
+
+    settings: Settings
+    tokenizer: TokenizerOnce
+    prepared: Prepared
+    outcome: local.Outcome
+
+
 def run(settings: Settings) -> int:
+    done = execute(settings)
+    return report(
+        settings.output.folder,
+        tokenizer=done.tokenizer,
+        interrupted=done.outcome.interrupted > 0,
+        wrong=done.outcome.trouble,
+        expected=sum(n or 0 for n in done.prepared.expected),
+        quiet=settings.output.ui == "none",
+        show_http=settings.output.show_http,
+        max_error_rate=settings.max_error_rate,
+        require_valid=settings.require_valid,
+    )
+
+
+def report_arm(done: Executed, url: int, into: str) -> int:
+    """Of a run that compares servers, write the files of one of them."""
+    settings = done.settings
+    return report(
+        settings.output.folder,
+        tokenizer=done.tokenizer,
+        interrupted=done.outcome.interrupted > 0,
+        wrong=done.outcome.trouble,
+        quiet=True,
+        max_error_rate=settings.max_error_rate,
+        require_valid=settings.require_valid,
+        url=url,
+        into=into,
+    )
+
+
+def execute(settings: Settings, arms: int = 1) -> Executed:
+    """`arms`: so many servers are compared, and each conversation goes to all of them."""
     quiet = settings.output.ui == "none"
     with _mocks(settings) as settings:  # noqa: PLR1704 - from here on with the urls of the mocks
         endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
@@ -41,24 +82,16 @@ def run(settings: Settings) -> int:
             step_progress("Preparing prompts", quiet),
             scheduled=settings.load.recorded is not None,
         )
-        prepared = prepare(settings, endpoint, dataset, step_progress(f"Reading {dataset.name}", quiet))
+        prepared = prepare(settings, endpoint, dataset, step_progress(f"Reading {dataset.name}", quiet), arms)
         if not quiet:
             _announce(settings, endpoint, dataset, tokenizer, prepared)
+        warned = _warn(prepared, 0)
         display = None if quiet else Display(prepared.job.phases, prepared.expected)
         outcome = local.run(prepared.job, prepared.workers, display, prepared.sources)
         if display is not None:
             display.finish()
-    return report(
-        settings.output.folder,
-        tokenizer=tokenizer,
-        interrupted=outcome.interrupted > 0,
-        wrong=outcome.trouble,
-        expected=sum(n or 0 for n in prepared.expected),
-        quiet=quiet,
-        show_http=settings.output.show_http,
-        max_error_rate=settings.max_error_rate,
-        require_valid=settings.require_valid,
-    )
+        _warn(prepared, warned)
+    return Executed(settings, tokenizer, prepared, outcome)
 
 
 def report(
@@ -73,8 +106,11 @@ def report(
     show_http: bool = False,
     max_error_rate: float = 0.0,
     require_valid: bool = False,
+    url: int | None = None,
+    into: str | None = None,
 ) -> int:
-    """Write the artifacts of the run in `folder` from its log, show them, and say how the program ends."""
+    """Write the artifacts of the run in `folder` from its log, show them, and say how the program ends. With `url`, of the
+    requests to that one alone; with `into`, to another folder."""
     from penstock.drive.report import WorkerReport
     from penstock.metrics.certificate import certify
     from penstock.records.log import RunLog
@@ -82,7 +118,8 @@ def report(
     from penstock.reports.console import show
     from penstock.reports.finish import finish
 
-    log = RunLog(os.path.join(folder, LOG_FOLDER))
+    log = RunLog(os.path.join(folder, LOG_FOLDER), url=url)
+    folder = into or folder
     header = log.header
     endpoint = endpoint_named(header.endpoint)
     counter = tokenizer or TokenizerOnce(header.tokenizer, header.models[0], header.tokenizer_revision)
@@ -138,6 +175,14 @@ def _status(summary: Summary, interrupted: bool, max_error_rate: float, require_
     return EXIT_FAILURES if problems else 0
 
 
+def _warn(prepared: Prepared, known: int) -> int:
+    """Say what was found in the user's files, beyond the first `known` sentences; some is found while the run goes on."""
+    notes = [] if prepared.sources is None else prepared.sources.notes
+    for note in notes[known:]:
+        print(f"Note: {note}", file=sys.stderr)
+    return len(notes)
+
+
 def _announce(
     settings: Settings, endpoint: Endpoint, dataset: datasets.Dataset, tokenizer: TokenizerOnce, prepared: Prepared
 ) -> None:
@@ -159,7 +204,7 @@ def _announce(
     count = f"{prepared.conversations:,}" if prepared.conversations is not None else "still reading the"
     how = f", sent byte for byte ({dataset.format})" if dataset.recording is not None else ""
     print(f"Load: {endpoint.name}, {what}, {' and '.join(shape)}{spread}; {count} {dataset.name} conversation(s){how}")
-    for note in (dataset.note, tokenizer.note, *(prepared.sources.notes if prepared.sources is not None else ())):
+    for note in (dataset.note, tokenizer.note):
         if note:
             print(f"Note: {note}")
     sys.stdout.flush()

@@ -2,7 +2,11 @@
 
 Latencies of one run lean on each other: a slow moment makes many of them slow. Drawing single requests would take each for a
 witness of its own and give intervals that are far too narrow. So blocks of neighbours are drawn, as long as the
-autocorrelation asks for (the rule of Politis and White, as corrected in 2009), and A and B are drawn together, pair by pair.
+autocorrelation asks for (the rule of Politis and White, as corrected in 2009) and at least the root of their number, and A
+and B are drawn together, pair by pair.
+
+Measured by comparing alike with alike: of 100 comparisons, 2 to 7 are called different when values do not lean on each other,
+5 to 10 when each carries half of the one before, down to 12 pairs.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from numpy.typing import NDArray
 __all__ = ["Estimate", "Values", "block_length", "holm", "paired", "unpaired"]
 
 Values = NDArray[np.float64]
-Statistic = Callable[[Values], float]
+Statistics = Callable[[Values], Values]
 
 _RESAMPLES = 2000
 _FEWEST = 400
@@ -40,28 +44,30 @@ class Estimate(NamedTuple):
     block: int
 
 
-def paired(a: Values, b: Values, statistic: Statistic, seed: int) -> Estimate:
-    """`a[i]` and `b[i]` belong together, and neighbours stand side by side."""
+def paired(a: Values, b: Values, statistics: Statistics, seed: int) -> list[Estimate]:
+    """`a[i]` and `b[i]` belong together, and neighbours stand side by side. One estimate for each statistic."""
     count = len(a)
     length = max(block_length(b - a), block_length(a), block_length(b))
     rng = np.random.default_rng(seed)
-    difference = statistic(b) - statistic(a)
-    drawn = np.empty(_resamples(2 * count))
+    first, second = statistics(a), statistics(b)
+    drawn = np.empty((_resamples(2 * count), len(first)))
     for i in range(len(drawn)):
         places = _blocks(rng, count, length)
-        drawn[i] = statistic(b[places]) - statistic(a[places])
-    return _estimate(statistic(a), statistic(b), difference, drawn, count, length)
+        drawn[i] = statistics(b[places]) - statistics(a[places])
+    return [_estimate(first[k], second[k], drawn[:, k], count, length) for k in range(len(first))]
 
 
-def unpaired(a: Values, b: Values, statistic: Statistic, seed: int) -> Estimate:
+def unpaired(a: Values, b: Values, statistics: Statistics, seed: int) -> list[Estimate]:
     """Two series on their own, as the slices of time of two runs are."""
     lengths = block_length(a), block_length(b)
     rng = np.random.default_rng(seed)
-    difference = statistic(b) - statistic(a)
-    drawn = np.empty(_resamples(len(a) + len(b)))
+    first, second = statistics(a), statistics(b)
+    drawn = np.empty((_resamples(len(a) + len(b)), len(first)))
     for i in range(len(drawn)):
-        drawn[i] = statistic(b[_blocks(rng, len(b), lengths[1])]) - statistic(a[_blocks(rng, len(a), lengths[0])])
-    return _estimate(statistic(a), statistic(b), difference, drawn, min(len(a), len(b)), max(lengths))
+        places = _blocks(rng, len(a), lengths[0]), _blocks(rng, len(b), lengths[1])
+        drawn[i] = statistics(b[places[1]]) - statistics(a[places[0]])
+    count = min(len(a), len(b))
+    return [_estimate(first[k], second[k], drawn[:, k], count, max(lengths)) for k in range(len(first))]
 
 
 def holm(values: list[float]) -> list[float]:
@@ -95,9 +101,8 @@ def block_length(values: Values) -> int:
     taper = np.clip(2 * (1 - k / window), 0.0, 1.0)
     spread = 2 * float((taper * k * covariance[1 : window + 1]).sum())
     level = variance + 2 * float((taper * covariance[1 : window + 1]).sum())
-    if level <= 0:
-        return longest
-    return int(min(longest, max(1, round((1.5 * (spread / level) ** 2 * n) ** (1 / 3)))))
+    wanted = longest if level <= 0 else round((1.5 * (spread / level) ** 2 * n) ** (1 / 3))
+    return int(max(round(math.sqrt(n)), min(longest, wanted)))
 
 
 def _blocks(rng: np.random.Generator, count: int, length: int) -> NDArray[np.int64]:
@@ -113,7 +118,9 @@ def _resamples(values: int) -> int:
     return max(_FEWEST, min(_RESAMPLES, _WORK // max(values, 1)))
 
 
-def _estimate(a: float, b: float, difference: float, drawn: Values, count: int, length: int) -> Estimate:
+def _estimate(a: float, b: float, drawn: Values, count: int, length: int) -> Estimate:
+    a, b = float(a), float(b)
+    difference = b - a
     # Few blocks know little of their own spread: the interval is stretched as Student's t is against the normal.
     blocks = max(2.0, count / length)
     stretch = _student(blocks - 1) / _Z * math.sqrt(blocks / (blocks - 1))

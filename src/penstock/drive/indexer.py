@@ -69,21 +69,22 @@ class Index:
         """Those in which bodies lie."""
         return () if self._copying else tuple(file.path for file in self._recording.files)
 
-    def advance(self, scanned: int | None, progress: Progress | None = None) -> None:
-        """Go on until so many bytes are scanned, or to the end. Behind a problem nothing is written any more: the rest is
-        read for what else is wrong."""
+    def advance(self, scanned: int | None, progress: Progress | None = None, *, only_needed: bool = False) -> None:
+        """Go on until so many bytes are scanned, or to the end; with `only_needed`, no farther than the run can need. Behind
+        a problem nothing is written any more: the rest is read for what else is wrong."""
         writer, recording = self._writer, self._recording
         for number, recorded in enumerate(self._found, 1):
-            if not self.problems.count:
+            if not self.problems.count and not self._full:
                 self._write(recorded)
-                if writer.conversations == self._most:
-                    break
             if number % _FLUSH_EVERY == 0:
                 writer.flush()
                 if progress is not None:
                     progress(recording.scanned, self._total)
+            if only_needed and self._full:
+                break
             if scanned is not None and recording.scanned >= scanned:
                 writer.flush()
+                self.done = self._full
                 return
         else:
             self._check_sessions()
@@ -91,6 +92,10 @@ class Index:
         self.done = True
         if progress is not None:
             progress(self._total, self._total)
+
+    @property
+    def _full(self) -> bool:
+        return self._writer.conversations == self._most
 
     def notes(self) -> list[str]:
         return self._recording.notes()
@@ -254,7 +259,7 @@ def _carry_on(index: Index, board: Board, tell: int, parent: int) -> int:
 
     try:
         index.problems.on_first = lambda text: say(_Word(wrong=text))
-        index.advance(None)
+        index.advance(None, only_needed=True)
         if index.problems.count:
             say(_Word(wrong=index.problems.text(), last=True))
             return 0

@@ -133,6 +133,8 @@ def _indexed(
         index.advance(None, progress)
         index.problems.raise_any()
     known = index.done
+    if known:
+        writer.close()
     return Stored(
         writer.count if known else None,
         writer.conversations if known else None,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from time import perf_counter
+import sys
+from time import monotonic, time
 
 import orjson
 
@@ -94,7 +95,6 @@ class App:
         if self.runtime.board.generation_bytes() != self._generation:
             self._take_snapshot()
         call = Call(self, self._live, scope, protocol, route, request_id, key)
-        call.task = asyncio.current_task()
         metrics = self.recorder.metrics
         metrics.started()
         self.calls[call] = None
@@ -130,8 +130,6 @@ class App:
         if self.runtime.board.generation_bytes() != self._generation:
             self._take_snapshot()
         snapshot = self._live.snapshot
-        from time import time
-
         headers = scope.headers
         key = authenticate(headers.get("authorization"), headers.get("x-api-key"), snapshot, time())
         models = [
@@ -149,41 +147,48 @@ class App:
     # -- what happens beside them -------------------------------------------------------------------------------------
 
     def _take_snapshot(self) -> None:
-        seen = self.runtime.board.generation_bytes()
-        generation, snapshot = self.runtime.snapshot()
-        live = Live(snapshot, generation, self.config.guardrails, self.hosts)
+        """The newest resources, for the requests from now on."""
+        self._generation = self.runtime.board.generation_bytes()
+        try:
+            generation, snapshot = self.runtime.snapshot()
+            live = Live(snapshot, generation, self.config, self.hosts)
+        except Exception as error:
+            if not hasattr(self, "_live"):
+                raise
+            # The main process has checked them, so this is a fault of ours; what served before serves on.
+            sys.stderr.write(
+                f"penstock gateway: worker {self.worker} cannot take new resources: {type(error).__name__}\n"
+            )
+            return
         self.hosts.keep(live.host_keys())
         self.recorder.metrics.know(snapshot)
         self._live = live
-        self._generation = seen
         self._report()
 
     def _tick(self) -> None:
+        self.loop.call_later(TICK_S, self._tick)
         if self.runtime.board.generation_bytes() != self._generation:
             self._take_snapshot()
         self._report()
+        now = monotonic()
+        for call in list(self.calls):
+            try:
+                call.tick(now, RECEIVE_S)
+            except Exception as error:  # the others must not miss their time for it
+                sys.stderr.write(f"penstock gateway: a fault in Penstock at {call.request_id}: {type(error).__name__}\n")
         self._ticks += 1
         if self._ticks % SWEEP_TICKS == 0:
-            self._sweep()
+            self.hosts.sweep()
         self.recorder.metrics.limits_degraded = self.limiter.degraded
-        self.loop.call_later(TICK_S, self._tick)
 
     def _report(self) -> None:
         slot = Slot(os.getpid(), self._live.generation, len(self.calls), self.hosts.open)
         self.runtime.board.write_slot(self.worker, slot)
 
-    def _sweep(self) -> None:
-        self.hosts.sweep()
-        before = perf_counter() - RECEIVE_S
-        for call in list(self.calls):
-            if call.receiving_since is not None and call.receiving_since < before and call.task is not None:
-                call.task.cancel()
-
     def cut_off(self) -> None:
         """The time for draining is over: end what is left, with its records."""
         for call in list(self.calls):
-            if call.task is not None:
-                call.task.cancel()
+            call.end()
 
 
 def _wrong_method(method: str, allowed: str) -> Refusal:

@@ -8,6 +8,8 @@ Each of them can end the request with a `Refusal`. However it ends, exactly one 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 import sys
 import traceback
 import zlib
@@ -19,7 +21,7 @@ import orjson
 from penstock.gateway.auth import authenticate, authorize, client_ip
 from penstock.gateway.body import Request, read_body, replace_model
 from penstock.gateway.estimate import estimate_tokens
-from penstock.gateway.forward import Forward, Limits
+from penstock.gateway.forward import ENDED, Forward
 from penstock.gateway.guardrails import StreamBlocked, block_message
 from penstock.gateway.ledger.entry import Attempt, Entry
 from penstock.gateway.limits.limiter import Reservation
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Call", "CallerGoneError"]
 
 _JSON = ("content-type", "application/json")
+_WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class CallerGoneError(Exception):
@@ -50,7 +53,9 @@ class CallerGoneError(Exception):
 class Call:
     __slots__ = (
         "_app",
+        "_arriving",
         "_began",
+        "_ended",
         "_forward",
         "_kept",
         "_last",
@@ -62,13 +67,12 @@ class Call:
         "_sleeper",
         "_target_reservation",
         "_tokens",
+        "_watched",
         "entry",
         "gone",
         "outlet",
-        "receiving_since",
         "request_id",
         "route",
-        "task",
     )
 
     def __init__(
@@ -84,10 +88,12 @@ class Call:
         self.entry = Entry(
             request_id=ledger_id, at=time(), route=route, worker=app.worker, phases_ms={}, attempts=[], guardrails=[]
         )
-        self.outlet = Outlet(app.loop, app.peers, scope.client)
+        self.outlet: Outlet | None = None
         self.gone = False
-        self.task: asyncio.Task[Any] | None = None
-        self.receiving_since: float | None = None
+        self._watched = False
+        self._ended = False
+        """By us: the drain's time is over."""
+        self._arriving: Any = None
         self._forward: Forward | None = None
         self._sleeper: asyncio.Future[None] | None = None
         self._request: Request | None = None
@@ -106,7 +112,7 @@ class Call:
         except CallerGoneError:
             self._went()
         except asyncio.CancelledError:
-            self._cut_off()
+            self._refuse(Refusal(408, "timeout", "The request body did not arrive in time."))
         except RuntimeError as error:
             if type(error).__name__ != "RSGIProtocolClosed":
                 self._fault(error)
@@ -115,8 +121,9 @@ class Call:
         except Exception as error:
             self._fault(error)
         finally:
-            self.outlet.close()
-            entry.bytes_out = entry.bytes_out or self.outlet.sent
+            if self.outlet is not None:
+                self.outlet.close()
+                entry.bytes_out = self.outlet.sent
             entry.phases_ms["total"] = (perf_counter() - self._began) * 1000
             self._app.recorder.record(entry)
             self._forward = None
@@ -131,7 +138,10 @@ class Call:
         if length is not None and (not length.isdigit() or int(length) > app.max_body):
             raise _too_large(app.max_body)
         peer = self._scope.client
-        entry.client = client_ip(peer, headers.get("x-forwarded-for") if app.trusted else None, app.trusted) or peer
+        if app.trusted:
+            entry.client = client_ip(peer, headers.get("x-forwarded-for"), app.trusted) or peer
+        else:
+            entry.client = peer.rpartition(":")[0]
         key = authenticate(headers.get("authorization"), headers.get("x-api-key"), live.snapshot, entry.at)
         entry.api_key_id, entry.api_key_name, entry.team_id = key.id, key.name, key.team_id
         self._mark("auth")
@@ -155,19 +165,22 @@ class Call:
         await self._dispatch(model, targets, request)
 
     async def _receive(self, length: str | None) -> bytes:
-        self.receiving_since = self._last
         if length is not None:
-            data: bytes = await self._protocol()
+            self._arriving = self._protocol()
+            data: bytes = await self._arriving
         else:
-            pieces = []
+            pieces: list[bytes] = []
             size = 0
-            async for piece in self._protocol:
-                size += len(piece)
-                if size > self._app.max_body:
-                    raise _too_large(self._app.max_body)
-                pieces.append(piece)
+            arriving = aiter(self._protocol)
+            with contextlib.suppress(StopAsyncIteration):
+                while True:
+                    self._arriving = anext(arriving)
+                    pieces.append(await self._arriving)
+                    size += len(pieces[-1])
+                    if size > self._app.max_body:
+                        raise _too_large(self._app.max_body)
             data = b"".join(pieces)
-        self.receiving_since = None
+        self._arriving = None
         self.entry.bytes_in = len(data)
         return data
 
@@ -223,8 +236,13 @@ class Call:
         timer.cancel()
         self._sleeper = None
         self._mark("upstream")
+        self._check()
+
+    def _check(self) -> None:
         if self.gone:
             raise CallerGoneError
+        if self._ended:
+            raise _shutting_down()
 
     async def _attempt(self, target: Target, kind: Any, model: Model, request: Request) -> Failure | None:
         """None when the request has been served, well or not; a Failure while another attempt could still serve it."""
@@ -245,7 +263,9 @@ class Call:
         )
         entry.attempts.append(attempt)
         message = target.message(replace_model(request, target.upstream_json), self.request_id)
-        forward = self._forward = Forward(app.loop, self, target, message, self._limits(direct, model, request.stream))
+        forward = self._forward = Forward(
+            app.loop, self, target, message, self._live.limits(target, model, request.stream)
+        )
         forward.prepare(self._live.guards, model.name if self.route == "chat" else None)
         await forward.run()
         exchange = forward.exchange
@@ -274,23 +294,6 @@ class Call:
         )
         return Failure("over_limit", None, refusal, retryable=True)
 
-    def _limits(self, direct: Model, group: Model, stream: bool) -> Limits:
-        config = self._app.config.upstream
-        total: float | None = None
-        silence: float | None = None
-        for level_total, level_silence in (
-            (direct.timeout_s, direct.stream_timeout_s),
-            (group.timeout_s, group.stream_timeout_s),
-            (config.timeout_s, config.stream_timeout_s),
-        ):
-            if total is None:
-                total = level_total
-            if silence is None:
-                silence = level_silence or level_total
-        if stream:
-            return Limits(config.connect_timeout_s or None, None, silence or None)
-        return Limits(config.connect_timeout_s or None, total or None, None)
-
     def _account(self, attempt: Attempt, exchange: Exchange) -> None:
         attempt.status = exchange.status or None
         attempt.connect_ms = exchange.connect_ns / 1e6
@@ -310,12 +313,11 @@ class Call:
     # -- whole replies ------------------------------------------------------------------------------------------------
 
     def _end_whole(self, forward: Forward, model: Model) -> Failure | None:
-        if self.gone:
-            raise CallerGoneError
+        self._check()
         exchange = forward.exchange
         failure = failure_of(exchange, forward.target, forward.elapsed_ms)
         if failure is not None:
-            self._note_upstream(exchange)
+            self._note_upstream(exchange, forward.target)
             return failure
         try:
             body = _plain(exchange)
@@ -333,11 +335,14 @@ class Call:
             self._report(usage)
         guards = self._live.guards
         if guards is not None and guards.has_output:
-            body = self._inspect_reply(body)
+            try:
+                body = self._inspect_reply(body)
+            except orjson.JSONDecodeError:  # it is stricter than the reading above
+                return undecodable()
             self._mark("guardrail_out")
         if self.route == "chat":
             body = restore_model(body, bytes(reply.model), model.name)
-        self._note_upstream(exchange)
+        self._note_upstream(exchange, forward.target)
         self._served_by(model, forward.target)
         entry.status = exchange.status
         entry.bytes_out = len(body)
@@ -362,7 +367,7 @@ class Call:
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
-    def commit(self, exchange: Exchange) -> None:
+    def commit(self, exchange: Exchange) -> Outlet:
         """The first piece of a stream is about to leave."""
         entry = self.entry
         now = perf_counter()
@@ -373,10 +378,13 @@ class Call:
             phases["connect"] = phases.get("connect", 0.0) + connect
         phases["upstream"] = phases.get("upstream", 0.0) + max(0.0, waited - connect)
         entry.ttft_ms = phases["total"] = (now - self._began) * 1000
-        self._note_upstream(exchange)
         forward = self._forward
         assert forward is not None
-        self.outlet.open(
+        self._note_upstream(exchange, forward.target)
+        outlet = self.outlet = Outlet(
+            self._app.loop,
+            self._app.peers,
+            self._scope.client,
             self._protocol,
             exchange.status,
             [
@@ -389,16 +397,18 @@ class Call:
             ],
         )
         self.watch()
+        return outlet
 
     def block(self, blocked: StreamBlocked) -> None:
         entry = self.entry
         entry.blocked = True
         entry.status, entry.error = 422, "content_filter"
         refusal = _blocked("response", blocked.guardrail)
-        if not self.outlet.opened:
+        if self.outlet is None:
             self._mark("upstream")
             body = refusal.body()
             entry.bytes_out = len(body)
+            self._watched = True  # there is nothing to be watched behind a reply
             self._protocol.response_bytes(422, self._head(_JSON), body)
         else:
             forward = self._forward
@@ -418,7 +428,7 @@ class Call:
         failed = None
         if not finished and forward.blocked is None:
             failed = failure_of(exchange, forward.target, forward.elapsed_ms)
-            if not self.outlet.opened:
+            if self.outlet is None and not self._ended:
                 return failed
         if forward.blocked is None:
             forward.finish()
@@ -427,14 +437,18 @@ class Call:
         if forward.blocked is not None:
             entry.finish = "blocked"
             return None
-        if not self.outlet.opened:
+        if self._ended and failed is not None:
+            failed = Failure("aborted", None, _shutting_down(), retryable=False)
+        if self.outlet is None:
+            if failed is not None:
+                raise failed.refusal
             return aborted()
         if failed is None:
             entry.status = exchange.status
             return None
         # The head is gone, so the caller is told within the stream; its own reader sees that the end is missing.
         refusal = failed.refusal
-        kind = refusal.type if failed.error == "timeout" else "stream_aborted"
+        kind = refusal.type if failed.error == "timeout" or self._ended else "stream_aborted"
         entry.attempts[-1].error = failed.error if failed.error == "timeout" else "aborted"
         entry.status, entry.error, entry.finish = refusal.status, kind, "cut"
         self._app.cooldowns.failed(forward.target.model, failed, perf_counter())
@@ -501,11 +515,11 @@ class Call:
             *self._kept,
         ]
 
-    def _note_upstream(self, exchange: Exchange) -> None:
+    def _note_upstream(self, exchange: Exchange, target: Target) -> None:
         """The upstream's headers that a caller gets to see."""
-        given = exchange.header(b"x-request-id")
-        if given and len(given) <= 256 and given.isascii() and given.decode().isprintable():
-            self._kept = (*self._kept, ("x-upstream-request-id", given.decode()))
+        given = (exchange.header(b"x-request-id") or b"").decode("latin-1")
+        if 0 < len(given) <= 256 and given.isascii() and given.isprintable() and target.redact(given) == given:
+            self._kept = (*self._kept, ("x-upstream-request-id", given))
 
     def _served_by(self, model: Model, target: Target) -> None:
         if model.routing is not None:
@@ -513,7 +527,9 @@ class Call:
 
     def _refuse(self, refusal: Refusal) -> None:
         entry = self.entry
-        entry.status, entry.error = refusal.status, refusal.type
+        entry.status = refusal.status
+        # An upstream may call its error anything; what is not a word is not for the records.
+        entry.error = refusal.type if _WORD.fullmatch(refusal.type) else "upstream_error"
         entry.limited_by = refusal.limited_by
         body = refusal.body()
         entry.bytes_out = len(body)
@@ -531,7 +547,7 @@ class Call:
             f"{place.name} ({place.filename}:{place.lineno})\n"
         )
         refusal = Refusal(500, "internal_error", "The gateway failed; its log says where.")
-        if self.outlet.opened:
+        if self.outlet is not None:
             self.entry.status, self.entry.error = 500, refusal.type
         else:
             self._refuse(refusal)
@@ -540,25 +556,30 @@ class Call:
         self.entry.status, self.entry.error = 499, "client_disconnected"
         self.entry.finish = "disconnected"
 
-    def _cut_off(self) -> None:
-        """Cancelled: the body did not arrive in time, or the drain's time is over."""
-        if self.receiving_since is not None:
-            self._refuse(Refusal(408, "timeout", "The request body did not arrive in time."))
-            return
+    def tick(self, now: float, receive_s: float) -> None:
+        """Called ten times a second, for what takes long."""
         forward = self._forward
-        if forward is not None and forward.reader is not None:
-            self._books_of(forward, forward.reader)
-        if self.outlet.opened:
-            assert forward is not None
-            assert forward.reader is not None
-            self.entry.status, self.entry.error, self.entry.finish = 503, "shutting_down", "cut"
-            self.outlet.send(_error_event(self.route, forward.reader, "shutting_down"))
-        else:
-            self._refuse(Refusal(503, "shutting_down", "The gateway is shutting down."))
+        if forward is not None:
+            if now >= forward.due:
+                forward.tick(now)
+        elif self._arriving is not None and perf_counter() - self._began > receive_s:
+            self._arriving.cancel()
+
+    def end(self) -> None:
+        """The drain's time is over."""
+        self._ended = True
+        if self._arriving is not None:
+            self._arriving.cancel()
+        elif self._sleeper is not None:
+            _wake(self._sleeper)
+        elif self._forward is not None:
+            self._forward.abort(ENDED)
 
     def watch(self) -> None:
         """Notice when the caller goes away."""
-        self._protocol.client_disconnect().add_done_callback(self._on_gone)
+        if not self._watched:
+            self._watched = True
+            self._protocol.client_disconnect().add_done_callback(self._on_gone)
 
     def _on_gone(self, _watched: object) -> None:
         if self.gone:
@@ -573,6 +594,10 @@ class Call:
 def _wake(sleeper: asyncio.Future[None]) -> None:
     if not sleeper.done():
         sleeper.set_result(None)
+
+
+def _shutting_down() -> Refusal:
+    return Refusal(503, "shutting_down", "The gateway is shutting down.")
 
 
 def _too_large(limit: int) -> Refusal:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.gateway.config import GuardrailMode
+from penstock.gateway.config import GatewayConfig
+from penstock.gateway.forward import Limits
 from penstock.gateway.guardrails import Guards
 from penstock.gateway.hosts import HostKey, Hosts
 from penstock.gateway.refusal import Refusal
@@ -17,12 +18,14 @@ ADAPTER = "openai"
 
 
 class Live:
-    def __init__(self, snapshot: Snapshot, generation: int, mode: GuardrailMode, hosts: Hosts) -> None:
+    def __init__(self, snapshot: Snapshot, generation: int, config: GatewayConfig, hosts: Hosts) -> None:
         self.snapshot = snapshot
         self.generation = generation
         self._hosts = hosts
         self._targets: dict[tuple[str, Route], tuple[Target, ...]] = {}
-        guards = Guards(snapshot.guardrails, mode)
+        self._upstream = config.upstream
+        self._limits: dict[tuple[Target, str, bool], Limits] = {}
+        guards = Guards(snapshot.guardrails, config.guardrails)
         self.guards = guards if guards.has_input or guards.has_output else None
 
     def targets(self, model: Model, route: Route) -> tuple[Target, ...]:
@@ -54,6 +57,31 @@ class Live:
                 503, "provider_unavailable", f"No provider that this gateway can talk to serves `{model.name}`."
             )
         return tuple(targets)
+
+    def limits(self, target: Target, group: Model, stream: bool) -> Limits:
+        """How long this may take. What the target says counts before what its group says, and that before the
+        configuration; within each, a stream's own limit before the general one. 0 is none."""
+        found = self._limits.get((target, group.name, stream))
+        if found is None:
+            found = self._limits[target, group.name, stream] = self._find_limits(target.model, group, stream)
+        return found
+
+    def _find_limits(self, direct: Model, group: Model, stream: bool) -> Limits:
+        config = self._upstream
+        total: float | None = None
+        silence: float | None = None
+        for level_total, level_silence in (
+            (direct.timeout_s, direct.stream_timeout_s),
+            (group.timeout_s, group.stream_timeout_s),
+            (config.timeout_s, config.stream_timeout_s),
+        ):
+            if total is None:
+                total = level_total
+            if silence is None:
+                silence = level_silence or level_total
+        if stream:
+            return Limits(config.connect_timeout_s or None, None, silence or None)
+        return Limits(config.connect_timeout_s or None, total or None, None)
 
     def host_keys(self) -> set[HostKey]:
         """Every host that this snapshot can lead to."""

@@ -86,11 +86,20 @@ class Outlet:
         "sent",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, peers: Peers, client: str) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        peers: Peers,
+        client: str,
+        protocol: HTTPProtocol,
+        status: int,
+        headers: list[tuple[str, str]],
+    ) -> None:
+        """Sends the head."""
         self._loop = loop
         self._peers = peers
         self.client = client
-        self._transport: Any = None
+        self._transport: Any = protocol.response_stream(status, headers)
         self._since_check = 0
         self._file: int | None = None
         self._poll: Any = None
@@ -101,14 +110,9 @@ class Outlet:
         self.full = False
         """The caller has not read what it was sent: wait for room."""
 
-    @property
-    def opened(self) -> bool:
-        return self._transport is not None
-
-    def open(self, protocol: HTTPProtocol, status: int, headers: list[tuple[str, str]]) -> None:
-        self._transport = protocol.response_stream(status, headers)
-
     def send(self, data: bytes) -> None:
+        if self._transport is None:
+            return
         awaitable = self._transport.send_bytes(data)
         if hasattr(awaitable, "add_done_callback"):
             # A server that waits for room by itself.

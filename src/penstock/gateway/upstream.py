@@ -44,6 +44,7 @@ DEFAULT_BASES = {"openai": "https://api.openai.com/v1"}
 TIMEOUT = "TimedOut"
 GONE = Trouble("CallerGone", "The caller closed the connection.", "network")
 _SNIPPET = 1024
+_SHORTEST_SECRET = 6
 
 
 class Base(NamedTuple):
@@ -73,7 +74,7 @@ def base_of(key: ProviderKey, provider: str) -> Base | None:
 class Target:
     """A direct model, ready to be called on one route."""
 
-    __slots__ = ("_head", "_rewrite", "host", "key", "model", "upstream_json")
+    __slots__ = ("_head", "_rewrite", "_secrets", "host", "key", "model", "upstream_json")
 
     def __init__(self, model: Model, key: ProviderKey, route: Route, hosts: Hosts) -> None:
         base = base_of(key, model.provider)
@@ -111,7 +112,16 @@ class Target:
                 ("User-Agent", f"penstock/{__version__}"),
             ],
         )
+        # Any header may carry a credential. A short value is none, and would be found where it means nothing.
+        values = [key.secret.reveal(), *(value for _, value in key.default_headers)]
+        self._secrets = [value for value in values if len(value) >= _SHORTEST_SECRET]
         self._rewrite = bool(key.param_renames or key.default_body_fields)
+
+    def redact(self, text: str) -> str:
+        """Of what an upstream says: without what we told it in confidence."""
+        for secret in self._secrets:
+            text = text.replace(secret, "<redacted>")
+        return text
 
     def message(self, body: bytes, request_id: str) -> bytes:
         if self._rewrite:
@@ -199,10 +209,8 @@ def _client_error(exchange: Exchange, target: Target) -> Failure:
             message = error
     except (orjson.JSONDecodeError, KeyError, TypeError, IndexError):
         message = body[: 4 * _SNIPPET].decode("utf-8", "replace")
-    secret = target.key.secret.reveal()
     parts = [message[:_SNIPPET] or f"The upstream answered with status {status}.", kind, code, param]
-    if secret:
-        parts = [part.replace(secret, "<redacted>") if part else part for part in parts]
+    parts = [target.redact(part) if part else part for part in parts]
     retry_after = exchange.header(b"retry-after")
     refusal = Refusal(
         status,

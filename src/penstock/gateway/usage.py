@@ -99,7 +99,7 @@ def read_reply(body: bytes) -> Reply:
     except msgspec.ValidationError:
         orjson.loads(body)
         return Reply()
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise ValueError("not JSON") from None
 
 
@@ -268,7 +268,7 @@ class StreamReader:
                 self.terminal = True
             else:
                 self._chunk(_decode_chunk(data))
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             return  # not for us to judge: the caller gets the bytes as they are
 
     def _event(self, event: _Event) -> None:

@@ -138,6 +138,8 @@ class Tally:
         if self._starts and (concurrency := effective_concurrency(self._starts, self._ends, "requests")):
             found["effective_concurrency"] = concurrency
         scalars = self._counts() | _totals(found)
+        if self._scheduled:
+            scalars |= _lags(found.get("credit_to_start_latency"))
         scalars |= _rates(self.succeeded, self._duration_s(), scalars)
         found |= {tag: Stats(CATALOGUE[tag].unit, avg=float(value)) for tag, value in scalars.items()}
         return {tag: found[tag] for tag in CATALOGUE if tag in found}

@@ -190,7 +190,7 @@ class Dialect(Protocol):
         ...
 
     def stamp(self, say: Say, number: int, second: int) -> bytes:
-        """What takes the place of STAMP. A dialect that keeps its replies learns their ids here."""
+        """What takes the place of STAMP, as long as it. A dialect that keeps its replies learns their ids here."""
         ...
 
     def trouble(self, say: Say, sent: int) -> Event:

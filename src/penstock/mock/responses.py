@@ -111,7 +111,7 @@ class Responses:
         return ask
 
     def stamp(self, say: Say, number: int, second: int) -> bytes:  # noqa: ARG002 -- the time is in what is echoed
-        mark = b"%016x" % number
+        mark = b"%0*x" % (len(STAMP), number)  # as long as what it replaces: chunks have told their length
         if say.ask.own.store:
             self._kept["resp_" + mark.decode()] = say.ask.prompt_tokens + say.completion
             if len(self._kept) > KEPT:

@@ -122,8 +122,10 @@ class LogWriter:
 class RunLog:
     """Reads a log, also one whose run was killed."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, url: int | None = None) -> None:
+        """With `url`, only the records of requests to that one."""
         self.folder = folder
+        self._url = url
         try:
             with open(os.path.join(folder, "run.json"), "rb") as f:
                 self.header = msgspec.json.decode(f.read(), type=RunHeader)
@@ -148,9 +150,8 @@ class RunLog:
         decode = msgspec.msgpack.Decoder(Record).decode
         self.torn_bytes = 0
         workers = [map(decode, self._frames_of(path, RECORD)) for path in self.worker_files()]
-        if len(workers) == 1:
-            return iter(workers[0])
-        return heapq.merge(*workers, key=lambda record: record.end)
+        found = iter(workers[0]) if len(workers) == 1 else heapq.merge(*workers, key=lambda record: record.end)
+        return found if self._url is None else (record for record in found if record.url == self._url)
 
     def reports(self, kind: type[T]) -> list[T]:
         decode = msgspec.msgpack.Decoder(kind).decode

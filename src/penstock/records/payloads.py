@@ -23,7 +23,7 @@ import msgspec
 
 from penstock.datasets.conversation import Turn
 
-__all__ = ["Missing", "Parts", "Payload", "PayloadStore", "PayloadWriter"]
+__all__ = ["Files", "Missing", "Parts", "Payload", "PayloadStore", "PayloadWriter"]
 
 _BODY = struct.Struct("<QIHHiiIIdd")
 _CONVERSATION = struct.Struct("<QQII")
@@ -211,7 +211,7 @@ class _Index:
         os.close(self._file)
 
 
-class _Files:
+class Files:
     """Opened when they are first read: a folder may hold more of them than a process may have open."""
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -239,7 +239,7 @@ class PayloadStore:
     def __init__(self, folder: str, files: Sequence[str] = (), worker: int | None = None) -> None:
         """`files` are the user's files in which bodies lie."""
         bodies, index, conversations, sessions = _names(folder, worker)
-        self._files = _Files((bodies, *files))
+        self._files = Files((bodies, *files))
         self._sessions = os.open(sessions, os.O_RDONLY)
         self._index = _Index(index, _BODY)
         self._conversations = _Index(conversations, _CONVERSATION)

@@ -22,6 +22,7 @@ from penstock.datasets.recording import Recording, Wish
 from penstock.datasets.registry import lookup
 from penstock.errors import UserError
 from penstock.records.log import RunLog
+from penstock.records.payloads import Files
 from penstock.records.proof import RootHash, plan_key
 from penstock.records.record import Record
 from penstock.settings.model import InputSettings
@@ -89,7 +90,7 @@ def verify(
     export: str | None = None,
 ) -> Verdict:
     """`against` is a file of payloads or a log of the mock server; `export` the per-request file to check as well."""
-    find = _in_the_run(log) if against is None else _in_file(log, against, format_)
+    find = _in_the_run(log) if against is None else _in_file(against, format_)
     verdict = Verdict(reported_root=reported_root)
     lines = _Export(export)
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as scratch:
@@ -137,7 +138,7 @@ def _in_the_run(log: RunLog) -> Find:
     return find
 
 
-def _in_file(log: RunLog, path: str, format_: str | None) -> Find:
+def _in_file(path: str, format_: str | None) -> Find:
     received = None if format_ is not None else _received(path)
     if received is not None:
         return _by_request(received, os.path.basename(path))
@@ -148,7 +149,7 @@ def _in_file(log: RunLog, path: str, format_: str | None) -> Find:
         if there == record.digest:
             return None, False
         if table.has(record.digest):
-            return None, True
+            return None, there is not None
         if there is None:
             return f"sent {_short(record.digest)}, but {table.name} has no {where}, and these bytes nowhere", False
         return f"sent {_short(record.digest)}, but {table.name} has {_short(there)} for {where}", False
@@ -194,14 +195,15 @@ class _Table:
         self._by_name: dict[str, int] = {}
         problems = Problems(path)
         recording = _recording(path, format_)
+        files = Files([file.path for file in recording.files])
         # Not with the endpoint of the run: this is about bytes, and any object will do.
         for number, recorded in enumerate(recording.scan(Wish("raw"), problems)):
             self._first.append(len(self._digests) // 32)
             if recorded.session is not None:
                 self._by_name.setdefault(recorded.session, number)
             for place in recorded.places:
-                with open(recording.files[place.file].path, "rb") as file:
-                    self._digests += sha256(os.pread(file.fileno(), place.length, place.offset)).digest()
+                self._digests += sha256(files.read(place.file, place.length, place.offset)).digest()
+        files.close()
         problems.raise_any()
         self._first.append(len(self._digests) // 32)
         heads = np.frombuffer(self._digests, "<u8")[::4]

@@ -35,7 +35,13 @@ def sha256(text: str) -> str:
 def resources(url: str, **more: Any) -> dict[str, Any]:
     """One provider, one alias, one caller. `more` adds to the collections, or replaces the fields of the only model
     (`model=...`) and of the only caller (`caller=...`)."""
-    model = {"display_name": ALIAS, "provider": "openai", "model_name": "gpt-4o-mini", "provider_key": "up", "retries": 0}
+    model = {
+        "display_name": ALIAS,
+        "provider": "openai",
+        "model_name": "gpt-4o-mini",
+        "provider_key": "up",
+        "retries": 0,
+    }
     caller = {"display_name": "caller", "key_hash": sha256(CALLER), "allowed_models": ["*"]}
     key = {"display_name": "up", "provider": "openai", "adapter": "openai", "api_key": UPSTREAM_SECRET, "api_base": url}
     found: dict[str, Any] = {
@@ -115,7 +121,9 @@ class Stream:
 
 
 class GatewayProcess:
-    def __init__(self, folder: Path, given: dict[str, Any], *, env: dict[str, str] | None = None, **config: Any) -> None:
+    def __init__(
+        self, folder: Path, given: dict[str, Any], *, env: dict[str, str] | None = None, **config: Any
+    ) -> None:
         self.folder = folder
         self.port = free_port()
         self.status_port = free_port()
@@ -124,12 +132,24 @@ class GatewayProcess:
         self.ledger = folder / "usage.db"
         self._write(given)
         listen = {"port": self.port, "status_port": self.status_port, **config.pop("listen", {})}
-        settings = {"listen": listen, "ledger": {"url": "sqlite:///usage.db", "spool": "spool"}, "watch": False, **config}
+        settings = {
+            "listen": listen,
+            "ledger": {"url": "sqlite:///usage.db", "spool": "spool"},
+            "watch": False,
+            **config,
+        }
         (folder / "gateway.yaml").write_text(json.dumps(settings))
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR", "PYTHONPATH") if name in os.environ}
         self._log = self.log.open("wb")
         self.process = subprocess.Popen(
-            [str(BIN / "penstock"), "gateway", "--resources", str(self.resources), "--config", str(folder / "gateway.yaml")],
+            [
+                str(BIN / "penstock"),
+                "gateway",
+                "--resources",
+                str(self.resources),
+                "--config",
+                str(folder / "gateway.yaml"),
+            ],
             cwd=folder,
             env=kept | {"HOME": str(folder)} | (env or {}),
             stdin=subprocess.DEVNULL,
@@ -192,7 +212,13 @@ class GatewayProcess:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def request(
-        self, method: str, path: str, body: Any = None, *, key: str | None = CALLER, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        key: str | None = CALLER,
+        headers: dict[str, str] | None = None,
     ) -> Reply:
         return fetch(self.port, method, path, body, _headers(key, headers))
 
@@ -204,7 +230,9 @@ class GatewayProcess:
         headers = more.pop("headers", None)
         return self.post("/v1/responses", {"model": ALIAS, "input": input_, **more}, key=key, headers=headers)
 
-    def stream(self, path: str = "/v1/responses", body: Any = None, *, key: str = CALLER, timeout: float = 20.0) -> Stream:
+    def stream(
+        self, path: str = "/v1/responses", body: Any = None, *, key: str = CALLER, timeout: float = 20.0
+    ) -> Stream:
         """`body` gets what it needs to be a request for a stream."""
         sent = {"model": ALIAS, "stream": True, **(body or {})}
         if path == "/v1/responses":

@@ -280,7 +280,11 @@ def chat_events(texts: Iterable[str] = ("Hello.",), *, usage: Any = None, done: 
     def choice(delta: dict[str, Any], finish: str | None = None) -> bytes:
         return chunk(choices=[{"index": 0, "delta": delta, "finish_reason": finish}])
 
-    events = [choice({"role": "assistant", "content": ""}), *(choice({"content": text}) for text in texts), choice({}, "stop")]
+    events = [
+        choice({"role": "assistant", "content": ""}),
+        *(choice({"content": text}) for text in texts),
+        choice({}, "stop"),
+    ]
     if usage is not None:
         events.append(chunk(choices=[], usage=usage))
     return [*events, b"data: [DONE]\n\n"] if done else events

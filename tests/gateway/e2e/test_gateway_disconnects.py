@@ -9,16 +9,18 @@ import time
 
 import pytest
 from gateway_process import ALIAS, CALLER, GatewayProcess, resources
-from programs import wait_for
 from scripted_upstream import Received, Upstream, Wire, response_events
+
+from programs import wait_for
 
 EVENTS = response_events(["One", " two", " three", " four."])
 
 
 def head(body: bytes, length: int | None = None) -> bytes:
-    return (
-        b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\nContent-Length: %d\r\n\r\n%b"
-        % (CALLER.encode(), len(body) if length is None else length, body)
+    return b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\nContent-Length: %d\r\n\r\n%b" % (
+        CALLER.encode(),
+        len(body) if length is None else length,
+        body,
     )
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from gateway_process import ALIAS, CALLER, GatewayProcess, keyword, resources
-from programs import wait_for
 from scripted_upstream import Received, Upstream, Wire, answer, chat_events, response_body, response_events
+
+from programs import wait_for
 
 REQUESTS = 250
 ROUTES = ("/v1/responses", "/v1/chat/completions", "/v1/completions", "/v1/embeddings")
@@ -46,7 +47,9 @@ def mutated(draw: random.Random, data: bytes) -> bytes:
             case 1:
                 del data[at : at + draw.randint(1, 20)]
             case 2:
-                data[at:at] = draw.choice([b'"', b"\\", b"{", b"}", b"[", b"null", b"\\ud800", b"\xff", b"\r\n\r\n", b"\0"])
+                data[at:at] = draw.choice(
+                    [b'"', b"\\", b"{", b"}", b"[", b"null", b"\\ud800", b"\xff", b"\r\n\r\n", b"\0"]
+                )
             case 3:
                 data[at:at] = data[at : at + draw.randint(1, 40)]
             case 4:
@@ -56,7 +59,9 @@ def mutated(draw: random.Random, data: bytes) -> bytes:
 
 def bodies(draw: random.Random) -> bytes:
     base: dict[str, Any] = {"model": ALIAS, "stream": draw.choice([True, False, 1, "true", None])}
-    base["input"] = draw.choice(["text", ["a"], [{"role": "user", "content": "x"}], {"deep": [[[{}]]]}, 7, None, "BLOCKME"])
+    base["input"] = draw.choice(
+        ["text", ["a"], [{"role": "user", "content": "x"}], {"deep": [[[{}]]]}, 7, None, "BLOCKME"]
+    )
     base["messages"] = draw.choice([[{"role": "user", "content": "x"}], "x", [1], [{"content": [{"text": 3}]}]])
     base["max_output_tokens"] = draw.choice([5, -1, 1e300, "9", None, [], 2**70])
     data = json.dumps(base).encode()
@@ -89,7 +94,8 @@ def test_request_heads(fuzzed: GatewayProcess, upstream: Upstream) -> None:
     body = json.dumps({"model": ALIAS, "input": "x"}).encode()
     head = (
         b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\nContent-Type: application/json\r\n"
-        b"X-Penstock-Request-Id: abc\r\nX-Forwarded-For: 1.2.3.4\r\nContent-Length: %d\r\n\r\n" % (CALLER.encode(), len(body))
+        b"X-Penstock-Request-Id: abc\r\nX-Forwarded-For: 1.2.3.4\r\nContent-Length: %d\r\n\r\n"
+        % (CALLER.encode(), len(body))
     )
     seen = set()
     for _ in range(REQUESTS):
@@ -141,7 +147,9 @@ def test_upstream_streams(fuzzed: GatewayProcess, upstream: Upstream) -> None:
 def test_upstream_heads_and_bodies(fuzzed: GatewayProcess, upstream: Upstream) -> None:
     draw = random.Random(4)
     body = json.dumps(response_body("Hello")).encode()
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-request-id: r\r\ncontent-length: %d\r\n\r\n" % len(body)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-request-id: r\r\ncontent-length: %d\r\n\r\n" % len(
+        body
+    )
     statuses = set()
     for _ in range(REQUESTS):
         reply = mutated(draw, head) + body if draw.random() < 0.5 else head + mutated(draw, body)

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 from gateway_process import ALIAS, GatewayProcess, keyword, resources
-from scripted_upstream import Received, Upstream, Wire, answer, chat_body, chat_events, event, response_body, response_events
+from scripted_upstream import (
+    Received,
+    Upstream,
+    Wire,
+    answer,
+    chat_body,
+    chat_events,
+    event,
+    response_body,
+    response_events,
+)
 
 WORD = "BLOCKME"
 
@@ -75,7 +85,9 @@ def test_a_blocked_request_takes_no_slot(guarded: Callable[..., GatewayProcess],
     assert gateway.respond("clean").status == 429
 
 
-def test_masking_rewrites_the_request_and_nothing_else(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_masking_rewrites_the_request_and_nothing_else(
+    guarded: Callable[..., GatewayProcess], upstream: Upstream
+) -> None:
     """RC-8."""
     pii = {"name": "pii", "kind": "pii", "hook_point": "input", "detectors": [{"type": "email", "action": "mask"}]}
     gateway = guarded(pii)
@@ -122,8 +134,6 @@ def test_tool_arguments_of_a_whole_reply(guarded: Callable[..., GatewayProcess],
     assert_blocked(guarded().respond(), "response")
 
 
-
-
 @pytest.mark.parametrize(
     "pieces",
     [
@@ -134,7 +144,10 @@ def test_tool_arguments_of_a_whole_reply(guarded: Callable[..., GatewayProcess],
         ),
         pytest.param([event("response.incomplete", 1, response=response_body(output=[TOOL_CALL]))], id="RA-14"),
         pytest.param(
-            [event("response.function_call_arguments.delta", n, **WHERE, delta=d) for n, d in enumerate(["BLO", "CKME"])],
+            [
+                event("response.function_call_arguments.delta", n, **WHERE, delta=d)
+                for n, d in enumerate(["BLO", "CKME"])
+            ],
             id="RA-15",
         ),
         pytest.param(
@@ -143,7 +156,8 @@ def test_tool_arguments_of_a_whole_reply(guarded: Callable[..., GatewayProcess],
         ),
         pytest.param([event("response.refusal.delta", 0, **WHERE, content_index=0, delta=WORD)], id="X-4 refusal"),
         pytest.param(
-            [event("response.reasoning_summary_text.delta", 0, **WHERE, summary_index=0, delta=WORD)], id="X-4 reasoning"
+            [event("response.reasoning_summary_text.delta", 0, **WHERE, summary_index=0, delta=WORD)],
+            id="X-4 reasoning",
         ),
         pytest.param([event("response.function_call_arguments.done", 0, **WHERE, arguments=WORD)], id="X-4 done only"),
     ],
@@ -281,7 +295,9 @@ def test_window_an_early_block_is_a_refusal(windowed: GatewayProcess, upstream: 
 
 
 def test_window_a_late_block_is_an_event(windowed: GatewayProcess, upstream: Upstream) -> None:
-    upstream.streams(response_events(["This is a long and clean beginning of it. ", "And then BLO", "CKME."]), pause_s=0.02)
+    upstream.streams(
+        response_events(["This is a long and clean beginning of it. ", "And then BLO", "CKME."]), pause_s=0.02
+    )
     stream = windowed.stream()
     text = stream.rest().decode()
     assert stream.status == 200

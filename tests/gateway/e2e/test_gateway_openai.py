@@ -38,7 +38,13 @@ def test_responses_stream(client: openai.OpenAI, gateway: GatewayProcess) -> Non
 
 
 def test_responses_with_tools(client: openai.OpenAI, upstream: Upstream) -> None:
-    call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "weather", "arguments": '{"city":"Bonn"}'}
+    call = {
+        "type": "function_call",
+        "id": "fc_1",
+        "call_id": "call_1",
+        "name": "weather",
+        "arguments": '{"city":"Bonn"}',
+    }
 
     def script(request: Received, wire: Wire) -> None:
         asked = [item for item in request.json["input"] if item.get("type") == "function_call_output"]
@@ -64,7 +70,14 @@ def test_responses_with_tools(client: openai.OpenAI, upstream: Upstream) -> None
 
 
 def test_a_stream_of_tool_arguments(client: openai.OpenAI, upstream: Upstream) -> None:
-    item = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "f", "arguments": "", "status": "in_progress"}
+    item = {
+        "type": "function_call",
+        "id": "fc_1",
+        "call_id": "call_1",
+        "name": "f",
+        "arguments": "",
+        "status": "in_progress",
+    }
     done = {**item, "arguments": '{"a":1}', "status": "completed"}
     where = {"item_id": "fc_1", "output_index": 0}
     upstream.streams(
@@ -130,7 +143,9 @@ def test_completions_embeddings_models(client: openai.OpenAI, gateway: GatewayPr
 def _rows(gateway: GatewayProcess, least: int) -> list[Any]:
     from programs import wait_for
 
-    return wait_for(lambda: len(rows := gateway.rows()) >= least and rows and rows[-1]["route"] == "embeddings" and rows, 5)
+    return wait_for(
+        lambda: len(rows := gateway.rows()) >= least and rows and rows[-1]["route"] == "embeddings" and rows, 5
+    )
 
 
 def test_errors_are_the_library_s_own(client: openai.OpenAI, gateway: GatewayProcess, upstream: Upstream) -> None:
@@ -140,7 +155,9 @@ def test_errors_are_the_library_s_own(client: openai.OpenAI, gateway: GatewayPro
     with pytest.raises(openai.NotFoundError) as missing:
         client.responses.create(model="gpt-9", input="x")
     assert missing.value.type == "model_not_found"
-    upstream.replies({"error": {"message": "No.", "type": "invalid_request_error", "param": "input", "code": "bad"}}, 400)
+    upstream.replies(
+        {"error": {"message": "No.", "type": "invalid_request_error", "param": "input", "code": "bad"}}, 400
+    )
     with pytest.raises(openai.BadRequestError) as bad:
         client.responses.create(model=ALIAS, input="x")
     assert (bad.value.code, bad.value.param) == ("bad", "input")

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from gateway_process import ALIAS, CALLER, GatewayProcess, Stream, resources, sha256
-from programs import wait_for
 from scripted_upstream import Received, Upstream, Wire, answer, response_events
+
+from programs import wait_for
 
 
 @pytest.fixture
@@ -142,9 +143,7 @@ def test_large_bodies_are_refused_by_their_declared_length_and_by_their_real_one
     assert "30" not in reply.error["message"]
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=10)
     pieces = iter([json.dumps(large).encode()[at : at + 5000] for at in range(0, 30_100, 5000)])
-    connection.request(
-        "POST", "/v1/responses", pieces, {"Authorization": f"Bearer {CALLER}"}, encode_chunked=True
-    )
+    connection.request("POST", "/v1/responses", pieces, {"Authorization": f"Bearer {CALLER}"}, encode_chunked=True)
     chunked = Stream(connection)
     assert chunked.status == 413
     assert gateway.entry(chunked)["status"] == 413

@@ -182,7 +182,9 @@ def test_a_reply_that_is_no_json(gateway: GatewayProcess, upstream: Upstream) ->
     assert gateway.entry(reply)["attempts"][0]["error"] == "decode"
 
 
-def test_every_reply_says_which_request_it_is_and_where_its_time_went(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_every_reply_says_which_request_it_is_and_where_its_time_went(
+    gateway: GatewayProcess, upstream: Upstream
+) -> None:
     """X-16 for what the head can carry."""
     for reply in (gateway.respond(), gateway.respond(key="wrong"), gateway.post("/v1/responses", b"{")):
         timing = dict(part.split(";dur=") for part in reply.headers["server-timing"].split(", "))

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from gateway_process import ALIAS, GatewayProcess, keyword, resources, sha256
-from programs import wait_for
 from scripted_upstream import Received, Upstream, Wire, response_body, response_events
+
+from programs import wait_for
 
 CALLER_SECRET = "sk-planted-caller-7f3a9c"
 PROVIDER_SECRET = "sk-planted-provider-b81e22"

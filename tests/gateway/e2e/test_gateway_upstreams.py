@@ -10,12 +10,19 @@ from typing import Any
 
 import pytest
 from gateway_process import ALIAS, UPSTREAM_SECRET, GatewayProcess, free_port, resources
-from programs import wait_for
 from scripted_upstream import Received, Upstream, Wire, answer, chat_events, response_body, response_events
+
+from programs import wait_for
 
 
 def direct(name: str, key: str = "up", **more: Any) -> dict[str, Any]:
-    base = {"display_name": name, "provider": "openai", "model_name": f"{name}-upstream", "provider_key": key, "retries": 0}
+    base = {
+        "display_name": name,
+        "provider": "openai",
+        "model_name": f"{name}-upstream",
+        "provider_key": key,
+        "retries": 0,
+    }
     return base | more
 
 
@@ -66,7 +73,9 @@ def test_an_error_that_is_no_json(gateway: GatewayProcess, upstream: Upstream) -
 
 def test_the_provider_s_secret_does_not_come_back(gateway: GatewayProcess, upstream: Upstream) -> None:
     message = f"Incorrect API key provided: {UPSTREAM_SECRET}."
-    upstream.replies({"error": {"message": message, "type": "auth", "code": UPSTREAM_SECRET}}, 401, x_echo=UPSTREAM_SECRET)
+    upstream.replies(
+        {"error": {"message": message, "type": "auth", "code": UPSTREAM_SECRET}}, 401, x_echo=UPSTREAM_SECRET
+    )
     reply = gateway.respond()
     assert reply.status == 401
     assert UPSTREAM_SECRET not in str(reply.headers)
@@ -240,7 +249,9 @@ def test_errors_of_the_request_are_not_tried_again(gateway: GatewayProcess, upst
     assert len(upstream.requests) == 1
 
 
-def test_failover_walks_the_targets_and_leaves_the_broken_one_alone(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_failover_walks_the_targets_and_leaves_the_broken_one_alone(
+    gateway: GatewayProcess, upstream: Upstream
+) -> None:
     other = Upstream()
     given = resources(
         upstream.url,

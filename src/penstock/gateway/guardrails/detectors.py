@@ -226,8 +226,9 @@ class _IpAddress:
     def open_from(self, text: str, low: int) -> int:
         length = len(text)
         start = len(text.rstrip(self._RUN))
-        if start == length or (start and text[start - 1] in _ALNUM):
-            return length  # the run is the end of a word
+        if start and text[start - 1] in _ALNUM:
+            # the run is the end of a word; only behind a colon can an address of the first kind begin
+            start = text.find(":", start) + 1 or length
         assert self.reach is not None
         return max(low, start, length - self.reach - MARGIN)
 

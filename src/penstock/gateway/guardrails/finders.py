@@ -19,6 +19,11 @@ _PATIENCE_S_PER_CHARACTER = 100e-9
 
 
 _SHORT = 8192
+"""The time limit costs 2 to 5 µs a search. A pattern with one repetition, of one character or class, does without it on a
+short text: at worst it reads that once for each of its characters."""
+
+_SLOW = regex.compile(r"\)[*+?{]|\(\?(?:R|[+-]?[0-9]|&|P>)")
+"""A group that is repeated, or calls itself."""
 
 
 class Undecided(Exception):
@@ -26,7 +31,7 @@ class Undecided(Exception):
 
 
 class RegexFinder:
-    """`reach` is the operator's word: a longer match is found if it is there in full, but its first part may have left.
+    """`reach` is the operator's word: in a window, a match that needs more text than that may be missed.
 
     It counts everything that the pattern looks at, so also what a look-ahead or a look-behind covers.
     """
@@ -36,9 +41,7 @@ class RegexFinder:
     def __init__(self, pattern: str, reach: int | None) -> None:
         self._regex = regex.compile(pattern)
         self._grouped = self._regex.groups > 0
-        # one repetition can at worst read a text once for each of its characters; with more of them there is no saying.
-        # The time limit costs 2 to 5 µs a search
-        self._hasty = sum(pattern.count(sign) for sign in "*+{") < 2
+        self._hasty = _SLOW.search(pattern) is None and sum(pattern.count(sign) for sign in "*+{") < 2
         self.separable = False
         self.reach = reach
         self.numeric = False

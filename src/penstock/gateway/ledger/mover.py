@@ -102,6 +102,9 @@ class Mover:
         )
 
     def _run(self) -> None:
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):  # of this thread alone: requests come first
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         retry_s = FIRST_RETRY_S
         pause_s = 0.0
         while True:

@@ -47,6 +47,7 @@ PHASES = frozenset(
     (
         "queue",
         "auth",
+        "receive",
         "guardrail_in",
         "quota",
         "connect",

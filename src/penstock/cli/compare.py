@@ -1,0 +1,137 @@
+"""`compare`: two runs that were made, or two servers in one run whose requests take turns."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.errors import UserError
+
+if TYPE_CHECKING:
+    from penstock.compare.comparison import Comparison
+    from penstock.settings.model import Settings
+
+__all__ = ["run"]
+
+_HELP = """\
+Usage: {program} compare RUN_A RUN_B [--json]
+       {program} compare --url A --url B [--json] [options of profile]
+
+Say by how much B differs from A in each metric, with a 95 % interval, and whether that is more than noise.
+
+Two runs: give their artifact folders. Requests with the same body (by its SHA-256) are compared in pairs, so both should
+have sent the same payloads: replay the inputs.json of one against the other server. What changed on the machines between
+the two runs is in the difference, too.
+
+Two servers: give --url twice (or more often; each is compared with the first) and what `profile` takes. Every conversation
+goes to each server, in an order drawn anew for each, within one run, so that a drifting machine favours neither. Concurrency
+and rate are those of all servers together; --request-count, if given, is that of each. The files of each server are in the
+subfolders a, b, ... of the artifact folder, and the comparison in compare.json.
+
+Options
+  --json      print the comparison as JSON instead of a table
+  --help, -h  this text
+
+Examples
+  {program} compare artifacts/server-1 artifacts/server-2
+  {program} compare --url http://one:8000 --url http://two:8000 --model m --input-file payloads.jsonl --concurrency 8
+  {program} compare --url 'mock://?ttft=20' --url 'mock://?ttft=22' --model test --tokenizer builtin --request-count 100
+"""
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_APART = (
+    "The runs were made one after the other: what else changed between them is in the difference. "
+    "`compare --url A --url B` sends to both in turn."
+)
+_TOGETHER = "Both servers were under load at the same time, each with its share of the concurrency or rate."
+
+
+def run(words: list[str], program: str) -> int:
+    if not words or "--help" in words or "-h" in words:
+        sys.stdout.write(_HELP.format(program=program))
+        return 0
+    as_json = "--json" in words
+    rest = [word for word in words if word != "--json"]
+    if rest and rest[0].startswith("-"):
+        return _servers(rest, program, as_json)
+    if len(rest) != 2:
+        raise UserError("Name two artifact folders, or give --url twice; see `penstock compare --help`.")
+    return _runs(rest[0], rest[1], as_json)
+
+
+def _runs(first: str, second: str, as_json: bool) -> int:
+    from penstock.compare.comparison import compare
+    from penstock.compare.runs import pair, read_requests
+
+    for path in (first, second):
+        if not os.path.exists(path):
+            raise UserError(f"There is no run at '{path}'.")
+    pairs = pair(read_requests(first, first), read_requests(second, second))
+    _show([compare(pairs, throughput=True, notes=(_APART,))], as_json)
+    return 0
+
+
+def _servers(words: list[str], program: str, as_json: bool) -> int:
+    from penstock.cli.parse import parse
+    from penstock.settings.resolve import resolve
+
+    given = parse(words, program)
+    settings = resolve(given._replace(command=given.command.replace(" profile", " compare", 1)))
+    arms = len(settings.endpoint.urls)
+    if not 2 <= arms <= len(_LETTERS):
+        raise UserError("Give --url at least twice: once for each server to compare.")
+    output = settings.output
+    if "output.folder" not in given.values:
+        output = msgspec.structs.replace(output, folder=os.path.join("artifacts", f"compare-{_last(output.folder)}"))
+    if output.level == "summary":
+        raise UserError("--export-level summary keeps no requests, and it is requests that are compared; leave it out.")
+    if as_json:
+        output = msgspec.structs.replace(output, ui="none")
+    return _interleaved(msgspec.structs.replace(settings, output=output), as_json)
+
+
+def _interleaved(settings: Settings, as_json: bool) -> int:
+    from penstock.cli.profile import execute, report_arm
+    from penstock.compare.comparison import compare
+    from penstock.compare.runs import pair, read_requests
+
+    arms = len(settings.endpoint.urls)
+    done = execute(settings, arms=arms)
+    folder = settings.output.folder
+    status = 0
+    sides = []
+    for number, url in enumerate(settings.endpoint.urls):
+        place = os.path.join(folder, _LETTERS[number])
+        status = max(status, report_arm(done, number, place))
+        sides.append((place, url))
+    first, *others = [read_requests(place, url) for place, url in sides]
+    found = [
+        compare(pair(first, other, blocks=arms), throughput=False, notes=(_TOGETHER,), seed=number)
+        for number, other in enumerate(others)
+    ]
+    with open(os.path.join(folder, "compare.json"), "wb") as file:
+        file.write(_json(found))
+    _show(found, as_json)
+    if not as_json:
+        print(f"Files of each server: {', '.join(os.path.join(place, '') for place, _ in sides)}")
+    return status
+
+
+def _last(folder: str) -> str:
+    return os.path.basename(folder.rstrip("/"))
+
+
+def _json(found: list[Comparison]) -> bytes:
+    document = found[0] if len(found) == 1 else found
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def _show(found: list[Comparison], as_json: bool) -> None:
+    if as_json:
+        sys.stdout.buffer.write(_json(found))
+        return
+    from penstock.compare.table import comparison_text
+
+    sys.stdout.write("\n".join(map(comparison_text, found)))
