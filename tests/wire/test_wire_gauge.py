@@ -47,6 +47,11 @@ def test_nothing_and_less_count_as_the_shortest(value):
     assert spread.quantile(0.5) <= 2
 
 
+@pytest.mark.parametrize("value", range(1, 70))
+def test_short_durations_have_buckets_too(value):
+    assert value <= spread_of([value, 10**9]).quantile(0.5) <= max(value * 1.25, value + 1)
+
+
 def test_an_empty_one_has_no_quantiles():
     assert Spread().quantile(0.99) == 0.0
 

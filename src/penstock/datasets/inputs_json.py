@@ -1,5 +1,8 @@
 """The `inputs_json` format: `{"data": [{"session_id": …, "payloads": [{…}, …]}, …]}`, each payload sent byte for byte.
 
+A body that had white space around it cannot show that within JSON: `inputs.json` then has a member `padding` beside the
+payloads, with the places of such payloads and what stood before and behind each, and it is sent again.
+
 The document may be far larger than the memory. It is read through a window that holds one session at a time; where a session
 ends msgspec finds out (1 GB/s), and the slower reader of `json_text` when msgspec gives up.
 """
@@ -29,9 +32,13 @@ _BODIES = (b"{", b"[")
 _SHOWN = 5
 
 
+_Padding = dict[str, tuple[str, str]]
+
+
 class _Session(msgspec.Struct):
     session_id: str | int
     payloads: list[msgspec.Raw]
+    padding: _Padding | None = None
 
 
 _decode_session = msgspec.json.Decoder(_Session).decode
@@ -119,8 +126,9 @@ class InputsJson:
             try:
                 session = _decode_session(view)
                 name, spans = str(session.session_id), _spans(window.data, begin, view, session.payloads)
+                padding = session.padding or {}
             except (msgspec.MsgspecError, RecursionError):
-                name, spans = _read_slowly(window.data, begin, end, window.base)
+                name, spans, padding = _read_slowly(window.data, begin, end, window.base)
             for at, _ in spans:
                 if window.data[at : at + 1] not in _BODIES:
                     raise _Fault(window.base + at, f"a payload of session {name!r} is not a JSON object")
@@ -130,7 +138,13 @@ class InputsJson:
             problems.add(lines.at(fault.offset), fault.reason)
             return None
         self._names.add(name, offset)
-        return Recorded(name, [Place(0, window.base + at, stop - at) for at, stop in spans])
+        return Recorded(
+            name,
+            [
+                Place(0, window.base + at, stop - at, padding=_white(padding.get(str(turn))))
+                for turn, (at, stop) in enumerate(spans)
+            ],
+        )
 
 
 class _Fault(Exception):
@@ -153,12 +167,19 @@ def _spans(data: bytes, begin: int, view: memoryview, payloads: list[msgspec.Raw
     return spans
 
 
-def _read_slowly(data: bytes, begin: int, end: int, base: int) -> tuple[str, list[tuple[int, int]]]:
+def _white(padding: tuple[str, str] | None) -> tuple[bytes, bytes] | None:
+    if padding is None or "".join(padding).strip(" \t\r\n"):
+        return None
+    return padding[0].encode(), padding[1].encode()
+
+
+def _read_slowly(data: bytes, begin: int, end: int, base: int) -> tuple[str, list[tuple[int, int]], _Padding]:
     """A session that msgspec refuses: it is right all the same, or this says what is wrong with it."""
     if data[begin : begin + 1] != b"{":
         raise _Fault(base + begin, "a session should be an object with 'session_id' and 'payloads'")
     name: str | None = None
     spans: list[tuple[int, int]] | None = None
+    padding: _Padding = {}
     for member in members(data[:end], begin):
         first = data[member.begin : member.begin + 1]
         if member.name == "session_id":
@@ -172,11 +193,16 @@ def _read_slowly(data: bytes, begin: int, end: int, base: int) -> tuple[str, lis
             if first != b"[":
                 raise _Fault(base + member.begin, "'payloads' should be a list of request bodies")
             spans = list(items(data, member.begin))
+        elif member.name == "padding":
+            try:
+                padding = msgspec.json.decode(data[member.begin : member.end], type=_Padding)
+            except msgspec.MsgspecError:
+                raise _Fault(base + member.begin, "'padding' should be an object of pairs of texts") from None
     if name is None:
         raise _Fault(base + begin, "a session has no 'session_id'")
     if spans is None:
         raise _Fault(base + begin, f"session {name!r} has no payloads")
-    return name, spans
+    return name, spans, padding
 
 
 class _Names:

@@ -19,6 +19,7 @@ _SPACE = re.compile(rb"[ \t\r\n]*")
 _STRING = re.compile(rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"')
 _INSIDE = re.compile(rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+')
 _NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
+_BEGUN = re.compile(rb"-?(?:(?:0|[1-9][0-9]*+)(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]*+)?)?")
 _WORD = re.compile(rb"true|false|null")
 _WORDLIKE = re.compile(rb"[-+.0-9A-Za-z]+")
 
@@ -104,7 +105,7 @@ def _plain_end(data: bytes, at: int) -> int:
 
 
 def _may_go_on(word: bytes) -> bool:
-    return word in _STUMPS or word[-1:] in (b"-", b"+", b".", b"e", b"E")
+    return word in _STUMPS or _BEGUN.fullmatch(word) is not None
 
 
 def _key(data: bytes, at: int) -> int:

@@ -42,6 +42,8 @@ class Place(NamedTuple):
     length: int
     timestamp_ms: float | None = None
     delay_ms: float = 0.0
+    padding: tuple[bytes, bytes] | None = None
+    """White space to send before and behind it, which stands elsewhere in the file."""
 
 
 class Recorded(NamedTuple):

@@ -71,9 +71,7 @@ def turn_of(fields: TurnFields, folder: str) -> Turn:
     )
 
 
-def _media(
-    texts: tuple[str, ...], field: str, read: Callable[[str, str], Media], folder: str
-) -> tuple[Media, ...]:
+def _media(texts: tuple[str, ...], field: str, read: Callable[[str, str], Media], folder: str) -> tuple[Media, ...]:
     if not all(texts):
         raise ValueError(f"'{field}' is empty")
     return tuple([read(text, folder) for text in texts])

@@ -104,10 +104,12 @@ class Index:
         for place in recorded.places:
             if place.length > _LONGEST:
                 self.problems.add(1, f"a payload of {place.length:,} bytes is larger than the 2 GB that can be sent")
-            elif self._copying:
+            elif self._copying or place.padding is not None:
+                before, behind = place.padding or (b"", b"")
                 with open(self._recording.files[place.file].path, "rb") as file:
                     file.seek(place.offset)
-                    self._writer.body(file.read(place.length), timestamp_ms=place.timestamp_ms, delay_ms=place.delay_ms)
+                    body = before + file.read(place.length) + behind
+                self._writer.body(body, timestamp_ms=place.timestamp_ms, delay_ms=place.delay_ms)
             else:
                 self._writer.elsewhere(
                     place.file + 1,

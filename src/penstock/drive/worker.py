@@ -1,9 +1,7 @@
 """The loop that sends and receives: one for each process, driven by its share of the plan.
 
-What follows an exchange (reading the reply, writing the record) waits in a queue and is done in slices of half a
-millisecond between polls. Done where the exchange ends, 500 streams that end together would stall the loop, and the first
-reads of the next ones would cover many tokens. The queue is bounded; while it is full, nothing new is sent, and that time
-is counted.
+The plan says when, the deck and the bodies say what, the pools send it, and the desk reads what comes back. While the desk is
+full nothing new is sent, and that time is counted.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import heapq
 import secrets
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator
 from time import monotonic_ns
 from typing import Any
@@ -23,6 +20,7 @@ from typing import Any
 from penstock.drive import board as cells
 from penstock.drive.board import Board
 from penstock.drive.deck import Deck
+from penstock.drive.desk import Desk
 from penstock.drive.job import Job
 from penstock.drive.report import Machine, WorkerReport
 from penstock.drive.session import Bodies, Session
@@ -33,7 +31,7 @@ from penstock.plan.phases import PhasePlan
 from penstock.plan.stepper import Share, Stepper, split
 from penstock.records.log import LogWriter
 from penstock.records.payloads import Missing, PayloadStore
-from penstock.records.reader import Ticket, read
+from penstock.records.reader import Ticket
 from penstock.records.record import Record
 from penstock.wire.clock import Clock
 from penstock.wire.exchange import Exchange, Trouble
@@ -43,9 +41,6 @@ from penstock.wire.timer import Timer
 
 __all__ = ["Worker"]
 
-_SLICE_NS = 500_000
-_QUEUE_LIMIT = 512
-_QUEUE_BYTES = 64 << 20
 _BURST = 32  # sends before the loop may read again: about a millisecond
 _TICK_S = 0.01
 _CLOCK_EVERY = 5  # ticks
@@ -78,12 +73,10 @@ class Worker:
         self._timer = Timer(loop, self._pump)
         self._id_prefix = str(uuid.uuid4())[:24]
         self._id = secrets.randbits(40)
-        self._queue: deque[Exchange] = deque()
-        self._queue_bytes = 0
-        self._slicing = False
+        self._desk = Desk(loop, self._endpoint, self._log, self._report, job.epoch, self._on_read, self._on_room)
         self._held_since = 0
         self._later: list[tuple[int, int, Session]] = []  # a heap of turns that wait for their time
-        self._sent = self._ended = self._failed = self._connected = 0
+        self._sent = self._ended = self._connected = 0
         self._opening: asyncio.Future[list[None]] | None = None
         self._ticking = False
         self._pump_again = False
@@ -188,7 +181,7 @@ class Worker:
         self._timer.at(begin)
         await self._over
         self._running = False
-        while self._queue:
+        while not self._desk.empty:
             await asyncio.sleep(0.001)
             if self._fault is not None:
                 raise self._fault
@@ -222,7 +215,7 @@ class Worker:
         stepper, later = self._stepper, self._later
         sends = 0
         while True:
-            if len(self._queue) >= _QUEUE_LIMIT or self._queue_bytes >= _QUEUE_BYTES:
+            if self._desk.full:
                 self._held_since = self._held_since or monotonic_ns()
                 return
             now = monotonic_ns()
@@ -333,19 +326,13 @@ class Worker:
             if ticket.issued > ticket.intended:
                 self._report.queued.add(ticket.issued - ticket.intended)
         self._ended += 1
-        if exchange.trouble is not None or exchange.status != 200:
-            self._failed += 1
-        self._queue.append(exchange)
-        self._queue_bytes += exchange.bytes_received
-        if not self._slicing:
-            self._slicing = True
-            self._loop.call_soon(self._slice)
+        self._desk.add(exchange)
         end = exchange.end if exchange.end >= 0 else monotonic_ns()
         session: Session = ticket.session
         if not session.has_next:
             self._stepper.ended(end)
         elif self._bodies.waits_for_reply(session):
-            return  # goes on in `_slice`
+            return  # goes on in `_on_read`
         else:
             self._schedule(session, end)
         self._pump()
@@ -358,40 +345,11 @@ class Worker:
             due = max(end, self._stepper.began + round(entry.timestamp_ms * 1e6 * self._plan.scale))
         heapq.heappush(self._later, (due, session.number, session))
 
-    def _slice(self) -> None:
-        """Turn finished exchanges into records for half a millisecond, then let the loop poll."""
-        until = monotonic_ns() + _SLICE_NS
-        queue, log, report = self._queue, self._log, self._report
-        dialect, epoch = self._endpoint, self._job.epoch
-        while queue:
-            exchange = queue.popleft()
-            self._queue_bytes -= exchange.bytes_received
-            record, reply = read(exchange, dialect, epoch)
-            log.record(record)
-            if record.stamps:
-                report.streams += 1
-                report.first_coalesced += record.first_coalesced
-                report.stamps += len(record.stamps)
-                report.coalesced += record.coalesced
-                if report.streams & 7 == 1:
-                    report.ttft.add(record.stamps[0])
-            report.requests += 1
-            if report.requests & 7 == 1:  # its median is all that is asked of it
-                report.latency.add(record.end - record.start)
-            session: Session = exchange.tag.session
-            if session.parts is not None and session.has_next:
-                self._carry_on(session, exchange, record, reply)
-            if monotonic_ns() >= until:
-                break
-        if queue:
-            self._loop.call_soon(self._slice)
-        else:
-            self._slicing = False
-        if self._held_since and len(queue) < _QUEUE_LIMIT // 2:
-            self._pump()
-
-    def _carry_on(self, session: Session, exchange: Exchange, record: Record, reply: Reply | None) -> None:
-        """A conversation whose next turn holds this reply. Without a good reply there is no next turn."""
+    def _on_read(self, exchange: Exchange, record: Record, reply: Reply | None) -> None:
+        """Carries on a conversation whose next turn holds this reply. Without a good reply there is no next turn."""
+        session: Session = exchange.tag.session
+        if session.parts is None or not session.has_next:
+            return
         if reply is None or record.failure is not None:
             self._report.broken_conversations += 1
             self._stepper.ended(exchange.end)
@@ -399,6 +357,10 @@ class Worker:
             self._bodies.remember(session, reply)
             self._schedule(session, exchange.end)
         self._pump()
+
+    def _on_room(self) -> None:
+        if self._held_since:
+            self._pump()
 
     def _check_over(self, now: int) -> None:
         if self._over is None or self._over.done():
@@ -452,7 +414,7 @@ class Worker:
         me, board = self._me, self._board
         board.set(me, cells.SENT, self._sent)
         board.set(me, cells.ENDED, self._ended)
-        board.set(me, cells.FAILED, self._failed)
+        board.set(me, cells.FAILED, self._desk.failed)
         board.set(me, cells.LIVE, self._stepper.live)
 
     def _time_out(self, now: int) -> None:

@@ -175,7 +175,9 @@ class App:
             try:
                 call.tick(now, RECEIVE_S)
             except Exception as error:  # the others must not miss their time for it
-                sys.stderr.write(f"penstock gateway: a fault in Penstock at {call.request_id}: {type(error).__name__}\n")
+                sys.stderr.write(
+                    f"penstock gateway: a fault in Penstock at {call.request_id}: {type(error).__name__}\n"
+                )
         self._ticks += 1
         if self._ticks % SWEEP_TICKS == 0:
             self.hosts.sweep()

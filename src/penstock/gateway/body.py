@@ -16,6 +16,8 @@ from penstock.gateway.refusal import Refusal
 __all__ = ["Probe", "Request", "read_body", "replace_model"]
 
 _NO_RAW = msgspec.Raw(b"")
+_MOST_OUTPUT = 100_000_000
+"""No model writes more; what is above is reserved as this."""
 
 
 class Probe(msgspec.Struct):
@@ -68,7 +70,7 @@ def read_body(data: bytes, *, chat: bool) -> Request:
         raise _bad("`messages` must hold at least one message.", "messages")
     # A limit on output may be spelled in three ways; the dialects read one each, and an estimate takes what is there.
     limit = probe.max_output_tokens or probe.max_completion_tokens or probe.max_tokens
-    max_output = limit if type(limit) is int and limit > 0 else None
+    max_output = min(limit, _MOST_OUTPUT) if type(limit) is int and limit > 0 else None
     return Request(data, model, _model_span(data, raw), probe.stream is True, max_output)
 
 

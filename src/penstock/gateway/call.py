@@ -139,9 +139,9 @@ class Call:
             raise _too_large(app.max_body)
         peer = self._scope.client
         if app.trusted:
-            entry.client = client_ip(peer, headers.get("x-forwarded-for"), app.trusted) or peer
+            entry.client = client_ip(peer, ",".join(headers.get_all("x-forwarded-for")), app.trusted) or peer
         else:
-            entry.client = peer.rpartition(":")[0]
+            entry.client = peer.rpartition(":")[0].strip("[]")
         key = authenticate(headers.get("authorization"), headers.get("x-api-key"), live.snapshot, entry.at)
         entry.api_key_id, entry.api_key_name, entry.team_id = key.id, key.name, key.team_id
         self._mark("auth")
@@ -269,7 +269,7 @@ class Call:
         forward.prepare(self._live.guards, model.name if self.route == "chat" else None)
         await forward.run()
         exchange = forward.exchange
-        self._account(attempt, exchange)
+        self._account(attempt, exchange, forward.guard_s)
         failure = self._end_stream(forward) if forward.reader is not None else self._end_whole(forward, model)
         if failure is not None:
             attempt.error = failure.error
@@ -294,7 +294,7 @@ class Call:
         )
         return Failure("over_limit", None, refusal, retryable=True)
 
-    def _account(self, attempt: Attempt, exchange: Exchange) -> None:
+    def _account(self, attempt: Attempt, exchange: Exchange, guard_s: float) -> None:
         attempt.status = exchange.status or None
         attempt.connect_ms = exchange.connect_ns / 1e6
         now = perf_counter()
@@ -308,13 +308,18 @@ class Call:
         if attempt.connect_ms:
             phases["connect"] = phases.get("connect", 0.0) + min(attempt.connect_ms, spent)
             spent = max(0.0, spent - attempt.connect_ms)
+        if guard_s:
+            phases["guardrail_out"] = phases.get("guardrail_out", 0.0) + guard_s * 1000
+            spent = max(0.0, spent - guard_s * 1000)
         phases["upstream"] = phases.get("upstream", 0.0) + spent
 
     # -- whole replies ------------------------------------------------------------------------------------------------
 
     def _end_whole(self, forward: Forward, model: Model) -> Failure | None:
-        self._check()
         exchange = forward.exchange
+        if self.gone and exchange.start >= 0:
+            self._estimate(0)
+        self._check()
         failure = failure_of(exchange, forward.target, forward.elapsed_ms)
         if failure is not None:
             self._note_upstream(exchange, forward.target)
@@ -325,7 +330,7 @@ class Call:
         except ValueError:
             return undecodable()
         entry = self.entry
-        entry.upstream_id = reply.id if type(reply.id) is str else None
+        entry.upstream_id = reply.name
         entry.finish = reply.finish
         usage = reply.reported
         if usage is None:
@@ -343,7 +348,7 @@ class Call:
         if self.route == "chat":
             body = restore_model(body, bytes(reply.model), model.name)
         self._note_upstream(exchange, forward.target)
-        self._served_by(model, forward.target)
+        self._served_by(forward.target)
         entry.status = exchange.status
         entry.bytes_out = len(body)
         headers = self._head(_content_type(exchange, "application/json"))
@@ -381,6 +386,7 @@ class Call:
         forward = self._forward
         assert forward is not None
         self._note_upstream(exchange, forward.target)
+        self._served_by(forward.target)
         outlet = self.outlet = Outlet(
             self._app.loop,
             self._app.peers,
@@ -396,7 +402,6 @@ class Call:
                 *self._kept,
             ],
         )
-        self.watch()
         return outlet
 
     def block(self, blocked: StreamBlocked) -> None:
@@ -429,6 +434,8 @@ class Call:
         if not finished and forward.blocked is None:
             failed = failure_of(exchange, forward.target, forward.elapsed_ms)
             if self.outlet is None and not self._ended:
+                if reader.events:  # held back, and lost with the attempt; it was billed all the same
+                    self._books_of(forward, reader)
                 return failed
         if forward.blocked is None:
             forward.finish()
@@ -519,11 +526,15 @@ class Call:
         """The upstream's headers that a caller gets to see."""
         given = (exchange.header(b"x-request-id") or b"").decode("latin-1")
         if 0 < len(given) <= 256 and given.isascii() and given.isprintable() and target.redact(given) == given:
-            self._kept = (*self._kept, ("x-upstream-request-id", given))
+            self._keep("x-upstream-request-id", given)
 
-    def _served_by(self, model: Model, target: Target) -> None:
-        if model.routing is not None:
-            self._kept = (*self._kept, ("x-penstock-served-by", target.model.name))
+    def _served_by(self, target: Target) -> None:
+        if target.model.name != self.entry.model:
+            self._keep("x-penstock-served-by", target.model.name)
+
+    def _keep(self, name: str, value: str) -> None:
+        """Of several attempts the last counts."""
+        self._kept = (*(pair for pair in self._kept if pair[0] != name), (name, value))
 
     def _refuse(self, refusal: Refusal) -> None:
         entry = self.entry
@@ -548,7 +559,9 @@ class Call:
         )
         refusal = Refusal(500, "internal_error", "The gateway failed; its log says where.")
         if self.outlet is not None:
-            self.entry.status, self.entry.error = 500, refusal.type
+            self.entry.status, self.entry.error, self.entry.finish = 500, refusal.type, "cut"
+            if self._forward is not None and self._forward.reader is not None:
+                self.outlet.send(_error_event(self.route, self._forward.reader, refusal.type))
         else:
             self._refuse(refusal)
 

@@ -12,7 +12,7 @@ loop turns. The coroutine of the request waits for the end alone.
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Literal, Protocol
 
 from penstock.gateway.guardrails import Guards, StreamBlocked, StreamGuard
@@ -54,6 +54,8 @@ class Owner(Protocol):
     route: Route
     outlet: Outlet | None
     """None until the head of a stream has been sent."""
+    gone: bool
+    """The caller has left."""
 
     def watch(self) -> None:
         """Notice from now on when the caller goes away."""
@@ -82,6 +84,7 @@ class Forward:
         "due",
         "exchange",
         "guard",
+        "guard_s",
         "mode",
         "reader",
         "target",
@@ -106,6 +109,8 @@ class Forward:
         self.reader: StreamReader | None = None
         """Reads what the upstream sent; of a stream only."""
         self.guard: StreamGuard | None = None
+        self.guard_s = 0.0
+        """Spent in it."""
         self.blocked: StreamBlocked | None = None
         self.delivered: StreamReader | None = None
         """Reads what the caller was sent, where that is not the same."""
@@ -212,14 +217,18 @@ class Forward:
                 guard.feed(data)
         else:
             reader.feed(data)
+            began = perf_counter()
             try:
-                self._send(guard.feed(data))
+                clean = guard.feed(data)
             except StreamBlocked as blocked:
                 self._block(blocked, reader)
                 return
+            finally:
+                self.guard_s += perf_counter() - began
+            self._send(clean)
         if self.complete and not self._terminal_at:
             self._terminal_at = monotonic()
-            self.due = self._due()
+            self.due = min(self.due, self._due())
 
     def finish(self) -> None:
         """The upstream has ended its stream: release what is still held."""
@@ -227,7 +236,11 @@ class Forward:
         self.reader.end()
         try:
             if self.guard is not None:
-                rest = self.guard.finish()
+                began = perf_counter()
+                try:
+                    rest = self.guard.finish()
+                finally:
+                    self.guard_s += perf_counter() - began
                 if self.guard.holds:
                     self._send(rest)
             if self._names is not None:
@@ -250,6 +263,7 @@ class Forward:
             outlet = self._owner.commit(self.exchange)
         outlet.send(data)
         if outlet.closed:
+            self._owner.gone = True
             self.abort(GONE)
         elif outlet.full:
             self._paused = True
@@ -272,7 +286,7 @@ class Forward:
             return
         self.mode = "drain"
         self._began = monotonic()
-        self.due = self._due()
+        self.due = min(self.due, self._due())
 
     # -- time -------------------------------------------------------------------------------------------------------------
 

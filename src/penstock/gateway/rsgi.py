@@ -12,6 +12,8 @@ class Headers(Protocol):
     def get(self, key: str) -> str | None:
         """The first header of that lower-case name."""
 
+    def get_all(self, key: str) -> list[str]: ...
+
 
 class Scope(Protocol):
     client: str

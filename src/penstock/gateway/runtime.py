@@ -1,6 +1,7 @@
 """What the main process and its workers share: a folder of their own, in memory where the system has such a place.
 
     board             a page that all of them map: which snapshot counts, whether we drain, and a slot for each worker
+    owner             locked for as long as the main process lives
     config            gateway.yaml as the main process understood it
     snapshot-N        the resources of generation N, read once by the main process and decoded in each worker in a
                       millisecond, where YAML would hold up its loop for as long as a second
@@ -20,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.gateway import owned_file
 from penstock.gateway.config import GatewayConfig
 from penstock.gateway.resources import Snapshot
 from penstock.settings.model import Secret
@@ -28,6 +30,8 @@ __all__ = ["Board", "Runtime", "Slot"]
 
 _WORD = struct.Struct("<Q")
 _SLOT = struct.Struct("<QQQQ")
+_PREFIX = "penstock-gateway-"
+_OWNER = "owner"
 _HEAD = 64
 _SLOT_SIZE = 64
 _DRAINING = 8
@@ -95,14 +99,19 @@ class Runtime:
         self.folder = folder
         self.config = config
         self.board = board
+        self._owned = -1
 
     @classmethod
     def create(cls, config: GatewayConfig) -> Runtime:
         memory = "/dev/shm"  # noqa: S108 - mkdtemp makes a folder that only we can enter
-        home = memory if os.path.isdir(memory) and os.access(memory, os.W_OK) else None
-        folder = tempfile.mkdtemp(prefix="penstock-gateway-", dir=home)
+        home = memory if os.path.isdir(memory) and os.access(memory, os.W_OK) else tempfile.gettempdir()
+        _remove_orphans(home)
+        folder = tempfile.mkdtemp(prefix=_PREFIX, dir=home)
+        owned = owned_file.create(os.path.join(folder, _OWNER))
         _write(os.path.join(folder, "config"), msgspec.msgpack.encode(config))
-        return cls(folder, config, Board(os.path.join(folder, "board"), config.listen.workers, create=True))
+        made = cls(folder, config, Board(os.path.join(folder, "board"), config.listen.workers, create=True))
+        made._owned = owned
+        return made
 
     @classmethod
     def attach(cls, folder: str) -> Runtime:
@@ -138,6 +147,22 @@ class Runtime:
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._owned)
+
+
+def _remove_orphans(home: str) -> None:
+    """What main processes left that were killed: nobody holds their lock any more."""
+    for name in os.listdir(home):
+        if not name.startswith(_PREFIX):
+            continue
+        folder = os.path.join(home, name)
+        with contextlib.suppress(OSError):  # not ours, or just going away
+            file = os.open(os.path.join(folder, _OWNER), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                if os.fstat(file).st_uid == os.getuid() and owned_file.is_orphan(file):
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(file)
 
 
 def _write(path: str, data: bytes) -> None:

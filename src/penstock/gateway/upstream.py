@@ -218,9 +218,15 @@ def _client_error(exchange: Exchange, target: Target) -> Failure:
         parts[0] or "",
         code=parts[2],
         param=parts[3],
-        retry_after=retry_after.decode("latin-1").strip() if retry_after and retry_after.strip().isascii() else None,
+        retry_after=_shown(retry_after),
     )
     return Failure("upstream_status", status, refusal, retryable=False, retry_after_s=_seconds(retry_after))
+
+
+def _shown(value: bytes | None) -> str | None:
+    """A Retry-After as it may be passed on."""
+    text = (value or b"").decode("latin-1").strip()
+    return text if 0 < len(text) <= 64 and text.isascii() and text.isprintable() else None
 
 
 def _seconds(value: bytes | None) -> float | None:

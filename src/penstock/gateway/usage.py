@@ -20,6 +20,9 @@ Route = Literal["responses", "chat", "completions", "embeddings"]
 
 FRAME_BYTES = 1 << 20
 TAIL_BYTES = 1 << 16
+_MOST = 10**12
+_LONGEST = 256
+"""Of numbers and names that an upstream makes up."""
 _TERMINAL = {"response.completed": "completed", "response.incomplete": "incomplete", "response.failed": "failed"}
 
 
@@ -43,7 +46,7 @@ def _usage(found: object) -> Usage | None:
     if type(input_) is not int:
         return None
     return Usage(
-        max(0, input_),
+        _count(input_),
         _count(found.get("output_tokens", found.get("completion_tokens"))),
         _detail(found, ("output_tokens_details", "completion_tokens_details"), "reasoning_tokens"),
         _detail(found, ("input_tokens_details", "prompt_tokens_details"), "cached_tokens"),
@@ -51,7 +54,7 @@ def _usage(found: object) -> Usage | None:
 
 
 def _count(value: object) -> int:
-    return max(0, value) if type(value) is int else 0
+    return min(max(0, value), _MOST) if type(value) is int else 0
 
 
 def _detail(found: dict[str, Any], names: tuple[str, str], member: str) -> int:
@@ -77,6 +80,10 @@ class Reply(msgspec.Struct):
     usage: Any = None
     model: msgspec.Raw = msgspec.Raw(b"")
     choices: list[_Choice] | None = None
+
+    @property
+    def name(self) -> str | None:
+        return _text(self.id)
 
     @property
     def finish(self) -> str | None:
@@ -331,4 +338,4 @@ def _data(frame: bytes) -> bytes | None:
 
 
 def _text(value: object) -> str | None:
-    return value if type(value) is str else None
+    return value[:_LONGEST] if type(value) is str else None

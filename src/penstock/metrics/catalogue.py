@@ -363,8 +363,9 @@ _COUNTS = (
 )
 
 _LAG_NOTE = (
-    "Percentile of credit_to_start_latency: how much later than recorded a request went out. Only with --fixed-schedule. Counted "
-    "from the recorded time itself, so that a lateness all requests share is seen (AIPerf counts from the least late one)."
+    "Percentile of credit_to_start_latency: how much later than recorded a request went out. Only with --fixed-schedule. "
+    "Counted from the recorded time itself, so that a lateness all requests share is seen (AIPerf counts from the least "
+    "late one)."
 )
 _SCHEDULE = (
     *(_run(f"replay_sched_lag_p{q}", f"Replay Schedule Lag p{q}", "ms", _LAG_NOTE) for q in (50, 90, 99)),

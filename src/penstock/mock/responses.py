@@ -279,7 +279,7 @@ def rendered(value: object) -> bytes:
     return encode(value).replace(HERE.encode(), STAMP)
 
 
-def event(name: str, number: int, **fields: Any) -> Event:
+def event(name: str, number: int, /, **fields: Any) -> Event:
     return Event(rendered({"type": name, "sequence_number": number, **fields}), name.encode())
 
 

@@ -202,7 +202,9 @@ class _Table:
             if recorded.session is not None:
                 self._by_name.setdefault(recorded.session, number)
             for place in recorded.places:
-                self._digests += sha256(files.read(place.file, place.length, place.offset)).digest()
+                before, behind = place.padding or (b"", b"")
+                body = files.read(place.file, place.length, place.offset)
+                self._digests += sha256(before + body + behind).digest()
         files.close()
         problems.raise_any()
         self._first.append(len(self._digests) // 32)

@@ -21,6 +21,8 @@ from penstock.reports.sent import Sequence, chained
 
 __all__ = ["write_inputs_json"]
 
+_BLANKS = b" \t\r\n"
+
 
 def write_inputs_json(file: IO[bytes], sequences: Iterable[Sequence], log: RunLog) -> int:
     """Returns how many sessions had to be left out, because the file with their bodies has changed since."""
@@ -39,12 +41,11 @@ def write_inputs_json(file: IO[bytes], sequences: Iterable[Sequence], log: RunLo
             if _hash(sent) != expected:
                 lost += 1
                 continue
-            bodies = map(_as_json, sent)
             file.write(
                 between + b'    {\n      "session_id": ' + orjson.dumps(name) + b',\n      "payloads": [\n        '
             )
-            file.write(b",\n        ".join(bodies))
-            file.write(b"\n      ]\n    }")
+            file.write(b",\n        ".join(map(_as_json, sent)))
+            file.write(b"\n      ]" + _padding(sent) + b"\n    }")
             between = b",\n"
         file.write(b"\n  ]\n}\n")
     return lost
@@ -57,9 +58,21 @@ def _hash(bodies: list[bytes]) -> bytes:
     return chain[:16]
 
 
+def _padding(bodies: list[bytes]) -> bytes:
+    """White space around a body, which would be lost in the frame: by its place, what stood before and behind it."""
+    found = {}
+    for place, body in enumerate(bodies):
+        bare = body.strip(_BLANKS)
+        if len(bare) < len(body):
+            at = body.find(bare)
+            found[str(place)] = [body[:at].decode(), body[at + len(bare) :].decode()]
+    return b',\n      "padding": ' + orjson.dumps(found) if found else b""
+
+
 def _as_json(body: bytes) -> bytes:
     """The body itself. One that is not JSON (a form) becomes a string, or the file could not be read."""
-    return body if _is_json(body) else orjson.dumps(body.decode(errors="replace"))
+    bare = body.strip(_BLANKS)
+    return bare if _is_json(bare) else orjson.dumps(body.decode(errors="replace"))
 
 
 def _is_json(body: bytes) -> bool:

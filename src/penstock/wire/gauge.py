@@ -25,7 +25,7 @@ class Spread(msgspec.Struct):
         self.total += ns
         self.n += 1
         top = ns.bit_length() - 1
-        self.counts[top * _SUB + ((ns >> (top - 2)) & 3 if top >= 2 else 0)] += 1
+        self.counts[top * _SUB + ((ns << 2) >> top & 3)] += 1
 
     def merge(self, other: Spread) -> None:
         self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]

@@ -82,6 +82,20 @@ def test_models_that_are_not_there_or_not_allowed(gateway: GatewayProcess, upstr
     assert_refused(gateway, gateway.respond(), 403, "permission_denied", "ip_restricted")
 
 
+def test_whose_address_counts(start: Any, upstream: Upstream) -> None:
+    """Behind proxies that are trusted it is the nearest one that is not theirs."""
+    given = resources(upstream.url, model={"allowed_cidrs": ["203.0.113.0/24"]})
+    gateway: GatewayProcess = start(given, listen={"trusted_proxies": ["127.0.0.0/8", "10.0.0.0/8"]})
+    for forwarded, status in (
+        ("203.0.113.9", 200),
+        ("198.51.100.1, 203.0.113.9, 10.1.2.3", 200),
+        ("203.0.113.9, 198.51.100.1", 403),
+        ("rubbish", 403),
+    ):
+        assert gateway.respond(headers={"X-Forwarded-For": forwarded}).status == status
+    assert gateway.respond().status == 403
+
+
 @pytest.mark.parametrize(
     "body",
     [

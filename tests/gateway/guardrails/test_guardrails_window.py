@@ -132,6 +132,7 @@ def test_a_field_that_goes_on_after_another_is_still_one_text() -> None:
         ("^ab", 2, ["x" * 900, "ab  "], False),
         ("(?<=b1-a)b", 5, ["x" * 2000 + "b1-", "a", "b"], True),
         ("(?<=b1-a)b", 5, [*("x" * 2000 + "b1-"), "a", "b"], True),
+        ("(?<=b1-a)b", 5, ["x" * 2000 + "b1-abzzzzz", "z"], True),
         ("a(?!bc)", 3, ["a", "b", "c"], False),
         ("a(?!bc)", 3, ["a", "b", "d"], True),
         ("a+b", 3, ["a"] * 30 + ["b"], True),
@@ -150,6 +151,14 @@ def test_a_match_longer_than_declared_is_masked_whole_while_it_grows() -> None:
         guards(spec, mode="window").stream("chat"), [event(p) for p in chat("EMP-", *"1234567890" * 4, " ok")]
     )
     assert chat_text(outcome.payloads) == "[E_REDACTED] ok"
+
+
+def test_a_number_is_masked_with_the_sign_before_it() -> None:
+    outcome = run(
+        guards(pii("china_mobile"), mode="window").stream("chat"),
+        [event(p) for p in chat("call +", "86 13800138000", " x")],
+    )
+    assert chat_text(outcome.payloads) == "call [CHINA_MOBILE_REDACTED] x"
 
 
 def test_a_late_block_leaves_what_was_clean_and_nothing_else() -> None:
@@ -195,7 +204,9 @@ def test_one_large_delta_is_no_overflow() -> None:
 def test_x_6_ten_megabytes_flow_through_little_memory(spec: GuardrailSpec) -> None:
     guard = guards(spec, mode="window").stream("chat")
     assert isinstance(guard, WindowGuard)
-    chunk = event(chat("Some words of a long answer, which are forever and ever harmless; 12 of them in a row. ")[1])
+    chunk = event(
+        chat("Some words of a long answer, which are forever and ever harmless; 12 of them in a row. " * 30)[1]
+    )
     most = sent = 0
     tracemalloc.start()
     try:

@@ -1,0 +1,109 @@
+"""Whatever valid JSON a file holds, the server receives exactly its bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from odd_json import payloads
+
+from penstock.datasets.inputs_json import InputsJson
+from penstock.datasets.jsonl import Problems
+from penstock.datasets.raw_payload import RawPayload
+from penstock.datasets.recording import Wish
+from penstock.drive.indexer import Index
+from penstock.records.payloads import PayloadStore, PayloadWriter
+from programs import Capture, Program
+
+BOM = b"\xef\xbb\xbf"
+MANY = st.lists(payloads(), min_size=1, max_size=25)
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+def test_the_real_command_sends_the_source_bytes(program: Program, capture: Capture, line_end: bytes) -> None:
+    """As JSONL, and as inputs.json in a frame of our own: a few hundred odd bodies each."""
+    bodies: list[bytes] = []
+
+    @settings(max_examples=20, database=None, derandomize=True, suppress_health_check=list(HealthCheck), deadline=None)
+    @given(MANY)
+    def collect(some: list[bytes]) -> None:
+        bodies.extend(some)
+
+    collect()
+    path = program.folder / "odd.jsonl"
+    path.write_bytes((BOM if line_end == b"\r\n" else b"") + line_end.join(bodies))
+    whole = program.folder / "odd.json"
+    frame = b',\n{"payloads" : [ %b ] , "extra": {"payloads": []}, "session_id":"%d"}'
+    sessions = b"".join(frame % (body, n) for n, body in enumerate(bodies))[1:]
+    whole.write_bytes(b'{"version": [1, {"data": []}], "data" : [' + sessions + b"\n] }")
+    words = ("--use-server-token-count", "--custom-dataset-type")
+    for file, kind in ((path, "raw_payload"), (whole, "inputs_json")):
+        done = program.profile(capture.url, "--input-file", file, *words, kind, texts=None)
+        assert done.status == 0, done
+    bare = [body.strip(b" \t") for body in bodies]
+    assert [body for _, _, body in capture.requests] == bodies + bare
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(MANY, st.sampled_from([b"\n", b"\r\n", b"\n\n \n"]), st.booleans(), st.booleans())
+def test_the_index_points_at_the_source_bytes(
+    tmp_path_factory: pytest.TempPathFactory, bodies: list[bytes], line_end: bytes, bom: bool, end: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("index")
+    path = folder / "payloads.jsonl"
+    path.write_bytes(BOM * bom + line_end.join(bodies) + line_end * end)
+    assert _indexed(folder, RawPayload(str(path))) == bodies
+    sessions = [b'{"session_id":%d,"payloads":[%b,%b]}' % (n, body, body) for n, body in enumerate(bodies)]
+    path = folder / "inputs.json"
+    path.write_bytes(BOM * bom + b'{"data":[' + b",".join(sessions) + b"]}" + line_end * end)
+    assert _indexed(folder, InputsJson(str(path))) == [body.strip(b" \t") for body in bodies for _ in range(2)]
+
+
+def _indexed(folder: Path, recording: RawPayload | InputsJson) -> list[bytes]:
+    writer = PayloadWriter(str(folder))
+    index = Index(writer, recording, Wish("chat"), name="payloads")
+    index.advance(None)
+    index.problems.raise_any()
+    store = PayloadStore(str(folder), index.files)
+    found = [store.body(number) for number in range(len(store))]
+    store.close()
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(payloads())
+def test_the_generated_bodies_are_json(body: bytes) -> None:
+    """Or the tests above would prove little. Python's reader stops at a depth of its own, and at long numbers."""
+    try:
+        found = json.loads(body)
+    except RecursionError:
+        return
+    except ValueError as error:
+        assert "integer string conversion" in str(error)
+        return
+    assert isinstance(found["messages"], list)
+
+
+def test_problems_are_found_through_a_window_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that lie across the edges of the window, whatever its size."""
+    text = json.dumps(
+        {"a": "x" * 50, "data": [{"session_id": f"s{n}", "payloads": [{"n": "é" * n}, {"m": [n]}]} for n in range(12)]},
+        indent=1,
+        ensure_ascii=False,
+    ).encode()
+    path = tmp_path / "inputs.json"
+    for size in (1, 7, 64, 300, 10_000):
+        monkeypatch.setattr("penstock.datasets.json_window._SIZE", size)
+        for cut in (len(text), len(text) - 1, len(text) // 2):
+            path.write_bytes(text[:cut])
+            problems = Problems(str(path))
+            found = list(InputsJson(str(path)).scan(Wish("chat"), problems))
+            if cut == len(text):
+                assert [each.session for each in found] == [f"s{n}" for n in range(12)]
+                assert all(text[p.offset : p.offset + p.length].startswith(b"{") for each in found for p in each.places)
+                assert not problems.count
+            else:
+                assert "the file ends before its JSON does" in problems.text()
