@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def numbered(count: int, **fields: object) -> list[bytes]:
     ]
 
 
-# -- what goes on the wire ------------------------------------------------------------------------------------------
+# -- what goes on the wire -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -102,7 +103,7 @@ def test_turns_wait_for_each_other_and_sessions_do_not(program: Program, mock) -
         spans.setdefault(about["conversation_id"], []).append((about["request_start_ns"], about["request_end_ns"]))
     assert {name: len(found) for name, found in spans.items()} == dict.fromkeys(sessions, 3)
     for found in spans.values():
-        assert all(before[1] <= after[0] for before, after in zip(found, found[1:], strict=False))
+        assert all(before[1] <= after[0] for before, after in pairwise(found))
     firsts = [found[0] for found in spans.values()]
     assert max(start for start, _ in firsts) < min(end for _, end in firsts), "the sessions ran side by side"
 
@@ -146,7 +147,7 @@ def test_any_endpoint_only_reads_the_replies(
     assert [(where, sent) for where, _, sent in capture.requests] == [(path, line)]
 
 
-# -- which, how many, in what order -----------------------------------------------------------------------------------
+# -- which, how many, in what order ----------------------------------------------------------------------
 
 
 def test_fewer_take_the_first_and_more_go_round(program: Program, capture: Capture) -> None:
@@ -180,7 +181,7 @@ def test_single_sessions_can_be_picked(program: Program, capture: Capture) -> No
     assert (wrong.status, "there is no session 't9' in it (--sessions)" in wrong.err) == (2, True)
 
 
-# -- what would change a payload ----------------------------------------------------------------------------------------
+# -- what would change a payload -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_flags_that_would_change_a_payload_are_refused(
     assert not capture.requests
 
 
-# -- inputs.json ----------------------------------------------------------------------------------------------------------
+# -- inputs.json -----------------------------------------------------------------------------------------
 
 
 def test_the_round_trip_is_byte_identical(program: Program, capture: Capture) -> None:
@@ -238,7 +239,7 @@ def test_the_file_that_is_replayed_is_not_overwritten(program: Program, capture:
     assert "was left as it is" in again.out
 
 
-# -- proof --------------------------------------------------------------------------------------------------------------------
+# -- proof -----------------------------------------------------------------------------------------------
 
 
 def test_verify(program: Program, mock) -> None:
@@ -284,7 +285,7 @@ def test_verify_of_what_is_no_run(program: Program) -> None:
     assert (checked.status, "holds no run" in checked.err) == (2, True)
 
 
-# -- endpoints for any API ------------------------------------------------------------------------------------------------
+# -- endpoints for any API -------------------------------------------------------------------------------
 
 
 def test_the_raw_endpoint_takes_the_whole_path_from_the_url(program: Program, capture: Capture) -> None:
@@ -323,7 +324,7 @@ def test_the_template_endpoint(program: Program, capture: Capture) -> None:
     assert missing.status == 1
 
 
-# -- recorded times -----------------------------------------------------------------------------------------------------------
+# -- recorded times --------------------------------------------------------------------------------------
 
 
 def rows(times: list[float], **fields: object) -> list[bytes]:
@@ -368,7 +369,7 @@ def test_a_trace_that_is_named_one_follows_its_times_and_sessions_their_turns(
     assert "fixed_schedule" not in json.dumps(loose.summary["input_config"])
 
 
-# -- bad input ------------------------------------------------------------------------------------------------------------------
+# -- bad input -------------------------------------------------------------------------------------------
 
 
 def test_all_problems_of_a_file_are_listed(program: Program, capture: Capture) -> None:

@@ -22,12 +22,18 @@ BOM = b"\xef\xbb\xbf"
 MANY = st.lists(payloads(), min_size=1, max_size=25)
 
 
-@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
-def test_the_real_command_sends_the_source_bytes(program: Program, capture: Capture, line_end: bytes) -> None:
-    """As JSONL, and as inputs.json in a frame of our own: a few hundred odd bodies each."""
+@pytest.mark.parametrize(
+    ("line_end", "examples"), [(b"\r\n", 6), pytest.param(b"\n", 200, marks=pytest.mark.slow)], ids=["crlf", "lf"]
+)
+def test_the_real_command_sends_the_source_bytes(
+    program: Program, capture: Capture, line_end: bytes, examples: int
+) -> None:
+    """As JSONL, and as inputs.json in a frame of our own: dozens of odd bodies each, thousands in the slow test."""
     bodies: list[bytes] = []
 
-    @settings(max_examples=20, database=None, derandomize=True, suppress_health_check=list(HealthCheck), deadline=None)
+    @settings(
+        max_examples=examples, database=None, derandomize=True, suppress_health_check=list(HealthCheck), deadline=None
+    )
     @given(MANY)
     def collect(some: list[bytes]) -> None:
         bodies.extend(some)
@@ -47,7 +53,7 @@ def test_the_real_command_sends_the_source_bytes(program: Program, capture: Capt
     assert [body for _, _, body in capture.requests] == bodies + bare
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(MANY, st.sampled_from([b"\n", b"\r\n", b"\n\n \n"]), st.booleans(), st.booleans())
 def test_the_index_points_at_the_source_bytes(
     tmp_path_factory: pytest.TempPathFactory, bodies: list[bytes], line_end: bytes, bom: bool, end: bool
@@ -73,16 +79,13 @@ def _indexed(folder: Path, recording: RawPayload | InputsJson) -> list[bytes]:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(payloads())
 def test_the_generated_bodies_are_json(body: bytes) -> None:
-    """Or the tests above would prove little. Python's reader stops at a depth of its own, and at long numbers."""
+    """Or the tests above would prove little. Python's reader stops at a depth of its own."""
     try:
-        found = json.loads(body)
+        found = json.loads(body, parse_int=str)
     except RecursionError:
-        return
-    except ValueError as error:
-        assert "integer string conversion" in str(error)
         return
     assert isinstance(found["messages"], list)
 

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from penstock.mock.pacer import Pacer
-from penstock.mock.timer import Timer
+from penstock.wire.timer import Timer
 
 MS = 1_000_000
 
@@ -27,7 +27,7 @@ def test_the_alarm_is_never_early(
     loop: asyncio.AbstractEventLoop, platform: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if platform == "elsewhere":
-        monkeypatch.setattr("penstock.mock.timer.sys.platform", "elsewhere")
+        monkeypatch.setattr("penstock.wire.timer.sys.platform", "elsewhere")
     late = []
     timer: Timer
 

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from time import monotonic_ns
 from typing import Protocol
 
-from penstock.mock.timer import Timer
+from penstock.wire.timer import Timer
 
 __all__ = ["Due", "Pacer"]
 

@@ -1,78 +1,110 @@
-"""A timer on the monotonic clock with microsecond resolution, for any asyncio loop.
+"""One alarm on the monotonic clock, exact to some tens of microseconds.
 
-libuv's own timers have a resolution of 1 ms. On Linux a timerfd wakes the loop instead: through `os` from Python 3.13
-on, through ctypes before. Elsewhere the loop's `call_at` has to do.
+The event loop's own timers have a resolution of a millisecond. On Linux the alarm is a timerfd that the loop polls like
+any socket (through `os` from Python 3.13, through ctypes before); elsewhere it falls back to the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
+import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable
-from time import monotonic_ns
+from typing import Any
 
 __all__ = ["Timer"]
 
-_CLOCK_MONOTONIC = 1
-_NONBLOCK_CLOEXEC = 0o4000 | 0o2000000
-_ABSOLUTE = 1
-
-
-class _Timespec(ctypes.Structure):
-    _fields_ = [("sec", ctypes.c_long), ("nsec", ctypes.c_long)]
-
-
-class _Itimerspec(ctypes.Structure):
-    _fields_ = [("interval", _Timespec), ("value", _Timespec)]
+CLOCK_MONOTONIC = 1
+TFD_NONBLOCK = os.O_NONBLOCK
+TFD_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+TFD_TIMER_ABSTIME = 1
 
 
 class Timer:
-    """Calls `callback` once when the monotonic clock reaches the time last given to `at`."""
+    """Calls `callback()` once, at or after the time last given to `at`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         self._loop = loop
         self._callback = callback
-        self._due: int | None = None
         self._fd = -1
+        self._armed = False
+        self._due = 0
         self._handle: asyncio.TimerHandle | None = None
+        self._set: Callable[[int], None] = self._set_handle
         if sys.platform == "linux":
-            self._libc = ctypes.CDLL(None, use_errno=True)
-            self._spec = _Itimerspec()
-            self._fd = self._libc.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCK_CLOEXEC)
-            if self._fd < 0:
-                raise OSError(ctypes.get_errno(), "timerfd_create failed")
-            loop.add_reader(self._fd, self._fired)
+            self._fd, self._set = _timerfd()
+            loop.add_reader(self._fd, self._ready)
 
-    def at(self, due_ns: int) -> None:
-        """Replaces any earlier time. A time in the past fires at once."""
-        if due_ns == self._due:
+    def at(self, monotonic_ns: int) -> None:
+        """Replaces any earlier setting; a time in the past fires at the loop's next turn."""
+        if self._armed and monotonic_ns == self._due:
             return
-        self._due = due_ns
-        if self._fd >= 0:
-            value = self._spec.value
-            value.sec, value.nsec = divmod(max(due_ns, 1), 1_000_000_000)
-            self._libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(self._spec), None)
-            return
-        if self._handle is not None:
-            self._handle.cancel()
-        self._handle = self._loop.call_later(max(0.0, (due_ns - monotonic_ns()) / 1e9), self._fired)
-
-    def _fired(self) -> None:
-        if self._fd >= 0:
-            try:
-                os.read(self._fd, 8)
-            except BlockingIOError:
-                return
-        self._due = None
-        self._callback()
+        self._armed = True
+        self._due = monotonic_ns
+        self._set(monotonic_ns if monotonic_ns > 0 else 1)
 
     def close(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
+
+    def _ready(self) -> None:
+        self._armed = False
+        self._callback()
+        # Setting a timerfd again also clears its readiness, so the read is spared in the common case.
+        if not self._armed and self._fd >= 0:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._fd, 8)
+
+    def _set_handle(self, monotonic_ns: int) -> None:
         if self._handle is not None:
             self._handle.cancel()
-            self._handle = None
+        delay = max(0, monotonic_ns - time.monotonic_ns()) / 1e9
+        self._handle = self._loop.call_later(delay, self._fire)
+
+    def _fire(self) -> None:
+        self._handle = None
+        self._armed = False
+        self._callback()
+
+
+def _timerfd() -> tuple[int, Callable[[int], None]]:
+    """A timerfd and the function that sets it to an absolute time."""
+    if sys.version_info >= (3, 13):
+        made = os.timerfd_create(time.CLOCK_MONOTONIC, flags=os.TFD_NONBLOCK | os.TFD_CLOEXEC)
+
+        def arm(ns: int) -> None:
+            os.timerfd_settime_ns(made, flags=os.TFD_TIMER_ABSTIME, initial=ns)
+
+        return made, arm
+
+    import ctypes
+
+    class Itimerspec(ctypes.Structure):
+        _fields_ = (
+            ("interval_s", ctypes.c_long),
+            ("interval_ns", ctypes.c_long),
+            ("value_s", ctypes.c_long),
+            ("value_ns", ctypes.c_long),
+        )
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = libc.timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "timerfd_create failed")
+    settime: Any = libc.timerfd_settime
+    settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    spec: Any = Itimerspec()
+    address = ctypes.addressof(spec)
+
+    def arm_by_ctypes(ns: int) -> None:
+        spec.value_s, spec.value_ns = divmod(ns, 1_000_000_000)
+        settime(fd, TFD_TIMER_ABSTIME, address, None)
+
+    return fd, arm_by_ctypes
