@@ -190,7 +190,7 @@ class Program:
 
 
 class Capture:
-    """A server that remembers every request, byte for byte, and answers at once."""
+    """A server that remembers every request, byte for byte, and gives its answers in turn."""
 
     ANSWER: dict[str, Any] = {  # noqa: RUF012
         "object": "chat.completion",
@@ -204,8 +204,9 @@ class Capture:
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, list[str]], bytes]] = []
         """(path, headers by lower-case name, body)."""
+        self.answers: list[tuple[str, bytes]] = [("application/json", json.dumps(self.ANSWER).encode())]
+        """(content type, body)."""
         capture = self
-        answer = json.dumps(self.ANSWER).encode()
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -215,9 +216,10 @@ class Capture:
                 for name, value in self.headers.items():
                     headers.setdefault(name.lower(), []).append(value)
                 body = self.rfile.read(int(headers["content-length"][0]))
+                kind, answer = capture.answers[len(capture.requests) % len(capture.answers)]
                 capture.requests.append((self.path, headers, body))
                 self.send_response(200)
-                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
                 self.wfile.write(answer)

@@ -181,8 +181,7 @@ def interrupted(
     return running.wait(20), server
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 1)])
 def test_ctrl_c_once_finishes_what_is_under_way(mock, program, workers, number):
     outcome, server = interrupted(mock, program, 1, "--workers-max", workers, number=number)
     assert outcome.status == 130, outcome

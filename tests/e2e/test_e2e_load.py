@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socketserver
+import threading
 from collections import Counter
 from itertools import islice
 from typing import Any
@@ -230,6 +232,32 @@ def test_connections_that_the_server_closes_when_idle_cost_no_request(mock, prog
     assert outcome.status == 0, outcome
     assert len({t["connection"] for t in server.truth()}) >= 6
     assert outcome.summary["request_count"]["avg"] == 12
+
+
+def test_a_connection_that_turns_out_to_be_closed_is_replaced_and_the_request_sent_again(program):
+    """A server that answers once on each connection, and hangs up when it is asked again."""
+    answer = b'{"choices":[{"message":{"content":"Yes"},"finish_reason":"stop"}]}'
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
+
+    class Once(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            for reply in (head + answer, b""):
+                asked = b""
+                while not asked.endswith(b"}"):
+                    part = self.request.recv(65536)
+                    if not part:
+                        return
+                    asked += part
+                self.request.sendall(reply)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Once) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        outcome = program.profile(f"http://127.0.0.1:{server.server_address[1]}", "--request-count", 6)
+        server.shutdown()
+    assert outcome.status == 0, outcome
+    assert outcome.summary["request_count"]["avg"] == 6
+    assert outcome.summary["certificate"]["figures"]["stale_connections"] == 5
 
 
 def test_several_urls_take_turns(mock, program):

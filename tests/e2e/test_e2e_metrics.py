@@ -277,16 +277,17 @@ STREAMED = ("time_to_first_token", "time_to_second_token", "inter_token_latency"
 
 
 @pytest.mark.parametrize(
-    ("flags", "streamed"),
+    ("kind", "flags", "streamed"),
     [
-        (["--streaming"], True),
-        ([], False),
-        (["--extra-inputs", "stream:true"], True),
-        (["--streaming", "--extra-inputs", "stream:false"], False),
+        ("chat", ["--streaming"], True),
+        ("chat", [], False),
+        ("chat", ["--extra-inputs", "stream:true"], True),
+        ("chat", ["--streaming", "--extra-inputs", "stream:false"], False),
+        ("completions", ["--streaming"], True),
+        ("completions", [], False),
     ],
-    ids=["asked for", "not asked for", "streamed all the same", "not streamed after all"],
+    ids=["asked for", "not", "streamed all the same", "not after all", "completions", "completions, not"],
 )
-@pytest.mark.parametrize("kind", ["chat", "completions"])
 def test_there_is_a_time_to_the_first_token_exactly_when_the_reply_was_streamed(mock, program, kind, flags, streamed):
     server = mock(ttft=5, itl=3, tokens=6)
     outcome = program.profile(server.url, "--endpoint-type", kind, "--request-count", 4, *flags)

@@ -78,12 +78,7 @@ def test_a_user_name_in_the_url_becomes_a_header(capture, program):
 @pytest.mark.parametrize(
     ("base", "flags", "path"),
     [
-        ("", [], "/v1/chat/completions"),
-        ("/", [], "/v1/chat/completions"),
-        ("/v1", [], "/v1/chat/completions"),
-        ("/v1/chat/completions", [], "/v1/chat/completions"),
-        ("/prefix", [], "/prefix/v1/chat/completions"),
-        ("?version=2", [], "/v1/chat/completions?version=2"),
+        ("/prefix/v1?version=2", [], "/prefix/v1/chat/completions?version=2"),
         ("", ["--endpoint", "/other/path"], "/other/path"),
         ("", ["--endpoint-type", "completions"], "/v1/completions"),
     ],

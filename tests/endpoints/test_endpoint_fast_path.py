@@ -99,7 +99,7 @@ def agree(body: bytes, field: bytes) -> bool:
     return True
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(chat_streams())
 @example(stream(ROLE, say("a"), say("b"), say("c", index=1), say("d", index=1), STOP))
 @example(stream(say("x", index=1), say("a"), say("b"), STOP))

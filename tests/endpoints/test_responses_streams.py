@@ -169,7 +169,9 @@ def test_bad_ends_are_told_apart(end: bytes, kind: str, message: str) -> None:
 
 
 def test_a_reply_cut_at_its_length_is_a_success() -> None:
-    end = response("incomplete", incomplete_details={"reason": "max_output_tokens"}, usage=USAGE, output=[message("ab")])
+    end = response(
+        "incomplete", incomplete_details={"reason": "max_output_tokens"}, usage=USAGE, output=[message("ab")]
+    )
     reply = read(created() + deltas("a", "b") + event("response.incomplete", response=end))
     assert reply.failure is None
     assert reply.finish == ["max_output_tokens"]
@@ -244,7 +246,9 @@ def test_indexes_that_differ_between_deltas_and_done_do_not_double_the_text() ->
 
 def test_deltas_of_two_texts_that_take_turns() -> None:
     mixed = deltas("a") + deltas("x", output_index=1) + deltas("b") + deltas("y", output_index=1)
-    ends = [event("response.output_text.done", output_index=n, content_index=0, text=t) for n, t in ((0, "ab"), (1, "xy"))]
+    ends = [
+        event("response.output_text.done", output_index=n, content_index=0, text=t) for n, t in ((0, "ab"), (1, "xy"))
+    ]
     reply = read(created() + mixed + b"".join(ends) + completed())
     assert reply.texts == ["a", "x", "b", "y"]
     assert reply.outputs == ["abxy"]

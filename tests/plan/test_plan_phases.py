@@ -54,3 +54,16 @@ def test_warmup_and_profiling_arrive_at_different_random_times():
 def test_the_grace_period_belongs_to_a_duration():
     assert planned(LoadSettings(concurrency=1, duration_s=2.0, grace_s=5.0))[0].grace_s == 5.0
     assert planned(LoadSettings(concurrency=1, requests=2))[0].grace_s is None
+
+
+def test_a_number_of_conversations_is_a_stop_condition_of_its_own():
+    for synthetic in (True, False):
+        (plan,) = planned(LoadSettings(concurrency=2, conversations=4), synthetic=synthetic)
+        assert (plan.conversations, plan.requests, plan.whole) == (4, None, False)
+    (both,) = planned(LoadSettings(concurrency=2, conversations=4, requests=5))
+    assert (both.conversations, both.requests) == (4, 5)
+
+
+def test_conversations_of_several_turns_are_not_cut_off_when_nobody_says_how_many():
+    (plan,) = phases(LoadSettings(concurrency=6), WarmupSettings(), synthetic=True, seed=5, several_turns=True)
+    assert (plan.conversations, plan.requests) == (12, None)

@@ -190,3 +190,52 @@ def test_a_rate_alone_has_no_cap() -> None:
     settings = settle("-m", "m", "--request-rate", "5")
     assert settings.load.concurrency is None
     assert settings.output.folder == "artifacts/m-chat-request_rate5.0"
+
+
+def test_a_schedule(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"timestamp": 5, "payload": {}}\n')
+    given = ("--input-file", str(path), "--fixed-schedule", "--replay-speedup", "4", "--fixed-schedule-end-offset", "9")
+    load = settle("--model", "m", *given).load
+    assert load.recorded is not None
+    assert (load.recorded.speedup, load.recorded.end_ms, load.recorded.auto_offset) == (4, 9, True)
+    assert load.concurrency is None
+    assert settle("--model", "m", *given).output.folder.endswith("-fixed_schedule")
+    named = settle("--model", "m", "--input-file", str(path), "--custom-dataset-type", "Mooncake-Trace").load
+    assert (named.schedule.on, named.concurrency) == (True, None)
+    off = settle(
+        "--model", "m", "--input-file", str(path), "--custom-dataset-type", "mooncake_trace", "--no-fixed-schedule"
+    ).load
+    assert (off.recorded, off.concurrency) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--replay-speedup", "2"], "--replay-speedup shapes the schedule of --fixed-schedule, but there is none"),
+        (
+            ["--fixed-schedule"],
+            "--fixed-schedule sends at the times that a file has recorded, but there is no --input-file",
+        ),
+        (["FILE", "--fixed-schedule", "--request-rate", "3"], "and --request-rate sets times of its own"),
+        (
+            ["FILE", "--fixed-schedule", "--warmup-request-count", "3"],
+            "would use up requests before the schedule starts",
+        ),
+        (["FILE", "--fixed-schedule", "--dataset-sampling-strategy", "random"], "changes the order"),
+        (
+            ["FILE", "--fixed-schedule", "--fixed-schedule-start-offset", "9", "--fixed-schedule-end-offset", "3"],
+            "--fixed-schedule-end-offset 3 lies before --fixed-schedule-start-offset 9",
+        ),
+        (
+            ["FILE", "--fixed-schedule", "--fixed-schedule-start-offset", "9", "--fixed-schedule-auto-offset"],
+            "both say where the schedule starts",
+        ),
+        (["--sessions", "a"], "--sessions picks sessions of a file, but there is no --input-file"),
+    ],
+)
+def test_schedules_that_cannot_be(tmp_path: Path, words: list[str], said: str) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"timestamp": 5, "payload": {}}\n')
+    given = [each for word in words for each in (["--input-file", str(path)] if word == "FILE" else [word])]
+    assert said in refused("--model", "m", *given)

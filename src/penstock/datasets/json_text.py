@@ -18,6 +18,7 @@ _SPACE = re.compile(rb"[ \t\r\n]*")
 # Possessive quantifiers: a string of a million escapes must not leave a million places to come back to.
 _STRING = re.compile(rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"')
 _INSIDE = re.compile(rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+')
+_ESCAPE_BEGUN = re.compile(rb"\\(?:u[0-9a-fA-F]*+)?")
 _NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 _BEGUN = re.compile(rb"-?(?:(?:0|[1-9][0-9]*+)(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]*+)?)?")
 _WORD = re.compile(rb"true|false|null")
@@ -125,10 +126,13 @@ def _string_end(data: bytes, at: int) -> int:
     inside = _INSIDE.match(data, at)
     assert inside is not None
     end = inside.end()
-    if end >= len(data) or (data[end] == _SLASH and end + 6 > len(data)):
+    if end >= len(data):
         raise Cut
     if data[end] == _SLASH:
-        raise Malformed(end, f"{_shown(data[end : end + 2])} is not an escape")
+        escape = data[end : end + 6]
+        if len(escape) < 6 and _ESCAPE_BEGUN.fullmatch(escape):
+            raise Cut
+        raise Malformed(end, f"{_shown(escape if escape[1:2] == b'u' else escape[:2])} is not an escape")
     raise Malformed(end, "a control character stands bare in a string; write it as an escape")
 
 

@@ -180,7 +180,8 @@ def _slow_row(line: bytes, error: Exception) -> _Row:
     payload = found.get("payload")
     if payload is None:
         if form := next((form for form in _OTHER_FORMS if form in found), None):
-            raise _Fault(f"it has '{form}' and no 'payload'; of {_NAME} this version reads rows with a 'payload'")
+            hint = "; for lines that are request bodies say --custom-dataset-type raw_payload" * (form == "messages")
+            raise _Fault(f"it has '{form}' and no 'payload'; of {_NAME} this version reads rows with a 'payload'{hint}")
         raise _Fault("it has no 'payload', the request body to send")
     if line[payload.begin : payload.begin + 1] != b"{":
         raise _Fault("'payload' should be a request body, a JSON object")

@@ -18,12 +18,13 @@ import msgspec
 from penstock.datasets.jsonl import Problems
 from penstock.datasets.recording import Identity, Recorded, Recording, SourceFile, Wish, chosen
 from penstock.drive.board import Board
-from penstock.errors import RunError, UserError
+from penstock.errors import UserError
 from penstock.records.payloads import PayloadWriter
 
 __all__ = ["FIRST_BYTES", "Index", "Sources"]
 
-FIRST_BYTES = 64 << 20
+FIRST_BYTES = int(os.environ.get("PENSTOCK_FIRST_BYTES", 64 << 20))
+"""Checked before the first request; the variable is for tests, which have no large files."""
 _FLUSH_EVERY = 1000
 """Conversations; fewer than fill the writer's buffer, which would let the reader see them before their bodies."""
 _MOST_FILES = 0xFFFF
@@ -147,6 +148,7 @@ class Sources:
         self._pipe = -1
         self._heard = b""
         self._over = index.done
+        self._changed = False
         self.trouble: str | None = None
         """Why the run must end."""
         self.notes: list[str] = index.notes() if index.done else []
@@ -171,6 +173,8 @@ class Sources:
         """Call this every few milliseconds; returns why the run must end, once there is a reason."""
         if self.trouble is None and self._child:
             self._listen()
+            if self.trouble is not None:
+                self._watch(len(self._files))  # what the reader stumbled over may be the change of a file
         if self.trouble is None and self._board is not None and self._board.broken:
             self.trouble = self._what_changed(self._files[self._board.broken - 1])
         now = monotonic()
@@ -182,9 +186,9 @@ class Sources:
     def finish(self) -> str | None:
         """The run is over: why it had to be, if it had to."""
         try:
-            if self._child and self.trouble is not None and not self._over:
-                self._listen(wait=True)  # the list of problems is being completed
-            elif self._child and not self._over:
+            if self._child and not self._changed:
+                self._listen(wait=self.trouble is not None)  # then the list of problems is being completed
+            if self._child and not self._over:
                 os.kill(self._child, signal.SIGKILL)  # the run ended before the file did
         finally:
             if self._child:
@@ -210,7 +214,7 @@ class Sources:
                 self.notes += word.notes
             if not data and not self._over:
                 self._over = True
-                raise RunError("The process that reads the input file ahead of the sending ended before its time.")
+                self.trouble = "The process that reads the input file ahead of the sending ended before its time."
 
     def _watch(self, count: int) -> None:
         for _ in range(min(count, len(self._files))):
@@ -221,6 +225,7 @@ class Sources:
             except OSError:
                 same = False
             if not same:
+                self._changed = True
                 self.trouble = self._what_changed(file)
                 return
 

@@ -134,26 +134,29 @@ def _in_runs(body: bytes, timed: bool) -> _Reading | None:
     reading = _Reading()
     data: list[bytes] = []
     ends: list[int] = []
+    names: list[bytes] = []
     here, size = 0, len(body)
     while here < size:
         line = body.find(b"\n", here)
         stop = body.find(b"\n\n", line)
         if line < 0 or stop < 0 or not body.startswith(b"event: ", here) or not body.startswith(b"data: ", line + 1):
             return None
-        name = body[here + 7 : line].decode("latin-1")
-        meaning = EVENTS.get(name)
+        name = body[here + 7 : line]
+        known = name.decode("latin-1")
+        meaning = EVENTS.get(known)
         mark = body[here : line + 7]
         if meaning is not None and meaning.role == "delta" and body.startswith(mark, stop + 2):
             stop = body.find(b"\n\n", body.rfind(mark))
-            reading.events(data, ends)
-            data, ends = [], []
-            if stop < 0 or not reading.run(name, body[line + 7 : stop], mark, here, timed):
+            reading.events(data, ends, names)
+            data, ends, names = [], [], []
+            if stop < 0 or not reading.run(known, body[line + 7 : stop], mark, here, timed):
                 return None
         else:
             data.append(body[line + 7 : stop])
             ends.append(stop + 2)
+            names.append(name)
         here = stop + 2
-    reading.events(data, ends)
+    reading.events(data, ends, names)
     return reading
 
 
@@ -203,7 +206,7 @@ class _Reading:
         found = sse.split(body)
         self.events(found.data, found.ends, found.names)
 
-    def events(self, data: list[bytes], ends: list[int], names: list[bytes] | None = None) -> None:
+    def events(self, data: list[bytes], ends: list[int], names: list[bytes] | None) -> None:
         """`names` are for events whose data does not say of which type they are."""
         while data and data[-1].strip() == _DONE:
             data.pop()
@@ -219,7 +222,10 @@ class _Reading:
         for at, event in enumerate(events):
             if not event.type and names is not None:
                 event.type = names[at].decode("utf-8", "replace")
-            self._event(event, ends[at], data[at])
+            try:
+                self._event(event, ends[at], data[at])
+            except (ValueError, RecursionError):  # a part of it that only now was looked into
+                self._fail(malformed(data[at]))
 
     def _event(self, event: Event, end: int, data: bytes) -> None:
         meaning = EVENTS.get(event.type)

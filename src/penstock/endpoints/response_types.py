@@ -125,10 +125,15 @@ def response_of(data: bytes | msgspec.Raw) -> Response:
 
 
 def item_of(data: msgspec.Raw) -> Item:
+    """An item without a type for what is not JSON."""
     try:
         return _decode_item(data)
     except _UNREADABLE:
+        pass
+    try:
         return _lenient(bytes(data), Item)
+    except (ValueError, RecursionError):
+        return Item()
 
 
 def part_of(data: msgspec.Raw) -> tuple[str, str]:

@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import orjson
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, History, Reply
 from penstock.endpoints.openai import with_stream_options
 from penstock.endpoints.response_reading import read_response, read_response_stream
+from penstock.endpoints.response_types import item_of
 from penstock.settings.model import EndpointSettings
 
 __all__ = ["Responses"]
 
-
-class _Kind(msgspec.Struct):
-    type: str = ""
-
-
-_kind = msgspec.json.Decoder(_Kind).decode
 
 _NOT_SENT_BACK = frozenset(
     (
@@ -31,6 +25,7 @@ _NOT_SENT_BACK = frozenset(
         "image_generation_call",
         "code_interpreter_call",
         "computer_call",
+        "",  # not an item at all
     )
 )
 """Output items that mean nothing in another request: thoughts, and what the server's own tools did."""
@@ -64,7 +59,7 @@ class Responses:
         """The output items word for word, as the server sent them; or the id alone where the server keeps them."""
         stored = (settings.extra | turn.extra).get("store") is True
         history.previous_id = reply.id if stored else None
-        items = [orjson.Fragment(bytes(item)) for item in reply.items if _kind(item).type not in _NOT_SENT_BACK]
+        items = [orjson.Fragment(bytes(item)) for item in reply.items if item_of(item).type not in _NOT_SENT_BACK]
         if not items:
             text = "".join(reply.outputs) or "".join(reply.reasonings)
             history.items += [_message(turn), {"role": "assistant", "content": text, "type": "message"}]

@@ -110,10 +110,18 @@ def _compiled(given: Any) -> Compiled:
             raise UserError(f"The payload_template {path!r} cannot be read: {why}.") from None
     # The filter of Jinja2 itself writes < as \u003c, for pages that are HTML.
     environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)
-    environment.filters["tojson"] = lambda value, **_: msgspec.json.encode(value).decode()
+    environment.filters["tojson"] = _to_json
     try:
         return environment.from_string(text)
     except TemplateSyntaxError as error:
         raise UserError(
             f"The payload_template is not a Jinja2 template: line {error.lineno}: {error.message}."
         ) from None
+
+
+def _to_json(value: Any) -> str:
+    from jinja2 import Undefined
+
+    if isinstance(value, Undefined):
+        str(value)  # which says what is not defined
+    return msgspec.json.encode(value).decode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from time import monotonic, time
+from time import monotonic, perf_counter, time
 
 import orjson
 
@@ -13,9 +13,11 @@ from penstock import __version__
 from penstock.gateway.auth import allows, authenticate
 from penstock.gateway.call import Call
 from penstock.gateway.hosts import Hosts
+from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.limits.limiter import Limiter
 from penstock.gateway.live import Live
 from penstock.gateway.observe.recorder import Recorder
+from penstock.gateway.observe.timing import server_timing
 from penstock.gateway.outlet import Peers
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.routing import Cooldowns, Turns
@@ -36,7 +38,7 @@ SWEEP_TICKS = 50
 RECEIVE_S = 120.0
 """How long a request's body may take to arrive."""
 _MAX_ID = 256
-_TEXT = ("content-type", "text/plain; charset=utf-8")
+_HEALTH = ("/livez", "/readyz")
 _JSON = ("content-type", "application/json")
 
 
@@ -105,33 +107,50 @@ class App:
             metrics.ended()
 
     def _other(self, scope: Scope, protocol: HTTPProtocol) -> None:
-        """Everything that calls no upstream."""
+        """Everything that calls no upstream. Such requests are logged and counted, but nothing was used by them."""
+        began = perf_counter()
         path = scope.path
         self._ids += 1
-        standing = [*self.standing_headers, ("x-penstock-request-id", f"{self._id_head}{self._ids:07x}")]
+        entry = Entry(request_id=f"{self._id_head}{self._ids:07x}", at=time(), route="other", worker=self.worker)
+        entry.client = scope.client.rpartition(":")[0].strip("[]")
+        headers = [_JSON, *self.standing_headers, ("x-penstock-request-id", entry.request_id)]
         try:
-            if path in ("/livez", "/readyz"):
-                up = path == "/livez" or not self.runtime.board.draining
-                protocol.response_bytes(200 if up else 503, [_TEXT, *standing], b"ok" if up else b"draining")
-            elif path == "/v1/models":
-                if scope.method not in ("GET", "HEAD"):
-                    raise _wrong_method(scope.method, "GET, HEAD")
-                protocol.response_bytes(200, [_JSON, *standing], self._models(scope))
-            elif path in ROUTES:
-                raise _wrong_method(scope.method, "POST")
-            else:
-                raise Refusal(404, "not_found", "There is no such path here; the gateway serves /v1/responses, "
-                    "/v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models.")  # fmt: skip
+            status, body = 200, self._answer(scope, entry)
         except Refusal as refusal:
-            headers = [_JSON, *standing, ("server-timing", "total;dur=0.0"), *refusal.headers]
-            protocol.response_bytes(refusal.status, headers, refusal.body())
+            status, body = refusal.status, refusal.body()
+            entry.error = refusal.type
+            headers += refusal.headers
+        entry.status = status
+        entry.phases_ms = {"total": (perf_counter() - began) * 1000}
+        headers.append(("server-timing", server_timing(entry.phases_ms)))
+        protocol.response_bytes(status, headers, body)
+        if path not in _HEALTH:
+            self.recorder.metrics.observe(entry)
+            self.recorder.log.write(entry)
 
-    def _models(self, scope: Scope) -> bytes:
+    def _answer(self, scope: Scope, entry: Entry) -> bytes:
+        path, method = scope.path, scope.method
+        if path in _HEALTH:
+            if path == "/readyz" and self.runtime.board.draining:
+                raise Refusal(503, "shutting_down", "The gateway is shutting down.")
+            return b'{"status":"ok"}'
+        if path == "/v1/models":
+            entry.route = "models"
+            if method not in ("GET", "HEAD"):
+                raise _wrong_method(method, "GET, HEAD")
+            return self._models(scope, entry)
+        if path in ROUTES:
+            entry.route = ROUTES[path]
+            raise _wrong_method(method, "POST")
+        raise Refusal(404, "not_found", f"There is no such path here; there are {', '.join(ROUTES)} and /v1/models.")
+
+    def _models(self, scope: Scope, entry: Entry) -> bytes:
         if self.runtime.board.generation_bytes() != self._generation:
             self._take_snapshot()
         snapshot = self._live.snapshot
         headers = scope.headers
-        key = authenticate(headers.get("authorization"), headers.get("x-api-key"), snapshot, time())
+        key = authenticate(headers.get("authorization"), headers.get("x-api-key"), snapshot, entry.at)
+        entry.api_key_id, entry.api_key_name, entry.team_id = key.id, key.name, key.team_id
         models = [
             {
                 "id": name,

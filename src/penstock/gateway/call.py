@@ -205,8 +205,9 @@ class Call:
 
     async def _dispatch(self, model: Model, targets: tuple[Target, ...], request: Request) -> None:
         app = self._app
-        rules = Rules(model.routing, app.config.upstream.retries)
-        candidates = order(model, targets, app.cooldowns, app.turns, perf_counter())
+        candidates = targets
+        if model.routing is not None:
+            candidates = order(model, model.routing, targets, app.cooldowns, app.turns, perf_counter())
         failure: Failure | None = None
         kind = "initial"
         for number, target in enumerate(candidates, 1):
@@ -216,6 +217,7 @@ class Call:
                 if failure is None:
                     app.cooldowns.succeeded(target.model)
                     return
+                rules = Rules(model.routing, app.config.upstream.retries)
                 app.cooldowns.failed(target.model, failure, perf_counter())
                 if not rules.tries_again(target.model, failure, retries, number < len(candidates)):
                     break
@@ -266,7 +268,9 @@ class Call:
         forward = self._forward = Forward(
             app.loop, self, target, message, self._live.limits(target, model, request.stream)
         )
-        forward.prepare(self._live.guards, model.name if self.route == "chat" else None)
+        guards = self._live.guards
+        if self.route == "chat" or guards is not None:
+            forward.prepare(guards, model.name if self.route == "chat" else None)
         await forward.run()
         exchange = forward.exchange
         self._account(attempt, exchange, forward.guard_s)
@@ -320,12 +324,12 @@ class Call:
         if self.gone and exchange.start >= 0:
             self._estimate(0)
         self._check()
-        failure = failure_of(exchange, forward.target, forward.elapsed_ms)
+        failure = failure_of(exchange, forward.headers, forward.target, forward.elapsed_ms)
         if failure is not None:
-            self._note_upstream(exchange, forward.target)
+            self._note_upstream(forward)
             return failure
         try:
-            body = _plain(exchange)
+            body = _plain(forward)
             reply = read_reply(body)
         except ValueError:
             return undecodable()
@@ -347,11 +351,11 @@ class Call:
             self._mark("guardrail_out")
         if self.route == "chat":
             body = restore_model(body, bytes(reply.model), model.name)
-        self._note_upstream(exchange, forward.target)
+        self._note_upstream(forward)
         self._served_by(forward.target)
         entry.status = exchange.status
         entry.bytes_out = len(body)
-        headers = self._head(_content_type(exchange, "application/json"))
+        headers = self._head(_content_type(forward, "application/json"))
         entry.ttft_ms = (self._last - self._began) * 1000
         self._protocol.response_bytes(exchange.status, headers, body)
         return None
@@ -372,9 +376,9 @@ class Call:
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
-    def commit(self, exchange: Exchange) -> Outlet:
+    def commit(self, forward: Forward) -> Outlet:
         """The first piece of a stream is about to leave."""
-        entry = self.entry
+        entry, exchange = self.entry, forward.exchange
         now = perf_counter()
         phases = dict(entry.phases_ms)
         connect = exchange.connect_ns / 1e6
@@ -383,9 +387,7 @@ class Call:
             phases["connect"] = phases.get("connect", 0.0) + connect
         phases["upstream"] = phases.get("upstream", 0.0) + max(0.0, waited - connect)
         entry.ttft_ms = phases["total"] = (now - self._began) * 1000
-        forward = self._forward
-        assert forward is not None
-        self._note_upstream(exchange, forward.target)
+        self._note_upstream(forward)
         self._served_by(forward.target)
         outlet = self.outlet = Outlet(
             self._app.loop,
@@ -394,7 +396,7 @@ class Call:
             self._protocol,
             exchange.status,
             [
-                _content_type(exchange, "text/event-stream"),
+                _content_type(forward, "text/event-stream"),
                 ("cache-control", "no-cache"),
                 ("server-timing", server_timing(phases)),
                 *self._app.standing_headers,
@@ -432,7 +434,7 @@ class Call:
             raise CallerGoneError
         failed = None
         if not finished and forward.blocked is None:
-            failed = failure_of(exchange, forward.target, forward.elapsed_ms)
+            failed = failure_of(exchange, forward.headers, forward.target, forward.elapsed_ms)
             if self.outlet is None and not self._ended:
                 if reader.events:  # held back, and lost with the attempt; it was billed all the same
                     self._books_of(forward, reader)
@@ -489,10 +491,11 @@ class Call:
         entry.input_tokens, entry.output_tokens = input_estimate(self._request.data), output
 
     async def _settle(self) -> None:
-        limiter, entry = self._app.limiter, self.entry
-        await self._settle_target(entry.input_tokens + entry.output_tokens)
-        if self._reservation is not None:
-            await limiter.settle(self._reservation, entry.input_tokens + entry.output_tokens, time())
+        tokens = self.entry.input_tokens + self.entry.output_tokens
+        if self._target_reservation is not None:
+            await self._settle_target(tokens)
+        if self._reservation is not None and not self._reservation.settled:
+            await self._app.limiter.settle(self._reservation, tokens, time())
 
     async def _settle_target(self, tokens: int) -> None:
         reservation, self._target_reservation = self._target_reservation, None
@@ -522,11 +525,13 @@ class Call:
             *self._kept,
         ]
 
-    def _note_upstream(self, exchange: Exchange, target: Target) -> None:
+    def _note_upstream(self, forward: Forward) -> None:
         """The upstream's headers that a caller gets to see."""
-        given = (exchange.header(b"x-request-id") or b"").decode("latin-1")
-        if 0 < len(given) <= 256 and given.isascii() and given.isprintable() and target.redact(given) == given:
-            self._keep("x-upstream-request-id", given)
+        value = forward.headers.get(b"x-request-id")
+        if value and len(value) <= 256 and value.isascii():
+            given = value.decode()
+            if given.isprintable() and forward.target.redact(given) == given:
+                self._keep("x-upstream-request-id", given)
 
     def _served_by(self, target: Target) -> None:
         if target.model.name != self.entry.model:
@@ -621,15 +626,17 @@ def _blocked(side: str, guardrail: str | None) -> Refusal:
     return Refusal(422, "content_filter", block_message(side, guardrail))
 
 
-def _content_type(exchange: Exchange, default: str) -> tuple[str, str]:
-    given = (exchange.header(b"content-type") or b"").decode("latin-1")
+def _content_type(forward: Forward, default: str) -> tuple[str, str]:
+    given = forward.headers.get(b"content-type", b"").decode("latin-1")
     return "content-type", given if given.isascii() and given.isprintable() and given else default
 
 
-def _plain(exchange: Exchange) -> bytes:
+def _plain(forward: Forward) -> bytes:
     """The body without its encoding. None was asked for; some upstreams compress all the same."""
-    body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
-    encoding = (exchange.header(b"content-encoding") or b"identity").strip().lower()
+    pieces = forward.exchange.pieces
+    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    given = forward.headers.get(b"content-encoding")
+    encoding = b"identity" if given is None else given.strip().lower()
     if encoding == b"identity":
         return body
     if encoding in (b"gzip", b"x-gzip", b"deflate"):

@@ -48,7 +48,8 @@ def _inside(config: GatewayConfig, folder: str) -> GatewayConfig:
     ledger = msgspec.structs.replace(
         config.ledger, url=f"sqlite:///{os.path.join(folder, 'usage.db')}", spool=os.path.join(folder, "spool")
     )
-    return msgspec.structs.replace(config, ledger=ledger)
+    listen = msgspec.structs.replace(config.listen, status_port=0)  # any: the usual one may be somebody else's
+    return msgspec.structs.replace(config, ledger=ledger, listen=listen)
 
 
 def _resources(url: str) -> dict[str, object]:

@@ -60,7 +60,7 @@ class Owner(Protocol):
     def watch(self) -> None:
         """Notice from now on when the caller goes away."""
 
-    def commit(self, exchange: Exchange) -> Outlet:
+    def commit(self, forward: Forward) -> Outlet:
         """Send the head of a stream."""
 
     def block(self, blocked: StreamBlocked) -> None:
@@ -85,6 +85,7 @@ class Forward:
         "exchange",
         "guard",
         "guard_s",
+        "headers",
         "mode",
         "reader",
         "target",
@@ -111,6 +112,8 @@ class Forward:
         self.guard: StreamGuard | None = None
         self.guard_s = 0.0
         """Spent in it."""
+        self.headers: dict[bytes, bytes] = {}
+        """Of the reply, by lower-case name; of several the first."""
         self.blocked: StreamBlocked | None = None
         self.delivered: StreamReader | None = None
         """Reads what the caller was sent, where that is not the same."""
@@ -198,9 +201,12 @@ class Forward:
                 self.abort(GONE)
 
     def _judge(self, exchange: Exchange) -> None:
-        kind = exchange.header(b"content-type") or b""
-        encoding = (exchange.header(b"content-encoding") or b"identity").strip().lower()
-        if 200 <= exchange.status < 300 and kind.lower().startswith(b"text/event-stream") and encoding == b"identity":
+        headers = self.headers = {name.lower(): value for name, value in reversed(exchange.headers)}
+        if (
+            headers.get(b"content-type", b"").lower().startswith(b"text/event-stream")
+            and 200 <= exchange.status < 300
+            and headers.get(b"content-encoding", b"identity").strip().lower() == b"identity"
+        ):
             self.mode = "stream"
             self.reader = StreamReader(self._owner.route)
             if self.guard is not None and self.guard.holds:
@@ -260,7 +266,7 @@ class Forward:
             return
         outlet = self._owner.outlet
         if outlet is None:
-            outlet = self._owner.commit(self.exchange)
+            outlet = self._owner.commit(self)
         outlet.send(data)
         if outlet.closed:
             self._owner.gone = True

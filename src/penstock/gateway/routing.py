@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources import Model, Routing
 from penstock.gateway.upstream import Failure, Target
 
-__all__ = ["Cooldowns", "Rules", "backoff_s", "order", "rules_of"]
+__all__ = ["Cooldowns", "Rules", "Turns", "backoff_s", "order"]
 
 FIRST_BACKOFF_S, LAST_BACKOFF_S, JITTER_S = 0.25, 2.0, 0.25
 LONGEST_HINT_S = 5.0
@@ -61,15 +60,14 @@ class Turns:
         return turn % count
 
 
-def order(group: Model, targets: Sequence[Target], cooldowns: Cooldowns, turns: Turns, now: float) -> Sequence[Target]:
-    """The targets to try, healthy ones first; a Refusal when there is none. A direct model is a list of one, and is
-    tried whatever happened before: there is nothing that it would be spared for."""
-    routing = group.routing
-    if routing is None:
-        return targets
+def order(
+    group: Model, routing: Routing, targets: tuple[Target, ...], cooldowns: Cooldowns, turns: Turns, now: float
+) -> tuple[Target, ...]:
+    """The targets to try, healthy ones first; a Refusal when there is none. (A direct model is always tried: there is
+    nothing that it would be spared for.)"""
     if routing.strategy == "round_robin" and len(targets) > 1:
         turn = turns.take(group, len(targets))
-        targets = [*targets[turn:], *targets[:turn]]
+        targets = (*targets[turn:], *targets[:turn])
     healthy = [target for target in targets if not cooldowns.cooling(target.model, now)]
     if not healthy and routing.when_all_unavailable == "fail":
         raise Refusal(
@@ -81,7 +79,7 @@ def order(group: Model, targets: Sequence[Target], cooldowns: Cooldowns, turns: 
     cooling = (
         [target for target in targets if cooldowns.cooling(target.model, now)] if len(healthy) < len(targets) else []
     )
-    chosen = [*healthy, *cooling]
+    chosen = (*healthy, *cooling)
     if routing.max_fallbacks is not None:
         chosen = chosen[: routing.max_fallbacks + 1]
     return chosen
@@ -112,10 +110,6 @@ class Rules(NamedTuple):
         if allowed is None:
             allowed = 0 if others_left else self.default_retries
         return retries < allowed
-
-
-def rules_of(group: Model, default_retries: int) -> Rules:
-    return Rules(group.routing, default_retries)
 
 
 def backoff_s(retries: int, failure: Failure) -> float:

@@ -233,8 +233,8 @@ def reserve(listen: ListenConfig) -> tuple[socket.socket, ListenConfig]:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind((address[0], port, *address[2:]))
     except OSError as error:
-        raise _cannot_listen(listen.host, listen.port, error, "listen.port") from None
-    return held, msgspec.structs.replace(listen, port=port)
+        raise _cannot_listen(listen.host, listen.port, error, "listen.port or with --port") from None
+    return held, msgspec.structs.replace(listen, host=address[0], port=port)
 
 
 def _cannot_listen(host: str, port: int, error: OSError, setting: str) -> UserError:

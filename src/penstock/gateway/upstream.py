@@ -78,12 +78,13 @@ class Target:
 
     def __init__(self, model: Model, key: ProviderKey, route: Route, hosts: Hosts) -> None:
         base = base_of(key, model.provider)
-        if base is None or not model.upstream:
+        texts = (key.secret.reveal(), *(text for pair in key.default_headers for text in pair))
+        if base is None or not model.upstream or not all(map(_fits_header, texts)):
             raise Refusal(
                 400,
                 "invalid_request_error",
-                f"The model `{model.name}` is not set up for use: its provider key has no usable base URL, or no "
-                "upstream model is named.",
+                f"The model `{model.name}` is not set up for use: its provider key has no usable base URL, no usable "
+                "secret or header, or no upstream model is named.",
             )
         self.model = model
         self.key = key
@@ -144,6 +145,11 @@ class Target:
         return orjson.dumps(found)
 
 
+def _fits_header(text: str) -> bool:
+    """Nothing in it would begin another line."""
+    return text.isprintable() and all(ord(char) < 256 for char in text)
+
+
 class Failure(NamedTuple):
     """Why an attempt did not serve the request, and what the caller would be told."""
 
@@ -155,7 +161,7 @@ class Failure(NamedTuple):
     retry_after_s: float | None = None
 
 
-def failure_of(exchange: Exchange, target: Target, elapsed_ms: float) -> Failure | None:
+def failure_of(exchange: Exchange, headers: dict[bytes, bytes], target: Target, elapsed_ms: float) -> Failure | None:
     """None for a reply that is a success as far as its head says."""
     trouble = exchange.trouble
     if trouble is not None:
@@ -164,13 +170,13 @@ def failure_of(exchange: Exchange, target: Target, elapsed_ms: float) -> Failure
     if 200 <= status < 300:
         return None
     if 400 <= status < 500:
-        return _client_error(exchange, target)
+        return _client_error(exchange, headers, target)
     return Failure(
         "upstream_status",
         status,
         Refusal(502, "upstream_error", f"The upstream answered with status {status}."),
         retryable=True,
-        retry_after_s=_seconds(exchange.header(b"retry-after")),
+        retry_after_s=_seconds(headers.get(b"retry-after")),
     )
 
 
@@ -194,7 +200,7 @@ def _trouble(trouble: Trouble, elapsed_ms: float) -> Failure:
     return Failure("transport", None, refusal, retryable=True)
 
 
-def _client_error(exchange: Exchange, target: Target) -> Failure:
+def _client_error(exchange: Exchange, headers: dict[bytes, bytes], target: Target) -> Failure:
     """The provider's own error, whole: what its type, code and parameter say is what the caller's library acts on."""
     status = exchange.status
     body = b"".join(exchange.pieces)
@@ -211,7 +217,7 @@ def _client_error(exchange: Exchange, target: Target) -> Failure:
         message = body[: 4 * _SNIPPET].decode("utf-8", "replace")
     parts = [message[:_SNIPPET] or f"The upstream answered with status {status}.", kind, code, param]
     parts = [target.redact(part) if part else part for part in parts]
-    retry_after = exchange.header(b"retry-after")
+    retry_after = headers.get(b"retry-after")
     refusal = Refusal(
         status,
         parts[1] or kind,

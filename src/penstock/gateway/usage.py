@@ -20,6 +20,8 @@ Route = Literal["responses", "chat", "completions", "embeddings"]
 
 FRAME_BYTES = 1 << 20
 TAIL_BYTES = 1 << 16
+_RESPONSES = ("input_tokens", "output_tokens", "output_tokens_details", "input_tokens_details")
+_CHAT = ("prompt_tokens", "completion_tokens", "completion_tokens_details", "prompt_tokens_details")
 _MOST = 10**12
 _LONGEST = 256
 """Of numbers and names that an upstream makes up."""
@@ -40,16 +42,22 @@ class Usage:
 
 def _usage(found: object) -> Usage | None:
     """Both dialects: input_tokens and output_tokens, or prompt_tokens and completion_tokens."""
-    if not isinstance(found, dict):
+    if type(found) is not dict:
         return None
-    input_ = found.get("input_tokens", found.get("prompt_tokens"))
-    if type(input_) is not int:
+    if "input_tokens" in found:
+        names = _RESPONSES
+    elif "prompt_tokens" in found:
+        names = _CHAT
+    else:
+        return None
+    input_, output, reasoning, cached = names
+    if type(found[input_]) is not int:
         return None
     return Usage(
-        _count(input_),
-        _count(found.get("output_tokens", found.get("completion_tokens"))),
-        _detail(found, ("output_tokens_details", "completion_tokens_details"), "reasoning_tokens"),
-        _detail(found, ("input_tokens_details", "prompt_tokens_details"), "cached_tokens"),
+        _count(found[input_]),
+        _count(found.get(output)),
+        _detail(found[reasoning], "reasoning_tokens") if reasoning in found else 0,
+        _detail(found[cached], "cached_tokens") if cached in found else 0,
     )
 
 
@@ -57,12 +65,8 @@ def _count(value: object) -> int:
     return min(max(0, value), _MOST) if type(value) is int else 0
 
 
-def _detail(found: dict[str, Any], names: tuple[str, str], member: str) -> int:
-    for name in names:
-        details = found.get(name)
-        if isinstance(details, dict):
-            return _count(details.get(member))
-    return 0
+def _detail(details: object, member: str) -> int:
+    return _count(details.get(member)) if type(details) is dict else 0
 
 
 # -- whole replies --------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.settings.model import EndpointSettings, InputSettings, LoadSettings, Settings
+from penstock.settings.model import ConversationSettings, EndpointSettings, InputSettings, LoadSettings, Settings
 from penstock.settings.redact import REDACTED, redact_fields, redact_url
 
 __all__ = ["input_config"]
@@ -75,7 +75,46 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
         sampling=data.sampling,
         random_seed=data.seed,
         prompts=_present(isl=input_length, osl=output_length, batch_size=data.batch if data.batch != 1 else None),
+        **_conversation(data.conversation),
+        **_media(data),
     )
+
+
+def _conversation(shape: ConversationSettings) -> dict[str, Any]:
+    several = shape.turns_mean != 1 or shape.turns_stddev
+    before = _present(shared_system_length=shape.system_tokens, user_context_length=shape.context_tokens)
+    return _present(
+        turns=_spread(shape.turns_mean, shape.turns_stddev) if several else None,
+        turn_delay=_spread(shape.delay_mean_ms, shape.delay_stddev_ms) if several else None,
+        turn_delay_ratio=shape.delay_ratio if shape.delay_ratio != 1 else None,
+        prefix_prompts=before or None,
+    )
+
+
+def _media(data: InputSettings) -> dict[str, Any]:
+    images, audio = data.images, data.audio
+    found: dict[str, Any] = {}
+    if images.wanted:
+        found["images"] = {
+            "batch_size": images.batch,
+            "width": _spread(images.width_mean, images.width_stddev),
+            "height": _spread(images.height_mean, images.height_stddev),
+            "format": images.format,
+        }
+    if audio.wanted:
+        found["audio"] = {
+            "batch_size": audio.batch,
+            "length": _spread(audio.seconds_mean, audio.seconds_stddev),
+            "format": audio.format,
+            "sample_rates": [rate / 1000 for rate in audio.rates],
+            "depths": list(audio.depths),
+            "channels": audio.channels,
+        }
+    return found
+
+
+def _spread(mean: float, stddev: float) -> dict[str, float]:
+    return {"mean": float(mean), "stddev": float(stddev)}
 
 
 def _phases(settings: Settings) -> list[dict[str, Any]]:
@@ -97,6 +136,7 @@ def _phases(settings: Settings) -> list[dict[str, Any]]:
             kind="profiling",
             type=_load_type(load),
             requests=load.requests,
+            sessions=load.conversations,
             concurrency=load.concurrency,
             rate=load.rate,
             duration=load.duration_s,

@@ -25,8 +25,10 @@ def test_all_problems_are_told_at_once_and_none_quotes_a_pattern() -> None:
         "guardrail 'a': pattern 4 matches the empty text, so it would match everything",
         "guardrail 'a': pattern 5 is not a valid regular expression: bad escape at position 8",
         "guardrail 'a': pattern 6 has a max_length below 1",
-        "guardrail 'b': there is no detector 'shoe_size'; there are email, china_mobile, china_id_card, bank_card, us_ssn,"
-        " ip_address, api_key, jwt, private_key",
+        (
+            "guardrail 'b': there is no detector 'shoe_size'; there are email, china_mobile, china_id_card, bank_card, us_ssn,"
+            " ip_address, api_key, jwt, private_key"
+        ),
         "guardrail 'b': pattern 1 is not a valid regular expression: unterminated character set at position 7",
     ]
     assert "hunter" not in str(caught.value)

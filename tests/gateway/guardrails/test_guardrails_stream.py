@@ -23,7 +23,7 @@ from guardrail_streams import (
 )
 from openai.types.responses import ResponseFailedEvent
 
-from penstock.gateway.guardrails import Route, StreamBlocked, late_block_event
+from penstock.gateway.guardrails import Route, late_block_event
 from penstock.gateway.resources import GuardrailSpec
 
 Mode = Literal["buffer", "window"]
@@ -361,13 +361,11 @@ def test_the_guard_knows_what_a_late_block_needs() -> None:
     guard = guards(BLOCK, mode="window").stream("responses")
     assert guard is not None
     events = [event(payload) for payload in response_events(["Hello. ", "More. ", "FORBIDDEN"])]
-    released = b""
-    with pytest.raises(StreamBlocked) as caught:
-        for data in events:
-            released += guard.feed(data)
-    assert released == b"".join(events[:5])
+    outcome = run(guard, events)
+    assert outcome.blocked is not None
+    assert outcome.body == b"".join(events[:5])
     assert (guard.response_id, guard.model, guard.next_sequence) == ("resp_1", "m-1", 5)
-    end = json.loads(guard.late_block(caught.value.guardrail).split(b"data: ")[1])
+    end = json.loads(guard.late_block(outcome.blocked.guardrail).split(b"data: ")[1])
     assert (end["sequence_number"], end["response"]["id"]) == (5, "resp_1")
     assert [(hit.action, hit.count) for hit in guard.hits] == [("blocked", 1)]
-    assert "FORBIDDEN" not in repr(caught.value) + str(caught.value.__context__)
+    assert "FORBIDDEN" not in repr(outcome.blocked) + repr(outcome.blocked.__context__)

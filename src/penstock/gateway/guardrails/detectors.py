@@ -38,6 +38,10 @@ Match = tuple[int, int, int, int]
 MARGIN = 2
 """Characters behind a match that can decide about it: one for a boundary, two for `$` before a last line end."""
 
+_STRIDE = 4096
+_OVERLAP = 64
+"""More than the longest thing that is looked for in strides."""
+
 _ALNUM = string.ascii_letters + string.digits
 
 
@@ -105,9 +109,6 @@ class _Prefixed(_Detector):
 
     __slots__ = ("_only", "_prefixes")
 
-    _STRIDE = 4096
-    _OVERLAP = 16
-
     def __init__(self, pattern: str, *, reach: int, run: str, prefixes: tuple[str, ...]) -> None:
         super().__init__(pattern, reach=reach, run=run)
         self._prefixes = Literals(prefixes)
@@ -115,8 +116,8 @@ class _Prefixed(_Detector):
 
     def find(self, text: str, position: int) -> Match | None:
         # in strides, so that a text full of keys is not read to its end for each of them
-        for low in range(position, len(text), self._STRIDE):
-            found = self._starts(text[low : low + self._STRIDE + self._OVERLAP])
+        for low in range(position, len(text), _STRIDE):
+            found = self._starts(text[low : low + _STRIDE + _OVERLAP])
             for at in found:
                 match = self._regex.match(text, low + at)
                 if match is not None:
@@ -187,29 +188,26 @@ class _IpAddress:
         self.separable = True
 
     def find(self, text: str, position: int) -> Match | None:
-        start, end = self._v4(text, position)
-        colon = text.find(":", position)
-        while 0 <= colon < start:
-            # an address has its first colon behind at most four digits
-            before = text[max(position, colon - 4) : colon]
-            begin = colon - len(before) + len(before.rstrip(string.hexdigits))
-            match = self._V6.match(text, begin)
-            if match is not None and (size := self._checked(match[0])):
-                start, end = begin, begin + size
-                break
-            colon = text.find(":", colon + 1)
-        return (start, end, start, end) if end else None
-
-    def _v4(self, text: str, position: int) -> tuple[int, int]:
-        length = len(text)
-        # in strides, so that a text full of IPv6 addresses is not read to its end for each of them
-        while position < length:
-            limit = position + 4096
-            match = self._V4.search(text, position, limit)
-            if match is not None and (match.end() + MARGIN <= limit or limit >= length):
-                return match.span()
-            position = limit - 32 if limit < length else length
-        return length, 0
+        # in strides, so that a text full of one kind is not read to its end for each of them in search of the other
+        for low in range(position, len(text), _STRIDE):
+            high = low + _STRIDE
+            match = self._V4.search(text, low, high + _OVERLAP)
+            start, end = match.span() if match is not None else (high, 0)
+            colon = text.find(":", low, min(start, high) + 5)
+            while colon >= 0:
+                # an address has its first colon behind at most four digits
+                before = text[max(low, colon - 4) : colon]
+                begin = colon - len(before) + len(before.rstrip(string.hexdigits))
+                if begin >= start:
+                    break
+                match = self._V6.match(text, begin)
+                if match is not None and (size := self._checked(match[0])):
+                    start, end = begin, begin + size
+                    break
+                colon = text.find(":", colon + 1, min(start, high) + 5)
+            if end and start < high:
+                return start, end, start, end
+        return None
 
     def _checked(self, text: str) -> int:
         text = text.rstrip(".")

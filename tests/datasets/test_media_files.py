@@ -1,0 +1,162 @@
+"""Images and sound in files: paths, URLs and data URLs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.datasets.conversation import Media, Turn
+from penstock.datasets.media.files import audio_of, image_of, inlined
+from penstock.datasets.media.images import draw_jpeg, draw_png
+from penstock.datasets.media.sounds import record_mp3, record_wav
+from penstock.datasets.single_turn import read
+from penstock.errors import UserError
+from penstock.settings.model import InputSettings
+
+PNG, JPEG = draw_png("x", 9, 7), draw_jpeg("x", 9, 7)
+WAV, MP3 = record_wav("x", 0.1, 8000, 16, 1), record_mp3("x", 0.2, 16000, 1)
+FILES = {
+    "a.png": PNG,
+    "b.jpg": JPEG,
+    "c.wav": WAV,
+    "d.mp3": MP3,
+    "odd": PNG,
+    "notes.png": b"hello",
+    "e.gif": b"GIF89a..",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    for name, data in FILES.items():
+        (tmp_path / name).write_bytes(data)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a.png", "png"), ("b.jpg", "jpeg"), ("odd", "png"), ("e.gif", "gif")])
+def test_an_image_file_becomes_a_data_url(folder: str, name: str, kind: str) -> None:
+    media = image_of(name, folder)
+    assert (media.data, media.format, media.path) == ("", kind, os.path.join(folder, name))
+    (image,) = inlined(Turn(images=(media,))).images
+    assert image.data == f"data:image/{kind};base64,{base64.b64encode(FILES[name]).decode()}"
+    assert image.path is None
+
+
+@pytest.mark.parametrize(("name", "kind"), [("c.wav", "wav"), ("d.mp3", "mp3")])
+def test_a_sound_file_becomes_base64(folder: str, name: str, kind: str) -> None:
+    (audio,) = inlined(Turn(audios=(audio_of(name, folder),))).audios
+    assert audio == Media(base64.b64encode(FILES[name]).decode(), kind)
+
+
+def test_absolute_paths_and_file_urls(folder: str) -> None:
+    assert image_of(os.path.join(folder, "a.png"), "/nowhere").path == os.path.join(folder, "a.png")
+    assert image_of("file://" + os.path.join(folder, "a.png"), "").path == os.path.join(folder, "a.png")
+
+
+def test_a_path_counts_from_where_the_user_is_first(folder: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    here = tmp_path_factory.mktemp("here")
+    (here / "a.png").write_bytes(JPEG)
+    before = os.getcwd()
+    os.chdir(here)
+    try:
+        assert image_of("a.png", folder).format == "jpeg"
+    finally:
+        os.chdir(before)
+
+
+def test_urls_are_passed_on() -> None:
+    assert image_of("https://host/a.png?x=1", "") == Media("https://host/a.png?x=1")
+    assert audio_of("http://host/b.MP3", "") == Media("http://host/b.MP3", "mp3")
+    assert audio_of("http://host/stream", "") == Media("http://host/stream", "wav")
+
+
+def test_data_urls_are_passed_on() -> None:
+    url = "data:image/png;base64," + base64.b64encode(PNG).decode()
+    assert image_of(url, "") == Media(url, "png")
+    sound = base64.b64encode(WAV).decode()
+    assert audio_of("data:audio/wav;base64," + sound, "") == Media(sound, "wav")
+    assert audio_of("wav," + sound, "") == Media(sound, "wav")
+    assert audio_of("mp3," + base64.b64encode(MP3).decode(), "").format == "mp3"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("notes.png", "'notes.png' is not an image (PNG, JPEG, WebP, GIF, BMP or TIFF)"),
+        ("c.wav", "'c.wav' is not an image"),
+        ("none.png", "'none.png' cannot be read: No such file or directory"),
+        (".", "cannot be read: Is a directory"),
+        ("a\0b", "the name has a null character in it"),
+        ("data:text/plain;base64,aGVsbG8=", "is not the data URL of an image"),
+        ("data:image/png,raw", "is not the data URL of an image"),
+        ("data:image/png;base64,????", "is not followed by base64"),
+        ("data:image/png;base64,aGVsbG8=", "does not hold an image"),
+    ],
+)
+def test_what_is_no_image(folder: str, text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=r"'|the data URL") as caught:
+        image_of(text, folder)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a.png", "'a.png' is not audio (WAV, MP3, FLAC, Ogg or M4A)"),
+        ("none.wav", "'none.wav' cannot be read"),
+        ("wav,????", "is not followed by base64"),
+        ("wav,", "does not hold audio"),
+        ("data:audio/wav;base64,aGVsbG8=", "does not hold audio"),
+    ],
+)
+def test_what_is_no_audio(folder: str, text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=r"'|the data URL") as caught:
+        audio_of(text, folder)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(folder: str) -> None:
+    os.chmod(os.path.join(folder, "a.png"), 0)
+    with pytest.raises(ValueError, match="Permission denied"):
+        image_of("a.png", folder)
+
+
+def test_media_in_a_single_turn_file(folder: str) -> None:
+    lines = [
+        {"text": "One", "image": "a.png"},
+        {"images": ["a.png", {"name": "more", "contents": ["https://h/x.png"]}], "audio": "c.wav"},
+        {"audios": ["c.wav", "d.mp3"]},
+    ]
+    path = os.path.join(folder, "prompts.jsonl")
+    Path(path).write_text("\n".join(json.dumps(line) for line in lines))
+    turns = [each.turns[0] for each in read(path, InputSettings()).conversations]
+    assert [(len(turn.texts), len(turn.images), len(turn.audios)) for turn in turns] == [
+        (1, 1, 0),
+        (0, 2, 1),
+        (0, 0, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ({"text": "x", "image": "notes.png"}, "'notes.png' is not an image (PNG, JPEG, WebP, GIF, BMP or TIFF)"),
+        ({"text": "x", "audio": "a.png"}, "'a.png' is not audio (WAV, MP3, FLAC, Ogg or M4A)"),
+        ({"image": "a.png", "images": ["a.png"]}, "it has both 'image' and 'images'; keep one"),
+        ({"audio": "c.wav", "audios": []}, "it has both 'audio' and 'audios'; keep one"),
+        ({"text": "x", "image": ""}, "'image' is empty"),
+        ({"text": "x", "audios": ["c.wav", ""]}, "'audio' is empty"),
+        ({"image": 5}, "'image' should be a string, not a whole number"),
+    ],
+)
+def test_mistakes_are_told_with_file_and_line(folder: str, line: dict[str, object], reason: str) -> None:
+    path = os.path.join(folder, "prompts.jsonl")
+    Path(path).write_text('{"text": "fine"}\n' + json.dumps(line))
+    with pytest.raises(UserError) as caught:
+        read(path, InputSettings())
+    assert str(caught.value) == f"prompts.jsonl:2: {reason}"

@@ -1,0 +1,77 @@
+"""Synthetic conversations: turns, pauses, what they begin with, and media beside the text."""
+
+from __future__ import annotations
+
+import statistics
+
+from penstock.datasets.synthetic import synthesize
+from penstock.settings.model import AudioSettings, ConversationSettings, ImageSettings, InputSettings
+from penstock.tokens.tokenizer import Tokenizer
+
+
+def shaped(**fields: object) -> InputSettings:
+    return InputSettings(seed=3, input_tokens_mean=20, conversation=ConversationSettings(**fields))  # type: ignore[arg-type]
+
+
+def test_turns_are_drawn_around_their_mean(spaces: Tokenizer) -> None:
+    made = synthesize(shaped(turns_mean=5, turns_stddev=2), 400, spaces)
+    counts = [len(each.turns) for each in made]
+    assert 4.7 < statistics.mean(counts) < 5.4
+    assert min(counts) >= 1
+    assert all(each.accumulate for each in made)
+    texts = [turn.texts[0] for each in made for turn in each.turns]
+    assert len(set(texts)) == len(texts)
+    assert {spaces.count(text) for text in texts} == {20}
+
+
+def test_a_pause_lies_before_every_turn_but_the_first(spaces: Tokenizer) -> None:
+    made = synthesize(shaped(turns_mean=3, delay_mean_ms=100, delay_stddev_ms=10, delay_ratio=0.5), 200, spaces)
+    assert {each.turns[0].delay_ms for each in made} == {0.0}
+    pauses = [turn.delay_ms for each in made for turn in each.turns[1:]]
+    assert 49 < statistics.mean(pauses) < 51
+    assert 4 < statistics.stdev(pauses) < 6
+
+
+def test_one_system_prompt_for_all_and_a_context_for_each(tokenizer: Tokenizer) -> None:
+    made = synthesize(shaped(system_tokens=37, context_tokens=23), 60, tokenizer)
+    (system,) = {each.system for each in made}
+    assert system is not None
+    assert tokenizer.count(system) == 37
+    contexts = [each.context for each in made]
+    assert len(set(contexts)) == 60
+    assert [tokenizer.count(text or "") for text in contexts] == [23] * 60
+
+
+def test_the_length_of_a_prompt_counts_what_goes_before_it(tokenizer: Tokenizer) -> None:
+    for shape in (shaped(system_tokens=37), shaped(context_tokens=23), shaped(system_tokens=37, context_tokens=23)):
+        made = synthesize(shape, 40, tokenizer)
+        for each in made:
+            joined = " ".join([text for text in (each.system, each.context, *each.turns[0].texts) if text])
+            assert each.turns[0].input_tokens == tokenizer.count(joined)
+
+
+def test_what_goes_before_does_not_change_the_prompts(spaces: Tokenizer) -> None:
+    plain, shaped_ = synthesize(shaped(), 30, spaces), synthesize(shaped(system_tokens=9, context_tokens=9), 30, spaces)
+    assert [each.turns[0].texts for each in plain] == [each.turns[0].texts for each in shaped_]
+
+
+def test_media_lie_beside_the_text_of_each_turn(spaces: Tokenizer) -> None:
+    settings = InputSettings(
+        seed=3,
+        input_tokens_mean=5,
+        conversation=ConversationSettings(turns_mean=2),
+        images=ImageSettings(width_mean=8, height_mean=8, batch=2),
+        audio=AudioSettings(seconds_mean=0.1, rates=(8000,)),
+    )
+    made = synthesize(settings, 10, spaces)
+    turns = [turn for each in made for turn in each.turns]
+    assert {(len(turn.texts), len(turn.images), len(turn.audios)) for turn in turns} == {(1, 2, 1)}
+    assert len({image.data for turn in turns for image in turn.images}) == 40
+    assert made == synthesize(settings, 10, spaces)
+
+
+def test_images_begin_again_when_there_are_fewer_than_turns(spaces: Tokenizer) -> None:
+    settings = InputSettings(seed=3, input_tokens_mean=2, images=ImageSettings(width_mean=1, height_mean=1))
+    made = synthesize(settings, 1100, spaces)
+    assert made[0].turns[0].images == made[1024].turns[0].images
+    assert made[0].turns[0].texts != made[1024].turns[0].texts

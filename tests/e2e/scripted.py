@@ -1,0 +1,87 @@
+"""A server that answers as a test tells it, and remembers every body it was sent."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Answer = Callable[[dict[str, Any], int], "bytes | dict[str, Any]"]
+"""From a body and its number: a stream of events as bytes, or an object to send as JSON."""
+
+
+class Scripted:
+    def __init__(self, answer: Answer) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.sessions: list[str] = []
+        """The conversation that each body belongs to, by its correlation id."""
+        server = self
+        lock = threading.Lock()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                with lock:
+                    number = len(server.bodies)
+                    server.bodies.append(body)
+                    server.sessions.append(self.headers["x-correlation-id"])
+                reply = answer(body, number)
+                data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
+                self.send_response(200)
+                kind = "text/event-stream" if isinstance(reply, bytes) else "application/json"
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def conversations(self) -> list[list[dict[str, Any]]]:
+        """The bodies of each conversation, in order."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for session, body in zip(self.sessions, self.bodies, strict=True):
+            found.setdefault(session, []).append(body)
+        return list(found.values())
+
+    def __enter__(self) -> Scripted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def event(name: str, **fields: Any) -> bytes:
+    return f"event: {name}\ndata: {json.dumps({'type': name, 'sequence_number': 0, **fields})}\n\n".encode()
+
+
+def said(text: str, number: int = 0, **more: Any) -> dict[str, Any]:
+    """A response object with one message."""
+    part = {"type": "output_text", "text": text, "annotations": []}
+    item = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    usage = {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7}
+    return {
+        "id": f"resp_{number}",
+        "object": "response",
+        "created_at": 1,
+        "model": "m",
+        "status": "completed",
+        "output": [item],
+        "usage": usage,
+        **more,
+    }
+
+
+def deltas(*texts: str) -> bytes:
+    return b"".join(event("response.output_text.delta", output_index=0, content_index=0, delta=text) for text in texts)

@@ -1,0 +1,97 @@
+"""`penstock compare` with real runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from programs import MockServer, Program
+
+
+def payloads(program: Program, count: int) -> str:
+    path = program.folder / "payloads.jsonl"
+    bodies = [
+        {"model": "m", "stream": True, "max_tokens": 4, "messages": [{"role": "user", "content": str(n)}]}
+        for n in range(count)
+    ]
+    path.write_text("".join(json.dumps(body) + "\n" for body in bodies))
+    return str(path)
+
+
+def test_two_servers_in_one_run(program: Program, mock: Callable[..., MockServer]) -> None:
+    """Every payload goes to both, in an order that is drawn, and the slower one is found."""
+    fast, slow = mock(ttft=4, hashes=True), mock(ttft=14, hashes=True)
+    words = ("--model", "m", "--input-file", payloads(program, 40), "--use-server-token-count", "--concurrency", 2)
+    out = program.folder / "out"
+    done = program.run(
+        "compare",
+        "--url",
+        fast.url,
+        "--url",
+        slow.url,
+        *words,
+        "--artifact-dir",
+        out,
+        "--random-seed",
+        5,
+        command="penstock",
+    )
+    assert done.status == 0, done
+    assert "A is better, beyond noise, in Time to First Token" in done.out
+    found = json.loads((out / "compare.json").read_text())
+    assert (found["pairs"], found["paired_by"], found["a"]["urls"], found["b"]["urls"]) == (
+        40,
+        "plan",
+        [fast.url],
+        [slow.url],
+    )
+    row = next(row for row in found["rows"] if (row["metric"], row["statistic"]) == ("time_to_first_token", "avg"))
+    assert row["verdict"] == "A is better"
+    assert row["low"] <= row["difference"] <= row["high"]
+    truths = [server.truth() for server in (fast, slow)]
+    lines = Path(payloads(program, 40)).read_bytes().splitlines()
+    for truth in truths:
+        assert sorted(t["body_sha256"] for t in truth) == sorted(sha256(line).hexdigest() for line in lines)
+    for letter, server in (("a", fast), ("b", slow)):
+        records = [json.loads(line) for line in (out / letter / "profile_export.jsonl").read_text().splitlines()]
+        assert {r["metadata"]["url"] for r in records} == {server.url}
+        assert json.loads((out / letter / "profile_export_aiperf.json").read_text())["request_count"]["avg"] == 40
+    everything = sorted((r["metadata"]["session_num"], letter) for letter in "ab" for r in _records(out / letter))
+    firsts = [letter for number, letter in everything if number % 2 == 0]
+    assert 8 < firsts.count("a") < 32, "neither is always first"
+
+
+def _records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]
+
+
+def test_two_runs_that_were_made(program: Program, mock: Callable[..., MockServer]) -> None:
+    fast, slow = mock(ttft=2), mock(ttft=12)
+    path = payloads(program, 30)
+    runs = [program.profile(s.url, "--input-file", path, "--use-server-token-count", texts=None) for s in (fast, slow)]
+    assert [run.status for run in runs] == [0, 0], runs
+    done = program.run("compare", runs[0].folder, runs[1].folder, "--json", command="penstock")
+    assert done.status == 0, done
+    found = json.loads(done.out)
+    assert (found["pairs"], found["paired_by"]) == (30, "body")
+    assert {row["metric"]: row["verdict"] for row in found["rows"] if row["statistic"] == "avg"}[
+        "time_to_first_token"
+    ] == "A is better"
+    text = program.run("compare", runs[1].folder, runs[0].folder, command="penstock")
+    assert "B is better, beyond noise, in Time to First Token" in text.out
+    assert "Note: The runs were made one after the other" in text.out
+
+
+def test_bad_calls(program: Program) -> None:
+    for words, said in (
+        (["nowhere", "nothing"], "There is no run at 'nowhere'."),
+        (["one"], "Name two artifact folders, or give --url twice"),
+        (["--url", "mock://", "--model", "m"], "Give --url at least twice"),
+        (["--url", "mock://", "mock://", "--model", "m", "--export-level", "summary"], "keeps no requests"),
+    ):
+        done = program.run("compare", *words, command="penstock")
+        assert (done.status, said in done.err) == (2, True), done
+    assert "compare --url A --url B" in program.run("compare", "--help", command="penstock").out

@@ -1,0 +1,82 @@
+"""The model's name is replaced where it stands, and not a byte besides."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.gateway.body import read_body, replace_model
+from penstock.gateway.refusal import Refusal
+
+KEYS = st.sampled_from(["model", "a", 'm"', "\\u"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(st.characters(codec="utf-8"), max_size=12)
+    | st.sampled_from(["model", '"model":"x"', "\\", '"', "{", "}", ":", ","]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(
+    before=st.dictionaries(st.text(max_size=6).filter(lambda name: name != "model"), VALUES, max_size=4),
+    name=st.text(st.characters(codec="utf-8"), min_size=1, max_size=20),
+    ascii_only=st.booleans(),
+    spaces=st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", "\t:  ")]),
+    place=st.integers(0, 4),
+)
+def test_everything_else_stays(
+    before: dict[str, Any], name: str, ascii_only: bool, spaces: tuple[str, str], place: int
+) -> None:
+    members = list(before.items())
+    members.insert(place, ("model", name))
+    data = json.dumps(dict(members), ensure_ascii=ascii_only, separators=spaces).encode()
+    request = read_body(data, chat=False)
+    assert request.model == name
+    assert json.loads(data[request.model_at : request.model_end]) == name
+    rewritten = replace_model(request, b'"upstream"')
+    assert json.loads(rewritten) == dict(members) | {"model": "upstream"}
+    assert rewritten[: request.model_at] == data[: request.model_at]
+    assert rewritten.endswith(data[request.model_end :])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"model":"a","x":1,"model":"b"}',
+        b'{"model":"a","\\u006dodel":"b"}',
+        b'{"mo\\u0064el":"a","mod\\u0065l":"b"}',
+    ],
+)
+def test_a_model_that_is_there_twice_is_ambiguous(data: bytes) -> None:
+    with pytest.raises(Refusal) as refused:
+        read_body(data, chat=False)
+    assert (refused.value.status, refused.value.param) == (400, "model")
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({}, None),
+        ({"max_output_tokens": 7}, 7),
+        ({"max_completion_tokens": 8, "max_tokens": 9}, 8),
+        ({"max_tokens": 9}, 9),
+        ({"max_tokens": 0}, None),
+        ({"max_tokens": -3}, None),
+        ({"max_tokens": True}, None),
+        ({"max_tokens": "9"}, None),
+        ({"max_tokens": 10**30}, 100_000_000),
+    ],
+)
+def test_the_limit_on_output(members: dict[str, Any], expected: int | None) -> None:
+    assert read_body(json.dumps({"model": "a", **members}).encode(), chat=False).max_output == expected
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"), [(True, True), (False, False), (1, False), ("true", False), (None, False)]
+)
+def test_only_true_asks_for_a_stream(stream: Any, expected: bool) -> None:
+    assert read_body(json.dumps({"model": "a", "stream": stream}).encode(), chat=False).stream is expected

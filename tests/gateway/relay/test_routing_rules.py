@@ -1,0 +1,112 @@
+"""Which target is tried when, as data in and data out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.gateway.refusal import Refusal
+from penstock.gateway.resources import Cooldown, Model, Routing
+from penstock.gateway.routing import Cooldowns, Rules, Turns, backoff_s, order
+from penstock.gateway.upstream import Failure
+
+
+class Target:
+    """As far as routing looks at one."""
+
+    def __init__(self, name: str, **fields: Any) -> None:
+        self.model = Model(id=name, name=name, **fields)
+
+    def __repr__(self) -> str:
+        return self.model.name
+
+
+def failed(error: str = "upstream_status", status: int | None = 500, **more: Any) -> Failure:
+    return Failure(error, status, Refusal(502, "x", "x"), retryable=more.pop("retryable", True), **more)
+
+
+def names(targets: Any) -> list[str]:
+    return [target.model.name for target in targets]
+
+
+def tried(routing: Routing, targets: list[Target], cooldowns: Cooldowns, turns: Turns | None = None) -> list[str]:
+    group = Model(id="g", name="g", routing=routing)
+    return names(order(group, routing, tuple(targets), cooldowns, turns or Turns(), 100.0))  # type: ignore[arg-type]
+
+
+def test_healthy_ones_first_and_the_cooling_as_a_last_resort() -> None:
+    targets = [Target("a"), Target("b"), Target("c")]
+    cooldowns = Cooldowns()
+    routing = Routing(targets=("a", "b", "c"))
+    assert tried(routing, targets, cooldowns) == ["a", "b", "c"]
+    cooldowns.failed(targets[0].model, failed(), 99.0)
+    assert tried(routing, targets, cooldowns) == ["b", "c", "a"]
+    cooldowns.succeeded(targets[0].model)
+    assert tried(routing, targets, cooldowns) == ["a", "b", "c"]
+    for target in targets:
+        cooldowns.failed(target.model, failed(), 99.0)
+    with pytest.raises(Refusal) as refused:
+        tried(routing, targets, cooldowns)
+    assert (refused.value.status, refused.value.type) == (503, "all_candidates_unavailable")
+    assert tried(Routing(targets=("a", "b"), when_all_unavailable="try_anyway"), targets[:2], cooldowns) == ["a", "b"]
+
+
+def test_turns_and_the_number_of_fallbacks() -> None:
+    targets = [Target("a"), Target("b"), Target("c")]
+    turns = Turns()
+    routing = Routing(targets=("a", "b", "c"), strategy="round_robin", max_fallbacks=1)
+    assert [tried(routing, targets, Cooldowns(), turns) for _ in range(4)] == [
+        ["a", "b"],
+        ["b", "c"],
+        ["c", "a"],
+        ["a", "b"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("failure", "cooldown", "seconds"),
+    [
+        (failed(), Cooldown(), 30),
+        (failed(status=429, retry_after_s=12.0), Cooldown(), 12),
+        (failed(status=429, retry_after_s=9999.0), Cooldown(), 600),
+        (failed(status=429, retry_after_s=12.0), Cooldown(honor_retry_after=False), 30),
+        (failed(status=400), Cooldown(), 0),
+        (failed(status=401), Cooldown(), 30),
+        (failed("timeout", None), Cooldown(), 30),
+        (failed("timeout", None), Cooldown(on_timeout=False), 0),
+        (failed("transport", None), Cooldown(on_transport=False), 0),
+        (failed(), Cooldown(enabled=False), 0),
+        (failed("over_limit", None), Cooldown(), 0),
+    ],
+)
+def test_how_long_a_target_is_left_alone(failure: Failure, cooldown: Cooldown, seconds: int) -> None:
+    model = Target("a", cooldown=cooldown).model
+    cooldowns = Cooldowns()
+    cooldowns.failed(model, failure, 0.0)
+    assert cooldowns.cooling(model, seconds - 0.5) is (seconds > 0)
+    assert cooldowns.cooling(model, seconds + 0.5) is False
+
+
+def test_who_is_asked_again() -> None:
+    plain, group = Rules(None, 2), Rules(Routing(targets=("a",)), 2)
+    model = Target("a").model
+    assert plain.tries_again(model, failed(), 1, False)
+    assert not plain.tries_again(model, failed(), 2, False)
+    assert not plain.tries_again(model, failed("timeout", None), 0, False)
+    assert not plain.tries_again(model, failed(status=400, retryable=False), 0, False)
+    assert not group.tries_again(model, failed(), 0, True)  # another one is waiting
+    assert group.tries_again(model, failed(), 0, False)
+    assert Rules(Routing(targets=("a",), retries=1), 0).tries_again(model, failed(), 0, True)
+    assert not plain.tries_again(Target("b", retries=0).model, failed(), 0, False)
+    busy = failed(status=429, retryable=False)
+    assert not group.moves_on(busy)
+    assert Rules(Routing(targets=("a",), retry_on_429=True), 0).moves_on(busy)
+    assert Rules(Routing(targets=("a",), fallback_on_statuses=frozenset({429})), 0).moves_on(busy)
+
+
+def test_the_wait_before_the_next_attempt() -> None:
+    for retries, least in ((0, 0.25), (1, 0.5), (2, 1.0), (3, 2.0), (9, 2.0)):
+        assert least <= backoff_s(retries, failed()) <= least + 0.25
+    assert backoff_s(0, failed(retry_after_s=3.0)) == 3.0
+    assert backoff_s(0, failed(retry_after_s=60.0)) <= 0.5

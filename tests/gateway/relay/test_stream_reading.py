@@ -1,0 +1,131 @@
+"""What passes is understood on the side, however it is cut up, and never changed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.gateway.model_names import ModelNames, restore_model
+from penstock.gateway.usage import StreamReader, read_reply
+
+USAGE = {"input_tokens": 11, "output_tokens": 7, "output_tokens_details": {"reasoning_tokens": 2}}
+
+
+def frame(data: Any, name: str | None = None, end: str = "\n") -> bytes:
+    lines = [f"event: {name}"] if name else []
+    lines.append(f"data: {data if isinstance(data, str) else json.dumps(data)}")
+    return (end.join(lines) + end + end).encode()
+
+
+def responses(end: str = "\n", filler: str = "text") -> bytes:
+    events = [
+        {"type": "response.created", "sequence_number": 0, "response": {"id": "resp_1", "usage": None}},
+        {"type": "response.output_text.delta", "sequence_number": 1, "delta": filler},
+        {"type": "response.completed", "sequence_number": 2, "response": {"id": "resp_1", "x": filler, "usage": USAGE}},
+    ]
+    return b"".join(frame(event, event["type"], end) for event in events)
+
+
+def read(data: bytes, sizes: list[int], route: Any = "responses") -> StreamReader:
+    reader = StreamReader(route)
+    at = 0
+    for size in sizes:
+        reader.feed(data[at : at + size])
+        at += size
+    reader.feed(data[at:])
+    reader.end()
+    return reader
+
+
+@given(sizes=st.lists(st.integers(1, 40), max_size=60), end=st.sampled_from(["\n", "\r\n", "\r"]))
+def test_pieces_do_not_matter(sizes: list[int], end: str) -> None:
+    reader = read(responses(end), sizes)
+    assert reader.usage is not None
+    assert (reader.usage.input, reader.usage.output, reader.usage.reasoning) == (11, 7, 2)
+    assert (reader.id, reader.finish, reader.terminal) == ("resp_1", "completed", True)
+    assert (reader.events, reader.sequence, reader.tokens) == (3, 2, 1)
+
+
+@given(st.lists(st.binary(max_size=60), max_size=20), st.sampled_from(["responses", "chat"]))
+def test_rubbish_does_no_harm(pieces: list[bytes], route: Any) -> None:
+    reader = StreamReader(route)
+    names = ModelNames("alias")
+    out = b""
+    for piece in pieces:
+        reader.feed(piece)
+        out += names.feed(piece)
+    reader.end()
+    out += names.finish()
+    if b'"model"' not in b"".join(pieces):
+        assert out == b"".join(pieces)
+
+
+def test_an_event_of_any_size_is_read_at_its_end() -> None:
+    """The last event repeats the whole answer: more than is kept of it."""
+    data = responses(filler='He said "usage": {"input_tokens": 1}. ' * 60_000)
+    reader = read(data, [30_000] * 100)
+    assert reader.usage is not None
+    assert (reader.usage.input, reader.usage.output) == (11, 7)
+    assert (reader.finish, reader.terminal) == ("completed", True)
+
+
+def test_a_last_event_without_its_blank_line() -> None:
+    reader = read(responses().rstrip(b"\n"), [])
+    assert reader.usage is not None
+    assert reader.terminal
+
+
+def test_chat() -> None:
+    chunks = [
+        {
+            "id": "c1",
+            "model": "m",
+            "choices": [{"index": 0, "delta": {"content": "Hello there"}, "finish_reason": None}],
+        },
+        {"id": "c1", "model": "m", "choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]},
+        {"id": "c1", "model": "m", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}},
+    ]
+    reader = read(b"".join(map(frame, chunks)) + frame("[DONE]"), [], "chat")
+    assert reader.usage is not None
+    assert (reader.usage.input, reader.usage.output) == (3, 4)
+    assert (reader.id, reader.finish, reader.terminal, reader.events) == ("c1", "length", True, 4)
+    assert reader.tokens == 3
+
+
+@given(sizes=st.lists(st.integers(1, 60), max_size=40), end=st.sampled_from(["\n", "\r\n"]))
+def test_the_alias_in_every_event(sizes: list[int], end: str) -> None:
+    chunks = [{"id": "c", "model": "gpt-x-2024", "choices": [{"delta": {"content": 'a "model": "gpt-x-2024" b'}}]}] * 3
+    data = b"".join(frame(chunk, None, end) for chunk in chunks) + frame("[DONE]", None, end)
+    names = ModelNames("the alias")
+    out, at = b"", 0
+    for size in [*sizes, len(data)]:
+        out += names.feed(data[at : at + size])
+        at += size
+    out += names.finish()
+    assert out == data.replace(b', "model": "gpt-x-2024"', b', "model":"the alias"')
+
+
+def test_the_alias_in_a_whole_reply() -> None:
+    body = b'{"id": "c", "x": {"model": "other"}, "model" : "gpt-x", "choices": []}'
+    restored = restore_model(body, b'"gpt-x"', "alias")
+    assert json.loads(restored)["model"] == "alias"
+    assert json.loads(restored)["x"] == {"model": "other"}
+    assert restore_model(body, b"", "alias") == body
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"{}x", b"\xff"])
+def test_what_is_no_json(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        read_reply(body)
+
+
+@pytest.mark.parametrize(
+    "body", [b"[]", b"3", b'{"choices": 3, "usage": "no", "id": []}', b'{"usage": {"input_tokens": "3"}}']
+)
+def test_json_that_says_nothing_about_itself(body: bytes) -> None:
+    reply = read_reply(body)
+    assert (reply.reported, reply.name, reply.finish) == (None, None, None)
