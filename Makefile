@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml
 
 # The benchmark against a server of its own: no network, no GPU, no model.
 demo: $(STAMP)
-	$(BIN)/aiperf profile --model demo --streaming --isl 100 --osl 64 \
+	$(BIN)/aiperf profile --model demo --tokenizer builtin --streaming --isl 100 --osl 64 \
 	    --url 'mock://?ttft=50&itl=5' --concurrency 8 --request-count 64 --artifact-dir artifacts/demo
 
 # Redis and PostgreSQL, which some tests of the gateway talk to.

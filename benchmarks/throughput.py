@@ -22,7 +22,7 @@ _RECORDED = {True: 156.0, False: 342.0}
 _WANTED = {True: 30.0, False: 50.0}
 
 
-def reference(url: str, streaming: bool) -> tuple[float, str]:
+def reference(url: str, streaming: bool, more: tuple[str, ...] = ()) -> tuple[float, str]:
     """AIPerf's requests per second, measured now or recorded (the better of its two)."""
     program = os.environ.get("AIPERF_REFERENCE")
     if not program:
@@ -31,19 +31,20 @@ def reference(url: str, streaming: bool) -> tuple[float, str]:
         flags = ["--streaming"] if streaming else []
         command = [program, "profile", "--model", "m", "--tokenizer", os.environ.get("AIPERF_TOKENIZER", "builtin")]
         command += ["--url", url, "--request-count", "1500", "--artifact-dir", folder, "--ui", "none"]
-        subprocess.run([*command, *_PROMPTS, *flags], check=True, capture_output=True, timeout=600)
+        subprocess.run([*command, *_PROMPTS, *flags, *more], check=True, capture_output=True, timeout=600)
         found = json.loads((Path(folder) / "profile_export_aiperf.json").read_text())
         return float(found["request_throughput"]["avg"]), "measured now"
 
 
-def run(streaming: bool, requests: int, path: tuple[str, ...] = ()) -> bool:
+def run(streaming: bool, requests: int, more: tuple[str, ...] = (), what: str = "") -> bool:
+    """`more` are flags for both programs, and `what` says in words what they change."""
     flags = ["--streaming"] if streaming else []
     with far_end(100) as server:
-        theirs, how = reference(server.url, streaming)
-        with profile(server.url, *_PROMPTS, *flags, *path, "--request-count", str(requests)) as ours:
+        theirs, how = reference(server.url, streaming, more)
+        with profile(server.url, *_PROMPTS, *flags, *more, "--request-count", str(requests)) as ours:
             rate = ours.value("request_throughput")
     wanted = _WANTED[streaming]
-    name = f"{'streaming' if streaming else 'not streaming'}, 100 tokens a reply, concurrency 64"
+    name = f"{what}{'streaming' if streaming else 'not streaming'}, 100 tokens a reply, concurrency 64"
     ratio = rate / theirs
     line(
         name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -94,19 +95,21 @@ def test_the_time_to_the_second_token_is_the_servers(paced):
         for record, truth in paced.pairs
         if "time_to_second_token" in record["metrics"]
     ]
-    assert len(found) > COUNT / 2
+    assert len(found) > COUNT / 8
     assert close(found)
 
 
-def test_every_token_has_the_time_at_which_it_was_sent(paced):
+def test_every_stamp_is_the_time_at_which_a_token_was_sent(paced):
     found = []
     for record, truth in paced.pairs:
+        writes = [at / MS for at in truth["write_ns"]]
         seen = stamps(record)
-        if len(seen) == len(truth["write_ns"]):  # otherwise some came together, and share a stamp
-            found += [ours - theirs / MS for ours, theirs in zip(seen, truth["write_ns"], strict=True)]
-    assert len(found) > COUNT * TOKENS / 2
+        assert len(seen) <= len(writes)  # fewer when some came together and share a stamp
+        for at in seen:
+            before = bisect_right(writes, at + 1.0)  # no token can be seen before it was written
+            assert before > 0
+            found.append(at - writes[before - 1])
     assert close(found)
-    assert min(found) > -1.0  # no token can be seen before it was written
 
 
 def test_the_gap_between_tokens_is_the_servers(paced):

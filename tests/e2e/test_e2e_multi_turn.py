@@ -152,6 +152,14 @@ def test_a_history_that_the_server_keeps(mock: Callable[..., MockServer], progra
     assert lengths[0] < lengths[1] < lengths[2], "the server counts what it keeps"
     assert chained.values("usage_prompt_cache_read_tokens")[0] == 0
     assert chained.values("usage_prompt_cache_read_tokens")[2] > 0
+    again = program.profile(
+        mock().url,
+        *(*RESPONSES, "--streaming", "--input-file", chained.folder / "inputs.json", "--use-server-token-count"),
+        texts=None,
+    )
+    assert "1 session(s) refer to replies that the recorded server has stored (previous_response_id)" in again.err
+    assert again.summary["error_request_count"]["avg"] == 2
+    assert "not found" in again.errors()[0]["message"]
 
 
 FILE = [
@@ -213,6 +221,9 @@ def test_a_failed_turn_ends_its_conversation_and_no_other(mock: Callable[..., Mo
     assert run.status == 1, run
     failed = run.summary["error_request_count"]["avg"]
     assert failed >= 2
+    early = sum("error" in record and record["metadata"]["turn_index"] < 2 for record in run.records)
+    assert run.summary["broken_conversations"] == early
+    assert f"Conversations that ended early, because a turn failed: {early}." in run.out
     for record in run.records:
         if "error" in record:
             session = record["metadata"]["x_correlation_id"]

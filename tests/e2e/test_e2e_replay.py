@@ -251,7 +251,8 @@ def test_verify(program: Program, mock) -> None:
     for words in ((), ("--against", path), ("--against", server.log), ("--against", done.folder / "inputs.json")):
         checked = program.run("verify", done.folder, *words, command="penstock")
         assert checked.status == 0, checked
-        assert checked.out.startswith("6 requests sent exactly the bytes of ")
+        how = "arrived at the server exactly as they were sent" if server.log in words else "sent exactly the bytes of "
+        assert checked.out.startswith(f"6 requests {how}")
         assert f"Root: {done.summary['proof']['root']}, as in the run's summary" in checked.out
 
 

@@ -40,7 +40,7 @@ def test_a_large_file_is_sent_whole_and_once(program: Program, mock: Callable[..
     server = mock(hashes=True)
     done = replay(program, server, big(program, 3000), "--workers-max", workers)
     assert done.status == 0, done
-    assert "still reading the big.jsonl conversation(s)" in done.out
+    assert "big.jsonl (raw_payload, reading on while it is sent), byte for byte" in done.out
     assert done.summary["request_count"]["avg"] == 3000
     assert len({t["body_sha256"] for t in server.truth()}) == 3000
     checked = program.run("verify", done.folder, "--against", program.folder / "big.jsonl", command="penstock")

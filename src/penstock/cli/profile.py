@@ -201,9 +201,12 @@ def _announce(
         f"Penstock {__version__}: {', '.join(settings.models)} at {', '.join(settings.endpoint.urls)}{path and f' ({path})'}"
     )
     spread = f", {prepared.workers} workers" if prepared.workers > 1 else ""
-    count = f"{prepared.conversations:,}" if prepared.conversations is not None else "still reading the"
-    how = f", sent byte for byte ({dataset.format})" if dataset.recording is not None else ""
-    print(f"Load: {endpoint.name}, {what}, {' and '.join(shape)}{spread}; {count} {dataset.name} conversation(s){how}")
+    count = prepared.conversations
+    data = f"{count} {dataset.name} conversation(s)"
+    if dataset.recording is not None:
+        known = f"{count:,} conversation(s)" if count is not None else "reading on while it is sent"
+        data = f"{dataset.name} ({dataset.format}, {known}), byte for byte"
+    print(f"Load: {endpoint.name}, {what}, {' and '.join(shape)}{spread}; {data}")
     for note in (dataset.note, tokenizer.note):
         if note:
             print(f"Note: {note}")

@@ -108,6 +108,8 @@ def _show(verdict: Verdict, source: str) -> None:
             print(f"  {where}: {each.reason}")
         if verdict.differing > len(verdict.differences):
             print(f"  and {verdict.differing - len(verdict.differences):,} more")
+    elif verdict.received:
+        print(f"{verdict.matched:,} requests arrived at the server exactly as they were sent ({source}).")
     else:
         print(f"{verdict.matched:,} requests sent exactly the bytes of {source}.")
     if verdict.elsewhere:

@@ -15,6 +15,7 @@ __all__ = ["LineNumbers", "Window"]
 _SIZE = 1 << 22
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _BLANKS = b" \t\r\n"
+_NEXT = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
 _GOES_ON, _CANNOT_SAY = -1, -2
 
 _decode_any = msgspec.json.Decoder(msgspec.Raw).decode
@@ -130,6 +131,10 @@ class Window:
         while True:
             end = self.value_end()
             yield self.at, end
+            # The usual case in one match: a comma and the next item, both at hand.
+            if (found := _NEXT.match(self.data, end)) is not None and found.end() < len(self.data):
+                self.at = found.end()
+                continue
             self.at = end
             self.skip_space()
             if self.peek(1) == b"]":

@@ -46,7 +46,7 @@ def synthesize(
     numbers = stream(seed, "turns")
     sizes = [length(numbers, shape.turns_mean, shape.turns_stddev) for _ in range(count)]
     writer = _Writer(tokenizer, seed)
-    turns = iter(_with_media(_turns(settings, seed, sum(sizes), writer, progress), settings, seed))
+    turns = iter(_with_media(_turns(settings, seed, sum(sizes), writer, progress), settings, seed, progress))
     system = writer.exact(shape.system_tokens) if shape.system_tokens else None
     contexts: list[str | None] = [None] * count
     if shape.context_tokens:
@@ -86,14 +86,17 @@ def _turns(
             progress(done, count)
 
 
-def _with_media(turns: Iterator[Turn], settings: InputSettings, seed: int) -> list[Turn]:
+def _with_media(turns: Iterator[Turn], settings: InputSettings, seed: int, progress: Progress | None) -> list[Turn]:
     """Images and clips in their order; when there are fewer than turns need, they begin again."""
     found = list(turns)
     for field, wanted in (("images", settings.images.wanted), ("audios", settings.audio.wanted)):
         if not wanted:
             continue
         count = wanted * len(found)
-        media = images(settings.images, seed, count) if field == "images" else sounds(settings.audio, seed, count)
+        if field == "images":
+            media = images(settings.images, seed, count, progress)
+        else:
+            media = sounds(settings.audio, seed, count, progress)
         endless = cycle(media)
         found = [msgspec.structs.replace(turn, **{field: tuple(islice(endless, wanted))}) for turn in found]
     return found

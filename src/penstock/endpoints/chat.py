@@ -48,6 +48,9 @@ class Chat:
                 texts.append(content)
             elif isinstance(content, list):
                 texts += [part["text"] for part in content if isinstance(part.get("text"), str)]
+            for call in message.get("tool_calls") or []:
+                function = call.get("function") or {}
+                texts += [function[field] for field in ("name", "arguments") if isinstance(function.get(field), str)]
         return texts
 
     def read_stream(self, body: bytes, *, timed: bool) -> Reply:

@@ -70,6 +70,8 @@ EVENTS: dict[str, Meaning] = {
         "response.content_part.added",
         "response.output_text.annotation.added",
         "response.reasoning_summary_part.added",
+        "response.reasoning_part.added",  # vLLM's, as the next one
+        "response.reasoning_part.done",
         "response.shell_call_command.added",
         # What a tool of the server's says is not made by the model.
         "response.shell_call_output_content.delta",

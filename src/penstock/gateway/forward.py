@@ -63,7 +63,7 @@ class Owner(Protocol):
     def commit(self, forward: Forward) -> Outlet:
         """Send the head of a stream."""
 
-    def block(self, blocked: StreamBlocked) -> None:
+    def block(self, forward: Forward, by: StreamBlocked) -> None:
         """Tell the caller, in whatever form is still possible."""
 
 
@@ -201,6 +201,7 @@ class Forward:
                 self.abort(GONE)
 
     def _judge(self, exchange: Exchange) -> None:
+        exchange.data = b""  # it will not be sent again, and streams live long
         headers = self.headers = {name.lower(): value for name, value in reversed(exchange.headers)}
         if (
             headers.get(b"content-type", b"").lower().startswith(b"text/event-stream")
@@ -284,7 +285,7 @@ class Forward:
 
     def _block(self, blocked: StreamBlocked, reader: StreamReader) -> None:
         self.blocked = blocked
-        self._owner.block(blocked)
+        self._owner.block(self, blocked)
         if self._done.done():
             return
         if reader.terminal:

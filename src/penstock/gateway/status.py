@@ -9,6 +9,7 @@ takes nothing from the requests, and it knows nothing that a caller may not know
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -62,10 +63,7 @@ class StatusListener:
 
         class Listening(ThreadingHTTPServer):
             daemon_threads = True
-            if ":" in host:
-                import socket
-
-                address_family = socket.AF_INET6
+            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
         self._server = Listening((host, port), Handler)
         self.port = int(self._server.server_address[1])

@@ -47,6 +47,8 @@ class Summary(msgspec.Struct, kw_only=True):
     """One count a choice, the most frequent first."""
     warnings: dict[str, int] = {}
     """Oddities of the replies that failed nothing, the most frequent first."""
+    broken_conversations: int = 0
+    """Those whose later turns were not sent, because a turn before them failed."""
     start_ns: int
     end_ns: int
     """First start and last end of the profiling phases, in Unix time."""

@@ -58,6 +58,8 @@ class Verdict(msgspec.Struct):
     """What the run's summary says."""
     export: str | None = None
     """What is wrong with the per-request file, when something is."""
+    received: bool = False
+    """The file is what the server logged."""
 
     @property
     def holds(self) -> bool:
@@ -90,8 +92,12 @@ def verify(
     export: str | None = None,
 ) -> Verdict:
     """`against` is a file of payloads or a log of the mock server; `export` the per-request file to check as well."""
-    find = _in_the_run(log) if against is None else _in_file(against, format_)
-    verdict = Verdict(reported_root=reported_root)
+    received = None if against is None or format_ is not None else _received(against)
+    if against is None:
+        find = _in_the_run(log)
+    else:
+        find = _in_file(against, format_) if received is None else _by_request(received, os.path.basename(against))
+    verdict = Verdict(reported_root=reported_root, received=received is not None)
     lines = _Export(export)
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as scratch:
         root = RootHash(scratch)
@@ -139,9 +145,6 @@ def _in_the_run(log: RunLog) -> Find:
 
 
 def _in_file(path: str, format_: str | None) -> Find:
-    received = None if format_ is not None else _received(path)
-    if received is not None:
-        return _by_request(received, os.path.basename(path))
     table = _Table(path, format_)
 
     def find(record: Record, session: str) -> tuple[str | None, bool]:

@@ -224,6 +224,8 @@ def _remarks(summary: Summary) -> list[str]:
         found.append(summary.note)
     if summary.tokenizer.note is not None:
         found.append(summary.tokenizer.note)
+    if summary.broken_conversations:
+        found.append(f"Conversations that ended early, because a turn failed: {summary.broken_conversations:,}.")
     found += [f"{what}: {count:,}." for what, count in summary.warnings.items()]
     if single := _count(summary, "single_stamp_request_count"):
         found.append(

@@ -59,17 +59,20 @@ def finish(
     report = _reporter(progress, header.requests if expected is None else expected)
     with _scratch(log.folder) as scratch:
         builder = SummaryBuilder(header, scratch)
+        broken = 0
         sent = SentBodies(log, scratch)
         with _lines(artifacts.records) as file:
             writer = None if file is None else RecordWriter(file, header, log.payloads)
             for record, measures in _measured(log, counter, report):
                 builder.add(record, measures)
                 sent.add(record)
+                broken += _ended_early(record, log)
                 if writer is not None:
                     writer.add(record, measures)
         sent.finish()
         summary = builder.summary(_tokenizer_note(counter))
         summary.proof = sent.proof()
+        summary.broken_conversations = broken
         if artifacts.inputs is not None:
             with replacing(artifacts.inputs) as inputs:
                 summary.note = _inputs_note(write_inputs_json(inputs, sent.sequences(), log))
@@ -87,6 +90,12 @@ def _inputs_note(lost: int) -> str | None:
     if not lost:
         return None
     return f"inputs.json lacks {lost:,} session(s): the file with their payloads has changed since they were sent."
+
+
+def _ended_early(record: Record, log: RunLog) -> bool:
+    """A turn without a good reply, when the next turn would have needed it."""
+    needed = record.built is not None and record.failure is not None and not record.cancelled
+    return needed and record.turn + 1 < len(log.payloads.turns(record.conversation))
 
 
 @contextlib.contextmanager

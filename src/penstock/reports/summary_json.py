@@ -91,6 +91,8 @@ def _our_own(summary: Summary, header: RunHeader) -> dict[str, Any]:
         found["proof"] = {"algorithm": "sha256", "requests": summary.proof.requests, "root": summary.proof.root}
     found["tokenizer"] = summary.tokenizer
     found["finish_reasons"] = summary.finish_reasons
+    if summary.broken_conversations:
+        found["broken_conversations"] = summary.broken_conversations
     if summary.warnings:
         found["warnings"] = summary.warnings
     found["failures"] = by_fault(summary.errors)

@@ -181,29 +181,7 @@ def test_no_match_is_longer_than_the_detector_says(name: str) -> None:
 @pytest.mark.parametrize("name", DETECTORS)
 @pytest.mark.parametrize(
     "unit",
-    [
-        "a",
-        "1",
-        "1 ",
-        "@",
-        "a@",
-        "a@b.",
-        ":",
-        "1:",
-        "a::1 ",
-        ".",
-        "1.",
-        "sk-",
-        "sk-a ",
-        "eyJ",
-        "eyJa.",
-        "-----BEGIN PRIVATE KEY-----",
-        "AKIA",
-        "12-",
-        "a@b.co ",
-        "::1 ",
-        "+86",
-    ],
+    ["1 ", "a@", ":", "1:", "a::1 ", "1.", "sk-", "eyJa.", "-----BEGIN PRIVATE KEY-----", "::1 "],
 )
 def test_no_text_is_hard(name: str, unit: str) -> None:
     """A search that is quadratic in the text's length would not end within the limit."""

@@ -159,6 +159,11 @@ CHUNKS: dict[str, list[Any]] = {
     "whole message": [choice(message={"role": "assistant", "content": "FORBIDDEN"}, finish_reason="stop")],
     "error": [{"error": {"message": "FORBIDDEN"}}],
     "a list": [["FORBIDDEN"]],
+    "another dialect": [
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+        for text in ("FORB", "IDDEN")
+    ],
+    "a response's events": [one("output_text.delta", delta="FORB"), one("output_text.delta", delta="IDDEN")],
 }
 
 

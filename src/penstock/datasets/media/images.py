@@ -11,6 +11,7 @@ import io
 import struct
 import zlib
 from base64 import b64encode
+from collections.abc import Callable
 from hashlib import shake_128
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,9 @@ _QUALITY = 85
 _SECONDS_A_PIXEL = 1.5e-8
 
 
-def images(settings: ImageSettings, seed: int, count: int) -> list[Media]:
+def images(
+    settings: ImageSettings, seed: int, count: int, progress: Callable[[int, int], None] | None = None
+) -> list[Media]:
     """As many as are asked for, or as many different ones as it makes sense to keep."""
     widths, heights, formats = (stream(seed, f"image {part}") for part in ("widths", "heights", "formats"))
     plans = []
@@ -43,7 +46,7 @@ def images(settings: ImageSettings, seed: int, count: int) -> list[Media]:
         if form == "random":
             form = "png" if formats.random() < 0.5 else "jpeg"
         plans.append((f"{seed}/image/{number}", width, height, form))
-    return make(plans, _image, lambda plan: plan[1] * plan[2] * _SECONDS_A_PIXEL)
+    return make(plans, _image, lambda plan: plan[1] * plan[2] * _SECONDS_A_PIXEL, progress)
 
 
 def _image(plan: tuple[str, int, int, str]) -> Media:

@@ -24,7 +24,12 @@ _MOST_SECONDS = 5.0
 _BATCH = 32
 
 
-def make(plans: Sequence[T], one: Callable[[T], Media], seconds: Callable[[T], float]) -> list[Media]:
+def make(
+    plans: Sequence[T],
+    one: Callable[[T], Media],
+    seconds: Callable[[T], float],
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Media]:
     """One file a plan, in their order, as far as it is worth it. `seconds` estimates how long a file takes: an estimate
     and not a clock, so that a seed gives the same files everywhere. Encoders let go of the interpreter, so threads share
     the work."""
@@ -38,6 +43,8 @@ def make(plans: Sequence[T], one: Callable[[T], Media], seconds: Callable[[T], f
             made = list(threads.map(one, batch))
             found += made
             size += sum(len(media.data) for media in made)
+            if progress is not None:
+                progress(len(found), wanted)
             if size >= _MOST_BYTES:
                 break
     return found

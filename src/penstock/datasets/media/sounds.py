@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 from base64 import b64encode
+from collections.abc import Callable
 from hashlib import shake_128
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,9 @@ _QUIET = 3
 """Bits below full scale."""
 
 
-def sounds(settings: AudioSettings, seed: int, count: int) -> list[Media]:
+def sounds(
+    settings: AudioSettings, seed: int, count: int, progress: Callable[[int, int], None] | None = None
+) -> list[Media]:
     """As many as are asked for, or as many different ones as it makes sense to keep."""
     lengths, rates, depths = (stream(seed, f"sound {part}") for part in ("lengths", "rates", "depths"))
     plans = []
@@ -34,7 +37,7 @@ def sounds(settings: AudioSettings, seed: int, count: int) -> list[Media]:
         seconds = max(_SHORTEST_S, normal(lengths, settings.seconds_mean, settings.seconds_stddev))
         rate, depth = pick(rates, settings.rates), pick(depths, settings.depths)
         plans.append((f"{seed}/sound/{number}", seconds, rate, depth, settings.channels, settings.format))
-    return make(plans, _sound, _seconds)
+    return make(plans, _sound, _seconds, progress)
 
 
 _Plan = tuple[str, float, int, int, int, str]

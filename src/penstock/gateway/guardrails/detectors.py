@@ -188,6 +188,8 @@ class _IpAddress:
         self.separable = True
 
     def find(self, text: str, position: int) -> Match | None:
+        if text.find(".", position) < 0 and text.find(":", position) < 0:
+            return None
         # in strides, so that a text full of one kind is not read to its end for each of them in search of the other
         for low in range(position, len(text), _STRIDE):
             high = low + _STRIDE

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.gateway.guardrails.inspection import Route
 from penstock.gateway.guardrails.texts import OPAQUE, Line, Slot, is_text, mode_below, reply_texts, walk
 
 __all__ = ["DELTA", "NOTHING", "Key", "Reader", "Reading"]
@@ -62,22 +61,20 @@ NOTHING: Reading = ([], [], [])
 class Reader:
     """For one stream."""
 
-    __slots__ = ("_chat", "_fields")
+    __slots__ = ("_fields",)
 
-    def __init__(self, route: Route) -> None:
-        self._chat = route != "responses"
+    def __init__(self) -> None:
         self._fields: dict[Any, tuple[Key, ...]] = {}
         """The fields of each choice that had text in the last event with any."""
 
     def read(self, payload: Any, name: bytes) -> Reading:
         if type(payload) is not dict:
             return [], walk(payload, "event"), []
-        return self._chunk(payload) if self._chat else _response_event(payload, name)
-
-    def _chunk(self, payload: dict[str, Any]) -> Reading:
+        # by its shape, not by the route: an upstream may answer in another dialect than it was asked in
         choices = payload.get("choices")
-        if type(choices) is not list:
-            return [], walk(payload, "event"), []
+        return self._chunk(payload, choices) if type(choices) is list else _response_event(payload, name)
+
+    def _chunk(self, payload: dict[str, Any], choices: list[Any]) -> Reading:
         pieces: list[tuple[Key, Slot]] = []
         ended: list[Key] = []
         whole: list[Slot | Line] = []
@@ -109,6 +106,8 @@ class Reader:
                         self._fields[index] = fields
             if choice.get("finish_reason") is not None:
                 ended.append((index,))
+                if type(index) is int:
+                    self._fields.pop(index, None)
         return pieces, whole, ended
 
 
@@ -133,6 +132,9 @@ def _response_event(payload: dict[str, Any], name: bytes) -> Reading:
         if type(delta) is str:
             pieces = [(key, slot) for _, slot in pieces]
         return pieces, whole, []
+    if not kind.startswith("response.") and kind not in _TERMINAL:
+        # of a dialect that is not known here: whatever stands at the same place in two events may be one text
+        return [((None, None, kind, path), slot) for path, slot in _leaves(None, None, payload)], [], []
     whole = walk(payload, kind, without=_RESPONSE)
     response = payload.get("response")
     if type(response) is dict:

@@ -1,9 +1,9 @@
 """Fixed strings, many at a time.
 
-The package is `ahocorasick-rs`: Rust's `aho-corasick` with wheels for every Python since 3.8 on Linux and macOS. On 4 KB
-with 100 literals it needs 9 µs where `pyahocorasick` needs 80, and on a word 0.2 µs where that one needs 0.5. What it has
-no notion of is a text that goes on; `rest` is our part of that: the longest end of a text that a literal begins with, which
-is the state an automaton would be in.
+The package is `ahocorasick-rs`: Rust's `aho-corasick`, with wheels for Python 3.11 to 3.14 on Linux and macOS, both
+architectures each (`pyahocorasick` lacks some of them). On 4 KB with 100 literals it needs 9 µs where that one needs 80, on
+a word 0.2 µs where that one needs 0.5. It has no notion of a text that goes on; `rest` is our part of that: the longest
+end of a text that a literal begins with, which is the state that an automaton would be in.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class StreamGuard:
         self._route = route
         self._tally = Tally("output")
         self._frames = Frames()
-        self._reader = Reader(route)
+        self._reader = Reader()
         self._last: Any = None
         self.response_id: str | None = None
         """Of the response or the chunk that the stream began with."""

@@ -64,6 +64,7 @@ _BELOW = {
 """How to read what stands below a key."""
 
 _SOMETIMES = frozenset(("text", "data", "result"))
+"""Keys whose string is text or not, as the rest of the node says."""
 
 
 class Slot:
@@ -136,52 +137,73 @@ def walk(
     """`without`: keys of the root to pass over."""
     found: list[Slot | Line] = []
     keys: list[Slot | Line] = []
-    not_text, sometimes, below = _NOT_TEXT, _SOMETIMES, _BELOW
+    not_text, below = _NOT_TEXT, _BELOW
     stack: list[tuple[Any, int]] = [(root, mode)]  # not recursive: a body may be nested deeper than Python's stack
     while stack:
         node, mode = stack.pop()
-        if type(node) is dict:
-            own = mode >= _WORDS
+        if type(node) is list:
+            _walk_list(node, mode, source, found, stack, join=join)
+        elif type(node) is not dict:
+            continue
+        elif mode >= _WORDS:
+            _walk_own(node, mode, source, found, keys, stack)
+        else:
+            passed = without if node is root else None
             for key, value in node.items():
-                kind = type(value)
-                if without and node is root and key in without:
+                if passed and key in passed:
                     continue
+                kind = type(value)
                 if kind is str:
-                    if value and (
-                        own
-                        or (key not in not_text and key[-3:] != "_id" and key not in sometimes)
-                        or is_text(key, mode, node)
-                    ):
+                    if key in not_text or not value:
+                        continue
+                    if key[-3:] != "_id" and (key not in _SOMETIMES or is_text(key, mode, node)):
                         found.append(Slot(node, key, value, source))
                 elif kind is dict or kind is list:
-                    if mode == _JSON:
-                        stack.append((value, _JSON))
-                    else:
-                        deeper = below.get(key, _PLAIN)
-                        if deeper != _NONE:
-                            stack.append((value, deeper))
-                        elif own:
-                            stack.append((value, _PLAIN))
-                elif kind is int and (own or key in _TEXT):
+                    deeper = below.get(key, _PLAIN)
+                    if deeper != _NONE:
+                        stack.append((value, deeper))
+                elif kind is int and key in _TEXT:
                     found.append(Slot(node, key, str(value), source))
-                if own and key:
-                    keys.append(KeySlot(node, key, key, source))
-        elif type(node) is list:
-            taken = _parts(node, source) if join and mode == _PLAIN else None
-            if taken is not None:
-                found.append(taken)
-            for place, value in enumerate(node):
-                kind = type(value)
-                if kind is str:
-                    if value:
-                        found.append(Slot(node, place, value, source))
-                elif kind is dict:
-                    stack.append((value, _TEXT_TAKEN if taken is not None and mode == _PLAIN else mode))
-                elif kind is list:
-                    stack.append((value, mode))
-                elif kind is int and mode == _JSON:
-                    found.append(Slot(node, place, str(value), source))
     return found + keys if keys else found  # keys last: renaming one moves what stands below it
+
+
+_Stack = list[tuple[Any, int]]
+_Found = list[Slot | Line]
+
+
+def _walk_own(node: dict[str, Any], mode: int, source: str, found: _Found, keys: _Found, stack: _Stack) -> None:
+    for key, value in node.items():
+        kind = type(value)
+        if kind is str:
+            if value:
+                found.append(Slot(node, key, value, source))
+        elif kind is int:
+            found.append(Slot(node, key, str(value), source))
+        elif kind is dict or kind is list:
+            deeper = _JSON if mode == _JSON else _BELOW.get(key, _PLAIN)
+            stack.append((value, deeper if deeper != _NONE else _PLAIN))
+        if key:
+            keys.append(KeySlot(node, key, key, source))
+
+
+def _walk_list(node: list[Any], mode: int, source: str, found: _Found, stack: _Stack, *, join: bool) -> None:
+    below = mode
+    if join and mode == _PLAIN and len(node) > 1:
+        parts = _parts(node, source)
+        if parts is not None:
+            found.append(parts)
+            below = _TEXT_TAKEN
+    for place, value in enumerate(node):
+        kind = type(value)
+        if kind is dict:
+            stack.append((value, below))
+        elif kind is str:
+            if value:
+                found.append(Slot(node, place, value, source))
+        elif kind is list:
+            stack.append((value, mode))
+        elif kind is int and mode == _JSON:
+            found.append(Slot(node, place, str(value), source))
 
 
 def is_text(key: str, mode: int, node: dict[str, Any]) -> bool:
@@ -189,7 +211,7 @@ def is_text(key: str, mode: int, node: dict[str, Any]) -> bool:
     if key in _NOT_TEXT or key.endswith("_id"):
         return False
     if key == "text":
-        return mode != _TEXT_TAKEN
+        return mode != _TEXT_TAKEN  # its line is already in the list
     if key == "data":
         return mode != _SOUND and not str(node.get("type", "")).endswith(("encrypted", "redacted_thinking"))
     return key != "result" or node.get("type") != "image_generation_call"
