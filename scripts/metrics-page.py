@@ -16,8 +16,8 @@ percentiles p1 to p99 by linear interpolation. A record metric has one value a r
 they cover the successful requests of the profiling phase.
 
 Role-only, empty, usage and `[DONE]` events are not tokens. Pieces that arrived in one segment share a stamp and make no gaps of
-zero. A reply that came with a single stamp has a TTFT but no second token, gaps or inter-token latency; how many such there were
-is counted.
+zero. A reply that came with a single stamp has a TTFT but no second token, gaps or inter-token latency; how many such there
+were is counted.
 """
 
 KINDS = {"record": "Per request", "list": "Several a request", "run": "Per run"}

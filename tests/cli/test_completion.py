@@ -8,7 +8,7 @@ import pytest
 
 from penstock.cli.complete import SHELLS, script
 from penstock.errors import UserError
-from penstock.settings.flags import FLAGS
+from penstock.settings.flags import BUILT_ENDPOINTS, FLAGS
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -37,7 +37,7 @@ def test_the_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
         (["pro"], {"profile"}),
         (["completion", ""], {"bash", "zsh", "fish"}),
         (["profile", "--endpoint-t"], {"--endpoint-type"}),
-        (["profile", "--endpoint-type", ""], {"chat", "completions", "responses"}),
+        (["profile", "--endpoint-type", ""], set(BUILT_ENDPOINTS)),
         (["profile", "--endpoint-type", "=", "co"], {"completions"}),
         (["profile", "--concurrency", ""], set()),
         (["profile", "--streaming", "--insec"], {"--insecure"}),

@@ -22,6 +22,7 @@ def test_turns_are_drawn_around_their_mean(spaces: Tokenizer) -> None:
     texts = [turn.texts[0] for each in made for turn in each.turns]
     assert len(set(texts)) == len(texts)
     assert {spaces.count(text) for text in texts} == {20}
+    assert made == synthesize(shaped(turns_mean=5, turns_stddev=2), 400, spaces)
 
 
 def test_a_pause_lies_before_every_turn_but_the_first(spaces: Tokenizer) -> None:

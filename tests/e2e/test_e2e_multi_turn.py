@@ -237,23 +237,6 @@ def test_a_failed_turn_ends_its_conversation_and_no_other(mock: Callable[..., Mo
     assert len({record["metadata"]["x_correlation_id"] for record in run.records}) == 8
 
 
-def test_the_same_seed_gives_the_same_conversations(mock: Callable[..., MockServer], program: Program) -> None:
-    url = mock().url
-    flags = (
-        *RESPONSES,
-        *BUILTIN,
-        "--conversation-num",
-        3,
-        "--conversation-turn-mean",
-        2,
-        "--conversation-turn-stddev",
-        1,
-    )
-    runs = [program.profile(url, *flags, texts=None) for _ in range(2)]
-    first, second = ([[body["input"][-1]["content"] for body in bodies] for bodies in sessions(run)] for run in runs)
-    assert first == second
-
-
 def test_a_turn_without_content_is_told_with_its_line(program: Program) -> None:
     file = program.folder / "chats.jsonl"
     file.write_text('{"turns": [{"text": "a"}]}\n{"turns": [{"text": "a"}, {"role": "user"}]}\n')

@@ -52,7 +52,10 @@ def test_a_streamed_reply():
 
 def test_the_order_is_the_catalogues():
     usage = Usage(9, 5, 14, 2, 1, 1, 1, 1, 1, 1)
-    found = values(made(usage=usage, requested_output=5, gateway_ms=1.0, upstream_ms=2.0), Counts(input=10, output=3, reasoning=2, head=1))
+    found = values(
+        made(usage=usage, requested_output=5, gateway_ms=1.0, upstream_ms=2.0),
+        Counts(input=10, output=3, reasoning=2, head=1),
+    )
     order = list(CATALOGUE)
     assert [order.index(tag) for tag in found] == sorted(order.index(tag) for tag in found)
     every = {tag for tag, metric in CATALOGUE.items() if metric.kind == "record"}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import UserError
-from penstock.settings.flags import SPELLINGS, Flag
+from penstock.settings.flags import BUILT_ENDPOINTS, SPELLINGS, Flag
 from penstock.settings.values import nearest, read, truth
 
 
@@ -77,7 +77,7 @@ def test_read(spelled: str, text: str, expected: Any) -> None:
         (
             "--endpoint-type",
             "chta",
-            "--endpoint-type must be one of chat, completions, responses, not 'chta' (did you mean chat?).",
+            f"--endpoint-type must be one of {', '.join(BUILT_ENDPOINTS)}, not 'chta' (did you mean chat?).",
         ),
         ("--transport", "grpc", "--transport must be http, not 'grpc'."),
         ("--streaming", "maybe", "--streaming must be true or false, not 'maybe'."),
@@ -95,8 +95,8 @@ def test_refusals(spelled: str, text: str, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("spelled", "choice", "have"),
     [
-        ("--endpoint-type", "embeddings", "chat, completions and responses"),
-        ("--endpoint-type", "NIM-rankings", "chat, completions and responses"),
+        ("--endpoint-type", "embeddings", "chat, completions, .* and"),
+        ("--endpoint-type", "NIM-rankings", "chat, completions, .* and"),
         ("--arrival-pattern", "gamma", "poisson and constant"),
         ("--arrival-pattern", "concurrency_burst", "poisson and constant"),
         ("--export-level", "raw", "summary and records"),

@@ -17,6 +17,7 @@ from penstock.drive.prepare import LOG_FOLDER, Prepared, default_entries, prepar
 from penstock.endpoints.base import Endpoint
 from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.settings.model import Settings
+from penstock.settings.redact import redact_url
 from penstock.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -197,9 +198,8 @@ def _announce(
         faster = f", {load.recorded.speedup:g} times as fast" if load.recorded.speedup != 1 else ""
         shape.append(f"recorded times{faster}")
     path = settings.endpoint.path or endpoint.path
-    print(
-        f"Penstock {__version__}: {', '.join(settings.models)} at {', '.join(settings.endpoint.urls)}{path and f' ({path})'}"
-    )
+    where = ", ".join(map(redact_url, settings.endpoint.urls))
+    print(f"Penstock {__version__}: {', '.join(settings.models)} at {where}{path and f' ({path})'}")
     spread = f", {prepared.workers} workers" if prepared.workers > 1 else ""
     count = prepared.conversations
     data = f"{count} {dataset.name} conversation(s)"

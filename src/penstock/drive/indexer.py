@@ -23,7 +23,7 @@ from penstock.records.payloads import PayloadWriter
 
 __all__ = ["FIRST_BYTES", "Index", "Sources"]
 
-FIRST_BYTES = int(os.environ.get("PENSTOCK_FIRST_BYTES", 64 << 20))
+FIRST_BYTES = int(os.environ.get("PENSTOCK_FIRST_BYTES", str(64 << 20)))
 """Checked before the first request; the variable is for tests, which have no large files."""
 _FLUSH_EVERY = 1000
 """Conversations; fewer than fill the writer's buffer, which would let the reader see them before their bodies."""

@@ -11,6 +11,7 @@ from penstock import __version__
 from penstock.errors import UserError
 from penstock.plan.phases import PhasePlan
 from penstock.settings.model import EndpointSettings
+from penstock.settings.redact import redact_url
 from penstock.wire.connection import Origin
 from penstock.wire.http1 import request_head
 from penstock.wire.pool import resolve
@@ -19,11 +20,17 @@ from penstock.wire.tls import client_context
 __all__ = ["Job", "Target", "targets"]
 
 
+_OWN = (("X-Request-ID", 0), ("X-Correlation-ID", 1), ("X-Session-Affinity", 1), ("Content-Length", 2))
+
+
 class Target(NamedTuple):
     url: str
+    """As it may be shown."""
     origin: Origin
     head: bytes
     """The request head up to the headers that differ from request to request."""
+    own: str
+    """Those, and the blank line: a format for the request's id, the conversation's and the length of the body."""
 
 
 class Job(NamedTuple):
@@ -60,15 +67,17 @@ def join(base: str, path: str) -> str:
 
 def targets(settings: EndpointSettings, path: str) -> tuple[Target, ...]:
     """Where to send: names resolved, heads rendered. One sentence for a host that cannot be found."""
-    headers = [("User-Agent", f"penstock/{__version__}")]
-    headers += [(name, value.reveal()) for name, value in settings.headers]
+    given = {name.lower(): value.reveal() for name, value in settings.headers}
+    ours = [
+        ("User-Agent", f"penstock/{__version__}"),
+        ("Accept", "text/event-stream" if settings.streaming else "application/json"),
+        ("Content-Type", "application/json"),
+    ]
+    headers = [(name, value) for name, value in ours if name.lower() not in given]
+    headers += [(name, value.reveal()) for name, value in settings.headers if name.lower() != "host"]
     if settings.api_key is not None:
         headers.append(("Authorization", f"Bearer {settings.api_key.reveal()}"))
-    named = {name.lower() for name, _ in headers}
-    if "accept" not in named:
-        headers.append(("Accept", "text/event-stream" if settings.streaming else "application/json"))
-    if "content-type" not in named:
-        headers.append(("Content-Type", "application/json"))
+    own = "".join(f"{name}: {{{place}}}\r\n" for name, place in _OWN if name.lower() not in given) + "\r\n"
     context: ssl.SSLContext | None = None
     found = []
     for url in settings.urls:
@@ -82,8 +91,8 @@ def targets(settings: EndpointSettings, path: str) -> tuple[Target, ...]:
         target = join(parts.path, path)
         if parts.query:
             target += f"?{parts.query}"
-        netloc = parts.netloc.rpartition("@")[2]
-        found.append(Target(url, origin, request_head("POST", target, netloc, headers)))
+        netloc = given.get("host") or parts.netloc.rpartition("@")[2]
+        found.append(Target(redact_url(url), origin, request_head("POST", target, netloc, headers), own))
     return tuple(found)
 
 
@@ -92,7 +101,7 @@ def _reachable(host: str, port: int, context: ssl.SSLContext | None, url: str) -
     try:
         origins = resolve(host, port, context)
     except (OSError, UnicodeError):
-        raise UserError(f"The host '{host}' of {url} cannot be found; check the --url.") from None
+        raise UserError(f"The host '{host}' of {redact_url(url)} cannot be found; check the --url.") from None
     if len(origins) == 1:
         return origins[0]
     for origin in origins:

@@ -147,10 +147,16 @@ def _run_children(job: Job, board: Board, conductor: Conductor, workers: int) ->
 def _child(job: Job, share: Share, board: Board, tell: int) -> int:
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
+    parent = os.getppid()
+
+    def end_with_parent() -> None:
+        if os.getppid() != parent:
+            os._exit(1)
+
     try:
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
-        loop.run_until_complete(Worker(job, share, board, loop).run())
+        loop.run_until_complete(Worker(job, share, board, loop, end_with_parent).run())
     except ConnectError as error:
         os.write(tell, f"connect:{error.trouble.message}\n".encode())
         return 1

@@ -23,6 +23,7 @@ from penstock.plan.phases import PhasePlan, phases
 from penstock.records.log import Phase, RunHeader, RunLog
 from penstock.settings.describe import input_config
 from penstock.settings.model import Settings
+from penstock.settings.redact import redact_url
 
 __all__ = ["LOG_FOLDER", "Prepared", "default_entries", "prepare"]
 
@@ -163,7 +164,7 @@ def _header(
         streaming=settings.endpoint.streaming,
         server_token_count=settings.endpoint.server_token_count,
         models=list(settings.models),
-        urls=list(settings.endpoint.urls),
+        urls=[redact_url(url) for url in settings.endpoint.urls],
         dataset="synthetic" if dataset.synthetic else dataset.format or "file",
         context_mode=_context_mode(dataset),
         payload_files=list(stored.files),

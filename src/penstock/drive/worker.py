@@ -308,11 +308,8 @@ class Worker:
             built,
             session,
         )
-        head = (
-            f"X-Request-ID: {request}\r\nX-Correlation-ID: {correlation}\r\nX-Session-Affinity: {correlation}\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n"
-        )
-        data = b"".join((self._job.targets[session.url].head, head.encode(), body))
+        target = self._job.targets[session.url]
+        data = b"".join((target.head, target.own.format(request, correlation, len(body)).encode(), body))
         self._sent += 1
         self._pools[session.url].start(Exchange(data, self._on_end, ticket))
 
@@ -373,10 +370,12 @@ class Worker:
             self._cancel_all(f"Cut off: it was still running {grace:g} s after the end of the benchmark duration.")
 
     def _cancel_all(self, why: str) -> None:
+        self._running = False  # each end would look for the end of the phase, and come back here
         for pool in self._pools:
             for exchange in list(pool.busy):
                 exchange.cancelled = True
                 pool.abort(exchange, Trouble("Cancelled", why, "penstock"))
+        self._running = self._over is not None and not self._over.done()
 
     # -- ten milliseconds ---------------------------------------------------------------------------------------------
 

@@ -130,7 +130,7 @@ def _open(url: str) -> http.client.HTTPResponse:
     class SameHostKeepsToken(urllib.request.HTTPRedirectHandler):
         """The hub redirects to storage hosts, which must not see the user's token, and from old names to new ones."""
 
-        def redirect_request(  # noqa: PLR0917 - the standard library's signature
+        def redirect_request(
             self, req: urllib.request.Request, fp: object, code: int, msg: str, headers: object, newurl: str
         ) -> urllib.request.Request | None:
             new = super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
