@@ -5,12 +5,21 @@ python -m benchmarks
 
 from __future__ import annotations
 
-from benchmarks import accuracy, gateway, memory, responses, startup, throughput
+from benchmarks import accuracy, gateway, memory, replay, responses, startup, throughput
 
 
 def main() -> int:
     results = [
-        part() for part in (startup.main, throughput.main, responses.main, accuracy.main, memory.main, gateway.main)
+        part()
+        for part in (
+            startup.main,
+            throughput.main,
+            responses.main,
+            accuracy.main,
+            memory.main,
+            replay.main,
+            gateway.main,
+        )
     ]
     print("every target met" if all(results) else "some targets were missed")
     return 0 if all(results) else 1

@@ -29,8 +29,9 @@ def test_a_real_difference_is_seen_and_measured() -> None:
     assert estimate.high - estimate.low < 0.1, "what the pairs share does not count as noise"
 
 
-def test_alike_with_alike_is_rarely_called_different() -> None:
+def test_alike_with_alike_is_rarely_called_different(monkeypatch: pytest.MonkeyPatch) -> None:
     """5 of 100 are meant to be; more when values lean on each other, and not many more."""
+    monkeypatch.setattr("penstock.compare.bootstrap._RESAMPLES", 400)
     rng = np.random.default_rng(2)
     for memory, most in ((0.0, 12), (0.5, 16)):
         found = [paired(series(rng, 60, memory), series(rng, 60, memory), mean, n)[0] for n in range(100)]

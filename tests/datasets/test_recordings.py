@@ -173,6 +173,9 @@ def test_a_trace_is_put_in_order_and_grouped(tmp_path: Path) -> None:
     assert [each.session for each in found] == ["7", None, "s", None]
     assert [[p.timestamp_ms for p in each.places] for each in found] == [[0, 25], [10], [20, None], [30]]
     assert found[2].places[1].delay_ms == 15
+    longer, _ = scan(Trace(path), Wish("chat", None, delay_ratio=3))
+    assert longer[1].places[1].delay_ms == 90
+    assert scan(Trace(path), Wish("chat", None, delay_ratio=0))[0][1].places[1].delay_ms == 0
     assert numbers(path, scan(Trace(path))[0]) == [[0], [1, 3], [2, 5], [4]], "without a schedule, as they come"
 
 

@@ -52,6 +52,7 @@ def _cells(row: Row, *, new: bool) -> tuple[str, ...]:
 
 
 def _number(value: float, signed: bool = False) -> str:
+    value = round(value, 2) + 0.0  # never -0.00
     return f"{value:+,.2f}" if signed else f"{value:,.2f}"
 
 

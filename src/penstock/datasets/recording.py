@@ -78,6 +78,8 @@ class Wish(NamedTuple):
     endpoint: str
     schedule: ScheduleSettings | None = None
     """Send at the recorded times."""
+    delay_ratio: float = 1.0
+    """What the recorded waits within a conversation are multiplied by."""
 
 
 class Recording(Protocol):

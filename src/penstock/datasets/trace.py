@@ -1,7 +1,7 @@
 """Recorded traffic: rows `{"timestamp": ms, "session_id"?: …, "payload": {…}}`, each payload sent byte for byte.
 
 This is the payload form of `mooncake_trace`. Rows of one session are its turns, wherever they stand, and a schedule wants the
-conversations in the order of time. So all rows are read before the first is sent; 44 bytes of each are kept meanwhile.
+conversations in the order of time. So all rows are read before the first is sent; 48 bytes of each are kept meanwhile.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Trace:
             self._dropped = len(rows.times) - len(kept)
         if not len(kept):
             problems.add(1, "no row lies in the part of the schedule that was asked for")
-        yield from rows.conversations(kept, zero, faster)
+        yield from rows.conversations(kept, zero, faster / wish.delay_ratio if wish.delay_ratio else math.inf)
 
 
 def _scheduled(when: NDArray[np.float64], schedule: ScheduleSettings) -> tuple[NDArray[np.int64], float]:
@@ -108,7 +108,7 @@ def _scheduled(when: NDArray[np.float64], schedule: ScheduleSettings) -> tuple[N
 class _Rows:
     def __init__(self) -> None:
         self._offsets = array("Q")
-        self._lengths = array("I")
+        self._lengths = array("Q")
         self.times = array("d")
         """NaN for a row without one."""
         self.when = array("d")

@@ -122,7 +122,7 @@ def _indexed(
     index = Index(
         writer,
         recording,
-        Wish(settings.endpoint.type, settings.load.recorded),
+        Wish(settings.endpoint.type, settings.load.recorded, data.conversation.delay_ratio),
         name=dataset.name,
         sessions=data.sessions,
         most=_most(plans) if data.sampling == "sequential" else None,

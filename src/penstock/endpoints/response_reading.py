@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -37,6 +38,12 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _FULL_LENGTH = "max_output_tokens"
 _UNFINISHED = (None, "in_progress", "queued")
 
+_WITHIN = {
+    "response.reasoning_summary_text.delta": "summary_index",
+    "response.shell_call_command.delta": "command_index",
+}
+"""The field that tells several texts of one item apart, where it is not `content_index`."""
+
 _Key = tuple[str, int | None, int | None]
 """Kind, output index and index within the item: where a text belongs."""
 
@@ -44,14 +51,15 @@ _Key = tuple[str, int | None, int | None]
 @cache
 def _delta_decoder(name: str) -> Callable[[bytes], list[Any]]:
     """Reads a list of deltas, and refuses a list that holds anything else."""
-    kind = msgspec.defstruct("Delta", [("delta", str)], tag_field="type", tag=name, gc=False)
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [("delta", str)]
+    fields += [(place, int | None, None) for place in ("output_index", _WITHIN.get(name, "content_index"))]
+    kind = msgspec.defstruct("Delta", fields, tag_field="type", tag=name, gc=False)
     return msgspec.json.Decoder(list[kind]).decode  # type: ignore[valid-type]
 
 
 def read_response_stream(body: bytes, *, timed: bool) -> Reply:
     reading = _in_runs(body, timed)
-    if reading is None or reading.contradictory:
-        # Deltas of several texts can take turns in one run, which then is not the text that its end tells.
+    if reading is None:
         reading = _Reading()
         reading.body(body)
     return reading.finish(is_blank=not body.strip())
@@ -165,8 +173,6 @@ class _Reading:
 
     def __init__(self) -> None:
         self.reply = Reply()
-        self.contradictory = False
-        """A text was told twice, differently."""
         self._texts: dict[_Key, list[str]] = {}
         self._confirmed: set[_Key] = set()
         self._reasoning: list[bool] = []
@@ -185,12 +191,17 @@ class _Reading:
         except (*_UNREADABLE, ValueError):
             return False
         texts = [delta.delta for delta in deltas]
-        if len(texts) != len(parts) or "" in texts:
+        size = len(texts)
+        within = _WITHIN.get(name, "content_index")
+        # Several texts can take turns; then it is not one run.
+        alike = [delta.output_index for delta in deltas].count(first.output_index) == size
+        alike = alike and list(map(attrgetter(within), deltas)).count(getattr(first, within)) == size
+        if not alike or size != len(parts) or "" in texts:
             return False
         kind = EVENTS[name].kind
         self._texts.setdefault(_key(kind, first), []).append("".join(texts))
-        self._known += len(texts)
-        self._reasoning += [kind in REASONING_KINDS] * len(texts)
+        self._known += size
+        self._reasoning += [kind in REASONING_KINDS] * size
         self.reply.texts += texts
         if timed:
             around = len(mark) + 2
@@ -198,7 +209,7 @@ class _Reading:
             next(ends)
             self.reply.ends += ends
         else:
-            self.reply.ends += [begin] * len(texts)
+            self.reply.ends += [begin] * size
         return True
 
     def body(self, body: bytes) -> None:
@@ -291,7 +302,6 @@ class _Reading:
         elif "".join(streamed) == text:
             self._confirmed.add(key)
             return
-        self.contradictory = True
         self._confirmed.add(key)
         self._warn(f"{name} with another text than the deltas before it")
 
@@ -348,7 +358,6 @@ class _Reading:
             if text and not streamed:
                 self._whole((kind, None, None), text, name, end)
             elif text and streamed != text:
-                self.contradictory = True
                 self._warn(f"{name} with another text than the deltas")
         missing = [raw for raw in self._items.values() if item_of(raw).id not in ids]
         self.reply.items = [*(response.output or ()), *missing]

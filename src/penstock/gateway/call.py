@@ -49,6 +49,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "CallerGoneError"]
 
+EARLY_BYTES = 1 << 16
+"""A body up to this is fetched from the server's thread while the key is looked up, which hides the way between the
+threads. A larger one of somebody without a key is not taken at all."""
+
 
 class CallerGoneError(Exception):
     """There is nobody left to answer."""
@@ -133,6 +137,8 @@ class Call:
         length = headers.get("content-length")
         if length is not None and (not length.isdigit() or int(length) > app.max_body):
             raise too_large(app.max_body)
+        if length is not None and int(length) <= EARLY_BYTES:
+            self._arriving = self._protocol()
         peer = self._scope.client
         if app.trusted:
             entry.client = client_ip(peer, ",".join(headers.get_all("x-forwarded-for")), app.trusted) or peer
@@ -163,7 +169,8 @@ class Call:
 
     async def _receive(self, length: str | None) -> bytes:
         if length is not None:
-            self._arriving = self._protocol()
+            if self._arriving is None:
+                self._arriving = self._protocol()
             data: bytes = await self._arriving
         else:
             pieces: list[bytes] = []

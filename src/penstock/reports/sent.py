@@ -23,7 +23,7 @@ __all__ = ["SentBodies", "Sequence", "chained"]
 
 _ROW = struct.Struct("<QQqqIIi")
 _ROWS = np.dtype(
-    [("a", "<u8"), ("b", "<u8"), ("start", "<i8"), ("at", "<i8"), ("turns", "<u4"), ("talk", "<u4"), ("worker", "<i4")]
+    [("a", "<u8"), ("b", "<u8"), ("number", "<i8"), ("at", "<i8"), ("turns", "<u4"), ("talk", "<u4"), ("worker", "<i4")]
 )
 _STORED = -1
 _SEEN = 65_536
@@ -48,10 +48,9 @@ def chained(chain: bytes, digest: bytes) -> bytes:
 
 
 class _Session:
-    __slots__ = ("bodies", "chain", "start")
+    __slots__ = ("bodies", "chain")
 
-    def __init__(self, start: int) -> None:
-        self.start = start
+    def __init__(self) -> None:
         self.chain = b""
         self.bodies: list[int] = []
 
@@ -77,7 +76,7 @@ class SentBodies:
         number = key >> 20
         session = self._open.get(number)
         if session is None:
-            session = self._open[number] = _Session(record.start)
+            session = self._open[number] = _Session()
             self._owner[number] = record.conversation, _STORED if record.built is None else record.worker
         session.chain = chained(session.chain, record.digest)
         session.bodies.append(record.payload if record.built is None else record.built)
@@ -88,12 +87,12 @@ class SentBodies:
         session = self._open.pop(number)
         conversation, worker = self._owner.pop(number)
         key = (int.from_bytes(session.chain[:8], "little"), int.from_bytes(session.chain[8:16], "little"))
-        if self._seen.get(key, session.start + 1) <= session.start:
+        if self._seen.get(key, number + 1) <= number:
             return
         if len(self._seen) >= _SEEN:
             self._seen.clear()
-        self._seen[key] = session.start
-        row = _ROW.pack(*key, session.start, self._placed, len(session.bodies), conversation, worker)
+        self._seen[key] = number
+        row = _ROW.pack(*key, number, self._placed, len(session.bodies), conversation, worker)
         self._files["rows"].write(row)
         self._files["bodies"].write(struct.pack(f"<{len(session.bodies)}q", *session.bodies))
         self._placed += len(session.bodies)
@@ -109,17 +108,18 @@ class SentBodies:
         return Proof(self._root.requests, self._root.root())
 
     def sequences(self) -> Iterator[Sequence]:
-        """Each distinct sequence of bodies once, in the order of its first use."""
+        """Each distinct sequence of bodies once, in the order of its first use: that of the plan, so that a replay of the
+        file has the same root."""
         if not os.path.getsize(self._names["rows"]):
             return
         rows = mapped(self._names["rows"], _ROWS)
         bodies = mapped(self._names["bodies"], np.dtype("<i8"))
-        order = np.lexsort((rows["start"], rows["b"], rows["a"]))
+        order = np.lexsort((rows["number"], rows["b"], rows["a"]))
         a, b = rows["a"][order], rows["b"][order]
         first = np.ones(len(order), bool)
         first[1:] = (a[1:] != a[:-1]) | (b[1:] != b[:-1])
         kept = order[first]
-        kept = kept[np.argsort(rows["start"][kept], kind="stable")]
+        kept = kept[np.argsort(rows["number"][kept], kind="stable")]
         named: dict[int, int] = {}
         for i in kept:
             row = rows[i]

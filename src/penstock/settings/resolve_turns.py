@@ -78,7 +78,7 @@ def audio(given: Given) -> AudioSettings:
 
 
 def check_endpoint(given: Given, endpoint: str) -> None:
-    if endpoint in _WITH_MEDIA:
+    if endpoint in (*_WITH_MEDIA, "template"):
         return
     for target, needs in (("input.images.width_mean", "an image"), ("input.audio.seconds_mean", "sound")):
         if given.values.get(target):
