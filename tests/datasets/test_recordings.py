@@ -226,6 +226,11 @@ def test_rows_that_only_the_slow_reader_takes(tmp_path: Path) -> None:
     assert (problems, numbers(path, found), found[0].session, found[0].places[0].timestamp_ms) == ("", [[0]], "?", 0)
 
 
+def test_a_payload_is_found_behind_texts_that_look_like_it(tmp_path: Path) -> None:
+    path = make(tmp_path, '{"note": {"payload": {"n": 1}}, "text": "\\"payload\\": {}", "payload" : {"n":2}}')
+    assert numbers(path, scan(Trace(path))[0]) == [[2]]
+
+
 def test_whether_a_trace_has_times(tmp_path: Path) -> None:
     assert first_row_is_timed(make(tmp_path, '\n{"timestamp": 1, "payload": {}}\n'))
     assert not first_row_is_timed(make(tmp_path, '{"payload": {}}'))

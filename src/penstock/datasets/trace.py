@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from array import array
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ __all__ = ["FORMAT", "Trace", "first_row_is_timed"]
 
 _NAME = "mooncake_trace"
 _OTHER_FORMS = ("messages", "text_input", "input_length")
+_PAYLOAD = re.compile(rb'"payload"[ \t\r\n]*:[ \t\r\n]*')
 _LONGEST_FIRST_LINE = 64 << 20
 
 
@@ -167,7 +169,10 @@ def _row(line: bytes) -> _Row:
     payload = memoryview(found.payload)
     if bytes(payload[:1]) != b"{":
         raise _Fault("'payload' should be a request body, a JSON object")
-    begin = address(payload) - address(line)
+    guess = _PAYLOAD.search(line)
+    begin = guess.end() if guess is not None else 0
+    if not line.startswith(bytes(payload), begin):  # the key stands in some text before it, too
+        begin = address(payload) - address(line)
     session = None if found.session_id in (None, "") else str(found.session_id)
     return _checked(_Row(begin, begin + len(payload), found.timestamp, found.delay, session))
 
