@@ -23,7 +23,7 @@ services:
 	@sh scripts/install-services.sh
 
 test: $(STAMP) services
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(STAMP) services
 	$(BIN)/python -m pytest -m slow

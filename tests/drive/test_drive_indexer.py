@@ -93,9 +93,10 @@ def test_an_unfinished_child_is_ended_with_the_run(tmp_path: Path) -> None:
     index.advance(300)
     sources = Sources(index, recording.files)
     sources.start(Board(1))
+    child = sources._child
     assert sources.finish() is None
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
 
 
 def test_a_body_that_is_gone(tmp_path: Path) -> None:

@@ -366,8 +366,11 @@ def test_a_trace_that_is_named_one_follows_its_times_and_sessions_their_turns(
     assert done.status == 0, done
     assert [body["messages"][0]["content"] for body in capture.bodies] == ["0", "20", "40", "60"]
     assert [r["metadata"]["conversation_id"] for r in done.records] == ["s", "session_000001", "s", "s"]
-    loose = replay(program, capture.url, path, "--custom-dataset-type", "mooncake_trace", "--no-fixed-schedule")
+    words = ("--custom-dataset-type", "mooncake_trace", "--no-fixed-schedule")
+    loose = replay(program, capture.url, path, *words)
     assert "fixed_schedule" not in json.dumps(loose.summary["input_config"])
+    one = replay(program, capture.url, path, "--fixed-schedule", "--conversation-num", 1)
+    assert len(one.records) == 3, one
 
 
 # -- bad input -------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def test_replies_to_a_client_that_does_not_read_are_marked(start: Any) -> None:
     server = start()
     with server.wire() as wire:
         wire.send(request(chat(stream=True, max_tokens=100_000), mock=""))
-        time.sleep(0.2)
+        time.sleep(2)  # until the buffers of both sides are full
         assert wire.answer().events[-1] == "[DONE]"
     (line,) = server.truth()
     assert line["blocked"] > 0

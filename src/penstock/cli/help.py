@@ -27,7 +27,7 @@ EXAMPLES = (
 STATUSES = (
     ("0", "the run is complete, and no more requests failed than --max-error-rate allows"),
     ("1", "the run could not be carried out, too many requests failed, or --require-valid was not met"),
-    ("2", "something on the command line must change; nothing was sent"),
+    ("2", "something on the command line or in the input file must change"),
     ("130", "interrupted"),
 )
 

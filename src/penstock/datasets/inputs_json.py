@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from penstock.datasets.format import Contents, Format
 from penstock.datasets.json_text import Cut, Malformed, items, members, skip_space, text_of
@@ -49,6 +48,8 @@ _decode_session = msgspec.json.Decoder(_Session).decode
 
 def address(data: Any) -> int:
     """Where in memory a buffer begins. msgspec.Raw does not copy: its address minus that of the text is an offset."""
+    import numpy as np
+
     return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0])
 
 
@@ -241,6 +242,8 @@ class _Names:
 
     def repeated(self) -> list[int]:
         """Offsets of the sessions whose name came before."""
+        import numpy as np
+
         hashes = np.frombuffer(self._hashes, np.uint64) if self._hashes else np.empty(0, np.uint64)
         order = np.argsort(hashes, kind="stable")
         again = order[1:][hashes[order[1:]] == hashes[order[:-1]]]

@@ -11,11 +11,9 @@ import os
 import re
 from array import array
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from penstock.datasets.format import Contents, Format
 from penstock.datasets.inputs_json import address
@@ -24,6 +22,10 @@ from penstock.datasets.jsonl import Problems, explain
 from penstock.datasets.raw_payload import Lines, line_fault
 from penstock.datasets.recording import Place, Recorded, SourceFile, Wish, source_files
 from penstock.settings.model import InputSettings, ScheduleSettings
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["FORMAT", "Trace", "first_row_is_timed"]
 
@@ -86,6 +88,8 @@ class Trace:
             problems.add(1, "the file is empty: each line should be an object with a 'payload'")
         if problems.count:
             return
+        import numpy as np
+
         kept, zero, faster = np.arange(len(rows.times)), 0.0, 1.0
         if wish.schedule is not None:
             kept, zero = _scheduled(np.frombuffer(rows.when, np.float64), wish.schedule)
@@ -100,6 +104,8 @@ def _scheduled(when: NDArray[np.float64], schedule: ScheduleSettings) -> tuple[N
     """Which rows take part, in the order of time, and what time counts as the start."""
     first = -math.inf if schedule.start_ms is None else schedule.start_ms
     last = math.inf if schedule.end_ms is None else schedule.end_ms
+    import numpy as np
+
     kept = np.flatnonzero((when >= first) & (when <= last))
     kept = kept[np.argsort(when[kept], kind="stable")]
     if schedule.start_ms is not None:
@@ -142,6 +148,8 @@ class _Rows:
     def conversations(self, kept: NDArray[np.int64], zero: float, faster: float) -> Iterator[Recorded]:
         """The rows of `kept`, in that order, put together by session."""
         names = {group: name for name, group in self._group_of.items()}
+        import numpy as np
+
         groups = np.frombuffer(self._groups, np.int64)[kept]
         _, first, counts = np.unique(groups, return_index=True, return_counts=True)
         ends = np.cumsum(counts)

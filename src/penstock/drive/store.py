@@ -144,10 +144,14 @@ def _indexed(
 
 
 def _most(plans: Sequence[PhasePlan]) -> int | None:
-    """How many conversations the run can need at most, when its length is a number of requests."""
-    if any(plan.requests is None for plan in plans):
-        return None
-    return sum(-(-(plan.requests or 0) // plan.arms) for plan in plans)
+    """How many conversations the run can need at most, when requests or conversations are counted."""
+    total = 0
+    for plan in plans:
+        bounds = [count for count in (plan.requests, plan.conversations) if count is not None]
+        if not bounds:
+            return None
+        total += -(-min(bounds) // plan.arms)
+    return total
 
 
 def _refuse_changes(settings: Settings, dataset: Dataset) -> None:

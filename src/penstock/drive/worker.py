@@ -193,7 +193,9 @@ class Worker:
         """A plan that lasts as long as the dataset ends where the dataset does, once that is known."""
         if self._open_ended and self._deck.size is not None:
             self._open_ended = False
-            self._stepper.limit(self._deck.size * self._plan.arms)
+            all_there_are = self._deck.size * self._plan.arms
+            wanted = self._plan.conversations
+            self._stepper.limit(all_there_are if wanted is None else min(wanted, all_there_are))
 
     def _recorded_times(self) -> Iterator[int]:
         """When the recording says that each conversation began, in ns from its start; None of them twice."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from itertools import accumulate
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -52,8 +51,9 @@ _Key = tuple[str, int | None, int | None]
 def _delta_decoder(name: str) -> Callable[[bytes], list[Any]]:
     """Reads a list of deltas, and refuses a list that holds anything else."""
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [("delta", str)]
-    fields += [(place, int | None, None) for place in ("output_index", _WITHIN.get(name, "content_index"))]
-    kind = msgspec.defstruct("Delta", fields, tag_field="type", tag=name, gc=False)
+    fields += [("output_index", int | None, None), ("within", int | None, None)]
+    renamed = {"within": _WITHIN.get(name, "content_index")}
+    kind = msgspec.defstruct("Delta", fields, tag_field="type", tag=name, rename=renamed, gc=False)
     return msgspec.json.Decoder(list[kind]).decode  # type: ignore[valid-type]
 
 
@@ -187,19 +187,16 @@ class _Reading:
         parts = data.split(b"\n\n" + mark)
         try:
             deltas = _delta_decoder(name)(b"[" + b",".join(parts) + b"]")
-            first = decode_event(parts[0])
-        except (*_UNREADABLE, ValueError):
+        except _UNREADABLE:
             return False
+        size = len(deltas)
         texts = [delta.delta for delta in deltas]
-        size = len(texts)
-        within = _WITHIN.get(name, "content_index")
-        # Several texts can take turns; then it is not one run.
-        alike = [delta.output_index for delta in deltas].count(first.output_index) == size
-        alike = alike and list(map(attrgetter(within), deltas)).count(getattr(first, within)) == size
-        if not alike or size != len(parts) or "" in texts:
-            return False
+        items = [delta.output_index for delta in deltas]
+        places = [delta.within for delta in deltas]
+        if size != len(parts) or "" in texts or items.count(items[0]) != size or places.count(places[0]) != size:
+            return False  # several texts can take turns, for example
         kind = EVENTS[name].kind
-        self._texts.setdefault(_key(kind, first), []).append("".join(texts))
+        self._texts.setdefault((kind, items[0], places[0]), []).append("".join(texts))
         self._known += size
         self._reasoning += [kind in REASONING_KINDS] * size
         self.reply.texts += texts
