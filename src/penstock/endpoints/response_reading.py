@@ -152,8 +152,8 @@ def _in_runs(body: bytes, timed: bool) -> _Reading | None:
         name = body[here + 7 : line]
         known = name.decode("latin-1")
         meaning = EVENTS.get(known)
-        mark = body[here : line + 7]
-        if meaning is not None and meaning.role == "delta" and body.startswith(mark, stop + 2):
+        mark = body[here : line + 7] if meaning is not None and meaning.role == "delta" else b""
+        if mark and body.startswith(mark, stop + 2):
             stop = body.find(b"\n\n", body.rfind(mark))
             reading.events(data, ends, names)
             data, ends, names = [], [], []
