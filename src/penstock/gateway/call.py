@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import sys
 import traceback
+import weakref
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,7 @@ class CallerGoneError(Exception):
 
 class Call:
     __slots__ = (
+        "__weakref__",
         "_app",
         "_arriving",
         "_body",
@@ -493,7 +495,7 @@ class Call:
         """Notice when the caller goes away."""
         if not self._watched:
             self._watched = True
-            self._protocol.client_disconnect().add_done_callback(self._on_gone)
+            self._protocol.client_disconnect().add_done_callback(_Gone(self))
 
     def _on_gone(self, _watched: object) -> None:
         if self.gone:
@@ -503,6 +505,20 @@ class Call:
             _wake(self._sleeper)
         elif self._forward is not None and self._forward.blocked is None:
             self._forward.abort(GONE)
+
+
+class _Gone:
+    """Tells a call that its caller went away. Granian keeps what it has called, so this must not keep the call."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Call) -> None:
+        self._call = weakref.ref(call)
+
+    def __call__(self, watched: object) -> None:
+        call = self._call()
+        if call is not None:
+            call._on_gone(watched)
 
 
 def _wake(sleeper: asyncio.Future[None]) -> None:
