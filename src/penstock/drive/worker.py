@@ -240,9 +240,7 @@ class Worker:
                 sends += 1
                 if sends < _BURST:
                     continue
-                if not self._pump_again:
-                    self._pump_again = True
-                    self._loop.call_soon(self._pump_on)
+                self._pump_soon()
                 return
             if step.kind == "wait":
                 self._timer.at(min(step.at, later[0][0]) if later else step.at)
@@ -259,6 +257,11 @@ class Worker:
             self._timer.at(self._later[0][0])
         elif self._stepper.closed(now):
             self._check_over(now)
+
+    def _pump_soon(self) -> None:
+        if not self._pump_again:
+            self._pump_again = True
+            self._loop.call_soon(self._pump_on)
 
     def _pump_on(self) -> None:
         self._pump_again = False
@@ -334,7 +337,8 @@ class Worker:
             return  # goes on in `_on_read`
         else:
             self._schedule(session, end)
-        self._pump()
+        # Not here: when 500 streams end in one poll, 500 sends between their reads would hold up the rest for 15 ms.
+        self._pump_soon()
 
     def _schedule(self, session: Session, end: int) -> None:
         """The next turn: at its recorded time, or its delay after the end of the one before."""
