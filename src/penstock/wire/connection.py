@@ -242,35 +242,37 @@ class Connection:
         self._segments = total
         return n, arrived if arrived < now else now, segments
 
+    def _read(self) -> tuple[int, int, int] | None:
+        """What `_receive` gives; None when there was nothing, or when the other side is gone, which is dealt with."""
+        try:
+            read = self._receive()
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            self._lost(error)
+            return None
+        if read[0] == 0:
+            self._lost(None)
+            return None
+        return read
+
     def _readable(self) -> None:
         if self.closed:
             return
-        try:
-            n, arrived, segments = self._receive()
-        except (BlockingIOError, InterruptedError):
+        read = self._read()
+        if read is None:
             return
-        except OSError as error:
-            self._lost(error)
-            return
-        if n == 0:
-            self._lost(None)
-            return
+        n, arrived, segments = read
         self._take(_VIEW[:n], arrived, segments, n)
 
     def _readable_tls(self) -> None:
         tls = self._tls
         if self.closed or tls is None:
             return
-        try:
-            n, arrived, segments = self._receive()
-        except (BlockingIOError, InterruptedError):
+        read = self._read()
+        if read is None:
             return
-        except OSError as error:
-            self._lost(error)
-            return
-        if n == 0:
-            self._lost(None)
-            return
+        n, arrived, segments = read
         tls.feed(_VIEW[:n])
         if not tls.ready:
             self._shake_hands()
