@@ -1,10 +1,10 @@
 """The gateway's cost, direct and through it in one run, and against the LiteLLM proxy.
 
 LiteLLM's recorded figures on two shared cores: 53 requests/s, 17 ms added, 11 to 17 s to start, 340 MB. Give the path of an
-installed proxy as LITELLM_REFERENCE to measure it in the same run instead:
+installed proxy as REFERENCE_LITELLM to measure it in the same run instead:
 
     python -m benchmarks.gateway
-    LITELLM_REFERENCE=/path/to/other/venv/bin/litellm python -m benchmarks.gateway
+    REFERENCE_LITELLM=/path/to/other/venv/bin/litellm python -m benchmarks.gateway
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def gateway(upstream: str, *, guardrail: bool = False) -> Iterator[Server]:
 
 @contextmanager
 def litellm(upstream: str) -> Iterator[Server]:
-    program = os.environ["LITELLM_REFERENCE"]
+    program = os.environ["REFERENCE_LITELLM"]
     with tempfile.TemporaryDirectory() as folder:
         port = _free_port()
         config = Path(folder, "config.yaml")
@@ -165,7 +165,7 @@ def _latency(url: str, tag: str, *flags: str, requests: int = 3000) -> float:
 def throughput() -> bool:
     with far_end(20) as server:
         theirs, how = _RECORDED_RATE, "recorded"
-        if os.environ.get("LITELLM_REFERENCE"):
+        if os.environ.get("REFERENCE_LITELLM"):
             with litellm(server.url) as proxy:
                 theirs, how = _rate(proxy.url, 400, 8), "measured now"
         with gateway(server.url) as ours:

@@ -21,8 +21,8 @@ CHAT = endpoint("chat")
 MS = 1_000_000
 EPOCH = 1000 * MS
 START = EPOCH + 500 * MS
-SSE = (b"Content-Type", b"text/event-stream; charset=utf-8")
-JSON = (b"Content-Type", b"application/json")
+SSE = (b"content-type", b"text/event-stream; charset=utf-8")
+JSON = (b"content-type", b"application/json")
 
 
 def event(text: str, **choice: Any) -> bytes:
@@ -41,16 +41,10 @@ DONE = b"data: [DONE]\n\n"
 ANSWER = b'{"choices":[{"index":0,"message":{"content":"Hello"},"finish_reason":"stop"}]}'
 
 
-def ticket(**changes: Any) -> Ticket:
-    fields = dict.fromkeys(Ticket._fields, 0) | {"request_id": "r", "correlation_id": "c", "body_bytes": 2}
-    fields |= {
-        "intended": START - 3 * MS,
-        "issued": START - 2 * MS,
-        "requested_output": 7,
-        "built": None,
-        "session": None,
-    }
-    return Ticket(**(fields | changes))
+def ticket() -> Ticket:
+    begun = Record(0, 0, 0, 0, 0, 0, 0, "r", "c", START - 3 * MS - EPOCH, START - 2 * MS - EPOCH)
+    begun.bytes_sent, begun.requested_output = 2, 7
+    return Ticket(begun)
 
 
 def exchange(
@@ -200,7 +194,7 @@ def test_a_reply_that_was_not_streamed_has_no_stamps():
 
 @pytest.mark.parametrize("kind", [b"text/event-stream", b"Text/Event-Stream;charset=UTF-8"])
 def test_the_content_type_says_whether_it_was_streamed(kind):
-    assert record_of(exchange((10, event("a") + DONE), headers=((b"content-TYPE", kind),))).streamed
+    assert record_of(exchange((10, event("a") + DONE), headers=((b"content-type", kind),))).streamed
 
 
 @pytest.mark.parametrize("headers", [(), (JSON,), ((b"Content-Type", b"text/plain"),)])
@@ -215,7 +209,7 @@ def test_events_under_another_content_type_are_no_reply(headers):
 
 
 def coded(name: bytes, *headers: tuple[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
-    return (*headers, (b"Content-Encoding", name))
+    return (*headers, (b"content-encoding", name))
 
 
 @pytest.mark.parametrize(

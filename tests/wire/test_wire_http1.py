@@ -189,7 +189,7 @@ def test_one_reader_serves_one_reply_after_the_other():
     for number in range(3):
         reader.feed(reply(f"HTTP/1.1 20{number} OK\nX-Number: {number}\nContent-Length: 1", b"%d" % number))
         assert (reader.status, reader.pieces, reader.complete) == (200 + number, [b"%d" % number], True)
-        assert reader.headers == [(b"X-Number", b"%d" % number), (b"Content-Length", b"1")]
+        assert reader.headers == [(b"x-number", b"%d" % number), (b"content-length", b"1")]
         reader.reset()
         assert not reader.started
 

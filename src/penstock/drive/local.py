@@ -28,13 +28,17 @@ __all__ = ["Outcome", "choose_workers", "raise_file_limit", "run"]
 _POLL_S = 0.01
 _SPARE_FILES = 64
 _BUSY_STREAMS = 512  # what one core carries with ease: 500 streams of 100 tokens/s take about half of it
-_BUSY_RATE = 2000.0
+_BUSY_RATE = 2000
+_MANY_REQUESTS = (
+    20_000  # so many in one run mean a fast server or a long run; a second process helps the one and harms none
+)
 
 
 def choose_workers(concurrency: int | None, rate: float | None, requests: int | None, limit: int | None) -> int:
     """One process for what one core does with ease; beyond that one for each such part, leaving a core to others."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    wanted = max(1, -(-(concurrency or 1) // _BUSY_STREAMS), -(-int(rate or 0) // int(_BUSY_RATE)))
+    parts = ((concurrency, _BUSY_STREAMS), (int(rate or 0), _BUSY_RATE), (requests, _MANY_REQUESTS))
+    wanted = max(1, *(-(-(load or 0) // each) for load, each in parts))
     workers = min(wanted, max(1, cores - 1)) if limit is None else min(limit, 64)
     for bound in (concurrency, requests):
         if bound is not None:

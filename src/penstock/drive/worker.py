@@ -296,7 +296,8 @@ class Worker:
             return
         request = self._uuid()
         correlation = session.correlation_id
-        ticket = Ticket(
+        epoch, length = self._job.epoch, len(body)
+        record = Record(
             self._phase,
             session.number,
             session.conversation,
@@ -306,27 +307,27 @@ class Worker:
             session.url,
             request,
             correlation,
-            intended,
-            issued,
-            len(body),
-            entry.output_tokens if entry.output_tokens >= 0 else None,
-            built,
-            session,
+            intended - epoch,
+            issued - epoch,
+            bytes_sent=length,
+            requested_output=entry.output_tokens if entry.output_tokens >= 0 else None,
+            built=built,
         )
         target = self._job.targets[session.url]
-        data = b"".join((target.head, target.own.format(request, correlation, len(body)).encode(), body))
+        data = b"".join((target.head, target.own.format(request, correlation, length).encode(), body))
         self._sent += 1
-        self._pools[session.url].start(Exchange(data, self._on_end, ticket))
+        self._pools[session.url].start(Exchange(data, self._on_end, Ticket(record, session)))
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
     def _on_end(self, exchange: Exchange) -> None:
         ticket: Ticket = exchange.tag
-        self._pools[ticket.url].ended(exchange)
+        record = ticket.record
+        self._pools[record.url].ended(exchange)
         if exchange.start >= 0:
-            self._report.lateness.add(exchange.start - ticket.issued - exchange.connect_ns)
-            if ticket.issued > ticket.intended:
-                self._report.queued.add(ticket.issued - ticket.intended)
+            self._report.lateness.add(exchange.start - self._job.epoch - record.issued - exchange.connect_ns)
+            if record.issued > record.intended:
+                self._report.queued.add(record.issued - record.intended)
         self._ended += 1
         self._desk.add(exchange)
         end = exchange.end if exchange.end >= 0 else monotonic_ns()
@@ -425,7 +426,7 @@ class Worker:
     def _time_out(self, now: int) -> None:
         limit = self._job.timeout_ns
         for pool in self._pools:
-            for exchange in list(_overdue(pool, now - limit)):
+            for exchange in _overdue(pool, now - limit - self._job.epoch):
                 text = f"No complete reply within {limit / 1e9:g} s."
                 pool.abort(exchange, Trouble("Timeout", text, "server"))
 
@@ -435,7 +436,7 @@ def _overdue(pool: Pool, before: int) -> list[Exchange]:
     found = []
     for exchange in pool.busy:
         ticket: Ticket = exchange.tag
-        if ticket.issued > before:
+        if ticket.record.issued > before:
             break
         found.append(exchange)
     return found

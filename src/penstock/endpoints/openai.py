@@ -7,7 +7,9 @@ server that keeps to the types. Whatever it refuses is read again event by event
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from itertools import accumulate
+from operator import itemgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -310,11 +312,15 @@ def _repetitive(body: bytes, field: bytes, timed: bool) -> Reply | None:
     if b"\r" in prefix or b"\r" in suffix:
         return None
     pieces = body[begin:].split(suffix)
-    cut = len(prefix)
-    parts = [piece[cut:] for piece in pieces if piece.startswith(prefix)]
-    others = pieces[len(parts) :]
-    if not others or any(piece.startswith(prefix) for piece in others):
+    alike = len(pieces)
+    while alike and not pieces[alike - 1].startswith(prefix):
+        alike -= 1
+    run, others = pieces[:alike], pieces[alike:]
+    # In lexical order whatever lies between two that begin with the prefix does so too.
+    if not others or not run or not min(run).startswith(prefix) or not max(run).startswith(prefix):
         return None  # the last one is not complete, or the alike ones are not in one run
+    cut = len(prefix)
+    parts = list(map(itemgetter(slice(cut, None)), run))
     tail = suffix.join(others)
     strings = b'["' + b'","'.join(parts) + b'"]'
     if b'\\","' in strings or strings.endswith(b'\\"]'):
@@ -326,23 +332,19 @@ def _repetitive(body: bytes, field: bytes, timed: bool) -> Reply | None:
         return None
     if len(texts) != len(parts) or "" in texts or _plain_text(sample) != texts[0]:
         return None
-    head, head_several = _read_events(body[:begin])
-    rest, rest_several = _read_events(tail)
-    if head.failure or rest.failure or head.reasoning or rest.reasoning or head_several or rest_several:
+    reply, several = _read_events(body[:begin] + tail)  # what stands around the run
+    if reply.failure or reply.reasoning or several or reply.model not in (None, sample.model):
         return None
-    if head.done or head.items:
-        return None
-    reply = rest
+    before = bisect_right(reply.ends, begin)
     if timed:
         around = cut + len(suffix)
         offsets = accumulate([len(part) + around for part in parts], initial=begin)
         next(offsets)
-        tail_at = len(body) - len(tail)
-        reply.ends = [*head.ends, *offsets, *[tail_at + end for end in rest.ends]]
-    reply.texts = [*head.texts, *texts, *rest.texts]
+        run_length = len(body) - len(tail) - begin
+        reply.ends = [*reply.ends[:before], *offsets, *[end + run_length for end in reply.ends[before:]]]
+    reply.texts[before:before] = texts
     reply.outputs = ["".join(reply.texts)]
-    reply.usage = rest.usage or head.usage
-    reply.model = head.model or sample.model or rest.model
+    reply.model = sample.model
     return reply
 
 
@@ -458,7 +460,11 @@ def read_usage(usage: WireUsage) -> Usage | None:
     made = usage.completion_tokens_details or usage.output_tokens_details or _NO_DETAILS
     cached = given.cached_tokens
     if cached is None:
-        cached = _first(usage.cache_read_input_tokens, usage.prompt_cache_hit_tokens, usage.cached_tokens)
+        cached = usage.cache_read_input_tokens
+    if cached is None:
+        cached = usage.prompt_cache_hit_tokens
+    if cached is None:
+        cached = usage.cached_tokens
     found = Usage(
         usage.input_tokens if usage.prompt_tokens is None else usage.prompt_tokens,
         usage.output_tokens if usage.completion_tokens is None else usage.completion_tokens,
@@ -472,10 +478,6 @@ def read_usage(usage: WireUsage) -> Usage | None:
         made.rejected_prediction_tokens,
     )
     return None if found == _NO_USAGE else found
-
-
-def _first(*counts: int | None) -> int | None:
-    return next((count for count in counts if count is not None), None)
 
 
 def usage_of(found: Any) -> WireUsage | None:

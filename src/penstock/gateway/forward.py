@@ -202,7 +202,7 @@ class Forward:
 
     def _judge(self, exchange: Exchange) -> None:
         exchange.data = b""  # it will not be sent again, and streams live long
-        headers = self.headers = {name.lower(): value for name, value in reversed(exchange.headers)}
+        headers = self.headers = dict(reversed(exchange.headers))
         if (
             headers.get(b"content-type", b"").lower().startswith(b"text/event-stream")
             and 200 <= exchange.status < 300

@@ -164,7 +164,10 @@ def _checks(facts: _Facts, reports: Sequence[WorkerReport], open_loop: bool) -> 
     yield _Check(facts.starved, 0, 1e12, sentence)
     if facts.wall_s < _SHORT_S:
         return
-    sentence = f"The client used {facts.cpu:.0%} of its core: the throughput is its limit, not the server's."
+    sentence = (
+        f"The client used {facts.cpu:.0%} of its core: the throughput is its limit, not the server's; "
+        "--workers-max spreads it over more cores."
+    )
     yield _Check(facts.cpu, 0.92, 2.0, sentence)
     sentence = f"Replies came faster than they could be read: for {facts.held:.0%} of the time nothing new was sent."
     yield _Check(facts.held, 0.01, 2.0, sentence)

@@ -21,29 +21,17 @@ __all__ = ["Ticket", "read"]
 
 
 class Ticket(NamedTuple):
-    """What the driver knows about a request when it sends it."""
+    """What goes with an exchange: its record, begun by the driver when it sends, and the conversation, for the driver."""
 
-    phase: int
-    number: int
-    conversation: int
-    turn: int
-    payload: int
-    worker: int
-    url: int
-    request_id: str
-    correlation_id: str
-    intended: int
-    issued: int
-    body_bytes: int
-    requested_output: int | None
-    built: int | None
+    record: Record
     session: Any = None
-    """The conversation, for the driver."""
 
 
 def read(exchange: Exchange, endpoint: Endpoint, epoch: int) -> tuple[Record, Reply | None]:
     """The record, and the reply as the dialect read it, for whoever carries the conversation on."""
-    record = _outline(exchange, epoch)
+    ticket: Ticket = exchange.tag
+    record = ticket.record
+    _outline(record, exchange, epoch)
     if exchange.status == 0:
         return record, None
     try:
@@ -54,43 +42,25 @@ def read(exchange: Exchange, endpoint: Endpoint, epoch: int) -> tuple[Record, Re
         return record, None
 
 
-def _outline(exchange: Exchange, epoch: int) -> Record:
+def _outline(record: Record, exchange: Exchange, epoch: int) -> None:
     """Everything but what the reply says."""
-    ticket: Ticket = exchange.tag
-    start = exchange.start if exchange.start >= 0 else ticket.issued
-    size = ticket.body_bytes
-    record = Record(
-        ticket.phase,
-        ticket.number,
-        ticket.conversation,
-        ticket.turn,
-        ticket.payload,
-        ticket.worker,
-        ticket.url,
-        ticket.request_id,
-        ticket.correlation_id,
-        ticket.intended - epoch,
-        ticket.issued - epoch,
-        start - epoch,
-        max(exchange.end, start) - epoch,
-        sent=exchange.sent - epoch if exchange.sent >= 0 else None,
-        first_byte=exchange.first_byte - epoch if exchange.first_byte >= 0 else None,
-        connect_ns=exchange.connect_ns,
-        reused=exchange.reused,
-        retries=exchange.retries,
-        status=exchange.status,
-        bytes_sent=size,
-        bytes_received=exchange.bytes_received,
-        reads=len(exchange.times),
-        requested_output=ticket.requested_output,
-        built=ticket.built,
-        digest=b"" if exchange.sent < 0 else sha256(memoryview(exchange.data)[len(exchange.data) - size :]).digest(),
-        cancelled=exchange.cancelled,
-    )
+    record.start = exchange.start - epoch if exchange.start >= 0 else record.issued
+    record.end = max(exchange.end - epoch, record.start)
+    if exchange.sent >= 0:
+        record.sent = exchange.sent - epoch
+        record.digest = sha256(memoryview(exchange.data)[len(exchange.data) - record.bytes_sent :]).digest()
+    if exchange.first_byte >= 0:
+        record.first_byte = exchange.first_byte - epoch
+    record.connect_ns = exchange.connect_ns
+    record.reused = exchange.reused
+    record.retries = exchange.retries
+    record.status = exchange.status
+    record.bytes_received = exchange.bytes_received
+    record.reads = len(exchange.times)
+    record.cancelled = exchange.cancelled
     if exchange.trouble is not None:
         kind, message, fault = exchange.trouble
         record.failure = Failure(kind, message, fault, exchange.status or None)
-    return record
 
 
 def _understand(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply | None:
@@ -181,11 +151,11 @@ def _content(record: Record, exchange: Exchange) -> tuple[bytes, bytes]:
     """(content type, content coding) of the reply, in lower case."""
     kind, coding = b"", b"identity"
     for name, value in exchange.headers:
-        if len(name) == 12 and name.lower() == b"content-type":
+        if name == b"content-type":
             kind = value.lower()
-        elif len(name) == 16 and name.lower() == b"content-encoding":
+        elif name == b"content-encoding":
             coding = value.strip().lower() or coding
-        elif len(name) == 13 and name.lower() == b"server-timing":
+        elif name == b"server-timing":
             _split_time(record, value)
     return kind, coding
 

@@ -59,9 +59,9 @@ class Record(msgspec.Struct, array_like=True):
     """When the plan wanted it sent."""
     issued: int
     """When a slot was free for it (never before `intended`)."""
-    start: int
+    start: int = 0
     """Just before its first byte was handed to the socket: latencies count from here."""
-    end: int
+    end: int = 0
     """The last byte of the reply (or the moment of failure)."""
     sent: int | None = None
     """When its last byte had been handed to the socket."""

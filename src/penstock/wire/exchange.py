@@ -63,6 +63,7 @@ class Exchange:
         self.retries = 0
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
+        """Of the reply, names in lower case."""
         self.pieces: list[bytes] = []
         self.times: list[int] = []
         self.counts: list[int] = []
@@ -74,6 +75,6 @@ class Exchange:
     def header(self, name: bytes) -> bytes | None:
         """The first header of that lower-case name."""
         for key, value in self.headers:
-            if key.lower() == name:
+            if key == name:
                 return value
         return None

@@ -21,7 +21,8 @@ class Spread(msgspec.Struct):
     def add(self, ns: int) -> None:
         if ns <= 0:
             ns = 1
-        self.largest = max(self.largest, ns)
+        if ns > self.largest:  # noqa: PLR1730 (max() would cost a call)
+            self.largest = ns
         self.total += ns
         self.n += 1
         top = ns.bit_length() - 1

@@ -43,6 +43,7 @@ class ResponseReader:
         """Be ready for the next response."""
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
+        """Names in lower case."""
         self.pieces.clear()
         self.complete = False
         self.started = False
@@ -87,7 +88,7 @@ class _Callbacks:
             raise ProtocolError("a second response to one request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._reader.headers.append((name, value))
+        self._reader.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         reader = self._reader
@@ -99,8 +100,7 @@ class _Callbacks:
         reader.status = status
         reader.reusable = parser.should_keep_alive()
         for name, value in reader.headers:
-            key = name.lower()
-            if key == b"content-length" or (key == b"transfer-encoding" and value.lower().endswith(b"chunked")):
+            if name == b"content-length" or (name == b"transfer-encoding" and value.lower().endswith(b"chunked")):
                 reader._delimited = True
         if status in (204, 304):
             reader._delimited = True
