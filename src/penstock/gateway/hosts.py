@@ -7,11 +7,10 @@ that a stamp costs are a tenth of what a request costs here.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import Callable
-from time import monotonic, monotonic_ns
+from time import monotonic
 from typing import Any
 
 from penstock.wire import tls
@@ -31,61 +30,30 @@ IDLE_S = 30.0
 ADDRESSES_S = 30.0
 """How long the addresses of a name are believed."""
 
-_BUFFER = bytearray(1 << 18)
-_VIEW = memoryview(_BUFFER)
-
-
-class _Connection(Connection):
-    __slots__ = ("idle_since",)
-
-    idle_since: float
-
-    def _readable(self) -> None:
-        if self.closed:
-            return
-        try:
-            n = self._sock.recv_into(_BUFFER)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._lost(error)
-            return
-        if n == 0:
-            self._lost(None)
-            return
-        self._take(_VIEW[:n], monotonic_ns(), 0, n)
-        if self.exchange is not None:
-            self._notice_reset()
-
-    def _readable_tls(self) -> None:
-        super()._readable_tls()
-        if self.exchange is not None:
-            self._notice_reset()
-
-    def _notice_reset(self) -> None:
-        """libuv stops watching a socket that has both data and an error, so what was read may have been the last we
-        hear of it (0.4 µs)."""
-        if not self.closed and (code := self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
-            self._lost(OSError(code, os.strerror(code)))
-
 
 class _Pool(Pool):
+    def __init__(self, loop: asyncio.AbstractEventLoop, origin: Origin, clock: Clock, gauge: Gauge) -> None:
+        super().__init__(loop, origin, clock, gauge, stamps=False)
+        self._idle_since: dict[Connection, float] = {}
+
     def _connection(self) -> Connection:
-        made = _Connection(self._loop, self._origin, self._clock, self._gauge, self._on_idle, self._on_closed)
-        made._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        made = super()._connection()
+        made.keep_alive()
         return made
 
     def _on_idle(self, connection: Connection) -> None:
-        assert isinstance(connection, _Connection)
-        connection.idle_since = monotonic()
+        self._idle_since[connection] = monotonic()
         super()._on_idle(connection)
+
+    def _on_closed(self, connection: Connection, trouble: Trouble | None) -> None:
+        self._idle_since.pop(connection, None)
+        super()._on_closed(connection, trouble)
 
     def sweep(self, before: float) -> None:
         """Close what has been idle since before that time."""
         # The newest is used first, so the oldest are at the front.
         for connection in list(self._idle):
-            assert isinstance(connection, _Connection)
-            if connection.idle_since > before:
+            if self._idle_since[connection] > before:
                 break
             connection.close()
 

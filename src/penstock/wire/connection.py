@@ -64,6 +64,7 @@ class Connection:
         "_reader",
         "_segments",
         "_sock",
+        "_stamps",
         "_tls",
         "closed",
         "exchange",
@@ -80,7 +81,10 @@ class Connection:
         gauge: Gauge,
         on_idle: Callable[[Connection], None],
         on_closed: Callable[[Connection, Trouble | None], None],
+        *,
+        stamps: bool = True,
     ) -> None:
+        """Without `stamps` arrivals are dated when they are read, as they are where the system has no stamps."""
         self._loop = loop
         self._origin = origin
         self._clock = clock
@@ -101,7 +105,8 @@ class Connection:
         self._fd = sock.fileno()
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if _LINUX:
+        self._stamps = stamps and _LINUX
+        if self._stamps:
             sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         code = sock.connect_ex(origin.address)
         if code in (0, errno.EINPROGRESS):
@@ -216,9 +221,11 @@ class Connection:
     def _receive(self) -> tuple[int, int, int]:
         """One read into the shared buffer: (bytes, arrival in monotonic ns, segments it covered or 0 if unknown)."""
         gauge = self._gauge
-        if not _LINUX:
+        if not self._stamps:
             n = self._sock.recv_into(_BUFFER)
             gauge.reads += 1
+            if _LINUX:
+                self._notice_reset(self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1))
             return n, monotonic_ns(), 0
         n, ancillary, _, _ = self._sock.recvmsg_into(_BUFFERS, _ANCILLARY)
         now = monotonic_ns()
@@ -234,13 +241,16 @@ class Connection:
         # Asked after the read, so that a segment which slips in between makes the count too high, never too low.
         info = self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_SIZE)
         total = _SEGMENTS.unpack_from(info, _SEGMENTS_AT)[0]
-        if info[0] == _TCP_CLOSE:
-            # Reset behind these bytes. libuv stops watching a socket once it has told of an error, so nobody else
-            # would call us for the rest.
-            self._loop.call_soon(self._readable if self._tls is None else self._readable_tls)
+        self._notice_reset(info)
         segments = total - self._segments
         self._segments = total
         return n, arrived if arrived < now else now, segments
+
+    def _notice_reset(self, info: bytes) -> None:
+        """Reset behind the bytes just read. libuv stops watching a socket once it has told of an error, so nobody else
+        would call us for the rest."""
+        if info[0] == _TCP_CLOSE:
+            self._loop.call_soon(self._readable if self._tls is None else self._readable_tls)
 
     def _read(self) -> tuple[int, int, int] | None:
         """What `_receive` gives; None when there was nothing, or when the other side is gone, which is dealt with."""
@@ -327,6 +337,10 @@ class Connection:
         reader.pieces.clear()
         assert exchange.on_data is not None
         exchange.on_data(exchange)
+
+    def keep_alive(self) -> None:
+        """Let the system ask now and then whether an idle peer is still there."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def pause(self) -> None:
         """Read nothing more for now: the kernel's buffer fills, and the server has to wait."""

@@ -26,13 +26,21 @@ def resolve(host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Origin, .
 
 class Pool:
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, origin: Origin, clock: Clock, gauge: Gauge, *, reuse: bool = True
+        self,
+        loop: asyncio.AbstractEventLoop,
+        origin: Origin,
+        clock: Clock,
+        gauge: Gauge,
+        *,
+        reuse: bool = True,
+        stamps: bool = True,
     ) -> None:
         self._loop = loop
         self._origin = origin
         self._clock = clock
         self._gauge = gauge
         self._reuse = reuse
+        self._stamps = stamps
         self._idle: dict[Connection, None] = {}  # a stack from which any one can go at once
         self._busy: dict[Exchange, Connection] = {}
         self._opening: set[Connection] = set()
@@ -58,7 +66,9 @@ class Pool:
                 report(len(self._idle), _socket_trouble(error))
 
     def _connection(self) -> Connection:
-        return Connection(self._loop, self._origin, self._clock, self._gauge, self._on_idle, self._on_closed)
+        return Connection(
+            self._loop, self._origin, self._clock, self._gauge, self._on_idle, self._on_closed, stamps=self._stamps
+        )
 
     def start(self, exchange: Exchange) -> None:
         """Send an exchange on an idle connection, or on a new one."""
