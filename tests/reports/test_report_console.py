@@ -82,7 +82,7 @@ def test_counts_that_disagree(tmp_path):
 
 
 def test_many_kinds_of_failures(tmp_path):
-    records = [record(failure=Failure("HTTPError", f"message {i}", "server", 500)) for i in range(25)]
+    records = [record(failure=Failure("HTTPError", f"message {chr(97 + i)}", "server", 500)) for i in range(25)]
     text = run(tmp_path, records).read("profile_export_console.txt")
     assert "and 15 more failures of 15 other kinds." in text
 

@@ -1,6 +1,7 @@
 """The summary in JSON and CSV, from whole runs."""
 
 import datetime
+from itertools import product
 
 import pytest
 from made_runs import EPOCH, MS, PROFILING, WARMUP, record, run
@@ -288,12 +289,25 @@ def test_a_run_without_a_record(tmp_path):
 
 
 def test_messages_are_cut_and_many_messages_are_gathered(tmp_path):
-    failures = [Failure("HTTPError", f"request {i} " + "x" * 900, "server", 500) for i in range(1100)]
+    names = ["".join(letters) for letters in product("abcdefghijk", repeat=3)][:1100]
+    failures = [Failure("HTTPError", f"request {name} " + "x" * 900, "server", 500) for name in names]
     records = [record(failure=failure, number=i) for i, failure in enumerate(failures)]
     summary = run(tmp_path, records).summary
     assert len(summary.errors) == 1001
     assert (summary.errors[0].message, summary.errors[0].count) == ("(other messages)", 100)
     assert max(len(group.message) for group in summary.errors) == 500
+
+
+def test_messages_that_differ_in_ids_and_numbers_are_one_group(tmp_path):
+    failures = [Failure("HTTPError", f"chatcmpl-{i:08x}: busy for {i} s", "server", 503) for i in range(10)]
+    failures += [Failure("HTTPError", "chatcmpl-00000001: gone for 1 s", "server", 503)]
+    failures += [Failure("HTTPError", "chatcmpl-00000001: busy for 1 s", "server", 500)]
+    summary = run(tmp_path, [record(failure=failure, number=i) for i, failure in enumerate(failures)]).summary
+    assert [(group.code, group.message, group.count) for group in summary.errors] == [
+        (503, "chatcmpl-00000000: busy for 0 s", 10),
+        (500, "chatcmpl-00000001: busy for 1 s", 1),
+        (503, "chatcmpl-00000001: gone for 1 s", 1),
+    ]
 
 
 def test_errors_that_speak_of_the_context(tmp_path):

@@ -241,7 +241,7 @@ _HTTP = (
     ("sending", "HTTP Sending", "ms", 2030, "start to the return of the last write, cut at the reply's first byte."),
     ("waiting", "HTTP Waiting (TTFB)", "ms", 2040, "The end of sending to the reply's first byte."),
     ("receiving", "HTTP Receiving", "ms", 2050, "The reply's first byte to its last."),
-    ("connection_reused", "HTTP Connection Reused", "ratio", 2060, "1 on a connection that had served before, else 0."),
+    ("connection_reused", "HTTP Connection Reused", "ratio", 2060, "1 on a pooled connection, 0 on a new one."),
     ("data_sent", "HTTP Data Sent", "KB", 2070, "Bytes sent / 1024."),
     ("chunks_sent", "HTTP Chunks Sent", "count", 2080, "Always 1: a request is handed over whole."),
     ("data_received", "HTTP Data Received", "KB", 2090, "Bytes of the reply / 1024."),

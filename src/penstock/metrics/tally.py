@@ -19,7 +19,9 @@ __all__ = ["ErrorGroup", "Tally", "by_fault"]
 _MESSAGE_LIMIT = 500
 _DEGRADED_MS = 500
 _GROUP_LIMIT = 1_000
-"""Messages that carry a request id make a group each; beyond this many they share one a type."""
+"""Beyond so many different messages the others share one group a type."""
+_VARIABLE = re.compile(r"[\w-]*\d[\w-]*")
+"""Ids, counts and times: messages that differ in nothing else are one group, shown by its first."""
 _OTHER_MESSAGES = "(other messages)"
 _CONTEXT_OVERFLOW = re.compile(
     r"context[ _-]?(length|window|size)|maximum (sequence|prompt|input) length"
@@ -45,6 +47,14 @@ class ErrorGroup(msgspec.Struct, frozen=True):
     count: int
 
 
+class _Group:
+    __slots__ = ("count", "message")
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+        self.count = 0
+
+
 class Tally:
     """Takes records one by one; `metrics()` is asked once, at the end."""
 
@@ -55,7 +65,7 @@ class Tally:
         self._columns = Columns(prefix)
         self._starts = Column(f"{prefix}-starts.f64")
         self._ends = Column(f"{prefix}-ends.f64")
-        self._groups: dict[tuple[str, int | None, str, Fault], int] = {}
+        self._groups: dict[tuple[str, int | None, str, Fault], _Group] = {}
         self._good_span = _Span()
         self._span = _Span()
         self._overflows = 0
@@ -100,10 +110,13 @@ class Tally:
     def _fail(self, failure: Failure) -> None:
         self.failed += 1
         self._overflows += _CONTEXT_OVERFLOW.search(failure.message) is not None
-        key = (failure.type, failure.code, failure.message[:_MESSAGE_LIMIT], failure.fault)
+        message = failure.message[:_MESSAGE_LIMIT]
+        shape = _VARIABLE.sub("#", message)
+        key = (failure.type, failure.code, shape, failure.fault)
         if key not in self._groups and len(self._groups) >= _GROUP_LIMIT:
-            key = (failure.type, failure.code, _OTHER_MESSAGES, failure.fault)
-        self._groups[key] = self._groups.get(key, 0) + 1
+            message = _OTHER_MESSAGES
+            key = (failure.type, failure.code, message, failure.fault)
+        self._groups.setdefault(key, _Group(message)).count += 1
 
     def _succeed(self, record: Record, values: dict[str, float]) -> None:
         self.succeeded += 1
@@ -124,7 +137,10 @@ class Tally:
             self._discrepant += max(off) > 10
 
     def errors(self) -> list[ErrorGroup]:
-        groups = [ErrorGroup(*key, count) for key, count in self._groups.items()]
+        groups = [
+            ErrorGroup(kind, code, group.message, fault, group.count)
+            for (kind, code, _, fault), group in self._groups.items()
+        ]
         return sorted(groups, key=lambda g: (-g.count, g.type, g.code or 0, g.message))
 
     def metrics(self) -> dict[str, Stats]:
