@@ -11,6 +11,7 @@ import socket
 import sqlite3
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,12 @@ class GatewayProcess:
         return Stream(connection)
 
     # -- records ------------------------------------------------------------------------------------------------------
+
+    def recorded(self) -> int:
+        """How many records the ledger holds."""
+        with closing(sqlite3.connect(f"file:{self.ledger}?mode=ro", uri=True)) as db:
+            count: int = db.execute("SELECT COUNT(*) FROM penstock_usage").fetchone()[0]
+            return count
 
     def rows(self) -> list[dict[str, Any]]:
         """All of the ledger, in the order of arrival."""
