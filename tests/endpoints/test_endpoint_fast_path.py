@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from streams import ROLE, STOP, chunk, event, say, stream, text_chunk, usage
 
-from penstock.endpoints import openai
-from penstock.endpoints.base import Reply
+from penstock.endpoints import openai_streams
+from penstock.endpoints.reply import Reply
 
 CHAT, COMPLETIONS = b'"content":', b'"text":'
 
@@ -88,12 +88,12 @@ def facts(reply: Reply) -> dict[str, object]:
 
 def agree(body: bytes, field: bytes) -> bool:
     """Whether the fast way took it; if so, both ways must have found the same."""
-    fast = openai._repetitive(body, field, True)
+    fast = openai_streams._repetitive(body, field, True)
     if fast is None:
         return False
-    slow = openai._by_event(body)
+    slow = openai_streams._by_event(body)
     assert facts(fast) == facts(slow)
-    untimed = openai._repetitive(body, field, False)
+    untimed = openai_streams._repetitive(body, field, False)
     assert untimed is not None
     assert (untimed.texts, untimed.outputs, untimed.finish) == (slow.texts, slow.outputs, slow.finish)
     return True
@@ -122,7 +122,7 @@ def test_the_common_stream_takes_the_fast_way_whatever_its_words(found, ascii_on
     parts = [event(json.dumps(say(text), ensure_ascii=ascii_only, separators=(",", ":"))) for text in found]
     body = stream(ROLE, *parts, STOP, usage())
     assert agree(body, CHAT)
-    reply = openai.read_choices(body, CHAT, timed=True)
+    reply = openai_streams.read_choices(body, CHAT, timed=True)
     assert reply.texts == found
     assert reply.outputs == ["".join(found)]
     assert reply.finish == ["stop"]
@@ -151,10 +151,10 @@ def replaced(first: str, second: str, third: str) -> bytes:
 )
 def test_events_that_are_not_json_are_found_out(body):
     """None of these may pass for texts, although the bytes around them are like the others'."""
-    fast = openai._repetitive(body, CHAT, True)
-    slow = openai._by_event(body)
+    fast = openai_streams._repetitive(body, CHAT, True)
+    slow = openai_streams._by_event(body)
     assert fast is None or facts(fast) == facts(slow)
-    assert facts(openai.read_choices(body, CHAT, timed=True)) == facts(slow)
+    assert facts(openai_streams.read_choices(body, CHAT, timed=True)) == facts(slow)
 
 
 @pytest.mark.parametrize("found", [["Hello"], ["Hello", "Hello"], ["Hello", "Hello", " world"]])
@@ -164,4 +164,4 @@ def test_the_words_in_a_log_probability_are_not_taken_for_the_text(found):
         choice = {"index": 0, "logprobs": {"content": [{"token": word}]}, "delta": {"content": word}}
         events.append({"object": "chat.completion.chunk", "choices": [choice]})
     body = stream(ROLE, *events, STOP)
-    assert openai.read_choices(body, CHAT, timed=True).texts == found
+    assert openai_streams.read_choices(body, CHAT, timed=True).texts == found

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.endpoints.base import Reply
 from penstock.endpoints.raw import Raw
+from penstock.endpoints.reply import Reply
 from penstock.endpoints.template import Template
 from penstock.errors import UserError
 from penstock.settings.model import EndpointSettings

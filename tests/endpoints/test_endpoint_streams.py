@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streams import DONE, ROLE, STOP, chunk, event, say, stream, text_chunk, usage
 
-from penstock.endpoints.base import Reply
 from penstock.endpoints.registry import endpoint
-from penstock.records.record import Usage
+from penstock.endpoints.reply import Reply, Usage
 
 CHAT = endpoint("chat")
 COMPLETIONS = endpoint("completions")

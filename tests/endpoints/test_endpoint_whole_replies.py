@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from penstock.endpoints.base import Reply
 from penstock.endpoints.registry import endpoint
-from penstock.records.record import Usage
+from penstock.endpoints.reply import Reply, Usage
 
 CHAT = endpoint("chat")
 COMPLETIONS = endpoint("completions")

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from made_responses import USAGE, completed, created, deltas, event, message, response
 from openai.types.responses import ResponseStreamEvent
 
-from penstock.endpoints.base import Reply
+from penstock.endpoints.reply import Reply, Usage
 from penstock.endpoints.response_events import EVENTS
 from penstock.endpoints.response_reading import _Reading
 from penstock.endpoints.responses import Responses
-from penstock.records.record import Usage
 
 ENDPOINT = Responses()
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from time import monotonic_ns
 
 from penstock.drive.report import WorkerReport
-from penstock.endpoints.base import Endpoint, Reply
+from penstock.endpoints.base import Endpoint
+from penstock.endpoints.reply import Reply
 from penstock.records.log import LogWriter
 from penstock.records.reader import read
 from penstock.records.record import Record

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import orjson
 
-from penstock.endpoints.base import Endpoint, History, Reply
+from penstock.endpoints.base import Endpoint, History
+from penstock.endpoints.reply import Reply
 from penstock.records.payloads import PARTS, Parts, Payload, PayloadStore, PayloadWriter
 from penstock.settings.model import EndpointSettings
 

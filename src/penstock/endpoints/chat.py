@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.datasets.conversation import Media, Turn
-from penstock.endpoints.base import NO_HISTORY, History, Reply
-from penstock.endpoints.openai import read_choices, read_whole, with_stream_options
+from penstock.endpoints.base import NO_HISTORY, History
+from penstock.endpoints.openai import read_whole, with_stream_options
+from penstock.endpoints.openai_streams import read_choices
+from penstock.endpoints.reply import Reply
 from penstock.settings.model import EndpointSettings
 
 __all__ = ["Chat"]

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.endpoints.base import Reply
-from penstock.endpoints.openai import Chunk, error_failure, read_usage, usage_of
-from penstock.records.record import Usage
+from penstock.endpoints.openai_types import Chunk, error_failure
+from penstock.endpoints.reply import Reply, Usage
+from penstock.endpoints.usage import read_usage, usage_of
 
 __all__ = ["MESSAGE_EVENTS", "counted", "read_message", "read_message_stream"]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import NO_HISTORY, History, Reply
+from penstock.endpoints.base import NO_HISTORY, History
+from penstock.endpoints.reply import Reply
 from penstock.endpoints.shapes import Pick, read_any_body, read_any_stream, texts_in
 from penstock.errors import UserError
 from penstock.settings.model import EndpointSettings

@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.endpoints.base import Reply
-from penstock.endpoints.openai import Chunk, error_failure, malformed, read_usage
+from penstock.endpoints.failures import excerpt, malformed, not_json
+from penstock.endpoints.openai_types import DONE, UNREADABLE, Chunk, error_failure
+from penstock.endpoints.reply import Failure, Reply
 from penstock.endpoints.response_events import EVENTS, REASONING_KINDS
 from penstock.endpoints.response_types import (
     Event,
@@ -27,13 +28,11 @@ from penstock.endpoints.response_types import (
     response_of,
     texts_of,
 )
-from penstock.records.record import Failure
+from penstock.endpoints.usage import read_usage
 from penstock.wire import sse
 
 __all__ = ["read_response", "read_response_stream"]
 
-_DONE = b"[DONE]"
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _FULL_LENGTH = "max_output_tokens"
 _UNFINISHED = (None, "in_progress", "queued")
 
@@ -71,10 +70,7 @@ def read_response(body: bytes) -> Reply:
         response = response_of(body)
     except (ValueError, RecursionError):
         reply = Reply()
-        if not body.strip():
-            reply.failure = Failure("EmptyReply", "The reply has no body.", "server")
-        else:
-            reply.failure = Failure("MalformedJSON", f"The reply is not JSON: {_excerpt(body)}", "server")
+        reply.failure = not_json(body)
         return reply
     return _whole_body(response, body)
 
@@ -85,7 +81,7 @@ def _whole_body(response: Response, body: bytes) -> Reply:
         reply.failure = error_failure(Chunk(error=response.error, object=response.object, message=response.message))
         return reply
     if response.output is None and not response.output_text:
-        reply.failure = Failure("InvalidReply", f"The reply has no output: {_excerpt(body)}", "server")
+        reply.failure = Failure("InvalidReply", f"The reply has no output: {excerpt(body)}", "server")
         return reply
     visible: list[str] = []
     thought: list[str] = []
@@ -130,11 +126,6 @@ def _told(error: Any) -> str:
         return str(error) if error else "no error is given."
     code = error.get("code") or error.get("type")
     return f"{error.get('message') or 'without a message'}" + (f" ({code})" if code else "")
-
-
-def _excerpt(data: bytes) -> str:
-    text = data[:120].decode("utf-8", "replace")
-    return repr(text) + ("…" if len(data) > 120 else "")
 
 
 def _in_runs(body: bytes, timed: bool) -> _Reading | None:
@@ -187,7 +178,7 @@ class _Reading:
         parts = data.split(b"\n\n" + mark)
         try:
             deltas = _delta_decoder(name)(b"[" + b",".join(parts) + b"]")
-        except _UNREADABLE:
+        except UNREADABLE:
             return False
         size = len(deltas)
         texts = [delta.delta for delta in deltas]
@@ -216,14 +207,14 @@ class _Reading:
 
     def events(self, data: list[bytes], ends: list[int], names: list[bytes] | None) -> None:
         """`names` are for events whose data does not say of which type they are."""
-        while data and data[-1].strip() == _DONE:
+        while data and data[-1].strip() == DONE:
             data.pop()
         events = decode_events(data)
         if events is None:
             events = []
             for each in data:
                 try:
-                    events.append(Event() if each.strip() in (b"", _DONE) else decode_event(each))
+                    events.append(Event() if each.strip() in (b"", DONE) else decode_event(each))
                 except (ValueError, RecursionError):
                     self._fail(malformed(each))
                     break
@@ -265,7 +256,7 @@ class _Reading:
     def _unknown(self, event: Event, data: bytes) -> None:
         if event.error:
             self._fail(error_failure(Chunk(error=event.error)))
-        elif data.strip() not in (b"", _DONE):
+        elif data.strip() not in (b"", DONE):
             self._warn(f"Events of an unknown type, {event.type or 'without a name'}")
 
     def _status(self, stands_for: str, said: str | None, name: str) -> str:

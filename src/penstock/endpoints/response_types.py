@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.endpoints.openai import WireUsage, usage_of
+from penstock.endpoints.openai_types import UNREADABLE
+from penstock.endpoints.usage import WireUsage, usage_of
 
 __all__ = [
     "Event",
@@ -27,7 +28,6 @@ __all__ = [
 T = TypeVar("T", bound=msgspec.Struct)
 
 _EMPTY = msgspec.Raw()
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Event(msgspec.Struct):
@@ -103,7 +103,7 @@ def decode_events(data: list[bytes]) -> list[Event] | None:
     """All at once; None when one of them is not as the types say."""
     try:
         events = _decode_events(b"[" + b",".join(data) + b"]")
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     return events if len(events) == len(data) else None  # an event can hold two objects with a comma between them
 
@@ -112,7 +112,7 @@ def decode_event(data: bytes) -> Event:
     """Raises ValueError or RecursionError for what is not JSON."""
     try:
         return _decode_event(data)
-    except _UNREADABLE:
+    except UNREADABLE:
         return _lenient(data, Event)
 
 
@@ -120,7 +120,7 @@ def response_of(data: bytes | msgspec.Raw) -> Response:
     """Raises ValueError or RecursionError for what is not JSON."""
     try:
         return _decode_response(data)
-    except _UNREADABLE:
+    except UNREADABLE:
         return _lenient(bytes(data), Response)
 
 
@@ -128,7 +128,7 @@ def item_of(data: msgspec.Raw) -> Item:
     """An item without a type for what is not JSON."""
     try:
         return _decode_item(data)
-    except _UNREADABLE:
+    except UNREADABLE:
         pass
     try:
         return _lenient(bytes(data), Item)
@@ -140,7 +140,7 @@ def part_of(data: msgspec.Raw) -> tuple[str, str]:
     """(kind, text) of a content part."""
     try:
         part = _decode_part(data)
-    except _UNREADABLE:
+    except UNREADABLE:
         part = _lenient(bytes(data), Part)
     return _KINDS.get(part.type, "text"), part.text or part.refusal or ""
 
@@ -165,7 +165,7 @@ def _lenient(data: bytes, kind: type[T]) -> T:
     """Every field that has the right type, and none of the others."""
     try:
         found = _decode_fields(_mended(data))
-    except _UNREADABLE:
+    except UNREADABLE:
         json.loads(data)  # it is JSON all the same, or this raises
         return kind()
     good: dict[str, Any] = {}

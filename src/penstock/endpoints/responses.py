@@ -8,8 +8,9 @@ from typing import Any
 import orjson
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import NO_HISTORY, History, Reply
+from penstock.endpoints.base import NO_HISTORY, History
 from penstock.endpoints.openai import with_stream_options
+from penstock.endpoints.reply import Reply
 from penstock.endpoints.response_reading import read_response, read_response_stream
 from penstock.endpoints.response_types import item_of
 from penstock.settings.model import EndpointSettings

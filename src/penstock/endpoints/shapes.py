@@ -10,11 +10,12 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from penstock.endpoints.base import Reply
 from penstock.endpoints.messages_reading import MESSAGE_EVENTS, counted, read_message, read_message_stream
-from penstock.endpoints.openai import Chunk, error_failure, read_choices, read_whole
+from penstock.endpoints.openai import read_whole
+from penstock.endpoints.openai_streams import read_choices
+from penstock.endpoints.openai_types import DONE, Chunk, error_failure
+from penstock.endpoints.reply import Failure, Reply
 from penstock.endpoints.response_reading import read_response, read_response_stream
-from penstock.records.record import Failure
 from penstock.wire import sse
 
 __all__ = ["Pick", "read_any_body", "read_any_stream", "texts_in"]
@@ -22,7 +23,6 @@ __all__ = ["Pick", "read_any_body", "read_any_stream", "texts_in"]
 Pick = Callable[[Any], Any]
 """Takes what it wants out of a JSON value, or returns None."""
 
-_DONE = b"[DONE]"
 _TEXT_KEYS = (
     "text",
     "content",
@@ -65,7 +65,7 @@ def read_any_body(body: bytes, pick: Pick | None = None, *, must_match: bool = F
 
 def read_any_stream(body: bytes, pick: Pick | None = None, *, timed: bool, must_match: bool = False) -> Reply:
     events = sse.split(body)
-    parsed = [None if data == _DONE else _parse(data) for data in events.data]
+    parsed = [None if data == DONE else _parse(data) for data in events.data]
     if pick is not None:
         reply = _generic(parsed, pick, must_match, events.ends)
         if reply.texts or must_match:
@@ -85,7 +85,7 @@ def read_any_stream(body: bytes, pick: Pick | None = None, *, timed: bool, must_
 
 def _text_event(data: bytes, parsed: Any) -> Any:
     """Some servers send bare text in their events."""
-    if parsed is not None or data == _DONE:
+    if parsed is not None or data == DONE:
         return parsed
     return {"text": data.decode("utf-8", "replace")}
 

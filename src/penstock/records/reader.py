@@ -12,7 +12,8 @@ from hashlib import sha256
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from penstock.endpoints.base import Endpoint, Reply
+from penstock.endpoints.base import Endpoint
+from penstock.endpoints.reply import Reply
 from penstock.records.record import Failure, Record
 from penstock.wire.exchange import Exchange
 from penstock.wire.server_timing import parse_server_timing

@@ -6,37 +6,11 @@ All times are integer nanoseconds on the monotonic clock, counted from the run's
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
+from penstock.endpoints.reply import Failure, Fault, Usage
+
 __all__ = ["Failure", "Fault", "Record", "Usage"]
-
-Fault = Literal["server", "network", "penstock", "user"]
-
-
-class Failure(msgspec.Struct, array_like=True, frozen=True):
-    type: str
-    """A short name for grouping: `HTTPError`, `StreamError`, `Timeout`, `ConnectionRefused`, …"""
-    message: str
-    fault: Fault
-    code: int | None = None
-    """The HTTP status, when there was one that explains the failure."""
-
-
-class Usage(msgspec.Struct, array_like=True, frozen=True):
-    """What the server says it counted; a field it did not send is None."""
-
-    prompt: int | None = None
-    completion: int | None = None
-    total: int | None = None
-    reasoning: int | None = None
-    cache_read: int | None = None
-    cache_write: int | None = None
-    prompt_audio: int | None = None
-    completion_audio: int | None = None
-    accepted_prediction: int | None = None
-    rejected_prediction: int | None = None
 
 
 class Record(msgspec.Struct, array_like=True):

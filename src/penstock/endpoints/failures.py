@@ -1,0 +1,24 @@
+"""What can be wrong with a reply in any dialect."""
+
+from __future__ import annotations
+
+from penstock.endpoints.reply import Failure
+
+__all__ = ["excerpt", "malformed", "not_json"]
+
+_SHOWN = 120
+
+
+def not_json(body: bytes) -> Failure:
+    if not body.strip():
+        return Failure("EmptyReply", "The reply has no body.", "server")
+    return Failure("MalformedJSON", f"The reply is not JSON: {excerpt(body)}", "server")
+
+
+def malformed(event: bytes) -> Failure:
+    return Failure("MalformedEvent", f"An event of the stream is not JSON: {excerpt(event)}", "server")
+
+
+def excerpt(data: bytes) -> str:
+    text = data[:_SHOWN].decode("utf-8", "replace")
+    return repr(text) + ("…" if len(data) > _SHOWN else "")
