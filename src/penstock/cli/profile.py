@@ -112,7 +112,6 @@ def report(
 ) -> int:
     """Write the artifacts of the run in `folder` from its log, show them, and say how the program ends. With `url`, of the
     requests to that one alone; with `into`, to another folder."""
-    from penstock.drive.report import WorkerReport
     from penstock.metrics.certificate import certify
     from penstock.records.log import RunLog
     from penstock.reports.artifacts import Artifacts
@@ -133,7 +132,7 @@ def report(
         folder,
         counter.load,
         lambda body: _input_texts(endpoint, body),
-        certify(log.reports(WorkerReport), open_loop=header.rate is not None or header.arrivals == "recorded"),
+        certify(log.reports(), open_loop=header.rate is not None or header.arrivals == "recorded"),
         was_cancelled=interrupted,
         incomplete_reason=incomplete,
         progress=step_progress("Counting tokens and writing records", quiet),

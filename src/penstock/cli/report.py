@@ -39,12 +39,11 @@ def run(argv: list[str]) -> int:
 
     from penstock.cli.profile import TokenizerOnce, report
     from penstock.drive.prepare import LOG_FOLDER
-    from penstock.drive.report import WorkerReport
     from penstock.records.log import RunLog
 
     log = RunLog(os.path.join(given.folder, LOG_FOLDER))
     header = log.header
-    finished = len(log.reports(WorkerReport)) == header.workers
+    finished = len(log.reports()) == header.workers
     log.close()
     tokenizer = TokenizerOnce(given.tokenizer or header.tokenizer, header.models[0], header.tokenizer_revision)
     incomplete = None if finished else "The run ended before its workers could report: it was killed or crashed."

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic_ns
 
-from penstock.drive.report import WorkerReport
 from penstock.endpoints.base import Endpoint
 from penstock.endpoints.reply import Reply
 from penstock.records.log import LogWriter
 from penstock.records.reader import read
 from penstock.records.record import Record
+from penstock.records.worker_report import WorkerReport
 from penstock.wire.exchange import Exchange
 
 __all__ = ["Desk"]

@@ -22,7 +22,7 @@ from penstock.drive.board import Board
 from penstock.drive.deck import Deck
 from penstock.drive.desk import Desk
 from penstock.drive.job import Job
-from penstock.drive.report import Machine, WorkerReport
+from penstock.drive.machine import Machine
 from penstock.drive.session import Bodies, Session
 from penstock.endpoints.base import Reply
 from penstock.endpoints.registry import endpoint
@@ -33,6 +33,7 @@ from penstock.records.log import LogWriter
 from penstock.records.payloads import Missing, PayloadStore
 from penstock.records.reader import Ticket
 from penstock.records.record import Record
+from penstock.records.worker_report import WorkerReport
 from penstock.wire.clock import Clock
 from penstock.wire.exchange import Exchange, Trouble
 from penstock.wire.gauge import Gauge
@@ -355,7 +356,6 @@ class Worker:
         if session.parts is None or not session.has_next:
             return
         if reply is None or record.failure is not None:
-            self._report.broken_conversations += 1
             self._stepper.ended(exchange.end)
         else:
             self._bodies.remember(session, reply)

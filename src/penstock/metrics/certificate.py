@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.drive.report import WorkerReport
+from penstock.records.worker_report import WorkerReport
 from penstock.wire.gauge import Spread
 
 __all__ = ["Certificate", "certify"]

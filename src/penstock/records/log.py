@@ -15,7 +15,7 @@ import heapq
 import os
 import time
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -23,10 +23,9 @@ from penstock.errors import UserError
 from penstock.records import frames
 from penstock.records.payloads import Payload, PayloadStore
 from penstock.records.record import Record
+from penstock.records.worker_report import WorkerReport
 
 __all__ = ["LogWriter", "Phase", "RunHeader", "RunLog"]
-
-T = TypeVar("T")
 
 RECORD, REPORT = 1, 2
 _FLUSH_BYTES = 1 << 18
@@ -92,7 +91,7 @@ class LogWriter:
     def record(self, record: Record) -> None:
         self._frame(RECORD, self._encode(record))
 
-    def report(self, report: Any) -> None:
+    def report(self, report: WorkerReport) -> None:
         self._frame(REPORT, self._encode(report))
 
     def _frame(self, kind: int, data: bytes) -> None:
@@ -153,8 +152,9 @@ class RunLog:
         found = iter(workers[0]) if len(workers) == 1 else heapq.merge(*workers, key=lambda record: record.end)
         return found if self._url is None else (record for record in found if record.url == self._url)
 
-    def reports(self, kind: type[T]) -> list[T]:
-        decode = msgspec.msgpack.Decoder(kind).decode
+    def reports(self) -> list[WorkerReport]:
+        """Of the workers that lived to write one."""
+        decode = msgspec.msgpack.Decoder(WorkerReport).decode
         self.torn_bytes = 0
         return [decode(data) for path in self.worker_files() for data in self._frames_of(path, REPORT)]
 

@@ -1,0 +1,50 @@
+"""What a worker says about itself at the end of its log: the facts that the certificate judges."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.wire.gauge import Gauge, Spread
+
+__all__ = ["MachineFacts", "WorkerReport"]
+
+
+class MachineFacts(msgspec.Struct):
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    """CPU time of this process."""
+    run_delay_s: float | None = None
+    """How long the process was ready to run but had no core (Linux schedstat)."""
+    throttled_s: float | None = None
+    """How long the container's CPU quota stopped us."""
+    steal_s: float | None = None
+    """What the hypervisor took, over all cores."""
+    switches: int = 0
+    """Involuntary context switches."""
+
+
+class WorkerReport(msgspec.Struct):
+    worker: int
+    gauge: Gauge = msgspec.field(default_factory=Gauge)
+    lateness: Spread = msgspec.field(default_factory=Spread)
+    """From when a request was due and had a slot (and a connection) to when its first byte went out: our own delay."""
+    queued: Spread = msgspec.field(default_factory=Spread)
+    """How long requests that found no free slot waited for one."""
+    ttft: Spread = msgspec.field(default_factory=Spread)
+    """Of every eighth stream."""
+    latency: Spread = msgspec.field(default_factory=Spread)
+    """Of every eighth request."""
+    requests: int = 0
+    streams: int = 0
+    first_coalesced: int = 0
+    """Streams whose first stamp covers more than one segment."""
+    stamps: int = 0
+    coalesced: int = 0
+    stalls: Spread = msgspec.field(default_factory=Spread)
+    """How late a 10 ms tick of the loop came."""
+    held_ns: int = 0
+    """Sending waited for the reading of finished replies."""
+    starved_ticks: int = 0
+    """How often sending found that the dataset was not indexed far enough."""
+    clock_steps: int = 0
+    machine: MachineFacts = msgspec.field(default_factory=MachineFacts)
