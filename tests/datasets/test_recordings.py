@@ -136,6 +136,12 @@ def test_what_is_wrong_with_an_inputs_json(tmp_path: Path, content: Any, said: s
     assert len(found) == (said.endswith(("JSON does", "the end of")))  # what was sound before
 
 
+def test_a_second_list_of_sessions_is_a_problem(tmp_path: Path) -> None:
+    session = '[{"session_id":"s","payloads":[{}]}]'
+    _, problems = scan(InputsJson(make(tmp_path, f'{{"data":{session},\n"data":{session}}}', "f.json")))
+    assert problems == "f.json:2: 'data' stands here for the second time; keep one of them"
+
+
 def test_sessions_keep_their_names_and_numbers_are_names_too(tmp_path: Path) -> None:
     path = make(tmp_path, '{"data":[{"session_id":7,"payloads":[{}]},{"payloads":[[1],{ }],"session_id":"\\ud800"}]}')
     found, problems = scan(InputsJson(path))

@@ -68,6 +68,25 @@ def test_the_index_points_at_the_source_bytes(
     assert _indexed(folder, InputsJson(str(path))) == [body.strip(b" \t") for body in bodies for _ in range(2)]
 
 
+_DECOYS = {
+    "in an object before it": b'{"session_id":"s","meta":{"payloads":[{"a":1},{"zz":99999}]},"payloads":[{"a":1},{"b":2}]}',
+    "the key twice": b'{"payloads":[{"a":1},{"zz":99999}],"session_id":"s","payloads":[{"a":1},{"b":2}]}',
+    "in the id": b'{"session_id":"\\"payloads\\": [","payloads":[ {"a":1} ,\n{"b":2} ]}',
+    "the key with an escape": b'{"session_id":"s","meta":[{"payloads":[{"a":1},7]}],"p\\u0061yloads":[{"a":1},{"b":2}]}',
+    "in the session behind it": b'{"session_id":"s","p\\u0061yloads":[{"a":1},{"b":2}]}',
+}
+
+
+@pytest.mark.parametrize("session", _DECOYS.values(), ids=_DECOYS)
+def test_what_looks_like_the_payloads_is_not_sent_for_them(program: Program, capture: Capture, session: bytes) -> None:
+    path = program.folder / "inputs.json"
+    path.write_bytes(b'{"data":[%b,{"session_id":"t","payloads":[{"a":1},{"c":3}]}]}' % session)
+    words = ("--use-server-token-count", "--custom-dataset-type", "inputs_json", "--endpoint-type", "raw")
+    done = program.profile(capture.url, "--input-file", path, *words, texts=None)
+    assert done.status == 0, done
+    assert [body for _, _, body in capture.requests] == [b'{"a":1}', b'{"b":2}', b'{"a":1}', b'{"c":3}']
+
+
 def _indexed(folder: Path, recording: RawPayload | InputsJson) -> list[bytes]:
     writer = PayloadWriter(str(folder))
     index = Index(writer, recording, Wish("chat"), name="payloads")

@@ -113,6 +113,8 @@ class InputsJson:
             return
         found = False
         for name in window.member_names():
+            if name == "data" and found:
+                problems.add(lines.at(window.offset), "'data' stands here for the second time; keep one of them")
             if name != "data" or window.peek(1) != b"[":
                 if name == "data":
                     found = True
@@ -171,20 +173,24 @@ class _Fault(Exception):
 
 
 def _spans(data: bytes, begin: int, view: memoryview, payloads: list[msgspec.Raw]) -> list[tuple[int, int]]:
-    """Begin and end of each payload. Where the list begins is guessed, and only when other bytes stand there asked of the
-    first one's address, which takes 7 µs; commas part the rest."""
-    if not payloads:
-        return []
-    guess = _LIST.search(data, begin)
+    """Begin and end of each payload. Where the list begins is guessed, and commas part the rest: that takes 1 µs a payload,
+    and asking for an address 7 µs. A guess counts only if every payload stands, byte for byte, where it puts it."""
+    guess = _LIST.search(data, begin, begin + len(view))
     at = guess.end() if guess is not None else begin
-    if not data.startswith(bytes(payloads[0]), at):
-        at = begin + address(payloads[0]) - address(view)
     spans = []
     for payload in payloads:
-        end = at + len(memoryview(payload))
+        text = bytes(payload)
+        if not data.startswith(text, at):  # the key stands in some text or object before it, or twice
+            return _spans_by_address(begin - address(view), payloads)
+        end = at + len(text)
         spans.append((at, end))
         at = skip_space(data, skip_space(data, end) + 1)
     return spans
+
+
+def _spans_by_address(base: int, payloads: list[msgspec.Raw]) -> list[tuple[int, int]]:
+    begins = [base + address(each) for each in payloads]
+    return [(at, at + len(memoryview(each))) for at, each in zip(begins, payloads, strict=True)]
 
 
 def _white(padding: tuple[str, str] | None) -> tuple[bytes, bytes] | None:
