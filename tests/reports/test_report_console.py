@@ -8,10 +8,11 @@ import sys
 import pytest
 from made_runs import MS, header, record, run
 
+from penstock.cli.screen import show
 from penstock.metrics.certificate import Certificate
 from penstock.records.record import Failure, Usage
 from penstock.reports.artifacts import Artifacts
-from penstock.reports.console import console_text, show
+from penstock.reports.console import console_text
 
 BROKEN = Failure("HTTPError", '{"error": "[bold]mock[/bold] says\n500"}', "server", 500)
 CERTIFICATE = Certificate("DEGRADED", ["1.2 % of the TTFTs are upper bounds."], {})

@@ -112,10 +112,10 @@ def report(
 ) -> int:
     """Write the artifacts of the run in `folder` from its log, show them, and say how the program ends. With `url`, of the
     requests to that one alone; with `into`, to another folder."""
+    from penstock.cli.screen import show
     from penstock.metrics.certificate import certify
     from penstock.records.log import RunLog
     from penstock.reports.artifacts import Artifacts
-    from penstock.reports.console import show
     from penstock.reports.finish import finish
 
     log = RunLog(os.path.join(folder, LOG_FOLDER), url=url)

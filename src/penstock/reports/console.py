@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
-import sys
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.metrics.catalogue import Metric, Table, in_table, label
 from penstock.metrics.statistics import Stats
@@ -16,9 +14,9 @@ from penstock.reports.artifacts import Artifacts
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console_text", "show"]
+__all__ = ["WIDTH", "console_text", "draw"]
 
-_WIDTH = 140
+WIDTH = 140
 """Without a terminal, and in the file."""
 _SEVEN = ("avg", "min", "max", "p99", "p90", "p50", "std")
 _FIVE = ("avg", "min", "max", "p99", "p50")
@@ -50,21 +48,13 @@ _GROUPS_SHOWN = 10
 _COLOURS = {"VALID": "bold green", "DEGRADED": "bold yellow", "INVALID": "bold red"}
 
 
-def show(summary: Summary, artifacts: Artifacts, *, show_http: bool = False, file: IO[str] | None = None) -> None:
-    """On a terminal in colour and as wide as it is; on a pipe plain, 140 columns or COLUMNS."""
-    from rich.console import Console
-
-    stream = file or sys.stdout
-    if isinstance(stream, io.TextIOWrapper):
-        # A server's message may hold what the terminal's encoding does not.
-        stream.reconfigure(errors="replace")
-    width = None if stream.isatty() else _piped_width()
-    console = Console(file=stream, width=width, highlight=False, soft_wrap=False)
+def draw(console: Console, summary: Summary, artifacts: Artifacts, *, show_http: bool = False) -> None:
+    """On a console of the caller's."""
     _render(console, summary, show_http)
     _paths(console, artifacts)
 
 
-def console_text(summary: Summary, *, show_http: bool = False, width: int = _WIDTH) -> str:
+def console_text(summary: Summary, *, show_http: bool = False, width: int = WIDTH) -> str:
     """The same without colour and without the paths."""
     from rich.console import Console
 
@@ -72,13 +62,6 @@ def console_text(summary: Summary, *, show_http: bool = False, width: int = _WID
     console = Console(file=text, width=width, highlight=False, color_system=None, force_terminal=False)
     _render(console, summary, show_http)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
-
-
-def _piped_width() -> int:
-    try:
-        return max(40, int(os.environ["COLUMNS"]))
-    except (KeyError, ValueError):
-        return _WIDTH
 
 
 def _render(console: Console, summary: Summary, show_http: bool) -> None:
