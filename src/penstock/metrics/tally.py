@@ -20,8 +20,9 @@ _MESSAGE_LIMIT = 500
 _DEGRADED_MS = 500
 _GROUP_LIMIT = 1_000
 """Beyond so many different messages the others share one group a type."""
-_VARIABLE = re.compile(r"[\w-]*\d[\w-]*")
-"""Ids, counts and times: messages that differ in nothing else are one group, shown by its first."""
+_VARIABLE = re.compile(r"(?<![\w-])[\w-]*\d[\w-]*")
+"""Ids, counts and times: messages that differ in nothing else are one group, shown by its first. (A match begins where a
+word does, and only there is one looked for: from each letter of a long word it would take the square of its length.)"""
 _OTHER_MESSAGES = "(other messages)"
 _CONTEXT_OVERFLOW = re.compile(
     r"context[ _-]?(length|window|size)|maximum (sequence|prompt|input) length"
