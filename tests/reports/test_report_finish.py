@@ -104,18 +104,17 @@ def test_a_torn_log(tmp_path):
     assert "torn" in (tmp_path / "out" / "profile_export_console.txt").read_text()
 
 
-def test_an_error_leaves_no_half_of_a_file(tmp_path):
+def test_an_error_leaves_the_old_files_and_no_half_of_a_new_one(tmp_path):
     def broken(body):
         raise RuntimeError("a bug")
 
-    log = RunLog(write_log(tmp_path, [record()]))
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "profile_export_aiperf.json").write_text("of an earlier run")
+    done = run(tmp_path, [record()])
+    before = {name: done.read(name) for name in ALL}
+    log = RunLog(write_log(tmp_path, [record(), record(number=1)], level="summary"))
     with pytest.raises(RuntimeError):
-        finish(log, str(out), load_words, broken)
+        finish(log, done.folder, load_words, broken)
     log.close()
-    assert os.listdir(out) == []
+    assert {name: done.read(name) for name in os.listdir(done.folder)} == before
     assert not [name for name in os.listdir(tmp_path / "log") if name.startswith("columns-")]
 
 

@@ -1,9 +1,14 @@
 """The bodies that were really sent."""
 
 import json
+import os
 from hashlib import sha256
 
-from made_runs import BODY, record, run
+from made_runs import BODY, input_texts, load_words, record, run, write_log
+
+from penstock.records.log import RunLog
+from penstock.records.verify import verify
+from penstock.reports.finish import finish
 
 ODD = b'{ "messages" : [{"content":"caf\\u00e9 1e2"}],\n  "temperature": 1.0, "temperature": 1.00, "seed":1e2 }'
 
@@ -86,6 +91,30 @@ def test_a_body_that_a_worker_built_is_shown_as_it_was_sent(tmp_path):
         {"session_id": "a#2", "payloads": [json.loads(body("a0 reply a1 again"))]},
     ]
     assert [line["metrics"]["input_sequence_length"]["value"] for line in done.lines] == [4, 3]
+
+
+def test_a_worker_that_was_killed_before_it_had_written_what_it_built(tmp_path):
+    """Its record is there, and the end of its index is not."""
+    records = [record(built=0), record(number=1, built=1, at=5, request_id="the last")]
+    path = write_log(tmp_path, records, conversations=[("a", [b"only parts"])], built=[body("a0"), body("a0 again")])
+    index = os.path.join(path, "payloads-0.idx")
+    os.truncate(index, os.path.getsize(index) - 20)
+    log = RunLog(path)
+    summary = finish(log, str(tmp_path / "out"), load_words, input_texts)
+    assert summary.succeeded == 2
+    assert summary.note == "inputs.json lacks 1 session(s): a worker was killed before it had written their payloads."
+    assert json.loads((tmp_path / "out" / "inputs.json").read_text()) == {
+        "data": [{"session_id": "a", "payloads": [json.loads(body("a0"))]}]
+    }
+    verdict = verify(log)
+    log.close()
+    assert (verdict.matched, verdict.differing) == (1, 1)
+    assert [(each.x_request_id, each.reason) for each in verdict.differences] == [
+        (
+            "the last",
+            "its body is not in the run's folder: the worker that built it was killed before it had written it",
+        )
+    ]
 
 
 def test_what_was_never_handed_to_a_socket_is_in_no_proof(tmp_path):

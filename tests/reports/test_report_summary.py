@@ -217,12 +217,6 @@ def test_the_seed_and_the_certificate_when_there_are_any(tmp_path):
     }
 
 
-def test_a_certificate_may_be_computed_from_the_summary(tmp_path):
-    done = run(tmp_path, [record()], certificate=lambda summary: Certificate("VALID", [], {"ok": summary.succeeded}))
-    assert done.json["certificate"]["figures"] == {"ok": 1}
-    assert done.summary.certificate.verdict == "VALID"
-
-
 def test_failures_and_successes(tmp_path):
     records = [
         record(),

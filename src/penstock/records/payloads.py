@@ -34,10 +34,10 @@ WHOLE, PARTS = 0, 1
 
 
 class Missing(OSError):
-    """A body is not where it was: somebody changed the file."""
+    """A body is not where it should be: somebody changed the file, or a worker was killed before it had written it."""
 
     def __init__(self, file: int) -> None:
-        super().__init__(f"file {file} of the payloads is not what it was")
+        super().__init__(f"file {file} of the payloads is not what it should be")
         self.file = file
 
 
@@ -204,7 +204,7 @@ class _Index:
             return self._entry.unpack_from(self._cached, at)
         data = os.pread(self._file, self._entry.size, at)
         if len(data) < self._entry.size:
-            raise IndexError(number)
+            raise Missing(0)
         return self._entry.unpack(data)
 
     def close(self) -> None:

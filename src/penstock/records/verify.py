@@ -29,6 +29,8 @@ from penstock.settings.model import InputSettings
 
 __all__ = ["Difference", "Verdict", "verify"]
 
+_CHANGED = "its body cannot be read any more: the file was changed since the run"
+_UNWRITTEN = "its body is not in the run's folder: the worker that built it was killed before it had written it"
 _SHOWN = 20
 _KEPT = 65_536
 
@@ -132,7 +134,7 @@ def _in_the_run(log: RunLog) -> Find:
             try:
                 digest = sha256(log.body(record)).digest()
             except OSError:
-                return "its body cannot be read any more: the file was changed since the run", False
+                return _CHANGED if record.built is None else _UNWRITTEN, False
             if record.built is None:
                 if len(known) >= _KEPT:
                     known.clear()

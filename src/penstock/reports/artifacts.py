@@ -42,10 +42,6 @@ class Artifacts(msgspec.Struct, frozen=True):
             stale=() if wanted else (records,),
         )
 
-    def written(self) -> list[str]:
-        paths = (self.summary_json, self.summary_csv, self.console, self.records, self.inputs)
-        return [path for path in paths if path is not None]
-
 
 def remove(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):

@@ -16,7 +16,7 @@ from penstock.records.log import RunLog
 from penstock.records.record import Record
 from penstock.reports.artifacts import Artifacts, remove, replacing
 from penstock.reports.console import console_text
-from penstock.reports.inputs_json import write_inputs_json
+from penstock.reports.inputs_json import Lost, write_inputs_json
 from penstock.reports.jsonl import RecordWriter
 from penstock.reports.sent import SentBodies
 from penstock.reports.summary_csv import write_summary_csv
@@ -28,7 +28,6 @@ _BATCH_RECORDS = 512
 _BATCH_STAMPS = 100_000
 """A batch is what the tokenizer gets at once, and what is in memory at once: some 5 MB."""
 
-Vouch = Callable[[Summary], Certificate]
 Report = Callable[[int], None]
 
 
@@ -37,7 +36,7 @@ def finish(
     folder: str,
     tokenizer: LoadTokenizer | None,
     input_texts: Callable[[bytes], list[str]],
-    certificate: Certificate | Vouch | None = None,
+    certificate: Certificate | None = None,
     *,
     was_cancelled: bool = False,
     incomplete_reason: str | None = None,
@@ -47,14 +46,11 @@ def finish(
 ) -> Summary:
     """Write a run's artifacts into `folder` and return what they say.
 
-    The tokenizer is loaded only when there is something to count. A certificate may be a function of the summary (whose
-    own is still None then). `progress` is told how many records are done and how many are expected: `expected`, or what
-    the header asks for, or 0 when nobody knows.
+    The tokenizer is loaded only when there is something to count. `progress` is told how many records are done and how
+    many are expected: `expected`, or what the header asks for, or 0 when nobody knows.
     """
     header = log.header
     artifacts = Artifacts.of(folder, header)
-    for path in (*artifacts.written(), *artifacts.stale):
-        remove(path)
     counter = ServerCounter() if header.server_token_count else ClientCounter(tokenizer, log, input_texts)
     report = _reporter(progress, header.requests if expected is None else expected)
     with _scratch(log.folder) as scratch:
@@ -81,15 +77,20 @@ def finish(
     summary.was_cancelled = was_cancelled
     summary.incomplete_reason = incomplete_reason
     summary.torn_bytes = log.torn_bytes
-    summary.certificate = certificate(summary) if callable(certificate) else certificate
+    summary.certificate = certificate
     _write(artifacts, summary, log, show_http)
+    for path in artifacts.stale:
+        remove(path)
     return summary
 
 
-def _inputs_note(lost: int) -> str | None:
-    if not lost:
-        return None
-    return f"inputs.json lacks {lost:,} session(s): the file with their payloads has changed since they were sent."
+def _inputs_note(lost: Lost) -> str | None:
+    reasons = (
+        (lost.changed, "the file with their payloads has changed since they were sent"),
+        (lost.unwritten, "a worker was killed before it had written their payloads"),
+    )
+    notes = [f"inputs.json lacks {count:,} session(s): {reason}." for count, reason in reasons if count]
+    return " ".join(notes) or None
 
 
 def _ended_early(record: Record, log: RunLog) -> bool:

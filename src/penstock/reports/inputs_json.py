@@ -9,37 +9,46 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from hashlib import sha256
-from typing import IO
+from typing import IO, NamedTuple
 
 import msgspec
 import orjson
 
 from penstock.datasets.json_text import Cut, Malformed, end_of_value, skip_space
 from penstock.records.log import RunLog
-from penstock.records.payloads import Missing, PayloadStore
+from penstock.records.payloads import PayloadStore
 from penstock.reports.sent import Sequence, chained
 
-__all__ = ["write_inputs_json"]
+__all__ = ["Lost", "write_inputs_json"]
 
 _BLANKS = b" \t\r\n"
 
 
-def write_inputs_json(file: IO[bytes], sequences: Iterable[Sequence], log: RunLog) -> int:
-    """Returns how many sessions had to be left out, because the file with their bodies has changed since."""
-    lost = 0
+class Lost(NamedTuple):
+    """How many sessions had to be left out."""
+
+    changed: int
+    """The file with their bodies has changed since."""
+    unwritten: int
+    """The worker that built their bodies was killed before it had written all of them."""
+
+
+def write_inputs_json(file: IO[bytes], sequences: Iterable[Sequence], log: RunLog) -> Lost:
+    changed = unwritten = 0
     with contextlib.ExitStack() as opened:
         stores: dict[int | None, PayloadStore] = {None: log.payloads}
         file.write(b'{\n  "data": [')
         between = b"\n"
         for name, worker, numbers, expected in sequences:
-            if worker not in stores:
-                stores[worker] = opened.enter_context(contextlib.closing(PayloadStore(log.folder, worker=worker)))
             try:
+                if worker not in stores:
+                    stores[worker] = opened.enter_context(contextlib.closing(PayloadStore(log.folder, worker=worker)))
                 sent = [stores[worker].body(number) for number in numbers]
-            except Missing:
+            except OSError:
                 sent = []
             if _hash(sent) != expected:
-                lost += 1
+                changed += worker is None
+                unwritten += worker is not None
                 continue
             file.write(
                 between + b'    {\n      "session_id": ' + orjson.dumps(name) + b',\n      "payloads": [\n        '
@@ -48,7 +57,7 @@ def write_inputs_json(file: IO[bytes], sequences: Iterable[Sequence], log: RunLo
             file.write(b"\n      ]" + _padding(sent) + b"\n    }")
             between = b",\n"
         file.write(b"\n  ]\n}\n")
-    return lost
+    return Lost(changed, unwritten)
 
 
 def _hash(bodies: list[bytes]) -> bytes:
