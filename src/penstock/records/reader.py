@@ -6,7 +6,6 @@ no gap is made up between them.
 
 from __future__ import annotations
 
-import zlib
 from bisect import bisect_right
 from hashlib import sha256
 from itertools import accumulate
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 from penstock.endpoints.base import Endpoint
 from penstock.endpoints.reply import Reply
 from penstock.records.record import Failure, Record
+from penstock.wire.coding import BadCoding, decoded
 from penstock.wire.exchange import Exchange
 from penstock.wire.server_timing import parse_server_timing
 
@@ -69,9 +69,10 @@ def _understand(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply
     body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
     content_type, coding = _content(record, exchange)
     if coding != b"identity":
-        body, trouble = _decoded(coding, body)
-        if trouble is not None:
-            record.failure = record.failure or trouble
+        try:
+            body = decoded(coding, body)
+        except BadCoding as trouble:
+            record.failure = record.failure or Failure("BadEncoding", str(trouble), "server")
             return None
     if not 200 <= exchange.status < 300:
         record.failure = record.failure or _http_failure(exchange, body)
@@ -168,19 +169,6 @@ def _split_time(record: Record, value: bytes) -> None:
     if total is not None and upstream is not None:
         record.upstream_ms = upstream + durations.get("connect", 0.0)
         record.gateway_ms = max(0.0, total - record.upstream_ms)
-
-
-def _decoded(coding: bytes, body: bytes) -> tuple[bytes, Failure | None]:
-    """Undo a content coding. We ask for none, but some servers compress all the same."""
-    if not body:
-        return body, None
-    if coding in (b"gzip", b"x-gzip", b"deflate"):
-        try:
-            return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body), None
-        except zlib.error as error:
-            return b"", Failure("BadEncoding", f"The reply says {coding.decode()} but is not: {error}.", "server")
-    name = coding.decode("latin-1")
-    return b"", Failure("BadEncoding", f"The reply is encoded as '{name}', which was not asked for.", "server")
 
 
 def _http_failure(exchange: Exchange, body: bytes) -> Failure:
