@@ -1,8 +1,8 @@
 """Two clocks and the bridge between them.
 
 Durations are monotonic. Kernel receive stamps are wall-clock (CLOCK_REALTIME), so they are moved onto the monotonic
-axis by the measured difference of the two. The difference drifts when NTP slews (at most 500 ppm, 25 µs between two
-measurements here) and jumps when somebody sets the clock; a jump is noticed and counted.
+axis by the measured difference of the two. On Linux, where such stamps are, NTP slews both clocks alike: the difference
+changes only when the wall clock is set or the machine sleeps. It jumps then; a jump is noticed and counted.
 """
 
 from __future__ import annotations
