@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
+from penstock import frames
 from penstock.errors import UserError
-from penstock.records import frames
 from penstock.records.payloads import Payload, PayloadStore
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport

@@ -15,11 +15,11 @@ import pytest
 from cluster import PASSWORD, QUOTED, Cluster
 from made_entries import eventually, made, worker
 
+from penstock import frames
 from penstock.errors import UserError
 from penstock.gateway.ledger.ledger import UsageQuery, open_ledger
 from penstock.gateway.ledger.mover import REFUSED, Mover
 from penstock.gateway.ledger.spool import ENTRY, Spool, segment_paths
-from penstock.records import frames
 
 
 def requests(url: str) -> int:

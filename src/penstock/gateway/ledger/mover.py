@@ -21,12 +21,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from penstock import frames
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.ledger import EntryRefusedError, Ledger, LedgerAwayError, check_url, open_ledger
 from penstock.gateway.ledger.repair import repair, repaired
 from penstock.gateway.ledger.segment import Backlog, Segment
 from penstock.gateway.ledger.spool import ENTRY, open_folder, segment_paths
-from penstock.records import frames
 
 __all__ = ["Mover", "MoverState"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import BinaryIO, NamedTuple
 
+from penstock import frames
 from penstock.gateway import owned_file
-from penstock.records import frames
 
 __all__ = ["Backlog", "Piece", "Segment", "Waiting"]
 

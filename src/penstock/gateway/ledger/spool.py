@@ -1,6 +1,6 @@
 """Where a worker leaves its entries: an append to a file of its own, in the kernel's hands before the call returns.
 
-The folder holds segments, `entries-WORKER-TIME-PID.spool`, each a sequence of frames (`records.frames`) with one entry in
+The folder holds segments, `entries-WORKER-TIME-PID.spool`, each a sequence of frames (`penstock.frames`) with one entry in
 msgpack. A segment is its worker's while the worker lives (`gateway.owned_file`); `ledger.mover` takes the entries out and
 removes a segment that has no owner any more. What is here outlives every process, though not the machine's power.
 
@@ -15,11 +15,11 @@ import time
 
 import msgspec
 
+from penstock import frames
 from penstock.errors import UserError
 from penstock.gateway import owned_file
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.repair import repaired
-from penstock.records import frames
 
 __all__ = ["ENTRY", "Spool", "open_folder", "segment_paths"]
 

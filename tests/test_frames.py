@@ -7,7 +7,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.records import frames
+from penstock import frames
 
 rows = st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=60)), min_size=1, max_size=6)
 
