@@ -70,3 +70,13 @@ def test_groups_and_hints() -> None:
     assert isinstance(endpoint, Flag)
     assert endpoint.choices == BUILT_ENDPOINTS
     assert len(endpoint.choices) + len(endpoint.unbuilt_choices) == 19
+
+
+def test_the_help_names_every_dataset_format() -> None:
+    """The table cannot ask the registry, which would be imported for each `--help`."""
+    from penstock.datasets.registry import FORMATS
+
+    flag = SPELLINGS["--custom-dataset-type"]
+    assert isinstance(flag, Flag)
+    *most, last = [each.name for each in FORMATS]
+    assert flag.help.endswith(f": {', '.join(most)} or {last}.")

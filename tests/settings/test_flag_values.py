@@ -79,6 +79,7 @@ def test_read(spelled: str, text: str, expected: Any) -> None:
             "chta",
             f"--endpoint-type must be one of {', '.join(BUILT_ENDPOINTS)}, not 'chta' (did you mean chat?).",
         ),
+        ("--workers-max", "65", "--workers-max must be a whole number from 1 to 64, not '65'."),
         ("--transport", "grpc", "--transport must be http, not 'grpc'."),
         ("--streaming", "maybe", "--streaming must be true or false, not 'maybe'."),
         ("--model", "a,,b", "--model 'a,,b' has an empty name beside a comma."),

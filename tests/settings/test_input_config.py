@@ -106,6 +106,21 @@ def test_credentials_in_body_fields_and_queries() -> None:
     assert settings.endpoint.extra == {"n": 1, "api_key": "hunter2"}
 
 
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("--endpoint", "/v1?api_key=hunter2&n=1"), "--endpoint '/v1?api_key=<redacted>&n=1'"),
+        (("--custom-endpoint=/v1?hf_token=hunter2",), "'--custom-endpoint=/v1?hf_token=<redacted>'"),
+    ],
+)
+def test_credentials_in_the_path(words: tuple[str, ...], command: str) -> None:
+    settings = settle("-m", "m", *words)
+    assert settings.command == f"aiperf profile -m m {command}"
+    assert "<redacted>" in input_config(settings)["endpoint"]["path"]
+    assert "hunter2" not in json.dumps(input_config(settings))
+    assert "hunter2" in (settings.endpoint.path or "")
+
+
 def test_what_is_redacted_is_still_sent() -> None:
     settings = settle("-m", "m", "-u", "http://me:hunter2@host")
     ((name, secret),) = settings.endpoint.headers

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.parse import parse
+from penstock.cli.settle import settle as settle_words
 from penstock.errors import UserError
 from penstock.settings.folder import artifact_folder
 from penstock.settings.model import Settings
@@ -118,6 +119,10 @@ def test_log_level(level: str, verbose: bool) -> None:
         (("-m", "m", "--request-rate-mode", "poisson"), "--request-rate-mode spaces the requests"),
         (("-m", "m", "--endpoint", "v1/chat"), "--endpoint must start with a slash"),
         (("-m", "m", "--endpoint", "/v1 /chat"), "a space or a control character"),
+        (("-m", "m", "--endpoint", "/caf\u00e9?api_key=hunter2"), "write it as %C3%A9"),
+        (("-m", "m", "--endpoint", "v1?api_key=hunter2"), "--endpoint must start with a slash"),
+        (("-m", "m", "--endpoint", "/?key=hunter2", "--endpoint", "/?key=hunter22"), "(/?key=<redacted> and /?key=<re"),
+        (("-m", "m", "--endpoint", "/v1", "/?key=hunter2"), "--endpoint takes one value"),
         (("-m", "m", "--custom-dataset-type", "single_turn"), "there is no --input-file"),
         (("-m", "m", "--osl-stddev", "4"), "there is no --osl"),
         (("-m", "m", "--endpoint-type", "completions", "--use-legacy-max-tokens"), "is for --endpoint-type chat"),
@@ -154,6 +159,13 @@ def test_synthetic_flags_with_a_file(prompts: str, flag: str, value: str) -> Non
     assert said.startswith(f"{flag} shapes synthetic prompts, but --input-file brings its own")
 
 
+def test_home_is_found_in_every_path(prompts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", os.path.dirname(prompts))
+    settings = settle("-m", "m", "--input-file=~/prompts.jsonl", "--artifact-dir", "~/out")
+    assert settings.input.file == prompts
+    assert settings.output.folder == os.path.join(os.path.dirname(prompts), "out")
+
+
 def test_a_file_that_may_not_be_read(prompts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert "may not be read" in refused("-m", "m", "--input-file", prompts)
@@ -186,6 +198,10 @@ def test_artifact_folder(
     assert artifact_folder(models, endpoint, concurrency, rate) == folder
 
 
+def test_the_name_of_a_plugged_in_endpoint_makes_no_folder() -> None:
+    assert artifact_folder(("m",), "our/chat", 1, None) == "artifacts/m-our_chat-concurrency1"
+
+
 def test_a_rate_alone_has_no_cap() -> None:
     settings = settle("-m", "m", "--request-rate", "5")
     assert settings.load.concurrency is None
@@ -201,12 +217,24 @@ def test_a_schedule(tmp_path: Path) -> None:
     assert (load.recorded.speedup, load.recorded.end_ms, load.recorded.auto_offset) == (4, 9, True)
     assert load.concurrency is None
     assert settle("--model", "m", *given).output.folder.endswith("-fixed_schedule")
-    named = settle("--model", "m", "--input-file", str(path), "--custom-dataset-type", "Mooncake-Trace").load
-    assert (named.schedule.on, named.concurrency) == (True, None)
-    off = settle(
-        "--model", "m", "--input-file", str(path), "--custom-dataset-type", "mooncake_trace", "--no-fixed-schedule"
-    ).load
-    assert (off.recorded, off.concurrency) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "flags", "on"),
+    [
+        ('{"timestamp": 5, "payload": {}}', ["--custom-dataset-type", "Mooncake-Trace"], True),
+        ('{"payload": {}}', ["--custom-dataset-type", "mooncake_trace"], False),
+        ('{"timestamp": 5, "payload": {}}', [], False),
+        ('{"timestamp": 5, "payload": {}}', ["--custom-dataset-type", "mooncake_trace", "--no-fixed-schedule"], False),
+        ('{"timestamp": 5, "payload": {}}', ["--custom-dataset-type", "mooncake_trace", "--request-rate", "5"], False),
+    ],
+)
+def test_a_trace_that_is_named_as_one_is_sent_at_its_times(
+    tmp_path: Path, first: str, flags: list[str], on: bool
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(first + "\n")
+    assert settle_words(["--model", "m", "--input-file", str(path), *flags], "aiperf").load.schedule.on is on
 
 
 @pytest.mark.parametrize(

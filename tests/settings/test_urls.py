@@ -21,6 +21,7 @@ from penstock.settings.urls import normal_urls
         ("127.0.0.1:65535/base//", "http://127.0.0.1:65535/base"),
         ("mock://", "mock://"),
         ("mock://x?ttft=50&itl=5", "mock://x?ttft=50&itl=5"),
+        ("MOCK://?ttft=50", "mock://?ttft=50"),
     ],
 )
 def test_normal(text: str, expected: str) -> None:
@@ -43,6 +44,9 @@ def test_normal(text: str, expected: str) -> None:
         ("http://a b", "a space or a control character"),
         ("http://a/\x01", "a space or a control character"),
         ("http://a/#top", "has a part after '#'"),
+        ("http://a/caf\u00e9", "has '\u00e9' in it, which a request cannot carry; write it as %C3%A9."),
+        ("http://a/?q=\u4e2d", "has '\u4e2d' in it, which a request cannot carry; write it as %E4%B8%AD."),
+        ("http://b\u00fccher.example", "has a host outside ASCII; write it in the form that begins with xn--"),
     ],
 )
 def test_refused(text: str, sentence: str) -> None:
@@ -84,10 +88,39 @@ def test_a_bad_url_does_not_show_its_password(text: str) -> None:
         ("http://[::1]:8/@x", "http://[::1]:8/@x"),
         ("http://a?api-key=k&n=1", "http://a?api-key=<redacted>&n=1"),
         ("http://a/?next=http://b&API_KEY=k", "http://a/?next=http://b&API_KEY=<redacted>"),
+        ("/v1/chat?api_key=k&n=1", "/v1/chat?api_key=<redacted>&n=1"),
+        ("http://a?api%5Fkey=k", "http://a?api%5Fkey=<redacted>"),
+        ("http://a/?n=1#access_token=k", "http://a/?n=1#access_token=<redacted>"),
+        ("http://me:hun/ter@a/?key=k", "http://<redacted>@a/?key=<redacted>"),
     ],
 )
 def test_redact_url(url: str, expected: str) -> None:
     assert redact_url(url) == expected
+
+
+TELLING = """
+    key api_key apiKey APIKey apikey X-API-Key x_api_key openai_api_key OPENAI_API_KEY api_key_2 subscription-key
+    Ocp-Apim-Subscription-Key token hf_token api_token refresh_token access-token accesstoken X-Amz-Security-Token sig
+    signature X-Amz-Signature X-Amz-Credential credentials secret client_secret clientSecret password passwd db_password
+    auth Authorization bearer jwt code
+"""
+HARMLESS = """
+    max_tokens max_completion_tokens min_tokens skip_special_tokens stop_token_ids tokens keys eos_token bos_token
+    prompt_cache_key model temperature api-version language_code status_code author key_points n 7
+"""
+
+
+@pytest.mark.parametrize(("names", "tells"), [(TELLING, True), (HARMLESS, False)], ids=["telling", "harmless"])
+def test_which_names_tell_of_a_credential(names: str, tells: bool) -> None:
+    """By their last word."""
+    for name in names.split():
+        shown = "<redacted>" if tells else "v"
+        assert redact_url(f"http://a/?{name}=v") == f"http://a/?{name}={shown}"
+        assert redact_fields({name: "v"}) == {name: shown}
+
+
+def test_a_switch_is_no_credential() -> None:
+    assert redact_fields({"echo_token": True, "api_key": None}) == {"echo_token": True, "api_key": None}
 
 
 def test_redact_fields_and_headers() -> None:

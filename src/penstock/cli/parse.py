@@ -19,15 +19,17 @@ from penstock.settings.values import Given, nearest, read, truth
 
 __all__ = ["parse"]
 
+_WITH_QUERY = ("endpoint.path", "endpoint.urls")
+"""Targets whose value may carry a credential behind its question mark."""
 _NEGATIVE_NUMBER = re.compile(r"-(?:[0-9]|\.[0-9]|inf\Z)")
 
 
-def parse(words: Sequence[str], program: str = "penstock") -> Given:
-    """The words after `profile`. Everything wrong with them is a `UserError`."""
+def parse(words: Sequence[str], program: str = "penstock", command: str = "profile") -> Given:
+    """The words after `profile`, or another command with its options. Everything wrong with them is a `UserError`."""
     for number, word in enumerate(words, 1):
         if not word.isascii() and not _is_text(word):
             raise UserError(f"Argument {number} is not valid UTF-8.")
-    return _Parser(words).run(f"{program} profile")
+    return _Parser(words).run(f"{program} {command}")
 
 
 class _Parser:
@@ -36,8 +38,8 @@ class _Parser:
         self._at = 0
         self._values: dict[str, Any] = {}
         self._spelled: dict[str, str] = {}
-        self._seen: dict[str, tuple[str, Any]] = {}
-        """Name of a flag that takes one value -> how it was spelled, its value."""
+        self._seen: dict[str, tuple[str, Any, str]] = {}
+        """Name of a flag that takes one value -> how it was spelled, its value, the value as it may be shown."""
         self._shown: list[str] = []
         self._refused: list[str] = []
 
@@ -66,33 +68,35 @@ class _Parser:
     def _take(self, flag: Flag, spelled: str, text: str | None) -> None:
         if text is not None:
             value = read(flag, spelled, text)
-            self._shown.append(f"{spelled}={_shown(flag, text, value)}")
-            self._keep(flag, spelled, value)
+            shown = _shown(flag, text, value)
+            self._shown.append(f"{spelled}={shown}")
+            self._keep(flag, spelled, value, shown)
             return
         self._shown.append(spelled)
         if flag.kind == "bool":
-            self._keep(flag, spelled, flag.stores)
+            self._keep(flag, spelled, flag.stores, "")
             return
         texts = self._following() if flag.many else self._following(most=1)
         if not texts:
             raise _missing(flag, spelled, self._peek())
         for each in texts:
             value = read(flag, spelled, each)
-            self._shown.append(_shown(flag, each, value))
-            self._keep(flag, spelled, value)
+            shown = _shown(flag, each, value)
+            self._shown.append(shown)
+            self._keep(flag, spelled, value, shown)
 
-    def _keep(self, flag: Flag, spelled: str, value: Any) -> None:
+    def _keep(self, flag: Flag, spelled: str, value: Any, shown: str) -> None:
         if flag.accumulates:
             if flag.target is not None:
                 self._values.setdefault(flag.target, []).extend(value)
                 self._spelled.setdefault(flag.target, spelled)
             return
-        first, before = self._seen.setdefault(flag.name, (spelled, value))
+        first, before, shown_before = self._seen.setdefault(flag.name, (spelled, value, shown))
         if before != value:
             both = (
                 f"{first} is given twice" if first == spelled else f"{first} and {spelled} are the same option, given"
             )
-            values = "" if flag.secret or flag.kind == "bool" else f" ({before} and {value})"
+            values = "" if flag.secret or flag.kind == "bool" else f" ({shown_before} and {shown})"
             raise UserError(f"{both} with different values{values}; keep one of them.")
         if flag.target is not None:
             self._values[flag.target] = value
@@ -122,7 +126,7 @@ def _shown(flag: Flag, text: str, value: Any) -> str:
         return redact_headers(text)
     if flag.secret:
         return REDACTED
-    if flag.target == "endpoint.urls":
+    if flag.target in _WITH_QUERY:
         return redact_url(text)
     if flag.kind == "extra":
         fields = dict(value)
@@ -146,7 +150,7 @@ def _stray(word: str, last: tuple[Flag, str] | None) -> UserError:
         return UserError(f"Unexpected argument {word!r} after {spelled}, which takes no value.")
     if flag.commas:
         return UserError(f"{spelled} takes one value, so {word!r} is unexpected; write several as {spelled} a,b.")
-    shown = "a second one" if flag.secret else repr(word)
+    shown = "a second one" if flag.secret or flag.target in _WITH_QUERY else repr(word)
     return UserError(f"{spelled} takes one value, so {shown} is unexpected; put a value with spaces into quotes.")
 
 

@@ -50,7 +50,7 @@ def load(
             )
         count = default_count if settings.entries is None else settings.entries
         return Dataset("synthetic", synthesize(settings, count, tokenizer(), progress), synthetic=True)
-    path = os.path.expanduser(settings.file)
+    path = settings.file
     format_ = detect(path, scheduled=scheduled) if settings.format is None else lookup(settings.format)
     contents = format_.read(path, settings)
     conversations = _with_pauses(_with_lengths(contents.conversations, settings), settings.conversation.delay_ratio)

@@ -12,7 +12,7 @@ from penstock.datasets import inputs_json, multi_turn, raw_payload, single_turn,
 from penstock.datasets.format import Format
 from penstock.errors import UserError
 
-__all__ = ["FORMATS", "PLANNED", "lookup", "planned_name", "what_is_read"]
+__all__ = ["FORMATS", "PLANNED", "lookup", "plain_name", "planned_name", "what_is_read"]
 
 FORMATS: tuple[Format, ...] = (
     single_turn.FORMAT,
@@ -51,9 +51,9 @@ _PLANNED_FAMILIES = ("speedbench",)
 
 
 def lookup(name: str) -> Format:
-    key = _key(name)
+    key = plain_name(name)
     for each in FORMATS:
-        if _key(each.name) == key:
+        if plain_name(each.name) == key:
             return each
     if planned := planned_name(name):
         raise UserError(f"The dataset format '{planned}' is not built yet; {what_is_read()}.")
@@ -61,15 +61,16 @@ def lookup(name: str) -> Format:
 
 
 def planned_name(name: str) -> str | None:
-    key = _key(name)
+    key = plain_name(name)
     if key.startswith(_PLANNED_FAMILIES):
         return name
-    return next((each for each in PLANNED if _key(each) == key), None)
+    return next((each for each in PLANNED if plain_name(each) == key), None)
 
 
 def what_is_read() -> str:
     return "this version reads " + "; ".join(f"{each.name} ({each.needs})" for each in FORMATS)
 
 
-def _key(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
+def plain_name(name: str) -> str:
+    """The name as it is compared: `Mooncake-Trace` is `mooncake_trace`."""
+    return name.strip().lower().replace("-", "").replace("_", "")

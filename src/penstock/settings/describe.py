@@ -39,7 +39,7 @@ def _endpoint(endpoint: EndpointSettings) -> dict[str, Any]:
     return _present(
         urls=[redact_url(url) for url in endpoint.urls],
         type=endpoint.type,
-        path=endpoint.path,
+        path=None if endpoint.path is None else redact_url(endpoint.path),
         streaming=endpoint.streaming,
         headers={name: REDACTED for name, _ in endpoint.headers} or None,
         extra=redact_fields(endpoint.extra) or None,

@@ -12,9 +12,15 @@ _LONGEST = 150
 
 
 def artifact_folder(
-    models: tuple[str, ...], endpoint: str, concurrency: int | None, rate: float | None, *, scheduled: bool = False
+    models: tuple[str, ...],
+    endpoint: str,
+    concurrency: int | None,
+    rate: float | None,
+    *,
+    scheduled: bool = False,
+    begin: str = "",
 ) -> str:
-    name = _UNSAFE.sub("_", models[0]).encode()[:_LONGEST].decode(errors="ignore")
+    name = begin + _UNSAFE.sub("_", models[0]).encode()[:_LONGEST].decode(errors="ignore")
     if len(models) > 1:
         name += "_multi"
     stimulus = [] if concurrency is None else [f"concurrency{concurrency}"]
@@ -22,4 +28,4 @@ def artifact_folder(
         stimulus.append(f"request_rate{rate}")
     if scheduled:
         stimulus.append("fixed_schedule")
-    return f"artifacts/{name}-{endpoint}-{'-'.join(stimulus)}"
+    return f"artifacts/{name}-{_UNSAFE.sub('_', endpoint)}-{'-'.join(stimulus)}"

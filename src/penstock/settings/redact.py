@@ -2,54 +2,55 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 __all__ = ["REDACTED", "redact_fields", "redact_headers", "redact_url"]
 
 REDACTED = "<redacted>"
 
-_TELLING = frozenset(
-    (
-        "accesskey",
-        "accesstoken",
-        "apikey",
-        "auth",
-        "authorization",
-        "authtoken",
-        "bearer",
-        "clientsecret",
-        "credential",
-        "credentials",
-        "key",
-        "passwd",
-        "password",
-        "secret",
-        "secretkey",
-        "sig",
-        "signature",
-        "token",
-    )
+_ENDINGS = (
+    "authorization",
+    "bearer",
+    "credential",
+    "credentials",
+    "key",
+    "passphrase",
+    "passwd",
+    "password",
+    "secret",
+    "signature",
+    "token",
 )
-"""Names of fields that tell of a credential, without `-` and `_`."""
+"""Of the last word of a name that tells of a credential: `x_api_key`, `openaiApiKey`, `X-Amz-Signature`, `hf_token`. Plurals
+count things (`max_tokens`)."""
+_WORDS = frozenset(("assertion", "auth", "cookie", "jwt", "pass", "pwd", "sig"))
+"""Last words that tell of one only when they are whole."""
+_ALONE = "code"
+"""Tells of one as the whole name (a function's key, an OAuth grant), not in `language_code`."""
+_HARMLESS = frozenset(("bos", "cache", "cls", "eos", "mask", "pad", "sep", "stop", "unk"))
+"""Before `token` or `key`: the marks of a vocabulary, and what a cache is asked by."""
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_PARAMETER = re.compile(r"(?<=[?&;#])([^=?&;#]+)=[^&;#]*")
 
 
 def redact_url(url: str) -> str:
-    """The URL without its userinfo, and without the query values whose names tell of a credential."""
+    """The URL without its userinfo, and without the query values whose names tell of a credential; or the same of a path."""
     scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
     end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
     authority, tail = rest[:end], rest[end:]
     if "@" in authority:
         authority = f"{REDACTED}@{authority.rpartition('@')[2]}"
     elif "@" in tail and not _port_is_sound(authority):  # a password with a slash in it, not written as %2F
-        return f"{scheme}{mark}{REDACTED}@{rest.rpartition('@')[2]}"
-    path, question, query = tail.partition("?")
-    return scheme + mark + authority + path + question + "&".join(map(_redact_parameter, query.split("&")))
+        authority, tail = "", f"{REDACTED}@{rest.rpartition('@')[2]}"
+    return scheme + mark + authority + _PARAMETER.sub(_redact_parameter, tail)
 
 
 def redact_fields(value: Any) -> Any:
     """Body fields with the values replaced whose names tell of a credential."""
     if isinstance(value, dict):
-        return {name: REDACTED if _tells(name) else redact_fields(field) for name, field in value.items()}
+        return {name: _redact_field(name, field) for name, field in value.items()}
     if isinstance(value, list):
         return [redact_fields(item) for item in value]
     return value
@@ -69,9 +70,19 @@ def redact_headers(text: str) -> str:
     return json.dumps(dict.fromkeys(fields, REDACTED))
 
 
-def _redact_parameter(parameter: str) -> str:
-    name, equals, _ = parameter.partition("=")
-    return f"{name}={REDACTED}" if equals and _tells(name) else parameter
+def _redact_field(name: str, field: Any) -> Any:
+    if field is None or isinstance(field, bool):  # it turns something on or off
+        return field
+    return REDACTED if _tells(name) else redact_fields(field)
+
+
+def _redact_parameter(found: re.Match[str]) -> str:
+    name = found[1]
+    if "%" in name:
+        from urllib.parse import unquote
+
+        name = unquote(name)
+    return f"{found[1]}={REDACTED}" if _tells(name) else found[0]
 
 
 def _port_is_sound(authority: str) -> bool:
@@ -80,4 +91,7 @@ def _port_is_sound(authority: str) -> bool:
 
 
 def _tells(name: str) -> bool:
-    return name.lower().replace("-", "").replace("_", "") in _TELLING
+    words = [word.lower() for word in _WORD.findall(name)]
+    if not words or (len(words) > 1 and words[-2] in _HARMLESS):
+        return False
+    return words == [_ALONE] or words[-1] in _WORDS or words[-1].endswith(_ENDINGS)

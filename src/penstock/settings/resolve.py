@@ -18,14 +18,16 @@ from penstock.settings.model import (
     TokenizerSettings,
     WarmupSettings,
 )
+from penstock.settings.redact import redact_url
 from penstock.settings.resolve_turns import audio, check_endpoint, conversation, images
-from penstock.settings.urls import normal_urls
+from penstock.settings.urls import check_target, normal_urls
 from penstock.settings.values import Given
 
 __all__ = ["resolve"]
 
 
-def resolve(given: Given) -> Settings:
+def resolve(given: Given, folder_begin: str = "") -> Settings:
+    """`folder_begin` begins the name of the artifact folder, when the user gives it none."""
     if "models" not in given.values:
         raise UserError("--model is missing: name the model to ask for, for example --model Qwen/Qwen3-0.6B.")
     models = tuple(given.values["models"])
@@ -36,12 +38,19 @@ def resolve(given: Given) -> Settings:
         models=models,
         endpoint=endpoint,
         input=_input(given),
-        tokenizer=TokenizerSettings(**_section(given, "tokenizer")),
+        tokenizer=TokenizerSettings(**given.section("tokenizer")),
         load=load,
-        warmup=WarmupSettings(**_section(given, "warmup")),
+        warmup=WarmupSettings(**given.section("warmup")),
         output=_output(
             given,
-            artifact_folder(models, endpoint.type, load.concurrency, load.rate, scheduled=load.recorded is not None),
+            artifact_folder(
+                models,
+                endpoint.type,
+                load.concurrency,
+                load.rate,
+                scheduled=load.recorded is not None,
+                begin=folder_begin,
+            ),
         ),
         command=given.command,
         **{
@@ -52,13 +61,8 @@ def resolve(given: Given) -> Settings:
     )
 
 
-def _section(given: Given, section: str) -> dict[str, Any]:
-    mark = section + "."
-    return {target.removeprefix(mark): value for target, value in given.values.items() if target.startswith(mark)}
-
-
 def _endpoint(given: Given) -> EndpointSettings:
-    fields = _section(given, "endpoint")
+    fields = given.section("endpoint")
     spelled = given.spelled.get
     sources = [spelled("endpoint.api_key")] if "api_key" in fields else []
     headers = [(name, Secret(value)) for name, value in fields.pop("headers", ())]
@@ -91,7 +95,7 @@ def _endpoint(given: Given) -> EndpointSettings:
 
 
 def _input(given: Given) -> InputSettings:
-    fields = _section(given, "input")
+    fields = given.section("input")
     spelled = given.spelled.get
     if "file" in fields:
         for field, instead in _SYNTHETIC.items():
@@ -128,7 +132,7 @@ _SYNTHETIC = {
 
 
 def _load(given: Given) -> LoadSettings:
-    fields = _section(given, "load")
+    fields = given.section("load")
     spelled = given.spelled.get
     if "grace_s" in fields and "duration_s" not in fields:
         raise UserError(
@@ -148,10 +152,8 @@ def _load(given: Given) -> LoadSettings:
 
 
 def _schedule(given: Given) -> ScheduleSettings:
-    fields = _section(given, "load.schedule")
+    fields = given.section("load.schedule")
     spelled = given.spelled.get
-    if "on" not in fields and _is_timed_trace(given):
-        fields["on"] = True
     schedule = ScheduleSettings(**fields)
     shaping = next((spelled(f"load.schedule.{name}") for name in fields if name != "on"), None)
     if not schedule.on:
@@ -160,7 +162,7 @@ def _schedule(given: Given) -> ScheduleSettings:
                 f"{shaping} shapes the schedule of --fixed-schedule, but there is none; give both or neither."
             )
         return schedule
-    name = spelled("load.schedule.on", "--custom-dataset-type mooncake_trace")
+    name = spelled("load.schedule.on", "--custom-dataset-type mooncake_trace")  # which may turn it on, too
     if "input.file" not in given.values:
         raise UserError(f"{name} sends at the times that a file has recorded, but there is no --input-file.")
     for target, why in _UNSCHEDULED.items():
@@ -190,18 +192,8 @@ _UNSCHEDULED = {
 """What cannot be had together with recorded times, and why."""
 
 
-def _is_timed_trace(given: Given) -> bool:
-    """A trace that is named as one is sent at its times, as AIPerf does it."""
-    named = str(given.values.get("input.format", "")).strip().lower().replace("-", "_")
-    if named != "mooncake_trace" or "input.file" not in given.values or "load.rate" in given.values:
-        return False
-    from penstock.datasets.trace import first_row_is_timed
-
-    return first_row_is_timed(os.path.expanduser(given.values["input.file"]))
-
-
 def _output(given: Given, folder: str) -> OutputSettings:
-    fields = {"folder": folder, **_section(given, "output")}
+    fields = {"folder": folder, **given.section("output")}
     spelled = given.spelled.get
     if os.path.exists(fields["folder"]) and not os.path.isdir(fields["folder"]):
         source = spelled("output.folder", "The folder for the results,")
@@ -238,9 +230,8 @@ def _merged(pairs: list[tuple[str, Any]], spelled: str) -> dict[str, Any]:
 
 def _check_path(path: str, spelled: str) -> None:
     if not path.startswith("/"):
-        raise UserError(f"{spelled} must start with a slash, like /v1/chat/completions, not {path!r}.")
-    if any(char.isspace() or not char.isprintable() for char in path):
-        raise UserError(f"{spelled} {path!r} has a space or a control character in it; write it as %20.")
+        raise UserError(f"{spelled} must start with a slash, like /v1/chat/completions, not {redact_url(path)!r}.")
+    check_target(path, f"{spelled} {redact_url(path)!r}")
 
 
 def _check_readable(path: str, spelled: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from penstock.errors import UserError
+from penstock.settings.flags import BUILT_ENDPOINTS
 from penstock.settings.model import AudioSettings, ConversationSettings, ImageSettings
 from penstock.settings.values import Given
 
@@ -19,7 +19,7 @@ _WITH_MEDIA = ("chat", "responses")
 
 
 def conversation(given: Given) -> ConversationSettings:
-    fields = _section(given, "input.conversation")
+    fields = given.section("input.conversation")
     if "input.file" in given.values:
         for name in fields:
             if name != "delay_ratio":
@@ -35,7 +35,7 @@ def conversation(given: Given) -> ConversationSettings:
 
 
 def images(given: Given) -> ImageSettings:
-    fields = _section(given, "input.images")
+    fields = given.section("input.images")
     settings = ImageSettings(**fields)
     if not fields:
         return settings
@@ -57,7 +57,7 @@ def images(given: Given) -> ImageSettings:
 
 
 def audio(given: Given) -> AudioSettings:
-    fields = _section(given, "input.audio")
+    fields = given.section("input.audio")
     if not fields:
         return AudioSettings()
     if "input.file" in given.values:
@@ -78,7 +78,9 @@ def audio(given: Given) -> AudioSettings:
 
 
 def check_endpoint(given: Given, endpoint: str) -> None:
-    if endpoint in (*_WITH_MEDIA, "template"):
+    if (
+        endpoint in (*_WITH_MEDIA, "template") or endpoint not in BUILT_ENDPOINTS
+    ):  # what a plug-in carries it says itself
         return
     for target, needs in (("input.images.width_mean", "an image"), ("input.audio.seconds_mean", "sound")):
         if given.values.get(target):
@@ -130,8 +132,3 @@ def _not_with_file(given: Given, target: str) -> UserError:
         f"{given.spelled[target]} shapes synthetic prompts, but {given.spelled['input.file']} brings its own; leave "
         "one of them out."
     )
-
-
-def _section(given: Given, section: str) -> dict[str, Any]:
-    mark = section + "."
-    return {target.removeprefix(mark): value for target, value in given.values.items() if target.startswith(mark)}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from penstock.errors import UserError
 from penstock.settings.redact import redact_url
 
-__all__ = ["normal_urls"]
+__all__ = ["check_target", "normal_urls"]
+
+_MOCK = "mock://"
 
 
 def normal_urls(given: list[str], spelled: str, *, whole: bool = False) -> tuple[tuple[str, ...], str | None]:
@@ -26,12 +28,11 @@ def normal_urls(given: list[str], spelled: str, *, whole: bool = False) -> tuple
 
 
 def _normal_url(text: str, spelled: str, whole_path: bool) -> tuple[str, str | None]:
-    if text.lower().startswith("mock://"):
-        return text, None
+    if text[: len(_MOCK)].lower() == _MOCK:
+        return _MOCK + text[len(_MOCK) :], None
     whole = text if "://" in text else f"http://{text}"
     subject = f"{spelled} {redact_url(text)!r}"
-    if any(char.isspace() or not char.isprintable() for char in whole):
-        raise UserError(f"{subject} has a space or a control character in it; write it as %20.")
+    _check_visible(whole, subject)
     try:
         parts = urlsplit(whole)
         port = parts.port
@@ -43,11 +44,27 @@ def _normal_url(text: str, spelled: str, whole_path: bool) -> tuple[str, str | N
         raise UserError(f"{subject} has no host; write it like http://localhost:8000.")
     if port == 0 or "," in parts.netloc:
         raise _bad_port_or_host(whole, subject)
+    if not parts.hostname.isascii():
+        raise UserError(f"{subject} has a host outside ASCII; write it in the form that begins with xn--.")
+    check_target(parts.path + parts.query, subject)
     if parts.fragment:
         raise UserError(f"{subject} has a part after '#', which a server never sees; leave it out.")
     host = parts.netloc.rpartition("@")[2]
     bare = parts._replace(netloc=host.removesuffix(":"), path=parts.path if whole_path else parts.path.rstrip("/"))
     return bare.geturl(), _credential(parts)
+
+
+def check_target(text: str, subject: str) -> None:
+    """Whether the text can stand in the first line of a request, which has no place for anything but visible ASCII."""
+    _check_visible(text, subject)
+    for char in text:
+        if not char.isascii():
+            raise UserError(f"{subject} has {char!r} in it, which a request cannot carry; write it as {quote(char)}.")
+
+
+def _check_visible(text: str, subject: str) -> None:
+    if any(char.isspace() or not char.isprintable() for char in text):
+        raise UserError(f"{subject} has a space or a control character in it; write it as %20.")
 
 
 def _bad_port_or_host(whole: str, subject: str) -> UserError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from typing import Any, NamedTuple
 
@@ -26,6 +27,11 @@ class Given(NamedTuple):
     command: str = ""
     """The command line, secrets replaced."""
 
+    def section(self, name: str) -> dict[str, Any]:
+        """The values whose target lies in that part of `Settings`, by what is left of the target."""
+        mark = name + "."
+        return {target.removeprefix(mark): value for target, value in self.values.items() if target.startswith(mark)}
+
 
 def read(flag: Flag, spelled: str, text: str) -> Any:
     """The value in `text`, or a sentence. A flag that accumulates gives a list."""
@@ -48,6 +54,8 @@ def read(flag: Flag, spelled: str, text: str) -> Any:
             from penstock.settings.pairs import headers
 
             return headers(text, spelled)
+        case "path":
+            return os.path.expanduser(text)  # a shell leaves the ~ of --flag=~/file as it is
     return text
 
 
@@ -98,6 +106,10 @@ def _choice(flag: Flag, spelled: str, text: str) -> str:
     for choice in flag.choices:
         if _plain(choice) == plain:
             return choice
+    flag = flag._replace(choices=(*flag.choices, *_plugged(flag)))
+    for choice in flag.choices:
+        if _plain(choice) == plain:
+            return choice
     for choice in flag.unbuilt_choices:
         if _plain(choice) == plain:
             have = " and ".join([", ".join(flag.choices[:-1]), flag.choices[-1]] if flag.choices[1:] else flag.choices)
@@ -105,6 +117,15 @@ def _choice(flag: Flag, spelled: str, text: str) -> str:
     guess = nearest(plain, [_plain(choice) for choice in flag.choices])
     hint = next((f" (did you mean {choice}?)" for choice in flag.choices if _plain(choice) == guess), "")
     raise UserError(f"{spelled} must be {wanted(flag)}, not {text!r}{hint}.")
+
+
+def _plugged(flag: Flag) -> list[str]:
+    """The names that installed packages add. Looking for them takes 20 ms and more: only for a name that is not our own."""
+    if not flag.plugins:
+        return []
+    from importlib.metadata import entry_points
+
+    return sorted({plugin.name for plugin in entry_points(group=flag.plugins)})
 
 
 def _names(flag: Flag, spelled: str, text: str) -> list[str]:

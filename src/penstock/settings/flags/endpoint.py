@@ -34,6 +34,7 @@ ENDPOINT = Group(
             "The API that the server speaks. raw and template take the whole path from --url and any reply.",
             target="endpoint.type",
             choices=BUILT_ENDPOINTS,
+            plugins="penstock.endpoints",
             unbuilt_choices=(
                 "audio_transcription",
                 "chat_embeddings",

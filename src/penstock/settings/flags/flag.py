@@ -29,6 +29,8 @@ class Flag(NamedTuple):
     choices: tuple[str, ...] = ()
     unbuilt_choices: tuple[str, ...] = ()
     """Values that AIPerf takes and this version does not."""
+    plugins: str = ""
+    """A group of entry points whose names are choices, too."""
     commas: bool = False
     """A comma parts the names in one value."""
     sweeps: bool = False

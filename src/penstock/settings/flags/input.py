@@ -19,7 +19,7 @@ INPUT = Group(
         Flag(
             "--custom-dataset-type",
             "str",
-            "The format of the input file: single_turn, raw_payload, inputs_json or mooncake_trace.",
+            "The format of the input file: single_turn, multi_turn, inputs_json, raw_payload or mooncake_trace.",
             target="input.format",
             metavar="FORMAT",
             default="found out from the file",

@@ -81,12 +81,13 @@ LOAD = Group(
         Flag(
             "--workers-max",
             "int",
-            "The most processes that send requests.",
+            "How many processes send the requests; fewer only when there is not a request in flight for each.",
             aliases=("--max-workers",),
             target="workers_max",
             metavar="N",
             default="chosen from the cores and the load",
             ge=1,
+            le=64,
         ),
     ),
 )
