@@ -70,7 +70,7 @@ def _serve(resources: str, config_path: str | None, port: int | None) -> int:
     return Gateway(os.path.abspath(resources), config).run(announce)
 
 
-def announce(gateway: Gateway) -> None:
+def announce(gateway: Gateway, invitation: str = "") -> None:
     from penstock import __version__
 
     listen = gateway.config.listen
@@ -78,9 +78,11 @@ def announce(gateway: Gateway) -> None:
     workers = f"{listen.workers} workers" if listen.workers > 1 else "1 worker"
     print(
         f"Penstock {__version__} gateway on {scheme}://{_shown(listen.host)}:{listen.port} ({workers}); "
-        f"status and metrics on http://{_shown(listen.status_host)}:{listen.status_port}",
-        flush=True,
+        f"status and metrics on http://{_shown(listen.status_host)}:{listen.status_port}"
     )
+    if invitation:
+        print(invitation)
+    sys.stdout.flush()
 
 
 def _shown(host: str) -> str:

@@ -23,8 +23,9 @@ MOCK = "mock://?ttft=20&itl=5&tokens=40"
 _KEY = "PENSTOCK_DEMO_KEY"
 
 
-def demo(config_path: str | None, port: int | None, announce: Callable[[Gateway], None]) -> int:
-    """Whatever it writes goes away with it, unless a configuration says where the ledger is."""
+def demo(config_path: str | None, port: int | None, announce: Callable[[Gateway, str], None]) -> int:
+    """`announce` is told how to try it. Whatever it writes goes away with it, unless a configuration says where the ledger
+    is."""
     config = load_config(config_path)
     if port is not None:
         config = msgspec.structs.replace(config, listen=msgspec.structs.replace(config.listen, port=port))
@@ -36,12 +37,7 @@ def demo(config_path: str | None, port: int | None, announce: Callable[[Gateway]
         path = os.path.join(folder, "resources.yaml")
         with open(path, "w") as file:
             json.dump(_resources(mock.url), file)  # JSON is YAML
-
-        def ready(gateway: Gateway) -> None:
-            announce(gateway)
-            print(_invitation(gateway, key), flush=True)
-
-        return Gateway(path, config).run(ready)
+        return Gateway(path, config).run(lambda gateway: announce(gateway, _invitation(gateway, key)))
 
 
 def _inside(config: GatewayConfig, folder: str) -> GatewayConfig:
