@@ -7,7 +7,8 @@ import pytest
 from penstock import __version__
 from penstock.drive.job import join, targets
 from penstock.errors import UserError
-from penstock.settings.model import EndpointSettings, Secret
+from penstock.secrets import Secret
+from penstock.settings.model import EndpointSettings
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import UserError
-from penstock.settings.redact import redact_fields, redact_headers, redact_url
+from penstock.secrets import redact_fields, redact_headers, redact_url
 from penstock.settings.urls import normal_urls
 
 

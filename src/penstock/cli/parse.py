@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.errors import UserError
+from penstock.secrets import REDACTED, redact_fields, redact_headers, redact_url
 from penstock.settings.flags import HINTS, SPELLINGS, Flag, Unbuilt, wanted
-from penstock.settings.redact import REDACTED, redact_fields, redact_headers, redact_url
 from penstock.settings.values import Given, nearest, read, truth
 
 __all__ = ["parse"]

@@ -16,8 +16,8 @@ from penstock.drive import local
 from penstock.drive.prepare import LOG_FOLDER, Prepared, default_entries, prepare
 from penstock.endpoints.base import Endpoint
 from penstock.endpoints.registry import endpoint as endpoint_named
+from penstock.secrets import redact_url
 from penstock.settings.model import Settings
-from penstock.settings.redact import redact_url
 from penstock.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from penstock.cli.terminal import Paint
 from penstock.errors import PenstockError, UserError
 from penstock.gateway.ledger.ledger import DEFAULT_URL, DIMENSIONS, Dimension, UsageQuery, UsageRow, open_ledger
 from penstock.gateway.observe.visible import visible
-from penstock.settings.redact import redact_url
+from penstock.secrets import redact_url
 
 __all__ = ["run"]
 

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from penstock import __version__
 from penstock.errors import UserError
 from penstock.plan.phases import PhasePlan
+from penstock.secrets import redact_url
 from penstock.settings.model import EndpointSettings
-from penstock.settings.redact import redact_url
 from penstock.wire.connection import Origin
 from penstock.wire.http1 import request_head
 from penstock.wire.pool import resolve

@@ -21,9 +21,9 @@ from penstock.endpoints.base import Endpoint
 from penstock.errors import UserError
 from penstock.plan.phases import PhasePlan, phases
 from penstock.records.log import Phase, RunHeader, RunLog
+from penstock.secrets import redact_url
 from penstock.settings.describe import input_config
 from penstock.settings.model import Settings
-from penstock.settings.redact import redact_url
 
 __all__ = ["LOG_FOLDER", "Prepared", "default_entries", "prepare"]
 

@@ -22,7 +22,7 @@ from penstock.gateway.resources import (
     RateLimit,
     Routing,
 )
-from penstock.settings.model import Secret
+from penstock.secrets import Secret
 
 __all__ = ["caller_key", "model", "provider_key"]
 

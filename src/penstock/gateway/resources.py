@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from penstock.settings.model import Secret
+from penstock.secrets import Secret
 
 __all__ = [
     "CallerKey",

@@ -24,7 +24,7 @@ import msgspec
 from penstock.gateway import owned_file
 from penstock.gateway.config import GatewayConfig
 from penstock.gateway.resources import Snapshot
-from penstock.settings.model import Secret
+from penstock.secrets import Secret
 
 __all__ = ["Board", "Runtime", "Slot"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.secrets import REDACTED, redact_fields, redact_url
 from penstock.settings.model import ConversationSettings, EndpointSettings, InputSettings, LoadSettings, Settings
-from penstock.settings.redact import REDACTED, redact_fields, redact_url
 
 __all__ = ["input_config"]
 

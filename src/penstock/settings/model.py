@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from penstock.secrets import Secret
+
 __all__ = [
     "AudioSettings",
     "ConversationSettings",
@@ -15,31 +17,10 @@ __all__ = [
     "LoadSettings",
     "OutputSettings",
     "ScheduleSettings",
-    "Secret",
     "Settings",
     "TokenizerSettings",
     "WarmupSettings",
 ]
-
-
-class Secret:
-    """A value that refuses to be printed, logged or serialised; `reveal()` is the one way to it."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def reveal(self) -> str:
-        return self._value
-
-    def __repr__(self) -> str:
-        return "<redacted>"
-
-    __str__ = __repr__
-
-    def __reduce__(self) -> Any:
-        raise TypeError("a secret cannot be pickled")
 
 
 class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):

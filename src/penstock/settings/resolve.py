@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from penstock.errors import UserError
+from penstock.secrets import Secret, redact_url
 from penstock.settings.folder import artifact_folder
 from penstock.settings.model import (
     EndpointSettings,
@@ -13,12 +14,10 @@ from penstock.settings.model import (
     LoadSettings,
     OutputSettings,
     ScheduleSettings,
-    Secret,
     Settings,
     TokenizerSettings,
     WarmupSettings,
 )
-from penstock.settings.redact import redact_url
 from penstock.settings.resolve_turns import audio, check_endpoint, conversation, images
 from penstock.settings.urls import check_target, normal_urls
 from penstock.settings.values import Given

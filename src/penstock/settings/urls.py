@@ -6,7 +6,7 @@ from base64 import b64encode
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from penstock.errors import UserError
-from penstock.settings.redact import redact_url
+from penstock.secrets import redact_url
 
 __all__ = ["check_target", "normal_urls"]
 

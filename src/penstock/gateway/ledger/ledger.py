@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.errors import RunError, UserError
 from penstock.gateway.ledger.entry import Entry
-from penstock.settings.redact import redact_url
+from penstock.secrets import redact_url
 
 __all__ = [
     "DEFAULT_URL",

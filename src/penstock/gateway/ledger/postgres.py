@@ -14,7 +14,7 @@ from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.ledger import EntryRefusedError, LedgerAwayError, UsageQuery, UsageRow
 from penstock.gateway.ledger.table import COLUMNS, INDEXES, NAMES, TABLE, Column, usage_row, usage_sql
-from penstock.settings.redact import REDACTED, redact_url
+from penstock.secrets import REDACTED, redact_url
 
 __all__ = ["PostgresLedger", "check_conninfo"]
 

@@ -1,11 +1,11 @@
-"""What may be shown of a value that can carry a credential."""
+"""Credentials, and what may be shown of a value that can carry one."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-__all__ = ["REDACTED", "redact_fields", "redact_headers", "redact_url"]
+__all__ = ["REDACTED", "Secret", "redact_fields", "redact_headers", "redact_url"]
 
 REDACTED = "<redacted>"
 
@@ -33,6 +33,26 @@ _HARMLESS = frozenset(("bos", "cache", "cls", "eos", "mask", "pad", "sep", "stop
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _PARAMETER = re.compile(r"(?<=[?&;#])([^=?&;#]+)=[^&;#]*")
+
+
+class Secret:
+    """A value that refuses to be printed, logged or serialised; `reveal()` is the one way to it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return REDACTED
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a secret cannot be pickled")
 
 
 def redact_url(url: str) -> str:
