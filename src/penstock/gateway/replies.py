@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import zlib
-
 import orjson
 
 from penstock.gateway.forward import Forward
 from penstock.gateway.guardrails import block_message
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.usage import Route, StreamReader
+from penstock.wire.coding import decoded
 
 __all__ = ["JSON", "blocked", "content_type", "error_event", "late_body", "plain_body", "shutting_down", "too_large"]
 
 JSON = ("content-type", "application/json")
-MAX_BODY = 256 << 20
 
 
 def too_large(limit: int) -> Refusal:
@@ -40,23 +38,11 @@ def content_type(forward: Forward, default: str) -> tuple[str, str]:
 
 
 def plain_body(forward: Forward) -> bytes:
-    """The body without its encoding; ValueError when that is not to be read. None was asked for, but some upstreams
-    compress all the same."""
+    """The body without its encoding; ValueError when that is not to be read."""
     pieces = forward.exchange.pieces
     body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    given = forward.headers.get(b"content-encoding")
-    encoding = b"identity" if given is None else given.strip().lower()
-    if encoding == b"identity":
-        return body
-    if encoding in (b"gzip", b"x-gzip", b"deflate"):
-        try:
-            reader = zlib.decompressobj(zlib.MAX_WBITS | 32)
-            plain = reader.decompress(body, MAX_BODY)
-        except zlib.error:
-            raise ValueError("broken encoding") from None
-        if reader.eof:
-            return plain
-    raise ValueError("unknown encoding")
+    coding = forward.headers.get(b"content-encoding", b"").strip().lower()
+    return decoded(coding or b"identity", body)
 
 
 def error_event(route: Route, reader: StreamReader, kind: str) -> bytes:
