@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from penstock.endpoints.failures import not_json
 from penstock.endpoints.messages_reading import MESSAGE_EVENTS, counted, read_message, read_message_stream
 from penstock.endpoints.openai import read_whole
 from penstock.endpoints.openai_streams import read_choices
@@ -42,7 +43,9 @@ _DEEPEST = 6
 def read_any_body(body: bytes, pick: Pick | None = None, *, must_match: bool = False) -> Reply:
     """A reply that is not streamed. `pick` is asked first; `must_match` makes it the only one."""
     if not body.strip():
-        return _failed("EmptyReply", "The reply has no body.")
+        reply = Reply()
+        reply.failure = not_json(body)
+        return reply
     found = _parse(body)
     if found is None:
         lines = _json_lines(body)
@@ -241,10 +244,4 @@ def _plain_text(body: bytes) -> Reply:
     reply = Reply()
     reply.outputs = [body.decode("utf-8", "replace")]
     reply.done = True
-    return reply
-
-
-def _failed(kind: str, message: str) -> Reply:
-    reply = Reply()
-    reply.failure = Failure(kind, message, "server")
     return reply
