@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.datasets.conversation import Media, Turn
-from penstock.datasets.media.files import audio_of, image_of, inlined
+from penstock.datasets.media import files
+from penstock.datasets.media.files import MediaFiles, audio_of, image_of
 from penstock.datasets.media.images import draw_jpeg, draw_png
 from penstock.datasets.media.sounds import record_mp3, record_wav
 from penstock.datasets.single_turn import read
@@ -41,14 +42,14 @@ def folder(tmp_path: Path) -> str:
 def test_an_image_file_becomes_a_data_url(folder: str, name: str, kind: str) -> None:
     media = image_of(name, folder)
     assert (media.data, media.format, media.path) == ("", kind, os.path.join(folder, name))
-    (image,) = inlined(Turn(images=(media,))).images
+    (image,) = MediaFiles().inlined(Turn(images=(media,))).images
     assert image.data == f"data:image/{kind};base64,{base64.b64encode(FILES[name]).decode()}"
     assert image.path is None
 
 
 @pytest.mark.parametrize(("name", "kind"), [("c.wav", "wav"), ("d.mp3", "mp3")])
 def test_a_sound_file_becomes_base64(folder: str, name: str, kind: str) -> None:
-    (audio,) = inlined(Turn(audios=(audio_of(name, folder),))).audios
+    (audio,) = MediaFiles().inlined(Turn(audios=(audio_of(name, folder),))).audios
     assert audio == Media(base64.b64encode(FILES[name]).decode(), kind)
 
 
@@ -160,3 +161,16 @@ def test_mistakes_are_told_with_file_and_line(folder: str, line: dict[str, objec
     with pytest.raises(UserError) as caught:
         read(path, InputSettings())
     assert str(caught.value) == f"prompts.jsonl:2: {reason}"
+
+
+def test_what_is_kept_is_bounded_by_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    encoded = files._encoded
+    monkeypatch.setattr(files, "_encoded", lambda path: opened.append(os.path.basename(path)) or encoded(path))
+    for name, size in {"a": 3000, "b": 3000, "c": 3000, "huge": 30_000}.items():
+        (tmp_path / name).write_bytes(WAV[:44].ljust(size, b"\0"))
+    media = MediaFiles(most_bytes=8000)  # of Base64: two of the small ones
+    for name in ("a", "b", "a", "c", "a", "b", "huge", "huge"):
+        (audio,) = media.inlined(Turn(audios=(audio_of(name, str(tmp_path)),))).audios
+        assert base64.b64decode(audio.data) == (tmp_path / name).read_bytes()
+    assert opened == ["a", "b", "c", "b", "huge", "huge"]

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from programs import MockServer, Program
+from programs import Capture, MockServer, Program
 
 
 def payloads(program: Program, count: int) -> str:
@@ -83,6 +83,17 @@ def test_two_runs_that_were_made(program: Program, mock: Callable[..., MockServe
     text = program.run("compare", runs[1].folder, runs[0].folder, command="penstock")
     assert "B is better, beyond noise, in Time to First Token" in text.out
     assert "Note: The runs were made one after the other" in text.out
+
+
+def test_a_run_is_found_under_any_prefix(program: Program, capture: Capture) -> None:
+    folders = []
+    for prefix in ("my_raw_run", "raw"):
+        done = program.profile(capture.url, "--profile-export-prefix", prefix, texts=20)
+        folders.append(done.folder)
+        (done.folder / f"{prefix}_raw.jsonl").write_text("what AIPerf calls raw\n")
+    compared = program.run("compare", *folders)
+    assert compared.status == 0, compared
+    assert "20 pairs of requests with the same body" in compared.out
 
 
 def test_bad_calls(program: Program) -> None:

@@ -80,6 +80,19 @@ def test_the_warmup_is_shown_as_such(mock, program):
     assert lines[-1].startswith("Profiling: 6/6")
 
 
+def test_failures_of_the_warmup_are_not_shown_for_the_run(mock, program):
+    server = mock(error=500, error_rate=0.5, seed=1)
+    outcome = program.profile(
+        server.url, "--request-count", 6, "--warmup-request-count", 6, "--max-error-rate", 1, "--streaming"
+    )
+    truth = server.truth()
+    for name, part in (("Warmup:", truth[:6]), ("Profiling:", truth[6:])):
+        failed = sum(1 for each in part if each["fault"])
+        line = [line for line in outcome.out.splitlines() if line.startswith(name)][-1]
+        assert failed
+        assert line.endswith(f", {failed} failed")
+
+
 def test_a_tokenizer_that_nobody_named_and_nobody_has_is_said(mock, program):
     flags = ["--isl", 10, "--osl", 5, "--request-count", 2]
     outcome = program.profile(mock().url, *flags, model="nobody/has-this", texts=None)

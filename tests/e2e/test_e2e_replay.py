@@ -178,7 +178,28 @@ def test_single_sessions_can_be_picked(program: Program, capture: Capture) -> No
     assert done.status == 0, done
     assert [json.loads(body)["messages"] for body in received(capture)] == [[1], [1, 1], [3], [3, 3]]
     wrong = replay(program, capture.url, path, "--sessions", "s3", "--sessions", "t9")
-    assert (wrong.status, "there is no session 't9' in it (--sessions)" in wrong.err) == (2, True)
+    assert (wrong.status, wrong.err) == (
+        2,
+        "aiperf profile: inputs.json:1: there is no session 't9' in it (--sessions)\n",
+    )
+
+
+def test_of_the_sessions_that_were_picked_the_run_takes_what_it_needs(program: Program, capture: Capture) -> None:
+    """Those that it does not get to are there all the same, and one whose id comes twice is sent twice."""
+    data = [{"session_id": name, "payloads": [{"messages": [n]}]} for n, name in enumerate("abac")]
+    path = program.folder / "inputs.json"
+    path.write_text(json.dumps({"data": data}))
+    assert replay(program, capture.url, path, "--sessions", "a,c").status == 0
+    assert replay(program, capture.url, path, "--sessions", "a,b,c", "--request-count", 1).status == 0
+    assert [json.loads(body)["messages"] for body in received(capture)] == [[0], [2], [3], [0]]
+
+
+def test_a_session_with_a_problem_is_not_called_missing(program: Program, capture: Capture) -> None:
+    path = program.folder / "inputs.json"
+    path.write_text('{"data":[{"session_id":"a","payloads":["x"]}]}')
+    done = replay(program, capture.url, path, "--sessions", "a")
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert "a payload of session 'a' is not a JSON object" in done.err
 
 
 # -- what would change a payload -------------------------------------------------------------------------

@@ -28,9 +28,8 @@ class Display:
     def __init__(self, phases: tuple[PhasePlan, ...], expected: list[int | None]) -> None:
         self._phases = phases
         self._expected = expected
-        self._before = [0] * len(phases)
-        """How many had ended when a phase began: the counters go on."""
-        self._failed_before = 0
+        self._ended_before = self._failed_before = 0
+        """How many had when the phase began: the counters go on."""
         self._phase = -1
         self._due = monotonic_ns() + _BAR_NS
         self._said_stop = 0
@@ -43,7 +42,7 @@ class Display:
         if progress.phase != self._phase and progress.began:
             self.finish()
             self._phase = progress.phase
-            self._before[progress.phase] = progress.ended
+            self._ended_before, self._failed_before = progress.ended, progress.failed
             self._due = now + (_BAR_NS if self._tty else _LINE_NS)
         if progress.stopping > self._said_stop:
             self._said_stop = progress.stopping
@@ -69,7 +68,8 @@ class Display:
 
     def _line(self, progress: Progress, now: int) -> str:
         plan = self._phases[progress.phase]
-        ended = progress.ended - self._before[progress.phase]
+        ended = progress.ended - self._ended_before
+        failures = progress.failed - self._failed_before
         seconds = max(0.0, (now - progress.began) / 1e9)
         name = plan.name.capitalize()
         expected = self._expected[progress.phase]
@@ -79,7 +79,7 @@ class Display:
         if plan.duration_s:
             by_time = min(1.0, seconds / plan.duration_s)
             share = by_time if share is None else max(share, by_time)
-        failed = f", {progress.failed} failed" if progress.failed else ""
+        failed = f", {failures} failed" if failures else ""
         rate = f"{ended / seconds:.1f} requests/s" if seconds > 0.5 else "starting"
         if share is None:
             return f"{name}: {counts} [{_clock(seconds)}] {rate}{failed}"

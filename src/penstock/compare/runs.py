@@ -117,7 +117,9 @@ def read_requests(path: str, name: str) -> Requests:
 
 
 def _export(folder: str) -> str:
-    names = [name for name in sorted(os.listdir(folder)) if name.endswith(".jsonl") and "raw" not in name]
+    found = {name for name in os.listdir(folder) if name.endswith(".jsonl")}
+    raw = {f"{name.removesuffix('.jsonl')}_raw.jsonl" for name in found}  # requests and replies in full, beside it
+    names = sorted(found - raw)
     if "profile_export.jsonl" in names:
         return os.path.join(folder, "profile_export.jsonl")
     if len(names) == 1:

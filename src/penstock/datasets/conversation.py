@@ -17,7 +17,7 @@ class Media(msgspec.Struct, frozen=True):
     format: str = ""
     """`png`, `jpeg`, `wav`, `mp3`, …"""
     path: str | None = None
-    """It still lies in this file: `datasets.media.files.inlined` reads it when the body is made."""
+    """It still lies in this file: `datasets.media.files.MediaFiles` reads it when the body is made."""
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):

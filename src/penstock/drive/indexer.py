@@ -55,14 +55,15 @@ class Index:
         """`most` is how many conversations the run can need."""
         self._writer = writer
         self._recording = recording
-        self._sessions = set(sessions)
+        self._missing = set(sessions)
+        """Those that were asked for and have not come yet."""
         self._most = most
         self._total = sum(file.identity.size for file in recording.files)
         self._copying = len(recording.files) > _MOST_FILES
         self.problems = Problems(name)
         self._found: Iterator[Recorded] = recording.scan(wish, self.problems)
         if sessions:
-            self._found = chosen(self._found, self._sessions)
+            self._found = chosen(self._found, frozenset(sessions))
         self.done = False
 
     @property
@@ -75,6 +76,7 @@ class Index:
         a problem nothing is written any more: the rest is read for what else is wrong."""
         writer, recording = self._writer, self._recording
         for number, recorded in enumerate(self._found, 1):
+            self._missing.discard(recorded.session or "")
             if not self.problems.count and not self._full:
                 self._write(recorded)
             if number % _FLUSH_EVERY == 0:
@@ -120,10 +122,11 @@ class Index:
                     delay_ms=place.delay_ms,
                 )
         self._writer.end_conversation(recorded.session)
-        self._sessions.discard(recorded.session or "")
 
     def _check_sessions(self) -> None:
-        for name in sorted(self._sessions):
+        if self.problems.count:  # one of them may be why a session did not come
+            return
+        for name in sorted(self._missing):
             self.problems.add(1, f"there is no session {name!r} in it (--sessions)")
 
 

@@ -10,7 +10,7 @@ import orjson
 
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.load import Dataset
-from penstock.datasets.media.files import inlined
+from penstock.datasets.media.files import MediaFiles
 from penstock.datasets.recording import Recording, Wish
 from penstock.drive.indexer import FIRST_BYTES, Index, Sources
 from penstock.endpoints.base import Endpoint, History
@@ -61,15 +61,16 @@ def _built(log: str, settings: Settings, endpoint: Endpoint, dataset: Dataset, p
     if settings.load.recorded is not None:
         conversations = _on_schedule(conversations, settings.load.recorded)
     total = len(conversations)
+    media = MediaFiles()
     for number, conversation in enumerate(conversations):
         model = models[number % len(models)]
         history = History(conversation.system, conversation.context)
         for turn in conversation.turns:
             if conversation.accumulate and len(conversation.turns) > 1:
                 endpoint.build(turn, model, settings.endpoint)  # what it cannot carry it says now, not in mid-run
-                writer.parts(Parts(inlined(turn), model, conversation.system, conversation.context))
+                writer.parts(Parts(media.inlined(turn), model, conversation.system, conversation.context))
                 continue
-            turn = inlined(turn)  # noqa: PLW2901 - from here on with what its files hold
+            turn = media.inlined(turn)  # noqa: PLW2901 - from here on with what its files hold
             writer.body(
                 orjson.dumps(endpoint.build(turn, model, settings.endpoint, history)),
                 input_tokens=turn.input_tokens,

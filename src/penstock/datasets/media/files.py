@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
-from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -17,12 +16,12 @@ import msgspec
 from penstock.datasets.conversation import Media, Turn
 from penstock.errors import UserError
 
-__all__ = ["audio_of", "image_of", "image_type", "inlined", "sound_type"]
+__all__ = ["MediaFiles", "audio_of", "image_of", "image_type", "sound_type"]
 
 _HEAD = 64
 """Bytes that tell the kind of a file."""
-_KEPT = 64
-"""Files whose encoded text is kept for the next body that shows them."""
+_KEPT_BYTES = 64 << 20
+"""Of encoded files, kept for the next body that shows them."""
 _IMAGES = "PNG, JPEG, WebP, GIF, BMP or TIFF"
 _SOUNDS = "WAV, MP3, FLAC, Ogg or M4A"
 
@@ -56,13 +55,35 @@ def audio_of(text: str, folder: str) -> Media:
     return Media("", kind, path)
 
 
-def inlined(turn: Turn) -> Turn:
-    """The turn with what its files hold."""
-    if all(each.path is None for each in (*turn.images, *turn.audios)):
-        return turn
-    images = tuple([Media(_data_url(each), each.format) if each.path else each for each in turn.images])
-    audios = tuple([Media(_base64(each.path), each.format) if each.path else each for each in turn.audios])
-    return msgspec.structs.replace(turn, images=images, audios=audios)
+class MediaFiles:
+    """Reads the files of turns. What was used last stays at hand for the next body that shows it, up to so many bytes."""
+
+    def __init__(self, most_bytes: int = _KEPT_BYTES) -> None:
+        self._most = most_bytes
+        self._texts: dict[str, str] = {}
+        """By path, what was used last in the last place."""
+        self._size = 0
+
+    def inlined(self, turn: Turn) -> Turn:
+        """The turn with what its files hold."""
+        if all(each.path is None for each in (*turn.images, *turn.audios)):
+            return turn
+        images = tuple([Media(self._data_url(each), each.format) if each.path else each for each in turn.images])
+        audios = tuple([Media(self._base64(each.path), each.format) if each.path else each for each in turn.audios])
+        return msgspec.structs.replace(turn, images=images, audios=audios)
+
+    def _data_url(self, image: Media) -> str:
+        return f"data:image/{image.format};base64,{self._base64(image.path or '')}"
+
+    def _base64(self, path: str) -> str:
+        text = self._texts.pop(path, None)
+        if text is None:
+            text = _encoded(path)
+            self._size += len(text)
+        self._texts[path] = text
+        while self._size > self._most:
+            self._size -= len(self._texts.pop(next(iter(self._texts))))
+        return text
 
 
 def image_type(head: bytes) -> str | None:
@@ -151,12 +172,7 @@ def _opened(text: str, folder: str) -> tuple[str, bytes]:
         raise ValueError(f"'{text}' cannot be read: {reason}") from None
 
 
-def _data_url(image: Media) -> str:
-    return f"data:image/{image.format};base64,{_base64(image.path)}"
-
-
-@lru_cache(maxsize=_KEPT)
-def _base64(path: str) -> str:
+def _encoded(path: str) -> str:
     try:
         with open(path, "rb") as file:
             return b64encode(file.read()).decode()
