@@ -8,7 +8,6 @@ seen in several places. When a single text is off, this chunk and all others are
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import cycle, islice
@@ -24,6 +23,7 @@ from penstock.datasets.media.images import images
 from penstock.datasets.media.sounds import sounds
 from penstock.datasets.text import opening
 from penstock.errors import UserError
+from penstock.processes import cores
 from penstock.settings.model import InputSettings
 from penstock.tokens.tokenizer import Tokenizer
 
@@ -137,7 +137,7 @@ def _with_sizes(conversations: list[Conversation], writer: _Writer) -> list[Conv
 class _Writer:
     def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
         self._tokenizer = tokenizer
-        self._threads = min(4, _cores())
+        self._threads = min(4, cores())
         # Streams of their own, so that a prompt does not depend on how many follow it in its chunk.
         self._openings, self._bodies, self._repairs = (stream(seed, part) for part in ("openings", "bodies", "repairs"))
         self._bank: Bank = build_bank(tokenizer, stream(seed, "bank"))
@@ -214,7 +214,3 @@ def _chunks(targets: list[int], batch: int) -> Iterator[list[int]]:
         if texts >= _CHUNK_TEXTS or (tokens >= _CHUNK_TOKENS and texts >= _CHUNK_LEAST) or end == len(targets):
             yield targets[begin:end]
             begin, tokens = end, 0
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

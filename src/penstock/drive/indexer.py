@@ -19,6 +19,7 @@ from penstock.datasets.jsonl import Problems
 from penstock.datasets.recording import Identity, Recorded, Recording, SourceFile, Wish, chosen
 from penstock.drive.board import Board
 from penstock.errors import UserError
+from penstock.processes import end_with_parent
 from penstock.records.payloads import PayloadWriter
 
 __all__ = ["FIRST_BYTES", "Index", "Sources"]
@@ -34,7 +35,6 @@ _LONGEST = 0x7FFFF000
 _NICE = 10
 _LOOK_S = 0.25
 _LOOK_FILES = 64
-_PR_SET_PDEATHSIG = 1
 
 Progress = Callable[[int, int], None]
 
@@ -261,7 +261,8 @@ def _carry_on(index: Index, board: Board, tell: int, parent: int) -> int:
     """The child's whole life."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which may want to finish
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _end_with_parent(parent)
+    if not end_with_parent(parent, signal.SIGKILL):
+        return 1
     os.nice(_NICE)
 
     def say(word: _Word) -> None:
@@ -281,12 +282,3 @@ def _carry_on(index: Index, board: Board, tell: int, parent: int) -> int:
         traceback.print_exc()
         return 1
     return 0
-
-
-def _end_with_parent(parent: int) -> None:
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)

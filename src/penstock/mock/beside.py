@@ -8,17 +8,16 @@ from __future__ import annotations
 import os
 import selectors
 import subprocess
-import sys
 import threading
 from types import TracebackType
 from urllib.parse import parse_qsl
 
 import msgspec
 
-import penstock
 from penstock.errors import RunError, UserError
 from penstock.mock.behaviour import Behaviour, read_options, write_options
 from penstock.mock.serving import Serving
+from penstock.processes import spawn
 
 __all__ = ["Beside", "parse_mock_url"]
 
@@ -63,15 +62,11 @@ class Beside:
         self.stop()
 
     def start(self) -> None:
-        # The child must find this package, however this process found it, and nothing in the working directory.
-        home = os.path.dirname(os.path.dirname(os.path.abspath(penstock.__file__)))
-        known = os.environ.get("PYTHONPATH")
-        serving = msgspec.json.encode(self._serving).decode()
-        self._process = process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "penstock.mock", serving, *write_options(self._behaviour)],
-            stdin=subprocess.PIPE,
+        self._process = process = spawn(
+            "penstock.mock",
+            msgspec.json.encode(self._serving).decode(),
+            *write_options(self._behaviour),
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": home if not known else home + os.pathsep + known},
             # Ctrl-C is for the benchmark, which may want to finish what is under way.
             start_new_session=True,
         )

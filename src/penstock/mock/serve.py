@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import gc
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from typing import BinaryIO
 
@@ -19,10 +17,9 @@ from penstock.mock.behaviour import Behaviour
 from penstock.mock.server import Server
 from penstock.mock.serving import Serving
 from penstock.mock.truth import TruthLog
+from penstock.processes import end_with_parent, on_closed_stdin, raise_descriptor_limit
 
 __all__ = ["serve"]
-
-PR_SET_PDEATHSIG = 1
 
 
 def serve(behaviour: Behaviour, serving: Serving, announce: Callable[[int], None]) -> int:
@@ -36,7 +33,10 @@ def serve(behaviour: Behaviour, serving: Serving, announce: Callable[[int], None
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, loop.stop)
     if serving.parent:
-        end_with_parent(loop, serving)
+        # Two ways, because each has a gap.
+        on_closed_stdin(loop, loop.stop)
+        if serving.parent_thread and not end_with_parent(serving.parent, signal.SIGTERM):
+            loop.call_soon(loop.stop)
     # What exists now lives as long as the server, and replies leave no cycles: collecting is rarely worth its pauses.
     gc.collect()
     gc.freeze()
@@ -73,40 +73,3 @@ def open_log(path: str | None) -> BinaryIO | None:
         return open(path, "wb")
     except OSError as wrong:
         raise UserError(f"cannot write the log {path}: {wrong.strerror}") from None
-
-
-def raise_descriptor_limit() -> None:
-    """A benchmark of many connections should not end at the usual 1,024."""
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):
-        return
-
-
-def end_with_parent(loop: asyncio.AbstractEventLoop, serving: Serving) -> None:
-    """Two ways, because each has a gap: a pipe on standard input may be inherited by another process of the parent's,
-    and the signal is bound to the parent's thread, and to Linux."""
-    stdin = sys.stdin.fileno()
-    os.set_blocking(stdin, False)
-
-    def readable() -> None:
-        try:
-            ended = not os.read(stdin, 4096)
-        except BlockingIOError:
-            return
-        except OSError:
-            ended = True
-        if ended:
-            loop.remove_reader(stdin)
-            loop.stop()
-
-    loop.add_reader(stdin, readable)
-    if sys.platform == "linux" and serving.parent_thread:
-        import ctypes
-
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != serving.parent:
-            loop.call_soon(loop.stop)

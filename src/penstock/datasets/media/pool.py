@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +9,7 @@ from itertools import accumulate, islice
 from typing import TypeVar
 
 from penstock.datasets.conversation import Media
+from penstock.processes import cores
 
 __all__ = ["MOST", "make"]
 
@@ -38,7 +38,7 @@ def make(
     found: list[Media] = []
     size = 0
     left = iter(plans[:wanted])
-    with ThreadPoolExecutor(min(4, _cores())) as threads:
+    with ThreadPoolExecutor(min(4, cores())) as threads:
         while batch := list(islice(left, _BATCH)):
             made = list(threads.map(one, batch))
             found += made
@@ -48,7 +48,3 @@ def make(
             if size >= _MOST_BYTES:
                 break
     return found
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
