@@ -78,7 +78,9 @@ def test_there_is_no_circle():
     assert len(list(TopologicalSorter(documented() | {"cli": ROOMS - {"cli"}}).static_order())) == len(ROOMS)
 
 
-def test_what_stands_beside_the_rooms_knows_none_of_them():
+def test_what_stands_beside_the_rooms_is_named_and_knows_none_of_them():
+    beside = {path.name for path in SOURCE.glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert set(re.findall(r"`(\w+\.py)`", PAGE.read_text())) & beside == beside
     assert {each.where for each in imports() if each.room not in ROOMS} == {
         "__main__.py:5"
     }  # which is the command line

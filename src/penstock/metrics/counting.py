@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -11,6 +10,7 @@ import msgspec
 
 from penstock.errors import PenstockError
 from penstock.metrics.measure import UNCOUNTED, Counts
+from penstock.processes import cores
 from penstock.records.log import RunLog
 from penstock.records.record import Record
 
@@ -73,7 +73,7 @@ class ClientCounter:
         """The same for bodies that workers built, of this batch only: each was sent once."""
         self._cache: dict[str, int] = {}
         self._cached_bytes = 0
-        self._threads = os.cpu_count() or 1
+        self._threads = cores()
         self._failed = False
         self.tokenizer: Tokenizer | None = None
         self.note: str | None = None
