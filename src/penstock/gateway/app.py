@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from time import monotonic, perf_counter, time
 
 import orjson
@@ -20,19 +19,14 @@ from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.observe.timing import server_timing
 from penstock.gateway.outlet import Peers
 from penstock.gateway.refusal import Refusal
+from penstock.gateway.routes import BY_PATH, MODELS
 from penstock.gateway.routing import Cooldowns, Turns
 from penstock.gateway.rsgi import HTTPProtocol, Scope
 from penstock.gateway.runtime import Runtime, Slot
-from penstock.gateway.usage import Route
+from penstock.gateway.say import say
 
 __all__ = ["App"]
 
-ROUTES: dict[str, Route] = {
-    "/v1/responses": "responses",
-    "/v1/chat/completions": "chat",
-    "/v1/completions": "completions",
-    "/v1/embeddings": "embeddings",
-}
 TICK_S = 0.1
 SWEEP_TICKS = 50
 RECEIVE_S = 120.0
@@ -58,7 +52,6 @@ class App:
         self.turns = Turns()
         self.peers = Peers()
         self.calls: dict[Call, None] = {}
-        self.draining = False
         self.loop: asyncio.AbstractEventLoop
         self.hosts: Hosts
         self._live: Live
@@ -78,7 +71,7 @@ class App:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
-        route = ROUTES.get(scope.path)
+        route = BY_PATH.get(scope.path)
         if route is None or scope.method != "POST":
             self._other(scope, protocol)
             return
@@ -134,15 +127,15 @@ class App:
             if path == "/readyz" and self.runtime.board.draining:
                 raise Refusal(503, "shutting_down", "The gateway is shutting down.")
             return b'{"status":"ok"}'
-        if path == "/v1/models":
+        if path == MODELS:
             entry.route = "models"
             if method not in ("GET", "HEAD"):
                 raise _wrong_method(method, "GET, HEAD")
             return self._models(scope, entry)
-        if path in ROUTES:
-            entry.route = ROUTES[path]
+        if path in BY_PATH:
+            entry.route = BY_PATH[path]
             raise _wrong_method(method, "POST")
-        raise Refusal(404, "not_found", f"There is no such path here; there are {', '.join(ROUTES)} and /v1/models.")
+        raise Refusal(404, "not_found", f"There is no such path here; there are {', '.join(BY_PATH)} and {MODELS}.")
 
     def _models(self, scope: Scope, entry: Entry) -> bytes:
         if self.runtime.board.generation_bytes() != self._generation:
@@ -175,9 +168,7 @@ class App:
             if not hasattr(self, "_live"):
                 raise
             # The main process has checked them, so this is a fault of ours; what served before serves on.
-            sys.stderr.write(
-                f"penstock gateway: worker {self.worker} cannot take new resources: {type(error).__name__}\n"
-            )
+            say(f"worker {self.worker} cannot take new resources: {type(error).__name__}")
             return
         self.hosts.keep(live.host_keys())
         self.recorder.metrics.know(snapshot)
@@ -194,17 +185,21 @@ class App:
             try:
                 call.tick(now, RECEIVE_S)
             except Exception as error:  # the others must not miss their time for it
-                sys.stderr.write(
-                    f"penstock gateway: a fault in Penstock at {call.request_id}: {type(error).__name__}\n"
-                )
+                say(f"a fault in Penstock at {call.request_id}: {type(error).__name__}")
         self._ticks += 1
         if self._ticks % SWEEP_TICKS == 0:
             self.hosts.sweep()
-        self.recorder.metrics.limits_degraded = self.limiter.degraded
+        self._report_limits()
 
     def _report(self) -> None:
         slot = Slot(os.getpid(), self._live.generation, len(self.calls), self.hosts.open)
         self.runtime.board.write_slot(self.worker, slot)
+
+    def _report_limits(self) -> None:
+        metrics, limiter = self.recorder.metrics, self.limiter
+        metrics.limits_degraded = limiter.degraded
+        metrics.totals["limits_failures_total"] = limiter.failures
+        metrics.totals["limits_evicted_windows_total"] = limiter.evicted
 
     def cut_off(self) -> None:
         """The time for draining is over: end what is left, with its records."""

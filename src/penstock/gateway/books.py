@@ -7,8 +7,9 @@ from time import perf_counter, time
 from typing import Literal
 
 from penstock.gateway.ledger.entry import Attempt, Entry
+from penstock.gateway.routes import Route
 from penstock.gateway.upstream import Target
-from penstock.gateway.usage import Route, StreamReader, Usage, input_estimate
+from penstock.gateway.usage import StreamReader, Usage, input_estimate
 from penstock.wire.exchange import Exchange
 
 __all__ = ["AttemptKind", "Books"]

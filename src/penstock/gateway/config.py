@@ -63,3 +63,5 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     watch: bool = True
     """Take a changed resource file at once."""
     access_log: Literal["text", "json", "off"] = "text"
+    access_log_file: str | None = None
+    """None is standard error. A file that was moved away is begun anew, so that whoever rotates it need tell nobody."""

@@ -139,4 +139,5 @@ def _resolve(config: GatewayConfig, folder: str) -> GatewayConfig:
         # a fourth slash begins an absolute path
         url = _SQLITE + absolute(file) if file and file != ":memory:" else url
     ledger = msgspec.structs.replace(ledger, url=url, spool=absolute(ledger.spool))
-    return msgspec.structs.replace(config, listen=listen, ledger=ledger)
+    log = absolute(config.access_log_file) if config.access_log_file is not None else None
+    return msgspec.structs.replace(config, listen=listen, ledger=ledger, access_log_file=log)

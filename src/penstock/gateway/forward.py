@@ -15,17 +15,20 @@ import asyncio
 from time import monotonic, perf_counter
 from typing import Literal, Protocol
 
+from penstock.gateway.frames import FRAME_BYTES, Frame, Frames, joined
 from penstock.gateway.guardrails import Guards, StreamBlocked, StreamGuard
 from penstock.gateway.model_names import ModelNames
 from penstock.gateway.outlet import Outlet
+from penstock.gateway.routes import Route
 from penstock.gateway.upstream import GONE, TIMEOUT, Target
-from penstock.gateway.usage import Route, StreamReader
+from penstock.gateway.usage import StreamReader
 from penstock.wire.exchange import Exchange, Trouble
 
 __all__ = ["ENDED", "Forward", "Limits", "Owner"]
 
 WATCH_S = 0.1
 """How long a request runs before its caller's connection is watched: most are over by then, and watching costs 10 µs."""
+_TIMED_OUT = Trouble(TIMEOUT, "The upstream did not answer in time.", "server")
 ENDED = Trouble("ShuttingDown", "The gateway ends.", "penstock")
 AFTER_TERMINAL_S = 2.0
 """How long an upstream may leave its connection open behind the event that ends the stream."""
@@ -43,7 +46,8 @@ class Limits:
     __slots__ = ("connect_s", "silence_s", "total_s")
 
     def __init__(self, connect_s: float | None, total_s: float | None, silence_s: float | None) -> None:
-        self.connect_s = connect_s
+        # Connecting is part of the whole: addresses that are tried one after the other share what there is.
+        self.connect_s = min((limit for limit in (connect_s, total_s, silence_s) if limit is not None), default=None)
         self.total_s = total_s
         self.silence_s = silence_s
 
@@ -52,10 +56,12 @@ class Owner(Protocol):
     """The request that an attempt is made for."""
 
     route: Route
-    outlet: Outlet | None
-    """None until the head of a stream has been sent."""
     gone: bool
     """The caller has left."""
+
+    @property
+    def outlet(self) -> Outlet | None:
+        """None until the head of a stream has been sent."""
 
     def watch(self) -> None:
         """Notice from now on when the caller goes away."""
@@ -72,15 +78,16 @@ class Forward:
         "_began",
         "_done",
         "_fault",
+        "_frames",
         "_last",
         "_limits",
         "_loop",
         "_names",
         "_owner",
         "_paused",
+        "_rest",
         "_terminal_at",
         "blocked",
-        "delivered",
         "due",
         "exchange",
         "guard",
@@ -106,6 +113,9 @@ class Forward:
         """When `tick` has something to do."""
         self._paused = False
         self._names: ModelNames | None = None
+        self._frames: Frames
+        self._rest: Frame | None = None
+        """What the stream ended with in the middle of an event."""
         self.mode: Mode = "head"
         self.reader: StreamReader | None = None
         """Reads what the upstream sent; of a stream only."""
@@ -115,8 +125,6 @@ class Forward:
         self.headers: dict[bytes, bytes] = {}
         """Of the reply, by lower-case name; of several the first."""
         self.blocked: StreamBlocked | None = None
-        self.delivered: StreamReader | None = None
-        """Reads what the caller was sent, where that is not the same."""
         self.exchange = exchange = Exchange(message, self._on_end)
         exchange.on_data = self._on_data
 
@@ -130,26 +138,33 @@ class Forward:
     async def run(self) -> None:
         """Returns when the exchange has ended, in whatever way."""
         exchange = self.exchange
-        self.target.host.start(exchange)
+        self.target.host.start(exchange, self._limits.connect_s)
         try:
             await self._done
         finally:
-            if not self._done.done():
-                self.abort(GONE)
+            self.abort(GONE)
             # A cycle for each request would cost 25 µs of collecting them.
             exchange.on_data = None
             exchange.on_end = _nothing
+            exchange.tag = None
         if self._fault is not None:
             raise self._fault
 
     def abort(self, trouble: Trouble) -> None:
-        self.target.host.abort(self.exchange, trouble)
+        if not self._done.done():
+            self.target.host.abort(self.exchange, trouble)
 
     @property
     def complete(self) -> bool:
         """The caller has the whole stream: its end is on its way."""
-        reader = self.delivered or self.reader
-        return reader is not None and reader.terminal
+        if self.reader is None or not self.reader.terminal:
+            return False
+        return self.guard is None or not self.guard.waiting
+
+    @property
+    def mid_event(self) -> bool:
+        """The caller may have been sent the beginning of an event whose end does not come."""
+        return self._rest is not None or len(self._frames) > 0
 
     @property
     def elapsed_ms(self) -> float:
@@ -194,9 +209,9 @@ class Forward:
         pieces.clear()
         assert self.reader is not None
         if self.mode == "stream":
-            self.relay(data, self.reader)
+            self._relay(data, self.reader)
         else:
-            self.reader.feed(data)
+            _read(self.reader, self._frames.feed(data))
             if self.reader.terminal:
                 self.abort(GONE)
 
@@ -210,57 +225,63 @@ class Forward:
         ):
             self.mode = "stream"
             self.reader = StreamReader(self._owner.route)
-            if self.guard is not None and self.guard.holds:
-                self.delivered = StreamReader(self._owner.route)
+            self._frames = Frames(FRAME_BYTES if self.guard is None else self.guard.longest)
         else:
             self.mode = "collect"
 
-    def relay(self, data: bytes, reader: StreamReader) -> None:
+    def _relay(self, data: bytes, reader: StreamReader) -> None:
         guard = self.guard
-        if guard is None or not guard.holds:
-            self._send(data)
-            reader.feed(data)
-            if guard is not None:
-                guard.feed(data)
-        else:
-            reader.feed(data)
+        if guard is not None and guard.holds:
+            frames = self._frames.feed(data)
+            _read(reader, frames)
             began = perf_counter()
             try:
-                clean = guard.feed(data)
+                clean = guard.feed(frames, len(self._frames))
             except StreamBlocked as blocked:
                 self._block(blocked, reader)
                 return
             finally:
                 self.guard_s += perf_counter() - began
             self._send(clean)
-        if self.complete and not self._terminal_at:
+        else:
+            if self._names is None:
+                self._put(data)  # before anything is understood, and whether or not it ends with an event
+                frames = self._frames.feed(data)
+            else:
+                frames = self._frames.feed(data)
+                self._send(joined(frames))
+            _read(reader, frames)
+            if guard is not None:
+                guard.feed(frames, len(self._frames))
+        if not self._terminal_at and self.complete:
             self._terminal_at = monotonic()
             self.due = min(self.due, self._due())
 
     def finish(self) -> None:
         """The upstream has ended its stream: release what is still held."""
-        assert self.reader is not None
-        self.reader.end()
+        reader, guard = self.reader, self.guard
+        assert reader is not None
+        rest = self._rest = self._frames.rest()
+        if rest is not None:
+            reader.read(rest)
+        if guard is None or not guard.holds:
+            if rest is not None and self._names is not None:
+                self._send(rest.raw)
+            if guard is not None:
+                guard.finish(rest)
+            return
+        began = perf_counter()
         try:
-            if self.guard is not None:
-                began = perf_counter()
-                try:
-                    rest = self.guard.finish()
-                finally:
-                    self.guard_s += perf_counter() - began
-                if self.guard.holds:
-                    self._send(rest)
-            if self._names is not None:
-                self._put(self._names.finish())
+            left = guard.finish(rest)
         except StreamBlocked as blocked:
-            self._block(blocked, self.reader)
-        if self.delivered is not None:
-            self.delivered.end()
+            self._block(blocked, reader)
+            return
+        finally:
+            self.guard_s += perf_counter() - began
+        self._send(left)
 
-    def _send(self, data: bytes) -> None:
-        if self.delivered is not None and data:
-            self.delivered.feed(data)
-        self._put(data if self._names is None else self._names.feed(data))
+    def _send(self, events: bytes) -> None:
+        self._put(events if self._names is None else self._names.restore(events))
 
     def _put(self, data: bytes) -> None:
         if not data:
@@ -272,7 +293,7 @@ class Forward:
         if outlet.closed:
             self._owner.gone = True
             self.abort(GONE)
-        elif outlet.full:
+        elif outlet.full and not self._done.done():
             self._paused = True
             self.target.host.pause(self.exchange)
             outlet.wait_for_room(self._room)
@@ -292,6 +313,7 @@ class Forward:
             self.abort(GONE)
             return
         self.mode = "drain"
+        self._frames.limit = FRAME_BYTES
         self._began = monotonic()
         self.due = min(self.due, self._due())
 
@@ -302,6 +324,10 @@ class Forward:
         if self._done.done():
             return
         self._owner.watch()
+        if now >= self.target.host.connect_due(self.exchange):
+            self.target.host.move_on(self.exchange, _TIMED_OUT)
+            if self._done.done():
+                return
         # Deadlines move with what arrives; so this one may have been put off.
         self.due = self._due()
         if now < self.due:
@@ -310,7 +336,7 @@ class Forward:
         if self._terminal_at or self.mode == "drain" or (outlet is not None and outlet.full):
             self.abort(GONE)
         else:
-            self.abort(Trouble(TIMEOUT, "The upstream did not answer in time.", "server"))
+            self.abort(_TIMED_OUT)
 
     def _due(self) -> float:
         limits = self._limits
@@ -318,14 +344,17 @@ class Forward:
             return self._began + DRAIN_S
         if self._terminal_at:
             return self._terminal_at + AFTER_TERMINAL_S
-        due = float("inf")
-        if self.exchange.start < 0 and limits.connect_s is not None:
-            due = self._began + limits.connect_s
+        due = self.target.host.connect_due(self.exchange)
         if limits.total_s is not None:
             due = min(due, self._began + limits.total_s)
         if limits.silence_s is not None:
             due = min(due, self._last + limits.silence_s)
         return due
+
+
+def _read(reader: StreamReader, frames: list[Frame]) -> None:
+    for frame in frames:
+        reader.read(frame)
 
 
 def _nothing(_exchange: Exchange) -> None:

@@ -7,6 +7,7 @@ that a stamp costs are a tenth of what a request costs here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable
@@ -25,16 +26,22 @@ __all__ = ["Host", "HostKey", "Hosts"]
 HostKey = tuple[str, str, int, bool]
 """Scheme, name, port, whether its certificate is checked."""
 
+Address = tuple[str, int] | tuple[str, int, int, int]
+
 IDLE_S = 30.0
 """How long an unused connection is kept: below the idle limits of the usual proxies and firewalls on the way."""
 ADDRESSES_S = 30.0
 """How long the addresses of a name are believed."""
+_NO_ADDRESS = (OSError, UnicodeError)
+"""What a resolver raises for a name that it cannot find, or that can be no name at all (`a..b`)."""
 
 
 class _Pool(Pool):
     def __init__(self, loop: asyncio.AbstractEventLoop, origin: Origin, clock: Clock, gauge: Gauge) -> None:
         super().__init__(loop, origin, clock, gauge, stamps=False)
         self._idle_since: dict[Connection, float] = {}
+        self.failed = False
+        """The last connection to it could not be opened."""
 
     def _connection(self) -> Connection:
         made = super()._connection()
@@ -62,24 +69,39 @@ class _Pool(Pool):
         self._reuse = False
         self.close()
 
+    def revive(self) -> None:
+        """Its address is one of the host's again."""
+        self._reuse = True
+
     @property
     def open(self) -> int:
         return len(self._idle) + len(self._busy)
 
 
-class _Start:
-    """An exchange on its way to a connection: the addresses that are left to try, and who waits for its end."""
+class _Trip:
+    """An exchange on its way: the address that it tries, those that are left, and who waits for its end."""
 
-    __slots__ = ("exchange", "left", "on_end")
+    __slots__ = ("_allowed_s", "_retries", "deadline", "due", "left", "on_end", "pool")
 
-    def __init__(self, exchange: Exchange, on_end: Callable[[Exchange], None]) -> None:
-        self.exchange = exchange
+    def __init__(self, on_end: Callable[[Exchange], None], now: float, allowed_s: float) -> None:
         self.on_end = on_end
+        self._allowed_s = allowed_s
+        self.deadline = self.due = now + allowed_s
+        """When one of the addresses must be connected, and when this one must be."""
+        self.pool: _Pool | None = None
+        """None while the name is looked up."""
         self.left: list[_Pool] = []
+        self._retries = 0
+
+    def renew(self, exchange: Exchange, now: float) -> None:
+        """The pool sends again what it sent on a connection that the server had closed: that has its own time."""
+        if exchange.retries > self._retries:
+            self._retries = exchange.retries
+            self.due = self.deadline = now + self._allowed_s
 
 
 class Host:
-    """`exchange.tag` is the host's: the pool that carries the exchange, None while its name is looked up."""
+    """`exchange.tag` is the host's: the `_Trip` of the exchange."""
 
     def __init__(
         self,
@@ -96,112 +118,143 @@ class Host:
         self._tls = context
         self._clock = clock
         self._gauge = gauge
-        self._pools: dict[tuple[str, int] | tuple[str, int, int, int], _Pool] = {}
+        self._pools: dict[Address, _Pool] = {}
         self._order: list[_Pool] = []
-        """One for each address, the one that last worked first."""
+        """One for each address, those that failed last behind the others."""
         self._believed_until = 0.0
         self._looking: asyncio.Task[None] | None = None
-        self._waiting: dict[Exchange, _Start] = {}
+        self._waiting: dict[Exchange, None] = {}
         self._retired = False
-        try:
+        with contextlib.suppress(*_NO_ADDRESS):
             self._take(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
             self._believed_until = float("inf")
-        except OSError:
-            pass
 
     def _take(self, found: list[Any]) -> None:
-        """What getaddrinfo found."""
-        order: list[_Pool] = []
-        for family, _, _, _, address in found:
-            pool = self._pools.get(address)
-            if pool is None:
-                origin = Origin(self.name, self._port, family, address, self._tls)
-                pool = self._pools[address] = _Pool(self._loop, origin, self._clock, self._gauge)
-            order.append(pool)
+        """What getaddrinfo found. What is known of an address counts more than the resolver's order, which most of them
+        turn round with every answer."""
+        named = {address: self._pool(family, address) for family, _, _, _, address in found}
         for address, pool in list(self._pools.items()):
-            if pool not in order:
+            if address not in named:
                 pool.retire()
                 if not pool.busy:
                     del self._pools[address]
-        self._order = order
+        place = {pool: number for number, pool in enumerate(self._order)}
+        self._order = sorted(named.values(), key=lambda pool: (pool.failed, place.get(pool, len(place))))
 
-    def start(self, exchange: Exchange) -> None:
-        if monotonic() > self._believed_until and self._looking is None:
+    def _pool(self, family: int, address: Address) -> _Pool:
+        pool = self._pools.get(address)
+        if pool is None:
+            origin = Origin(self.name, self._port, family, address, self._tls)
+            pool = self._pools[address] = _Pool(self._loop, origin, self._clock, self._gauge)
+        if self._retired:  # for requests that began before
+            pool.retire()
+        else:
+            pool.revive()
+        return pool
+
+    def start(self, exchange: Exchange, connect_s: float | None) -> None:
+        """`connect_s`: how long it may take until it is sent, on whichever address. `connect_due` is when the address
+        that is tried now has had its share; `move_on` is to be called then."""
+        now = monotonic()
+        if now > self._believed_until and self._looking is None:
             self._looking = self._loop.create_task(self._look_up())
-        if not self._order:
-            exchange.tag = None
-            self._waiting[exchange] = _Start(exchange, exchange.on_end)
-            return
-        if len(self._order) > 1:
-            self._start_on_any(_Start(exchange, exchange.on_end))
-            return
-        exchange.tag = self._order[0]
-        self._order[0].start(exchange)
+        exchange.tag = _Trip(exchange.on_end, now, float("inf") if connect_s is None else connect_s)
+        exchange.on_end = self._on_end
+        if self._order:
+            self._try_all(exchange, now)
+        else:
+            self._waiting[exchange] = None
 
-    def _start_on_any(self, start: _Start) -> None:
-        start.left = self._order.copy()
-        exchange = start.exchange
+    def _try_all(self, exchange: Exchange, now: float) -> None:
+        trip: _Trip = exchange.tag
+        trip.left = self._order.copy()
+        self._try_next(exchange, now)
 
-        def ended(exchange: Exchange) -> None:
-            pool = exchange.tag
-            if exchange.trouble is not None and exchange.start < 0 and not exchange.cancelled:
-                if start.left:  # nothing was sent: another address may do better
+    def _try_next(self, exchange: Exchange, now: float) -> None:
+        trip: _Trip = exchange.tag
+        trip.renew(exchange, now)
+        trip.due = now + (trip.deadline - now) / len(trip.left)
+        trip.pool = trip.left.pop(0)
+        trip.pool.start(exchange)
+
+    def _on_end(self, exchange: Exchange) -> None:
+        trip: _Trip = exchange.tag
+        pool = trip.pool
+        if pool is not None:
+            if exchange.start >= 0:
+                pool.failed = False
+            elif exchange.trouble is not None and not exchange.cancelled:
+                self._put_last(pool)
+                if trip.left:  # nothing was sent: another address may do better
                     exchange.trouble = None
-                    exchange.tag = start.left.pop(0)
-                    exchange.tag.start(exchange)
+                    exchange.end = -1
+                    self._try_next(exchange, monotonic())
                     return
-            elif pool in self._order and self._order[0] is not pool:
-                self._order.remove(pool)
-                self._order.insert(0, pool)
-            start.on_end(exchange)
+        trip.on_end(exchange)
 
-        exchange.on_end = ended
-        exchange.tag = start.left.pop(0)
-        exchange.tag.start(exchange)
+    def _put_last(self, pool: _Pool) -> None:
+        pool.failed = True
+        if pool in self._order:
+            self._order.remove(pool)
+            self._order.append(pool)
 
     async def _look_up(self) -> None:
-        trouble = None
         try:
             self._take(await self._loop.getaddrinfo(self.name, self._port, type=socket.SOCK_STREAM))
             self._believed_until = monotonic() + ADDRESSES_S
-        except OSError:
-            trouble = Trouble("NameNotFound", f"The name {self.name} has no address.", "network")
+        except _NO_ADDRESS:
+            pass  # the addresses of before, if there were any, are as good as any guess
         finally:
             self._looking = None
         waiting, self._waiting = self._waiting, {}
-        for start in waiting.values():
-            if not self._order:
-                start.exchange.trouble = trouble or Trouble(
-                    "NameNotFound", f"The name {self.name} has no address.", "network"
-                )
-                start.on_end(start.exchange)
+        for exchange in waiting:
+            if self._order:
+                self._try_all(exchange, monotonic())
             else:
-                self._start_on_any(start)
+                exchange.trouble = Trouble("NameNotFound", f"The name {self.name} has no address.", "network")
+                exchange.on_end(exchange)
+
+    def connect_due(self, exchange: Exchange) -> float:
+        trip: _Trip = exchange.tag
+        if exchange.start >= 0:
+            return float("inf")
+        trip.renew(exchange, monotonic())
+        return trip.due
+
+    def move_on(self, exchange: Exchange, trouble: Trouble) -> None:
+        """This address took too long: try the next one, or end with `trouble` when there is none."""
+        if exchange.tag.pool is not None:
+            exchange.tag.pool.abort(exchange, trouble)
+        else:
+            self.abort(exchange, trouble)
 
     def ended(self, exchange: Exchange) -> None:
-        if exchange.tag is not None:
-            exchange.tag.ended(exchange)
+        if exchange.tag.pool is not None:
+            exchange.tag.pool.ended(exchange)
 
     def abort(self, exchange: Exchange, trouble: Trouble) -> None:
         """End it from our side; `on_end` is called before this returns."""
         exchange.cancelled = True
-        if exchange.tag is not None:
-            exchange.tag.abort(exchange, trouble)
-        elif self._waiting.pop(exchange, None) is not None:
+        if exchange.tag.pool is not None:
+            exchange.tag.pool.abort(exchange, trouble)
+        elif exchange in self._waiting:
+            del self._waiting[exchange]
             exchange.trouble = trouble
             exchange.on_end(exchange)
 
     def pause(self, exchange: Exchange) -> None:
-        exchange.tag.pause(exchange)
+        exchange.tag.pool.pause(exchange)
 
     def resume(self, exchange: Exchange) -> None:
-        exchange.tag.resume(exchange)
+        exchange.tag.pool.resume(exchange)
 
     def sweep(self) -> None:
         for pool in self._order:
             pool.sweep(monotonic() - IDLE_S)
 
     def retire(self) -> None:
+        """Nothing names this host any more; requests that began before may still use it."""
+        self._retired = True
         for pool in self._pools.values():
             pool.retire()
 

@@ -8,8 +8,8 @@ from penstock.gateway.guardrails import Guards
 from penstock.gateway.hosts import HostKey, Hosts
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources import Model, Snapshot
+from penstock.gateway.routes import Route
 from penstock.gateway.upstream import Target, base_of
-from penstock.gateway.usage import Route
 
 __all__ = ["Live"]
 

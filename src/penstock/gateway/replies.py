@@ -7,7 +7,8 @@ import orjson
 from penstock.gateway.forward import Forward
 from penstock.gateway.guardrails import block_message
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.usage import Route, StreamReader
+from penstock.gateway.routes import Route
+from penstock.gateway.usage import StreamReader
 from penstock.wire.coding import decoded
 
 __all__ = ["JSON", "blocked", "content_type", "error_event", "late_body", "plain_body", "shutting_down", "too_large"]
@@ -45,10 +46,10 @@ def plain_body(forward: Forward) -> bytes:
     return decoded(coding or b"identity", body)
 
 
-def error_event(route: Route, reader: StreamReader, kind: str) -> bytes:
+def error_event(route: Route, forward: Forward, reader: StreamReader, kind: str) -> bytes:
     """For a stream whose head has gone out and whose end will not come."""
     message = "The stream ended before it was complete."
-    lead = b"" if reader.at_boundary else b"\n\n"
+    lead = b"\n\n" if forward.mid_event else b""
     if route == "responses":
         number = reader.sequence + 1
         event = {"type": "error", "sequence_number": number, "code": kind, "message": message, "param": None}

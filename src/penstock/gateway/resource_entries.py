@@ -36,8 +36,8 @@ _HASH: Final = re.compile(r"[0-9a-f]{64}\Z")
 def provider_key(fields: Fields, id_: str, name: str) -> ProviderKey:
     secret = fields.one_of("api_key", "secret")
     api_base = (fields.string("api_base") if fields.raw("api_base") != "" else None) or None
-    if api_base is not None and not _is_url(api_base.strip()):
-        fields.problem("api_base", "must be a URL that begins with http:// or https://")
+    if api_base is not None and (problem := _base_problem(api_base.strip())) is not None:
+        fields.problem("api_base", problem)
     provider = (fields.string("provider") if fields.raw("provider") != "" else None) or ""
     request = fields.mapping("request")
     headers: dict[str, str] = {}
@@ -80,7 +80,7 @@ def provider_key(fields: Fields, id_: str, name: str) -> ProviderKey:
         api_base=api_base.strip() if api_base is not None else None,
         provider=provider,
         adapter=fields.choice("adapter", _ADAPTERS) or ("anthropic" if provider == "anthropic" else "openai"),
-        default_headers=tuple(headers.items()),
+        default_headers=tuple((header, Secret(value)) for header, value in headers.items()),
         default_body_fields=body,
         param_renames=renames,
         verify_tls=verify,
@@ -252,9 +252,21 @@ def _int(value: int | None, default: int) -> int:
     return default if value is None else value
 
 
-def _is_url(text: str) -> bool:
+def _base_problem(text: str) -> str | None:
+    """What keeps a URL from being the base of a provider, in words that do not quote it: it may hold a credential."""
     try:
         parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+            return "must be a URL that begins with http:// or https://"
+        parts.hostname.encode("idna")
+    except UnicodeError:
+        return "has a host name that cannot be one"
     except ValueError:
-        return False
+        return "must be a URL that begins with http:// or https://"
+    if "@" in parts.netloc:
+        return "has a user or a password in it, which Penstock does not send: put the credential into api_key"
+    if "#" in text:
+        return "has a fragment (#), which is never sent"
+    if not text.isascii() or not text.isprintable() or " " in text:
+        return "has characters that a URL must spell in ASCII"
+    return None

@@ -44,7 +44,8 @@ class ProviderKey(msgspec.Struct, frozen=True, kw_only=True):
     api_base: str | None = None
     provider: str = ""
     adapter: str = "openai"
-    default_headers: tuple[tuple[str, str], ...] = ()
+    default_headers: tuple[tuple[str, Secret], ...] = ()
+    """Any header may carry a credential, so every value is a secret."""
     default_body_fields: dict[str, Any] = {}
     param_renames: dict[str, str] = {}
     verify_tls: bool = True
@@ -109,8 +110,6 @@ class CallerKey(msgspec.Struct, frozen=True, kw_only=True):
 class Pattern(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["literal", "regex"]
     value: str
-    max_length: int | None = None
-    """The longest match of a regex, in characters: declared, it can be checked in a window."""
     name: str = ""
     replacement: str | None = None
     action: Literal["mask", "block"] | None = None

@@ -44,9 +44,6 @@ class Cooldowns:
         if self._until:
             self._until.pop(model.id, None)
 
-    def now_cooling(self, now: float) -> list[str]:
-        return [model for model, until in self._until.items() if until > now]
-
 
 class Turns:
     """Whose turn it is in each round-robin group."""

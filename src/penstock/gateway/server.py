@@ -7,7 +7,6 @@ into the ledger, and ends all of it in order.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import signal
@@ -24,9 +23,11 @@ import penstock
 from penstock.errors import RunError, UserError
 from penstock.gateway.config import GatewayConfig, ListenConfig
 from penstock.gateway.limits import SharedTable
+from penstock.gateway.observe.access_log import check_log
 from penstock.gateway.runtime import Runtime
+from penstock.gateway.say import say
 
-__all__ = ["Gateway", "say"]
+__all__ = ["Gateway"]
 
 START_S = 20.0
 POLL_S = 0.05
@@ -34,12 +35,6 @@ KILL_S = 3.0
 """After the drain's end: how long a worker may take to write its last records."""
 CRASHES, CRASH_WINDOW_S = 5, 30.0
 """So many deaths of workers within so long mean that starting them again does not help."""
-
-
-def say(sentence: str) -> None:
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"penstock gateway: {sentence}\n")
-        sys.stderr.flush()
 
 
 class Gateway:
@@ -55,6 +50,7 @@ class Gateway:
 
     def run(self, announce: Callable[[Gateway], None]) -> int:
         """Serve until a signal. `announce` is called when requests are served."""
+        check_log(self.config.access_log_file)
         runtime = Runtime.create(self.config)
         try:
             return self._run(runtime, announce)
@@ -200,6 +196,7 @@ class Gateway:
     # -- for operators ------------------------------------------------------------------------------------------------
 
     def _ready(self, runtime: Runtime) -> tuple[bool, dict[str, object]]:
+        # The workers that are left serve every connection while one is replaced: no reason to send callers elsewhere.
         alive = sum(1 for number in range(len(self._workers)) if runtime.board.slot(number).pid)
         ready = not self._draining and alive > 0
         detail: dict[str, object] = {

@@ -2,7 +2,8 @@
 takes nothing from the requests, and it knows nothing that a caller may not know either: no secret passes here.
 
     /livez          the main process is alive
-    /readyz         200 while every worker serves and we do not drain, else 503; /status/ready is the same
+    /readyz         200 while a worker serves and we do not drain, else 503; it says how many of them there are.
+                    /status/ready is the same
     /status/config  which resource file counts, and why a newer one does not
     /metrics        Prometheus text
 """

@@ -6,7 +6,7 @@ Nothing of the caller's head goes upstream: the head is built here from the prov
 from __future__ import annotations
 
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 
@@ -14,14 +14,13 @@ from penstock import __version__
 from penstock.gateway.hosts import Host, Hosts
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources import Model, ProviderKey
-from penstock.gateway.usage import Route
+from penstock.gateway.routes import PATHS, PREFIX, Route
 from penstock.wire.exchange import Exchange, Trouble
 from penstock.wire.http1 import request_head
 
 __all__ = [
     "DEFAULT_BASES",
     "GONE",
-    "PATHS",
     "TIMEOUT",
     "Base",
     "Failure",
@@ -32,12 +31,6 @@ __all__ = [
     "undecodable",
 ]
 
-PATHS: dict[Route, str] = {
-    "responses": "/responses",
-    "chat": "/chat/completions",
-    "completions": "/completions",
-    "embeddings": "/embeddings",
-}
 DEFAULT_BASES = {"openai": "https://api.openai.com/v1"}
 """Where a provider lives when its key names no base."""
 
@@ -52,14 +45,17 @@ class Base(NamedTuple):
     host: str
     port: int
     path: str
+    query: str
     authority: str
+
+    def target(self, route: Route) -> str:
+        """Of a request for this route."""
+        return self.path + PATHS[route] + (f"?{self.query}" if self.query else "")
 
 
 def base_of(key: ProviderKey, provider: str) -> Base | None:
     """The provider key's base URL, tolerant of how people paste it; None when there is none to be used."""
-    text = (key.api_base or DEFAULT_BASES.get(provider) or DEFAULT_BASES.get(key.provider) or "").strip().rstrip("/")
-    for path in PATHS.values():
-        text = text.removesuffix(path)
+    text = (key.api_base or DEFAULT_BASES.get(provider) or DEFAULT_BASES.get(key.provider) or "").strip()
     try:
         parts = urlsplit(text)
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -67,8 +63,11 @@ def base_of(key: ProviderKey, provider: str) -> Base | None:
         return None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return None
+    given = parts.path.rstrip("/")
+    for path in PATHS.values():
+        given = given.removesuffix(path)
     # A bare host gets the usual prefix; any path that was given is the provider's own.
-    return Base(parts.scheme, parts.hostname, port, parts.path.rstrip("/") or "/v1", parts.netloc.rpartition("@")[2])
+    return Base(parts.scheme, parts.hostname, port, given.rstrip("/") or PREFIX, parts.query, parts.netloc)
 
 
 class Target:
@@ -78,7 +77,8 @@ class Target:
 
     def __init__(self, model: Model, key: ProviderKey, route: Route, hosts: Hosts) -> None:
         base = base_of(key, model.provider)
-        texts = (key.secret.reveal(), *(text for pair in key.default_headers for text in pair))
+        headers = [(name, value.reveal()) for name, value in key.default_headers]
+        texts = (key.secret.reveal(), *(text for pair in headers for text in pair))
         if base is None or not model.upstream or not all(map(_fits_header, texts)):
             raise Refusal(
                 400,
@@ -101,10 +101,10 @@ class Target:
         }
         self._head = request_head(
             "POST",
-            base.path + PATHS[route],
+            base.target(route),
             base.authority,
             [
-                *((name, value) for name, value in key.default_headers if name.lower() not in ours),
+                *((name, value) for name, value in headers if name.lower() not in ours),
                 ("Authorization", f"Bearer {key.secret.reveal()}"),
                 ("Content-Type", "application/json"),
                 ("Accept", "application/json, text/event-stream"),
@@ -113,8 +113,9 @@ class Target:
                 ("User-Agent", f"penstock/{__version__}"),
             ],
         )
-        # Any header may carry a credential. A short value is none, and would be found where it means nothing.
-        values = [key.secret.reveal(), *(value for _, value in key.default_headers)]
+        # Any header or parameter may carry a credential. A short value is none, and would be found where it means
+        # nothing.
+        values = [key.secret.reveal(), *(value for _, value in [*headers, *parse_qsl(base.query)])]
         self._secrets = [value for value in values if len(value) >= _SHORTEST_SECRET]
         self._rewrite = bool(key.param_renames or key.default_body_fields)
 

@@ -1,25 +1,26 @@
 """What a reply says about itself: token counts, the provider's id, how it ended. Read on a copy; the bytes go their way.
 
-A stream is read event by event as it passes, and nothing of it is kept but the event that is not complete yet. Of one
-that is larger than a mebibyte (a terminal event repeats the whole answer) only the end is kept, where its usage stands.
+A stream is read event by event as it passes, and nothing of it is kept. Of an event that is too large to be whole (a
+terminal event repeats the whole answer) only the end is read, where its usage stands.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import orjson
 
 from penstock.gateway.estimate import estimate_tokens
+from penstock.gateway.frames import Frame, Part
+from penstock.gateway.routes import Route
 
-__all__ = ["Route", "StreamReader", "Usage", "input_estimate", "read_reply"]
+__all__ = ["StreamReader", "Usage", "input_estimate", "read_reply"]
 
-Route = Literal["responses", "chat", "completions", "embeddings"]
-
-FRAME_BYTES = 1 << 20
+HEAD_BYTES = 1 << 12
 TAIL_BYTES = 1 << 16
+"""Of an event that comes in parts: where its type must stand, and its usage."""
 _RESPONSES = ("input_tokens", "output_tokens", "output_tokens_details", "input_tokens_details")
 _CHAT = ("prompt_tokens", "completion_tokens", "completion_tokens_details", "prompt_tokens_details")
 _MOST = 10**12
@@ -198,18 +199,16 @@ class _Response(msgspec.Struct):
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 _decode_response = msgspec.json.Decoder(_Response).decode
-_BLANK_LINE = re.compile(rb"(?:\r\n|\n|\r)(?:\r\n|\n|\r)")
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*+\})*+\})')
 _KIND = re.compile(rb'"type"\s*:\s*"(response\.(?:completed|incomplete|failed))"')
 
 
 class StreamReader:
-    """Feed it what passes; what it knows is in its members."""
+    """Give it what passes, frame by frame; what it knows is in its members."""
 
     __slots__ = (
-        "_buffer",
-        "_oversize",
         "_responses",
+        "_tail",
         "events",
         "finish",
         "id",
@@ -221,8 +220,7 @@ class StreamReader:
 
     def __init__(self, route: Route) -> None:
         self._responses = route == "responses"
-        self._buffer = b""
-        self._oversize = False
+        self._tail = bytearray()
         self.events = 0
         self.id: str | None = None
         self.usage: Usage | None = None
@@ -234,42 +232,11 @@ class StreamReader:
         self.tokens = 0
         """An estimate of the tokens in the text that has passed."""
 
-    @property
-    def at_boundary(self) -> bool:
-        """The last event that passed was whole."""
-        return not self._buffer.strip(b"\r\n")
-
-    def feed(self, data: bytes) -> None:
-        buffer = self._buffer + data if self._buffer else data
-        if not self.events:
-            buffer = buffer.removeprefix(b"\xef\xbb\xbf")
-        frames = _BLANK_LINE.split(buffer) if b"\r" in buffer else buffer.split(b"\n\n")
-        rest = frames.pop()
-        for frame in frames:
-            if self._oversize:
-                self._oversize = False
-                self._read_tail(frame)
-            elif frame:
-                self._read(frame)
-        if len(rest) > FRAME_BYTES:
-            if not self._oversize and (kind := _KIND.search(rest[:4096])) is not None:
-                self.finish = _TERMINAL[kind[1].decode()]
-            self._oversize = True
-            rest = rest[-TAIL_BYTES:]
-        self._buffer = rest
-
-    def end(self) -> None:
-        """The stream is over; a last event may lack its blank line."""
-        if self._buffer and not self._oversize:
-            self._read(self._buffer)
-        elif self._oversize:
-            self._read_tail(self._buffer)
-        self._buffer = b""
-
-    def _read(self, frame: bytes) -> None:
-        plain = frame.startswith(b"data: ") and b"\n" not in frame
-        data = frame[6:] if plain else _data(frame)
+    def read(self, frame: Frame) -> None:
+        data = frame.data
         if data is None:
+            if isinstance(frame, Part):
+                self._read_part(frame)
             return
         self.events += 1
         try:
@@ -321,24 +288,25 @@ class StreamReader:
             elif type(choice.text) is str:
                 self.tokens += estimate_tokens(choice.text)
 
-    def _read_tail(self, tail: bytes) -> None:
-        """The end of an event that was too large to keep. Quotes inside a string are escaped, so this finds a member."""
+    def _read_part(self, part: Part) -> None:
+        """Quotes inside a string are escaped, so what is found in a part is a member."""
+        tail = self._tail
+        if part.begins and (kind := _KIND.search(part.raw[:HEAD_BYTES])) is not None:
+            self.finish = _TERMINAL[kind[1].decode()]
+        tail += part.raw
+        if len(tail) > 2 * TAIL_BYTES:  # not at every part: each time moves what stays
+            del tail[:-TAIL_BYTES]
+        if not part.ends:
+            return
         self.events += 1
-        found = _USAGE.findall(tail)
+        found = _USAGE.findall(tail[-TAIL_BYTES:])
+        tail.clear()
         if found:
             try:
                 self.usage = _usage(orjson.loads(found[-1])) or self.usage
             except orjson.JSONDecodeError:
                 return
             self.terminal = self._responses and self.finish is not None
-
-
-def _data(frame: bytes) -> bytes | None:
-    """The data of one event, its lines joined; None for a comment or an event without data."""
-    lines = [line[5:].removeprefix(b" ") for line in frame.splitlines() if line.startswith(b"data:")]
-    if not lines:
-        return None
-    return lines[0] if len(lines) == 1 else b"\n".join(lines)
 
 
 def _text(value: object) -> str | None:

@@ -36,7 +36,7 @@ def main() -> int:
     runtime = Runtime.attach(folder)
     config = runtime.config
     limiter = open_limiter(config.limits, SharedTable.attach(runtime.limits_path))
-    recorder = Recorder(config.ledger.spool, number, config.access_log)
+    recorder = Recorder(config.ledger.spool, number, config.access_log, config.access_log_file)
     app = App(runtime, number, limiter, recorder)
     # What exists now lives as long as the process, and requests leave no cycles: collecting is rarely worth its pauses.
     gc.collect()

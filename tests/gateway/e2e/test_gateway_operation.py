@@ -134,6 +134,24 @@ def test_a_drain_that_takes_too_long_is_cut_off_with_its_records(start: Any, ups
     assert (row["error"], row["finish"], row["usage_source"]) == ("shutting_down", "cut", "estimated")
 
 
+@pytest.mark.parametrize("length", ["Content-Length: 100", "Transfer-Encoding: chunked"])
+def test_a_drain_tells_whoever_has_not_sent_its_request_yet(start: Any, upstream: Upstream, length: str) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 0.5})
+    with socket.create_connection(("127.0.0.1", gateway.port), 10) as caller:
+        head = f"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {CALLER}\r\n{length}\r\n\r\n"
+        caller.sendall(head.encode() + b"1\r\n{\r\n")
+        wait_for(lambda: gateway.in_flight() == 1, 5)
+        gateway.process.send_signal(signal.SIGTERM)
+        said = b""
+        while more := caller.recv(65536):
+            said += more
+    assert said.startswith(b"HTTP/1.1 503 ")
+    assert b'"shutting_down"' in said
+    assert gateway.process.wait(10) == 0
+    [row] = gateway.rows()
+    assert (row["status"], row["error"]) == (503, "shutting_down")
+
+
 def accepts(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
@@ -158,6 +176,19 @@ def test_a_worker_that_dies_is_replaced_and_loses_no_record(start: Any, upstream
         assert gateway.entry(reply)["status"] == 200
     assert "starting another" in gateway.said()
     wait_for(lambda: f"{count}6\n" in gateway.metrics(), 5)  # counters do not go back
+
+
+def test_a_gateway_is_ready_while_one_of_its_workers_is(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), listen={"workers": 2})
+    assert gateway.status("/readyz").json["workers"] == {"alive": 2, "configured": 2}
+    pids = [worker["pid"] for worker in gateway.config()["workers"]]
+    os.kill(pids[0], signal.SIGKILL)
+
+    def replaced() -> bool:
+        assert gateway.status("/readyz").status == 200
+        return gateway.config()["workers"][0]["pid"] not in (0, pids[0])
+
+    wait_for(replaced, 10)
 
 
 def test_the_workers_end_with_the_main_process(start: Any, upstream: Upstream) -> None:
@@ -327,6 +358,31 @@ def test_the_demo_answers_the_page_s_curl(program: Program) -> None:
     reply = json.loads(answered.stdout)
     assert reply["object"] == "response"
     assert reply["output"][0]["content"][0]["text"]
+
+
+def test_the_access_log_in_a_file(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), access_log="json", access_log_file="access.log")
+    log = gateway.folder / "access.log"
+
+    def lines() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+    first = gateway.respond()
+    wait_for(lambda: [line["request_id"] for line in lines()] == [first.id], 5)
+    assert first.id not in gateway.said()
+    log.rename(gateway.folder / "access.log.1")  # whoever rotates it need tell nobody
+    second = gateway.respond()
+    wait_for(lambda: [line["request_id"] for line in lines()] == [second.id], 5)
+
+
+def test_an_access_log_that_cannot_be_written(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "resources.yaml").write_text(json.dumps(resources("http://127.0.0.1:1")))
+    settings = {"listen": {"port": 0, "status_port": 0}, "access_log_file": "no/such/folder/log"}
+    (tmp_path / "gateway.yaml").write_text(json.dumps(settings))
+    words = ("--resources", str(tmp_path / "resources.yaml"), "--config", str(tmp_path / "gateway.yaml"))
+    outcome = program.run("gateway", *words, command="penstock")
+    assert outcome.status == 2
+    assert f"The access log {tmp_path}/no/such/folder/log cannot be written" in outcome.err
 
 
 def test_it_is_small(start: Any, upstream: Upstream) -> None:

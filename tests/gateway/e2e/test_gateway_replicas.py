@@ -45,5 +45,7 @@ def test_one_window_for_both_and_no_refusals_when_the_store_is_lost(
     store.wait()
     # counting goes on here alone, and says so
     assert both[0].respond().status == 200
-    wait_for(lambda: "penstock_gateway_limits_degraded 1" in both[0].metrics(), 10)
+    wait_for(lambda: "\npenstock_gateway_limits_degraded 1\n" in both[0].metrics(), 10)
+    assert "\npenstock_gateway_limits_failures_total 0\n" not in both[0].metrics()
+    assert "\npenstock_gateway_limits_evicted_windows_total 0\n" in both[0].metrics()
     assert "redis" in both[0].said().lower()

@@ -144,7 +144,9 @@ def test_a_stream_that_breaks_off_is_told_so_within(
     stream = gateway.stream(route)
     body = stream.rest()
     if route == "/v1/responses":
-        assert body.startswith(b"".join(half))
+        # the error is an event of its own, not the end of the half one
+        assert body.startswith(b"".join(half) + b"\n\nevent: error\ndata: ")
+    assert b'\n\ndata: {"error":' in body or route == "/v1/responses"
     last = json.loads(body.rsplit(b"data: ", 1)[-1])
     kind = "timeout" if how == "stall" else "stream_aborted"
     assert (last.get("code") or last["error"]["type"]) == kind
@@ -168,6 +170,26 @@ def test_a_stall_behind_the_last_event_is_a_success(gateway: GatewayProcess, ups
     assert stream.rest() == b"".join(events)
     entry = gateway.entry(stream)
     assert (entry["status"], entry["error"], entry["usage_source"]) == (200, None, "upstream")
+
+
+@pytest.mark.parametrize("route", ["/v1/responses", "/v1/chat/completions"])
+def test_a_ping_arrives_when_it_is_sent(gateway: GatewayProcess, upstream: Upstream, route: str) -> None:
+    events = response_events(["Hello"]) if route == "/v1/responses" else chat_events(["Hello"])
+    go_on = threading.Event()
+
+    def script(request: Received, wire: Wire) -> None:
+        wire.start()
+        wire.chunk(b":\n\n")
+        go_on.wait(20)
+        for piece in events:
+            wire.chunk(piece)
+        wire.end()
+
+    upstream.does(script)
+    stream = gateway.stream(route)
+    assert stream.event() == b":\n\n"
+    go_on.set()
+    assert stream.rest().count(b"data: ") == len(events)
 
 
 def test_a_stream_without_any_bytes(gateway: GatewayProcess, upstream: Upstream) -> None:
@@ -196,6 +218,8 @@ def test_a_slow_stream_is_no_stall(gateway: GatewayProcess, upstream: Upstream) 
         ("/api/paas/v4", "/api/paas/v4/responses"),
         ("/v1/responses", "/v1/responses"),
         ("/v1/chat/completions", "/v1/responses"),
+        ("?api-version=2024-10-21", "/v1/responses?api-version=2024-10-21"),
+        ("/openai/v1/responses/?a=1&b=/chat/completions", "/openai/v1/responses?a=1&b=/chat/completions"),
     ],
 )
 def test_how_a_base_is_joined(gateway: GatewayProcess, upstream: Upstream, base: str, path: str) -> None:

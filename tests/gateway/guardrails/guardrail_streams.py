@@ -7,18 +7,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from penstock.gateway.config import GuardrailMode
+from penstock.gateway.frames import Frames
 from penstock.gateway.guardrails import Guards, StreamBlocked, StreamGuard
+from penstock.gateway.guardrails.window import WindowGuard
 from penstock.gateway.resources import GuardrailSpec, Pattern
 from penstock.wire.sse import split
 
 Action = Literal["mask", "block"]
 
 
-def keyword(
-    *literals: str, name: str = "words", regexes: Sequence[tuple[str, int | None]] = (), **more: Any
-) -> GuardrailSpec:
+def keyword(*literals: str, name: str = "words", regexes: Sequence[str] = (), **more: Any) -> GuardrailSpec:
     patterns = [Pattern(kind="literal", value=value) for value in literals]
-    patterns += [Pattern(kind="regex", value=value, max_length=length) for value, length in regexes]
+    patterns += [Pattern(kind="regex", value=value) for value in regexes]
     return GuardrailSpec(name=name, kind="keyword", patterns=tuple(patterns), **more)
 
 
@@ -95,6 +95,27 @@ def portions(data: bytes, sizes: Sequence[int] = (7, 1, 64, 3)) -> list[bytes]:
     return found
 
 
+class Framed:
+    """A guard behind the frames that the relay makes for it: portions in, what the caller is sent out."""
+
+    def __init__(self, guard: StreamGuard | None) -> None:
+        assert guard is not None
+        self.guard = guard
+        self.frames = Frames(guard.longest)
+
+    def feed(self, data: bytes) -> bytes:
+        released = self.guard.feed(self.frames.feed(data), len(self.frames))
+        return released if self.guard.holds else data
+
+    def finish(self) -> bytes:
+        return self.guard.finish(self.frames.rest())
+
+    @property
+    def held_bytes(self) -> int:
+        assert isinstance(self.guard, WindowGuard)
+        return self.guard.held_bytes + len(self.frames)
+
+
 class Outcome:
     """What left a guard: each release, and the block that ended it."""
 
@@ -112,12 +133,12 @@ class Outcome:
 
 
 def run(guard: StreamGuard | None, data: Iterable[bytes]) -> Outcome:
-    assert guard is not None
+    framed = Framed(guard)
     outcome = Outcome()
     try:
         for portion in data:
-            outcome.releases.append(guard.feed(portion))
-        outcome.releases.append(guard.finish())
+            outcome.releases.append(framed.feed(portion))
+        outcome.releases.append(framed.finish())
     except StreamBlocked as blocked:
         outcome.blocked = blocked
     return outcome

@@ -73,9 +73,9 @@ def test_a_block_is_found_exactly_when_the_text_has_it_and_none_of_it_leaves(dat
     text = data.draw(TEXT)
     payloads = deltas_only(data.draw(cut(text)))
     portions = data.draw(sent(payloads))
-    guard = guards(
-        keyword(*literals, "zz", regexes=[(pattern, REGEXES[pattern]) for pattern in patterns]), mode="window"
-    ).stream("responses")
+    longest = {"words": max(map(REGEXES.__getitem__, patterns), default=1)}
+    made = guards(keyword(*literals, "zz", regexes=patterns), mode="window", max_lengths=longest)
+    guard = made.stream("responses")
 
     outcome = run(guard, portions)
 
@@ -117,10 +117,11 @@ def test_masks_are_those_of_the_whole_text_and_the_last_events_agree(data: st.Da
     payloads = response_events(data.draw(cut(text)))
     portions = data.draw(sent(payloads))
     own = [
-        Pattern(kind="regex", value=pattern, max_length=MASKED[pattern], name=f"n{number}", action="mask")
+        Pattern(kind="regex", value=pattern, name=f"n{number}", action="mask")
         for number, pattern in enumerate(patterns)
     ]
-    guard = guards(pii(patterns=own), mode="window").stream("responses")
+    longest = {"private": max(MASKED[pattern] for pattern in patterns)}
+    guard = guards(pii(patterns=own), mode="window", max_lengths=longest).stream("responses")
 
     outcome = run(guard, portions)
 

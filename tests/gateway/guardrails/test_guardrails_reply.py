@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from guardrail_streams import guards, keyword, pii
 
-from penstock.gateway.guardrails import Route
+from penstock.gateway.routes import Route
 
 BLOCK = keyword("FORBIDDEN")
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from guardrail_streams import guards, keyword, pii
 
-from penstock.gateway.guardrails import Guards, Inspection, Route
+from penstock.gateway.guardrails import Guards, Inspection
 from penstock.gateway.resources import GuardrailSpec, Pattern
+from penstock.gateway.routes import Route
 
 BLOCK = keyword("BLOCKME")
 
@@ -179,12 +180,12 @@ def test_literals_ignore_case_in_every_script(literal: str, text: str) -> None:
     ("value", "blocked"), [("Block[a-z]+", False), ("(?i)Block[a-z]+", True), (r"\p{Lu}{5}", True)]
 )
 def test_regexes_heed_case_unless_told(value: str, blocked: bool) -> None:
-    inspection = guards(keyword(regexes=[(value, None)])).request("responses", {"input": "BLOCKME"})
+    inspection = guards(keyword(regexes=[value])).request("responses", {"input": "BLOCKME"})
     assert (inspection.blocked_by is not None) == blocked
 
 
 def test_a_regex_does_not_match_from_one_text_into_the_next() -> None:
-    two = guards(keyword(regexes=[(r"one\s*two", None), ("^two", None)]))
+    two = guards(keyword(regexes=[r"one\s*two", "^two"]))
     assert two.request("responses", say({"content": "one"}, {"content": " two"})).blocked_by is None
     assert two.request("responses", say({"content": "one"}, {"content": "two"})).blocked_by == "words"
 
@@ -321,7 +322,7 @@ def test_of_masks_that_overlap_the_first_one_has_its_token() -> None:
 
 def test_a_pattern_without_end_counts_as_a_match_where_it_is_enforced() -> None:
     text = {"input": "a" * 60 + "b"}
-    slow = [(r"(a|aa)+$", None)]
+    slow = [r"(a|aa)+$"]
     assert guards(keyword(regexes=slow)).request("responses", dict(text)).blocked_by == "words"
     watched = guards(keyword(regexes=slow, enforcement="monitor")).request("responses", dict(text))
     assert watched.blocked_by is None
@@ -350,7 +351,7 @@ def guards_mode() -> Any:
 
 
 def test_nothing_says_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
-    spec: GuardrailSpec = keyword("s3cr3t-word", regexes=[("s3cr3t-[a-z]+", None)])
+    spec: GuardrailSpec = keyword("s3cr3t-word", regexes=["s3cr3t-[a-z]+"])
     made = guards(spec, pii("email"))
     inspection = made.request("responses", {"input": "s3cr3t-word a@b.example"})
     shown = json.dumps([repr(made), repr(inspection), repr(inspection.hits), str(vars(made))])

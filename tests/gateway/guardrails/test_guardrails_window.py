@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from guardrail_streams import (
+    Framed,
     chat_chunks,
     chat_text,
     delta_text,
@@ -20,14 +21,12 @@ from guardrail_streams import (
     wire,
 )
 
-from penstock.gateway.guardrails.window import WindowGuard
 from penstock.gateway.resources import GuardrailSpec, Pattern
 
 
 def left_after(payloads: list[Any], *specs: GuardrailSpec, route: Any = "chat") -> list[int]:
     """For each event the number of events that have left when it was fed, and at the end."""
-    guard = guards(*specs, mode="window").stream(route)
-    assert guard is not None
+    guard = Framed(guards(*specs, mode="window").stream(route))
     counts: list[int] = []
     total = 0
     for payload in payloads:
@@ -66,16 +65,16 @@ def test_text_leaves_with_its_own_event_unless_a_literal_could_begin_in_it() -> 
 
 
 def test_what_is_held_is_what_a_literal_could_begin_with_and_no_more() -> None:
-    guard = guards(keyword("aaab", "xyz" * 100), mode="window").stream("completions")
-    assert isinstance(guard, WindowGuard)
+    guard = Framed(guards(keyword("aaab", "xyz" * 100), mode="window").stream("completions"))
     for _ in range(2_000):
         guard.feed(event({"choices": [{"index": 0, "text": "a"}]}))
     assert guard.held_bytes == 3 * len(event({"choices": [{"index": 0, "text": "a"}]}))
 
 
 def test_a_declared_length_bounds_what_is_held() -> None:
-    guard = guards(keyword(regexes=[("q[a-z]*q", 20)]), mode="window").stream("completions")
-    assert isinstance(guard, WindowGuard)
+    guard = Framed(
+        guards(keyword(regexes=["q[a-z]*q"]), mode="window", max_lengths={"words": 20}).stream("completions")
+    )
     one = event({"choices": [{"index": 0, "text": "a"}]})
     for _ in range(500):
         guard.feed(one)
@@ -140,15 +139,14 @@ def test_a_field_that_goes_on_after_another_is_still_one_text() -> None:
 def test_what_surrounds_a_match_counts_across_events(
     pattern: str, length: int, deltas: list[str], blocked: bool
 ) -> None:
-    guard = guards(keyword(regexes=[(pattern, length)]), mode="window").stream("chat")
+    guard = guards(keyword(regexes=[pattern]), mode="window", max_lengths={"words": length}).stream("chat")
     assert (run(guard, [event(payload) for payload in chat(*deltas)]).blocked is not None) == blocked
 
 
 def test_a_match_longer_than_declared_is_masked_whole_while_it_grows() -> None:
-    spec = pii(patterns=[Pattern(kind="regex", value="EMP-[0-9]+", name="e", max_length=6)])
-    outcome = run(
-        guards(spec, mode="window").stream("chat"), [event(p) for p in chat("EMP-", *"1234567890" * 4, " ok")]
-    )
+    spec = pii(patterns=[Pattern(kind="regex", value="EMP-[0-9]+", name="e")])
+    guard = guards(spec, mode="window", max_lengths={"private": 6}).stream("chat")
+    outcome = run(guard, [event(p) for p in chat("EMP-", *"1234567890" * 4, " ok")])
     assert chat_text(outcome.payloads) == "[E_REDACTED] ok"
 
 
@@ -198,11 +196,10 @@ def test_one_large_delta_is_no_overflow() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [keyword("forbidden", regexes=[("for[a-z]*n", 40)]), pii("email", "jwt", "private_key", "bank_card")]
+    "spec", [keyword("forbidden", regexes=["for[a-z]*n"]), pii("email", "jwt", "private_key", "bank_card")]
 )
 def test_x_6_ten_megabytes_flow_through_little_memory(spec: GuardrailSpec) -> None:
-    guard = guards(spec, mode="window").stream("chat")
-    assert isinstance(guard, WindowGuard)
+    guard = Framed(guards(spec, mode="window", max_lengths={"words": 40}).stream("chat"))
     chunk = event(
         chat("Some words of a long answer, which are forever and ever harmless; 12 of them in a row. " * 30)[1]
     )

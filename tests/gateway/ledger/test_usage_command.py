@@ -13,7 +13,7 @@ import pytest
 from cluster import PASSWORD, QUOTED
 from made_entries import JUNE_1, made
 
-from penstock.cli.usage import run
+from penstock.cli.main import main
 from penstock.gateway.ledger.ledger import open_ledger
 
 DAY = 86400.0
@@ -35,7 +35,7 @@ def filled(url: str) -> str:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    status = run(list(words))
+    status = main(["usage", *words])
     out, err = capsys.readouterr()
     assert (status, err) == (0, "")
     return out
@@ -111,7 +111,7 @@ def test_the_ledger_is_looked_for_here(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PENSTOCK_LEDGER", raising=False)
-    assert run([]) == 2
+    assert main(["usage"]) == 2
     assert capsys.readouterr().err == (
         "penstock usage: There is no ledger at penstock-usage.db; name the gateway's with --ledger URL.\n"
     )
@@ -126,12 +126,12 @@ def test_the_ledger_is_looked_for_here(
         (["--by", "colour"], "--by takes key, model and day"),
         (["--since", "yesterday"], "--since takes a date"),
         (["--since", "2026-06-02", "--until", "2026-06-01"], "is not before"),
-        (["--sinse", "7d"], "unrecognized arguments: --sinse"),
+        (["--sinse", "7d"], "Unrecognized arguments: --sinse"),
         (["--ledger", "redis://x:hush@here"], "neither sqlite"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(words) == 2
+    assert main(["usage", *words]) == 2
     out, err = capsys.readouterr()
     assert err.startswith("penstock usage: ")
     assert sentence in err
@@ -140,7 +140,7 @@ def test_what_is_wrong_is_one_sentence(words: list[str], sentence: str, capsys: 
 
 
 def test_a_database_that_is_away(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--ledger", "postgresql://me:hush@127.0.0.1:1/usage"]) == 1
+    assert main(["usage", "--ledger", "postgresql://me:hush@127.0.0.1:1/usage"]) == 1
     err = capsys.readouterr().err
     assert err.startswith("penstock usage: The ledger postgresql://<redacted>@127.0.0.1:1/usage cannot be used")
     assert "hush" not in err
@@ -170,6 +170,6 @@ def test_as_a_program(filled: str) -> None:
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        run(["--help"])
+        main(["usage", "--help"])
     assert ended.value.code == 0
     assert "penstock usage --by key --since 30d" in capsys.readouterr().out

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.gateway.frames import Frames, joined
 from penstock.gateway.model_names import ModelNames, restore_model
 from penstock.gateway.usage import StreamReader, read_reply
 
@@ -31,14 +34,22 @@ def responses(end: str = "\n", filler: str = "text") -> bytes:
 
 
 def read(data: bytes, sizes: list[int], route: Any = "responses") -> StreamReader:
-    reader = StreamReader(route)
+    reader, frames = StreamReader(route), Frames()
     at = 0
-    for size in sizes:
-        reader.feed(data[at : at + size])
+    for size in [*sizes, len(data)]:
+        for one in frames.feed(data[at : at + size]):
+            reader.read(one)
         at += size
-    reader.feed(data[at:])
-    reader.end()
+    if (rest := frames.rest()) is not None:
+        reader.read(rest)
     return reader
+
+
+def renamed(pieces: Iterable[bytes], alias: str) -> bytes:
+    names, frames = ModelNames(alias), Frames()
+    out = b"".join([names.restore(joined(frames.feed(piece))) for piece in pieces])
+    rest = frames.rest()
+    return out if rest is None else out + names.restore(rest.raw)
 
 
 @given(sizes=st.lists(st.integers(1, 40), max_size=60), end=st.sampled_from(["\n", "\r\n", "\r"]))
@@ -52,16 +63,10 @@ def test_pieces_do_not_matter(sizes: list[int], end: str) -> None:
 
 @given(st.lists(st.binary(max_size=60), max_size=20), st.sampled_from(["responses", "chat"]))
 def test_rubbish_does_no_harm(pieces: list[bytes], route: Any) -> None:
-    reader = StreamReader(route)
-    names = ModelNames("alias")
-    out = b""
-    for piece in pieces:
-        reader.feed(piece)
-        out += names.feed(piece)
-    reader.end()
-    out += names.finish()
-    if b'"model"' not in b"".join(pieces):
-        assert out == b"".join(pieces)
+    data = b"".join(pieces)
+    read(data, [len(piece) for piece in pieces], route)
+    if b'"model"' not in data:
+        assert renamed(pieces, "alias") == data
 
 
 def test_an_event_of_any_size_is_read_at_its_end() -> None:
@@ -100,12 +105,8 @@ def test_chat() -> None:
 def test_the_alias_in_every_event(sizes: list[int], end: str) -> None:
     chunks = [{"id": "c", "model": "gpt-x-2024", "choices": [{"delta": {"content": 'a "model": "gpt-x-2024" b'}}]}] * 3
     data = b"".join(frame(chunk, None, end) for chunk in chunks) + frame("[DONE]", None, end)
-    names = ModelNames("the alias")
-    out, at = b"", 0
-    for size in [*sizes, len(data)]:
-        out += names.feed(data[at : at + size])
-        at += size
-    out += names.finish()
+    ends = [0, *itertools.accumulate(sizes), len(data)]
+    out = renamed((data[start:end] for start, end in itertools.pairwise(ends)), "the alias")
     assert out == data.replace(b', "model": "gpt-x-2024"', b', "model":"the alias"')
 
 

@@ -59,6 +59,7 @@ def test_relative_paths_are_relative_to_the_file(written: Path, monkeypatch: pyt
     monkeypatch.chdir("/")
     written.write_text(
         "listen: {tls_cert: certs/a.pem, tls_key: /etc/a.key}\nledger: {url: 'sqlite:///usage.db', spool: ../spool}\n"
+        "access_log_file: logs/access.jsonl\n"
     )
     config = load_config(str(written))
     folder = written.parent
@@ -66,6 +67,7 @@ def test_relative_paths_are_relative_to_the_file(written: Path, monkeypatch: pyt
     assert config.listen.tls_key == "/etc/a.key"
     assert config.ledger.url == f"sqlite:///{folder}/usage.db"
     assert config.ledger.spool == os.path.normpath(folder / "../spool")
+    assert config.access_log_file == str(folder / "logs/access.jsonl")
 
 
 @pytest.mark.parametrize("url", ["sqlite:////var/lib/usage.db", "postgresql://u@h/db", "postgres://u@h/db"])

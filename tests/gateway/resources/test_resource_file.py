@@ -114,7 +114,8 @@ def test_every_supported_field_of_every_collection(tmp_path: Path) -> None:
     main, deepseek = snapshot.provider_keys["openai-main"], snapshot.provider_keys["deepseek"]
     assert main.secret.reveal() == "sk-upstream"
     assert main.api_base == "https://api.example.com/v1"
-    assert main.default_headers == (("x-team", "platform"),)
+    assert [(name, value.reveal()) for name, value in main.default_headers] == [("x-team", "platform")]
+    assert "platform" not in repr(main)  # any header may carry a credential
     assert main.default_body_fields == {"store": False, "metadata": {"via": "gateway"}}
     assert main.param_renames == {"max_tokens": "max_completion_tokens"}
     assert not main.verify_tls

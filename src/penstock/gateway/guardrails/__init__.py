@@ -11,18 +11,18 @@ from typing import Any
 
 from penstock.gateway.config import GuardrailMode
 from penstock.gateway.guardrails.chain import Blocked, Chain, guardrail_problems
-from penstock.gateway.guardrails.inspection import GuardrailErrors, Inspection, Route, StreamBlocked, Tally
+from penstock.gateway.guardrails.inspection import GuardrailErrors, Inspection, StreamBlocked, Tally
 from penstock.gateway.guardrails.late import block_message, late_block_event
 from penstock.gateway.guardrails.streams import BufferGuard, StreamGuard, WatchGuard
 from penstock.gateway.guardrails.texts import Line, Slot, reply_texts, request_texts
 from penstock.gateway.guardrails.window import WindowGuard
 from penstock.gateway.resources import GuardrailSpec
+from penstock.gateway.routes import Route
 
 __all__ = [
     "GuardrailErrors",
     "Guards",
     "Inspection",
-    "Route",
     "StreamBlocked",
     "StreamGuard",
     "block_message",

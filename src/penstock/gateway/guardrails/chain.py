@@ -234,17 +234,17 @@ def _crossing(texts: list[str]) -> Callable[[int, int], bool]:
 
 
 def _finders(spec: GuardrailSpec, max_length: int | None) -> Iterator[tuple[Finder, bool, str]]:
-    """(finder, whether it blocks, what it puts in place)."""
+    """(finder, whether it blocks, what it puts in place). `max_length` is the longest match of its regexes, declared."""
     if spec.kind == "keyword":
         for pattern in spec.patterns:
             if pattern.kind == "regex":
-                yield RegexFinder(pattern.value, pattern.max_length or max_length), True, ""
+                yield RegexFinder(pattern.value, max_length), True, ""
         return
     for name, action in spec.detectors:
         yield DETECTORS[name], action == "block", _token(name)
     for pattern in spec.patterns:
         if pattern.kind == "regex":
-            finder = RegexFinder(pattern.value, pattern.max_length or max_length)
+            finder = RegexFinder(pattern.value, max_length)
         else:
             finder = RegexFinder(f"(?i:{regex.escape(pattern.value)})", len(pattern.value))
         token = _token(pattern.name or "custom") if pattern.replacement is None else pattern.replacement
@@ -272,6 +272,4 @@ def guardrail_problems(spec: GuardrailSpec) -> list[str]:
 def _pattern_problem(pattern: Pattern) -> str | None:
     if not pattern.value:
         return "is empty, so it would match everything"
-    if pattern.max_length is not None and pattern.max_length < 1:
-        return "has a max_length below 1"
     return regex_problem(pattern.value) if pattern.kind == "regex" else None

@@ -120,10 +120,8 @@ def _response_event(payload: dict[str, Any], name: bytes) -> Reading:
         if payload.keys() <= _DELTA_KEYS and type(delta) is str:
             if kind in _BINARY or not delta:
                 return NOTHING
-            part = payload.get("content_index")
-            if part is None and "summary_index" in payload:
-                part = f"summary {payload['summary_index']}"
-            return [((payload.get("output_index"), part, kind, None), Slot(payload, "delta", delta, DELTA))], [], []
+            plain: Key = (payload.get("output_index"), _part(payload), kind, None)
+            return [(plain, Slot(payload, "delta", delta, DELTA))], [], []
         whole = walk(payload, kind, without=_DELTA_KEYS)
         if kind in _BINARY:
             return [], whole, []
@@ -144,16 +142,20 @@ def _response_event(payload: dict[str, Any], name: bytes) -> Reading:
     return _begun(payload, kind, whole), whole, _ended(payload, kind)
 
 
-def _address(payload: dict[str, Any], kind: str) -> Key:
+def _part(payload: dict[str, Any]) -> Any:
     part = payload.get("content_index")
     if part is None and "summary_index" in payload:
-        part = f"summary {payload['summary_index']}"
+        return f"summary {payload['summary_index']}"
+    return part
+
+
+def _address(payload: dict[str, Any], kind: str) -> Key:
     others = [
         (key, value)
         for key, value in payload.items()
         if key.endswith("_index") and key not in ("output_index", "content_index", "summary_index")
     ]
-    return payload.get("output_index"), part, kind, tuple(others) or None
+    return payload.get("output_index"), _part(payload), kind, tuple(others) or None
 
 
 def _ended(payload: dict[str, Any], kind: str) -> list[Key]:

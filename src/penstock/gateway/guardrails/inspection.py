@@ -6,9 +6,8 @@ from typing import Literal
 
 from penstock.gateway.ledger.entry import GuardrailHit
 
-__all__ = ["Action", "GuardrailErrors", "Inspection", "Route", "StreamBlocked", "Tally"]
+__all__ = ["Action", "GuardrailErrors", "Inspection", "StreamBlocked", "Tally"]
 
-Route = Literal["responses", "chat", "completions", "embeddings"]
 Action = Literal["blocked", "masked", "would_block", "would_mask"]
 
 

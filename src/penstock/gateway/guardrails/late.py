@@ -6,7 +6,7 @@ import time
 
 import orjson
 
-from penstock.gateway.guardrails.inspection import Route
+from penstock.gateway.routes import Route
 
 __all__ = ["block_message", "late_block_event"]
 

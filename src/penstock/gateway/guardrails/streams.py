@@ -10,14 +10,15 @@ from typing import Any
 
 import orjson
 
+from penstock.gateway.frames import Frame, Part
 from penstock.gateway.guardrails.chain import Blocked, Chain
 from penstock.gateway.guardrails.channels import Channels
 from penstock.gateway.guardrails.events import NOTHING, Key, Reader, Reading
-from penstock.gateway.guardrails.frames import Frame, Frames
-from penstock.gateway.guardrails.inspection import Route, StreamBlocked, Tally
+from penstock.gateway.guardrails.inspection import StreamBlocked, Tally
 from penstock.gateway.guardrails.late import late_block_event
 from penstock.gateway.guardrails.texts import Line, Slot
 from penstock.gateway.ledger.entry import GuardrailHit
+from penstock.gateway.routes import Route
 
 __all__ = ["MAX_EVENT_BYTES", "BufferGuard", "Event", "StreamGuard", "WatchGuard"]
 
@@ -87,15 +88,17 @@ def _written(line: Slot | Line) -> bool:
 
 
 class StreamGuard:
-    """Bytes of server-sent events in, bytes out: unchanged unless something is masked."""
+    """Frames of server-sent events in, bytes out: unchanged unless something is masked."""
 
     holds = True
+    """Nothing passes but what it releases."""
+    longest = MAX_EVENT_BYTES
+    """An event beyond it need not be whole when it is given to the guard."""
 
     def __init__(self, chain: Chain, route: Route) -> None:
         self._chain = chain
         self._route = route
         self._tally = Tally("output")
-        self._frames = Frames()
         self._reader = Reader()
         self._last: Any = None
         self.response_id: str | None = None
@@ -112,12 +115,17 @@ class StreamGuard:
         number = self._last.get("sequence_number") if type(self._last) is dict else None
         return number + 1 if type(number) is int else 0
 
-    def feed(self, data: bytes) -> bytes:
-        """What may be released now; raises `StreamBlocked`."""
+    @property
+    def waiting(self) -> bool:
+        """Something of what it was given has not been released."""
+        return False
+
+    def feed(self, frames: list[Frame], pending: int) -> bytes:
+        """What may be released now; raises `StreamBlocked`. `pending` bytes have arrived of the frame after these."""
         raise NotImplementedError
 
-    def finish(self) -> bytes:
-        """The upstream has ended: the rest; raises `StreamBlocked`."""
+    def finish(self, rest: Frame | None) -> bytes:
+        """The upstream has ended, with a frame that lacks its end: what is left; raises `StreamBlocked`."""
         raise NotImplementedError
 
     def late_block(self, guardrail: str | None) -> bytes:
@@ -135,18 +143,17 @@ class StreamGuard:
         blocked.count(self._tally)
         return StreamBlocked(blocked.guard.name)
 
-    def _last_event(self) -> tuple[Event | None, bytes]:
+    def _last_event(self, rest: Frame | None) -> tuple[Event | None, bytes]:
         """The frame that the upstream did not end, or bytes that are none.
 
         One that cannot be understood is dropped: it is half an event, which no client can use, and nobody can say what
         its text would have been.
         """
-        left = self._frames.rest()
-        if not left:
+        if rest is None:
             return None, b""
-        event = Event(Frame(left), self._reader)
-        if event.frame.data is None:
-            return None, left
+        event = Event(rest, self._reader)
+        if rest.data is None:
+            return None, rest.raw
         return (None, b"") if event.plain else (event, b"")
 
 
@@ -155,19 +162,23 @@ class BufferGuard(StreamGuard):
 
     def __init__(self, chain: Chain, route: Route, limit: int) -> None:
         super().__init__(chain, route)
-        self._limit = limit
+        self.longest = self._limit = limit
         self._size = 0
         self._events: list[Event] = []
 
-    def feed(self, data: bytes) -> bytes:
-        self._size += len(data)
-        if self._size > self._limit:
+    @property
+    def waiting(self) -> bool:
+        return bool(self._events)
+
+    def feed(self, frames: list[Frame], pending: int) -> bytes:
+        self._size += sum([len(frame.raw) for frame in frames])
+        if self._size + pending > self._limit:
             raise StreamBlocked(None)
-        self._events.extend(Event(frame, self._reader) for frame in self._frames.feed(data))
+        self._events.extend(Event(frame, self._reader) for frame in frames)
         return b""
 
-    def finish(self) -> bytes:
-        event, left = self._last_event()
+    def finish(self, rest: Frame | None) -> bytes:
+        event, left = self._last_event(rest)
         if event is not None:
             self._events.append(event)
         texts: dict[Key, list[Slot]] = {}
@@ -191,7 +202,8 @@ class BufferGuard(StreamGuard):
             for event in self._events:
                 pieces, whole, _ = event.reading
                 event.changed = any(slot.written for _, slot in pieces) or any(map(_written, whole))
-        return b"".join([event.raw for event in self._events]) + left
+        events, self._events = self._events, []
+        return b"".join([event.raw for event in events]) + left
 
 
 class WatchGuard(StreamGuard):
@@ -204,17 +216,18 @@ class WatchGuard(StreamGuard):
         self._channels = Channels(chain, self._tally, limit)
         self._watching = True
 
-    def feed(self, data: bytes) -> bytes:
-        if self._watching:
-            for frame in self._frames.feed(data):
-                self._watch(Event(frame, self._reader))
-            if len(self._frames) > MAX_EVENT_BYTES:
+    def feed(self, frames: list[Frame], pending: int) -> bytes:
+        del pending  # beyond the longest event there would be a part among the frames
+        for frame in frames:
+            if isinstance(frame, Part):
                 self._watching = False
-        return data
+            if self._watching:
+                self._watch(Event(frame, self._reader))
+        return b""
 
-    def finish(self) -> bytes:
+    def finish(self, rest: Frame | None) -> bytes:
         if self._watching:
-            event, _ = self._last_event()
+            event, _ = self._last_event(rest)
             if event is not None:
                 self._watch(event)
             self._channels.close(())

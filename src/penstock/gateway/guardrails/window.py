@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 
+from penstock.gateway.frames import Frame, Part
 from penstock.gateway.guardrails.chain import Blocked, Chain
 from penstock.gateway.guardrails.channels import Channel, Channels
-from penstock.gateway.guardrails.frames import Frame
-from penstock.gateway.guardrails.inspection import Route, StreamBlocked
-from penstock.gateway.guardrails.streams import MAX_EVENT_BYTES, Event, StreamGuard
+from penstock.gateway.guardrails.inspection import StreamBlocked
+from penstock.gateway.guardrails.streams import Event, StreamGuard
 from penstock.gateway.guardrails.texts import Slot
+from penstock.gateway.routes import Route
 
 __all__ = ["WindowGuard"]
 
@@ -71,11 +72,17 @@ class WindowGuard(StreamGuard):
         """Text has been released."""
 
     @property
-    def held_bytes(self) -> int:
-        return self._size + len(self._frames)
+    def waiting(self) -> bool:
+        return bool(self._held)
 
-    def feed(self, data: bytes) -> bytes:
-        frames = self._frames.feed(data)
+    @property
+    def held_bytes(self) -> int:
+        return self._size
+
+    def feed(self, frames: list[Frame], pending: int) -> bytes:
+        del pending  # beyond the longest event there would be a part among the frames
+        if frames and isinstance(frames[-1], Part):
+            raise StreamBlocked(None)
         try:
             if len(frames) == 1 and self._begun and not self._held:
                 released = self._at_once(frames[0])
@@ -87,12 +94,12 @@ class WindowGuard(StreamGuard):
         except Blocked as blocked:
             raise self._blocked(blocked) from None
         released = self._release()
-        if self._size > self._limit or len(self._frames) > MAX_EVENT_BYTES:
+        if self._size > self._limit:
             released += self._relieve()
         return released
 
-    def finish(self) -> bytes:
-        event, left = self._last_event()
+    def finish(self, rest: Frame | None) -> bytes:
+        event, left = self._last_event(rest)
         try:
             if event is not None:
                 self._examine(event)
@@ -172,7 +179,7 @@ class WindowGuard(StreamGuard):
 
     def _relieve(self) -> bytes:
         """More is held than may be: only what has no text in it can go."""
-        if len(self._frames) > MAX_EVENT_BYTES or not all(held.decided() for held in self._held):
+        if not all(held.decided() for held in self._held):
             raise StreamBlocked(None)
         self._begun = True
         return self._release()

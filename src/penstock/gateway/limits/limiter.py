@@ -40,6 +40,10 @@ class Limiter(Protocol):
     failures: int
     """How often the shared counters could not be reached."""
 
+    @property
+    def evicted(self) -> int:
+        """Windows that this process gave up although they still counted."""
+
     async def admit(
         self, key: CallerKey, model: Model, policies: Sequence[Policy], tokens: int, now: float
     ) -> Reservation:

@@ -19,6 +19,10 @@ _UNLIMITED: Final = Reservation()
 _REAP_EVERY_S: Final = 1.0
 _NO_POLICIES: Final[tuple[Policy, ...]] = ()
 
+_Found = tuple[int, int, int, int, int]
+"""Of a window: where its record is, its tick, the µs since that began, what is to be charged, and the room that is left
+then (limit - used - amount) times the window's width."""
+
 
 class LocalLimiter:
     """Exact across all processes that are attached to the table."""
@@ -32,6 +36,10 @@ class LocalLimiter:
         self._reaped = 0.0
         self._closed = False
         table.claim_row()
+
+    @property
+    def evicted(self) -> int:
+        return self._table.evicted
 
     async def admit(
         self, key: CallerKey, model: Model, policies: Sequence[Policy], tokens: int, now: float
@@ -63,31 +71,10 @@ class LocalLimiter:
         charges: tuple[tuple[Window, int, int], ...] = ()
         refusal: Refusal | None = None
         free: list[int] = []
-        found: list[tuple[int, int, int, int, int]] = []
-        fits, healed = True, False
+        healed = False
         table.lock()
         try:
-            for window in plan.windows:
-                width = window.width
-                limit = window.limit
-                tick = now_us // width
-                elapsed = now_us - tick * width
-                at = window.at
-                if at < 0 or words[at] != window.low or words[at + 1] != window.high:
-                    at = window.at = table.find_window(window.low, window.high, width, tick)
-                if words[at + 2] != tick:
-                    current = table.advance(at, tick)
-                    if current != tick:
-                        tick, elapsed = current, 0
-                amount = 1
-                if window.tokens:
-                    # a request that reserves more than the whole limit waits for a free window, not for ever
-                    amount = tokens if tokens < limit else limit
-                # limit - used - amount, times the width
-                room = (limit - words[at + 3] - amount) * width + words[at + RING + (tick + 1) % TICKS] * elapsed
-                if room < 0:
-                    fits = False
-                found.append((at, tick, elapsed, amount, room))
+            found, fits = self._look(plan, tokens, now_us)
             if plan.slots:
                 places = self._places(plan, now_us)
                 free = self._free(places)
@@ -154,6 +141,34 @@ class LocalLimiter:
         finally:
             table.unlock()
 
+    def _look(self, plan: Plan, tokens: int, now_us: int) -> tuple[list[_Found], bool]:
+        """Every window of the plan as it stands now, and whether all of them have room; nothing is counted yet."""
+        table = self._table
+        words = table.words
+        found: list[_Found] = []
+        fits = True
+        for window in plan.windows:
+            width = window.width
+            limit = window.limit
+            tick = now_us // width
+            elapsed = now_us - tick * width
+            at = window.at
+            if at < 0 or words[at] != window.low or words[at + 1] != window.high:
+                at = window.at = table.find_window(window.low, window.high, width, tick)
+            if words[at + 2] != tick:
+                current = table.advance(at, tick)
+                if current != tick:
+                    tick, elapsed = current, 0
+            amount = 1
+            if window.tokens:
+                # a request that reserves more than the whole limit waits for a free window, not for ever
+                amount = tokens if tokens < limit else limit
+            room = (limit - words[at + 3] - amount) * width + words[at + RING + (tick + 1) % TICKS] * elapsed
+            if room < 0:
+                fits = False
+            found.append((at, tick, elapsed, amount, room))
+        return found, fits
+
     def _places(self, plan: Plan, now_us: int) -> list[tuple[Slots, int]]:
         words = self._table.words
         places = []
@@ -178,7 +193,7 @@ class LocalLimiter:
         self._reaped = clock
         return self._table.reap() > 0
 
-    def _refusal(self, plan: Plan, found: list[tuple[int, int, int, int, int]], free: list[int]) -> Refusal:
+    def _refusal(self, plan: Plan, found: list[_Found], free: list[int]) -> Refusal:
         states, waits = [], []
         for window, (at, tick, elapsed, amount, _) in zip(plan.windows, found, strict=True):
             counts = self._table.counts(at, tick)

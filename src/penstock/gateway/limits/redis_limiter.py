@@ -1,6 +1,6 @@
 """The limiter that counts in Redis, together with every other gateway that uses the same one.
 
-When Redis cannot be reached, this machine counts alone: `degraded` is set, `failures` goes up, one line is logged, and a
+When Redis cannot be reached, this machine counts alone: `degraded` is set, `failures` goes up, one line is said, and a
 probe looks once a second whether Redis takes writes again. From then on it counts there. What was admitted meanwhile is
 not carried over.
 """
@@ -8,7 +8,6 @@ not carried over.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import uuid
 from collections import Counter
@@ -26,10 +25,10 @@ from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.limits.local import LocalLimiter
 from penstock.gateway.limits.plan import Plan, Planner, Slots, Window
 from penstock.gateway.resources import CallerKey, Model, Policy
+from penstock.gateway.say import say
 
 __all__ = ["RedisLimiter"]
 
-_LOG = logging.getLogger("penstock.gateway.limits")
 _UNLIMITED: Final = Reservation()
 _NO_POLICIES: Final[tuple[Policy, ...]] = ()
 _TIMEOUT_S: Final = 0.5
@@ -68,6 +67,10 @@ class RedisLimiter:
         self._admit_script = self._client.register_script(scripts.ADMIT)
         self._settle_script = self._client.register_script(scripts.SETTLE)
         self._beat_script = self._client.register_script(scripts.BEAT)
+
+    @property
+    def evicted(self) -> int:
+        return self._local.evicted
 
     async def admit(
         self, key: CallerKey, model: Model, policies: Sequence[Policy], tokens: int, now: float
@@ -188,11 +191,8 @@ class RedisLimiter:
         self.failures += 1
         if not self.degraded:
             self.degraded = True
-            _LOG.warning(
-                "limits: Redis at %s cannot be used (%s); counting on this machine alone until it can",
-                self._where,
-                type(error).__name__,
-            )
+            why = type(error).__name__
+            say(f"Redis at {self._where} cannot be used ({why}); limits count on this machine alone until it can")
             self._spawn(self._probe(), self._endless)
 
     async def _probe(self) -> None:
@@ -208,7 +208,7 @@ class RedisLimiter:
                 self._owner = owner
                 self._held.clear()
                 self.degraded = False
-                _LOG.warning("limits: Redis at %s is back; counting there again", self._where)
+                say(f"Redis at {self._where} is back; limits count there again")
                 return
 
     def _spawn(self, work: Coroutine[Any, Any, Any], tasks: set[asyncio.Task[Any]] | None = None) -> asyncio.Task[Any]:

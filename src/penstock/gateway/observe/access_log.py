@@ -20,11 +20,11 @@ import msgspec
 from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.repair import repaired
-from penstock.gateway.observe.families import ENDPOINTS
 from penstock.gateway.observe.timing import layout
 from penstock.gateway.observe.visible import visible
+from penstock.gateway.routes import ENDPOINTS
 
-__all__ = ["AccessLog"]
+__all__ = ["AccessLog", "check_log"]
 
 GATHER_S = 0.05
 BACKLOG_LINES = 50_000
@@ -187,6 +187,12 @@ class AccessLog:
             return not os.path.samestat(os.stat(path), os.fstat(self._file))
         except FileNotFoundError:
             return True
+
+
+def check_log(path: str | None) -> None:
+    """Raises UserError when no log can be written there: before the workers, who could only die of it."""
+    if path is not None:
+        os.close(_opened(path))
 
 
 def _opened(path: str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["ATTEMPT_OUTCOMES", "DURATION_EDGES", "ENDPOINTS", "FAMILIES", "LAYERS", "PHASES", "TTFT_EDGES", "Family"]
+__all__ = ["ATTEMPT_OUTCOMES", "DURATION_EDGES", "FAMILIES", "LAYERS", "PHASES", "TTFT_EDGES", "Family"]
 
 DURATION_EDGES = (
     0.001,
@@ -32,27 +32,16 @@ DURATION_EDGES = (
 )
 TTFT_EDGES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
-ENDPOINTS = {
-    "responses": "/v1/responses",
-    "chat": "/v1/chat/completions",
-    "completions": "/v1/completions",
-    "embeddings": "/v1/embeddings",
-    "models": "/v1/models",
-}
-"""What an entry calls a route, and its template. An entry may give the template itself."""
-
 ATTEMPT_OUTCOMES = frozenset(("success", "upstream_status", "timeout", "transport", "decode", "aborted"))
 LAYERS = frozenset(("api_key", "model", "policy"))
 PHASES = frozenset(
     (
-        "queue",
         "auth",
         "receive",
         "guardrail_in",
         "quota",
         "connect",
         "upstream",
-        "upstream_ttfb",
         "guardrail_out",
         "serialise",
         "total",
@@ -90,6 +79,12 @@ FAMILIES = {
     "workers": Family("gauge", (), "Worker processes that are alive."),
     "limits_degraded": Family(
         "gauge", (), "1 while a worker counts limits by itself because the shared store is lost."
+    ),
+    "limits_failures_total": Family(
+        "counter", (), "Times that the shared store of limits did not answer; this machine counted instead."
+    ),
+    "limits_evicted_windows_total": Family(
+        "counter", (), "Counts given up for want of room while they still mattered: limits that admitted too much."
     ),
     "spool_entries_total": Family("counter", (), "Usage entries that workers have written down."),
     "spool_write_failures_total": Family(

@@ -19,12 +19,12 @@ from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.observe.families import (
     ATTEMPT_OUTCOMES,
     DURATION_EDGES,
-    ENDPOINTS,
     LAYERS,
     PHASES,
     TTFT_EDGES,
 )
 from penstock.gateway.resources import Snapshot
+from penstock.gateway.routes import ENDPOINTS
 
 __all__ = ["Counts", "Labels", "Metrics", "Numbers", "Series", "resident_bytes"]
 
@@ -33,7 +33,8 @@ MAX_SERIES = 2000
 MAX_COUNTS = 2000
 """Of the smaller families together; a worker's file stays under a megabyte."""
 _IDLE_S = 5.0
-_TEMPLATES = ENDPOINTS | {template: template for template in ENDPOINTS.values()}
+_TEMPLATES = ENDPOINTS | {path: path for path in ENDPOINTS.values()}
+"""An entry may also give the path itself."""
 
 
 class Labels(msgspec.Struct, array_like=True, frozen=True):

@@ -56,7 +56,7 @@ class Recorder:
         self.metrics.close()
 
     def _totals(self) -> None:
-        self.metrics.totals = {
+        self.metrics.totals |= {
             "spool_entries_total": self.spool.appended,
             "spool_write_failures_total": self.spool.failures,
             "spool_dropped_entries_total": self.spool.dropped,

@@ -1,18 +1,24 @@
 """Server-sent events as they arrive: bytes in any portions in, whole frames out, each with its original bytes.
 
 `penstock.wire.sse` takes apart a body that is complete; this one never has it. A frame ends at a blank line; lines end in
-LF, CRLF or CR. The bytes of all frames and of `rest()`, in order, are the bytes that were fed.
+LF, CRLF or CR. A frame that is larger than may be kept comes in parts. The bytes of all frames, parts and of `rest()`, in
+order, are the bytes that were fed; each of them is looked at once, whatever the portions.
 """
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["Frame", "Frames"]
+__all__ = ["FRAME_BYTES", "Frame", "Frames", "Part", "joined"]
+
+FRAME_BYTES = 1 << 20
+"""What is kept of an event that is not complete, where nobody must see all of it."""
 
 _BOM = b"\xef\xbb\xbf"
 _BLANK = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
 """A CR that ends what is known may be half of a CRLF; its LF is then an empty line before the next frame."""
+_BLANK_BYTES = 3
+"""As much of a blank line as can be there without its last byte."""
 
 
 class Frame:
@@ -67,11 +73,33 @@ class Frame:
         return bom + b"".join(lines)
 
 
-class Frames:
-    __slots__ = ("_buffer", "_returns", "_searched")
+class Part(Frame):
+    """A piece of a frame that is larger than may be kept. Its data is not looked for: it is not complete."""
 
-    def __init__(self) -> None:
+    __slots__ = ("begins", "ends")
+
+    def __init__(self, raw: bytes, *, begins: bool, ends: bool) -> None:
+        self.raw = raw
+        self.name = b""
+        self.data = None
+        self.begins = begins
+        self.ends = ends
+
+
+def joined(frames: list[Frame]) -> bytes:
+    return frames[0].raw if len(frames) == 1 else b"".join([frame.raw for frame in frames])
+
+
+class Frames:
+    """`limit` is in bytes: a frame that is not complete by then is handed out in parts."""
+
+    __slots__ = ("_buffer", "_cut", "_returns", "_searched", "limit")
+
+    def __init__(self, limit: int = FRAME_BYTES) -> None:
+        self.limit = limit
         self._buffer = bytearray()
+        self._cut = False
+        """Parts of the frame in the buffer have been handed out."""
         self._returns = False
         self._searched = 0
 
@@ -83,8 +111,11 @@ class Frames:
         if not self._returns and b"\r" in data:
             self._returns = True
         buffer = self._buffer
-        if not buffer and not self._returns and data.endswith(b"\n\n") and data.find(b"\n\n") == len(data) - 2:
-            return [Frame(data)]
+        if not buffer and not self._returns and data.endswith(b"\n\n"):
+            if data.find(b"\n\n") == len(data) - 2:
+                return [Frame(data)]
+            if b"\n\n\n" not in data:
+                return [Frame(text + b"\n\n") for text in data[:-2].split(b"\n\n")]
         buffer += data
         frames: list[Frame] = []
         start, searched = 0, self._searched
@@ -98,15 +129,27 @@ class Frames:
                     end = -1
             if end < 0:
                 break
-            frames.append(Frame(bytes(buffer[start:end])))
+            frames.append(self._ended(bytes(buffer[start:end])))
             start = searched = end
         if start:
             del buffer[:start]
-        self._searched = max(0, len(buffer) - 3)
+        if self._cut or len(buffer) > self.limit:
+            # what may be the beginning of a blank line stays
+            frames.append(Part(bytes(buffer[:-_BLANK_BYTES]), begins=not self._cut, ends=False))
+            del buffer[:-_BLANK_BYTES]
+            self._cut = True
+        self._searched = max(0, len(buffer) - _BLANK_BYTES)
         return frames
 
-    def rest(self) -> bytes:
-        left = bytes(self._buffer)
+    def _ended(self, raw: bytes) -> Frame:
+        if not self._cut:
+            return Frame(raw)
+        self._cut = False
+        return Part(raw, begins=False, ends=True)
+
+    def rest(self) -> Frame | None:
+        """The stream is over: its last frame, if that lacks its blank line."""
+        left = self._ended(bytes(self._buffer)) if self._buffer or self._cut else None
         self._buffer.clear()
         self._searched = 0
         return left

@@ -1,0 +1,335 @@
+"""The upstream's part of a request: one target after the other until one of them has served it, and how that ended.
+
+order ─▶ attempt ─┬─▶ whole reply ─▶ output guardrails ─▶ answer
+   ▲              ├─▶ stream, relayed as it comes ─▶ its end is judged
+   └── failure ◀──┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from time import perf_counter, time
+from typing import TYPE_CHECKING
+
+import orjson
+
+from penstock.gateway.body import Request, replace_model
+from penstock.gateway.books import AttemptKind
+from penstock.gateway.caller import Caller
+from penstock.gateway.forward import ENDED, Forward
+from penstock.gateway.guardrails import Guards, StreamBlocked
+from penstock.gateway.limits.limiter import Reservation
+from penstock.gateway.live import Live
+from penstock.gateway.model_names import restore_model
+from penstock.gateway.outlet import Outlet
+from penstock.gateway.refusal import Refusal
+from penstock.gateway.replies import JSON, blocked, content_type, error_event, plain_body, shutting_down
+from penstock.gateway.resources import Model
+from penstock.gateway.routes import Route
+from penstock.gateway.routing import Rules, backoff_s, order
+from penstock.gateway.upstream import GONE, Failure, Target, aborted, failure_of, undecodable
+from penstock.gateway.usage import StreamReader, read_reply, text_tokens
+from penstock.wire.exchange import Trouble
+
+if TYPE_CHECKING:
+    from penstock.gateway.app import App
+
+__all__ = ["Attempts", "CallerGoneError"]
+
+
+class CallerGoneError(Exception):
+    """There is nobody left to answer."""
+
+
+class Attempts:
+    """Owns the `Forward` of the attempt that is made."""
+
+    __slots__ = (
+        "__weakref__",
+        "_app",
+        "_caller",
+        "_ended",
+        "_forward",
+        "_live",
+        "_model",
+        "_request",
+        "_reservation",
+        "_sleeper",
+        "_tokens",
+        "_watched",
+        "books",
+        "gone",
+        "route",
+    )
+
+    def __init__(
+        self, app: App, live: Live, caller: Caller, route: Route, model: Model, request: Request, tokens: int
+    ) -> None:
+        """`tokens` is what the request was estimated at."""
+        self._app = app
+        self._live = live
+        self._caller = caller
+        self.books = caller.books
+        self.route = route
+        self._model = model
+        self._request = request
+        self._tokens = tokens
+        self._forward: Forward | None = None
+        self._reservation: Reservation | None = None
+        """With the limits of the target."""
+        self._sleeper: asyncio.Future[None] | None = None
+        self.gone = False
+        self._watched = False
+        self._ended = False
+        """By us: the drain's time is over."""
+
+    @property
+    def outlet(self) -> Outlet | None:
+        return self._caller.outlet
+
+    async def run(self, targets: tuple[Target, ...]) -> None:
+        """Returns when the request has been served, well or not; raises a Refusal, or CallerGoneError."""
+        app, model = self._app, self._model
+        candidates = targets
+        if model.routing is not None:
+            candidates = order(model, model.routing, targets, app.cooldowns, app.turns, perf_counter())
+        failure: Failure | None = None
+        kind: AttemptKind = "initial"
+        for number, target in enumerate(candidates, 1):
+            retries = 0
+            while True:
+                failure = await self._attempt(target, kind)
+                if failure is None:
+                    app.cooldowns.succeeded(target.model)
+                    return
+                rules = Rules(model.routing, app.config.upstream.retries)
+                app.cooldowns.failed(target.model, failure, perf_counter())
+                if not rules.tries_again(target.model, failure, retries, number < len(candidates)):
+                    break
+                await self._sleep(backoff_s(retries, failure))
+                retries += 1
+                kind = "retry"
+            if not rules.moves_on(failure):
+                break
+            kind = "fallback"
+        assert failure is not None
+        raise failure.refusal
+
+    async def close(self, tokens: int) -> None:
+        """`tokens` is what the request came to."""
+        self._forward = None  # it holds us
+        if self._reservation is not None:
+            await self._settle(tokens)
+
+    async def _attempt(self, target: Target, kind: AttemptKind) -> Failure | None:
+        """None when the request has been served, well or not; a Failure while another attempt could still serve it."""
+        app, books, model, request = self._app, self.books, self._model, self._request
+        direct = target.model
+        if model.routing is not None:
+            try:
+                self._reservation = await app.limiter.admit_target(direct, self._tokens, time())
+            except Refusal as refusal:
+                books.over_limit(target, kind)
+                return Failure("over_limit", None, refusal, retryable=True)
+        books.entry.upstream_model, books.entry.provider = direct.upstream, direct.provider
+        attempt = books.attempt(target, kind)
+        message = target.message(replace_model(request, target.upstream_json), self._caller.request_id)
+        limits = self._live.limits(target, model, request.stream)
+        forward = self._forward = Forward(app.loop, self, target, message, limits)
+        guards = self._live.guards
+        if self.route == "chat" or guards is not None:
+            forward.prepare(guards, model.name if self.route == "chat" else None)
+        await forward.run()
+        books.ended(attempt, forward.exchange, forward.guard_s)
+        reader = forward.reader
+        failure = self._end_whole(forward) if reader is None else self._end_stream(forward, reader)
+        if failure is not None:
+            attempt.error = failure.error
+            await self._settle(0)
+        return failure
+
+    async def _settle(self, tokens: int) -> None:
+        reservation, self._reservation = self._reservation, None
+        if reservation is not None:
+            await self._app.limiter.settle(reservation, tokens, time())
+
+    async def _sleep(self, seconds: float) -> None:
+        self.watch()
+        sleeper = self._sleeper = self._app.loop.create_future()
+        timer = self._app.loop.call_later(seconds, _wake, sleeper)
+        await sleeper
+        timer.cancel()
+        self._sleeper = None
+        self.books.mark("upstream")
+        self._check()
+
+    def _check(self) -> None:
+        if self.gone:
+            raise CallerGoneError
+        if self._ended:
+            raise shutting_down()
+
+    # -- whole replies ------------------------------------------------------------------------------------------------
+
+    def _end_whole(self, forward: Forward) -> Failure | None:
+        exchange, books, caller = forward.exchange, self.books, self._caller
+        if self.gone and exchange.start >= 0:
+            books.estimate(self._request.data, 0)
+        self._check()
+        failure = failure_of(exchange, forward.headers, forward.target, forward.elapsed_ms)
+        if failure is not None:
+            caller.note_upstream(forward)
+            return failure
+        try:
+            body = plain_body(forward)
+            reply = read_reply(body)
+        except ValueError:
+            return undecodable()
+        entry = books.entry
+        entry.upstream_id = reply.name
+        entry.finish = reply.finish
+        usage = reply.reported
+        if usage is not None:
+            books.report(usage)
+        else:
+            books.estimate(self._request.data, 0 if self.route == "embeddings" else text_tokens(body))
+        guards = self._live.guards
+        if guards is not None and guards.has_output:
+            try:
+                body = self._inspect(guards, body)
+            except orjson.JSONDecodeError:  # it is stricter than the reading above
+                return undecodable()
+            finally:
+                books.mark("guardrail_out")
+        if self.route == "chat":
+            body = restore_model(body, bytes(reply.model), self._model.name)
+        caller.note_upstream(forward)
+        caller.note_target(forward.target)
+        entry.status = exchange.status
+        caller.answer(exchange.status, content_type(forward, "application/json"), body)
+        entry.ttft_ms = entry.phases_ms["total"]
+        return None
+
+    def _inspect(self, guards: Guards, body: bytes) -> bytes:
+        found = orjson.loads(body)
+        if not isinstance(found, dict):
+            return body
+        inspection = guards.reply(self.route, found)
+        self.books.entry.guardrails += inspection.hits
+        if inspection.blocked_by is not None:
+            self.books.entry.blocked = True
+            raise blocked("response", inspection.blocked_by)
+        return orjson.dumps(found) if inspection.changed else body
+
+    # -- streams ------------------------------------------------------------------------------------------------------
+
+    def commit(self, forward: Forward) -> Outlet:
+        """The first piece of a stream is about to leave."""
+        return self._caller.begin_stream(forward)
+
+    def block(self, forward: Forward, by: StreamBlocked) -> None:
+        entry = self.books.entry
+        entry.blocked = True
+        entry.status, entry.error = 422, "content_filter"
+        if self.outlet is None:
+            self.books.mark("upstream")
+            self._watched = True  # there is nothing to be watched behind a reply
+            self._caller.answer(422, JSON, blocked("response", by.guardrail).body())
+        else:
+            assert forward.guard is not None
+            self.outlet.send(forward.guard.late_block(by.guardrail))
+            self.outlet.close()
+
+    def _end_stream(self, forward: Forward, reader: StreamReader) -> Failure | None:
+        exchange, books = forward.exchange, self.books
+        if self.gone and not forward.complete and forward.blocked is None:
+            self._close_stream(forward, reader)
+            raise CallerGoneError
+        failed = None
+        if forward.blocked is None:
+            if exchange.trouble is not None and not forward.complete:
+                failed = failure_of(exchange, forward.headers, forward.target, forward.elapsed_ms)
+                if self.outlet is None and not self._ended:
+                    if reader.events:  # held back, and lost with the attempt; it was billed all the same
+                        self._close_stream(forward, reader)
+                    return failed
+            forward.finish()
+        self._close_stream(forward, reader)
+        if forward.blocked is not None:
+            books.entry.finish = "blocked"
+            return None
+        if self.outlet is None:
+            self._check()
+            return aborted()
+        if failed is None:
+            books.entry.status = exchange.status
+            return None
+        # The head is gone, so the caller is told within the stream; its own reader sees that the end is missing.
+        self._app.cooldowns.failed(forward.target.model, failed, perf_counter())
+        refusal = shutting_down() if self._ended else failed.refusal
+        kind = refusal.type if self._ended or failed.error == "timeout" else "stream_aborted"
+        books.entry.attempts[-1].error = "timeout" if failed.error == "timeout" else "aborted"
+        books.failed(refusal.status, kind, "cut")
+        self.outlet.send(error_event(self.route, forward, reader, kind))
+        return None
+
+    def _close_stream(self, forward: Forward, reader: StreamReader) -> None:
+        self.books.stream(reader, self._request.data)
+        if forward.guard is not None:
+            self.books.entry.guardrails += forward.guard.hits
+
+    def break_off(self, kind: str) -> None:
+        """Tell the caller in its stream that it ends here, after a fault of ours."""
+        forward = self._forward
+        if self.outlet is not None and forward is not None and forward.reader is not None:
+            self.outlet.send(error_event(self.route, forward, forward.reader, kind))
+
+    # -- what happens meanwhile ---------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        forward = self._forward
+        if forward is not None and now >= forward.due:
+            forward.tick(now)
+
+    def end(self) -> None:
+        """The drain's time is over."""
+        self._ended = True
+        self._stop(ENDED)
+
+    def watch(self) -> None:
+        """Notice when the caller goes away."""
+        if not self._watched:
+            self._watched = True
+            self._caller.protocol.client_disconnect().add_done_callback(_Gone(self))
+
+    def _on_gone(self) -> None:
+        if not self.gone:
+            self.gone = True
+            if self._forward is None or self._forward.blocked is None:
+                self._stop(GONE)
+
+    def _stop(self, why: Trouble) -> None:
+        if self._sleeper is not None:
+            _wake(self._sleeper)
+        elif self._forward is not None:
+            self._forward.abort(why)
+
+
+class _Gone:
+    """Tells that the caller went away. Granian keeps what it has called, so this must not keep the request."""
+
+    __slots__ = ("_attempts",)
+
+    def __init__(self, attempts: Attempts) -> None:
+        self._attempts = weakref.ref(attempts)
+
+    def __call__(self, _watched: object) -> None:
+        attempts = self._attempts()
+        if attempts is not None:
+            attempts._on_gone()
+
+
+def _wake(sleeper: asyncio.Future[None]) -> None:
+    if not sleeper.done():
+        sleeper.set_result(None)
