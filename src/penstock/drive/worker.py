@@ -24,8 +24,8 @@ from penstock.drive.desk import Desk
 from penstock.drive.job import Job
 from penstock.drive.machine import Machine
 from penstock.drive.session import Bodies, Session
-from penstock.endpoints.base import Reply
 from penstock.endpoints.registry import endpoint
+from penstock.endpoints.reply import Reply
 from penstock.plan.arms import arm
 from penstock.plan.phases import PhasePlan
 from penstock.plan.stepper import Share, Stepper, split
