@@ -28,24 +28,27 @@ class Frame:
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
-        self.name = b""
         self.data: bytes | None
         # `data: …` alone or behind `event: …` is all that the common servers send
-        first = raw.find(b"\n")
         last = len(raw) - 2
-        if first == last and raw.startswith(b"data: ") and raw.endswith(b"\n") and b"\r" not in raw:
-            self.data = raw[6:last]
+        first = raw.find(b"\n")
+        if first == last:
+            if raw[:6] == b"data: " and raw[-1:] == b"\n" and b"\r" not in raw:
+                self.name = b""
+                self.data = raw[6:last]
+                return
         elif (
             raw.find(b"\n", first + 1) == last
-            and raw.startswith(b"event: ")
-            and raw.startswith(b"data: ", first + 1)
-            and raw.endswith(b"\n")
+            and raw[:7] == b"event: "
+            and raw[first + 1 : first + 7] == b"data: "
+            and raw[-1:] == b"\n"
             and b"\r" not in raw
         ):
             self.name = raw[7:first]
             self.data = raw[first + 7 : last]
-        else:
-            self._by_line()
+            return
+        self.name = b""
+        self._by_line()
 
     def _by_line(self) -> None:
         found: list[bytes] = []

@@ -176,11 +176,12 @@ def test_a_stall_behind_the_last_event_is_a_success(gateway: GatewayProcess, ups
 def test_a_ping_arrives_when_it_is_sent(gateway: GatewayProcess, upstream: Upstream, route: str) -> None:
     events = response_events(["Hello"]) if route == "/v1/responses" else chat_events(["Hello"])
     go_on = threading.Event()
+    in_time: list[bool] = []
 
     def script(request: Received, wire: Wire) -> None:
         wire.start()
         wire.chunk(b":\n\n")
-        go_on.wait(20)
+        in_time.append(go_on.wait(5))
         for piece in events:
             wire.chunk(piece)
         wire.end()
@@ -190,6 +191,7 @@ def test_a_ping_arrives_when_it_is_sent(gateway: GatewayProcess, upstream: Upstr
     assert stream.event() == b":\n\n"
     go_on.set()
     assert stream.rest().count(b"data: ") == len(events)
+    assert in_time == [True]
 
 
 def test_a_stream_without_any_bytes(gateway: GatewayProcess, upstream: Upstream) -> None:

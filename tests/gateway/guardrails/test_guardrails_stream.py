@@ -249,6 +249,16 @@ def test_ra_11_a_buffer_has_an_end() -> None:
     assert small.blocked is not None
 
 
+@pytest.mark.parametrize("mode", ["buffer", "window"])
+def test_one_event_larger_than_may_be_held_is_a_block_before_its_end(mode: Mode) -> None:
+    guard = guards(BLOCK, mode=mode, max_buffer_bytes=1000).stream("chat")
+    assert guard is not None
+    size = guard.longest + 1000
+    outcome = run(guard, portions(b"data: " + b"x" * size, (size // 4,)))
+    assert outcome.blocked is not None
+    assert (outcome.blocked.guardrail, outcome.body) == (None, b"")
+
+
 def test_a_regex_without_a_length_makes_its_chain_buffer() -> None:
     def releases(*specs: GuardrailSpec, **more: Any) -> list[bytes]:
         guard = guards(*specs, mode="window", **more).stream("chat")

@@ -78,6 +78,20 @@ def test_an_event_of_any_size_is_read_at_its_end() -> None:
     assert (reader.finish, reader.terminal) == ("completed", True)
 
 
+def test_one_byte_at_a_time_is_not_quadratic() -> None:
+    data = frame({"id": "c1", "model": "gpt-x", "choices": [{"delta": {"content": "x" * 300_000}}]})
+    assert read(data, [1] * len(data), "chat").tokens > 0
+    pieces = (data[place : place + 1] for place in range(len(data)))
+    assert renamed(pieces, "alias") == data.replace(b'"model": "gpt-x"', b'"model":"alias"')
+
+
+def test_the_alias_also_behind_an_event_that_came_in_parts() -> None:
+    chunk = {"id": "c1", "model": "gpt-x", "choices": [{"delta": {"content": "x" * 2_000_000}}]}
+    data = frame(chunk) + frame({"id": "c1", "model": "gpt-x", "choices": []}) + frame("[DONE]")
+    pieces = (data[place : place + 9_000] for place in range(0, len(data), 9_000))
+    assert renamed(pieces, "alias") == data.replace(b'"model": "gpt-x"', b'"model":"alias"')
+
+
 def test_a_last_event_without_its_blank_line() -> None:
     reader = read(responses().rstrip(b"\n"), [])
     assert reader.usage is not None

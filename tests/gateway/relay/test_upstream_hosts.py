@@ -34,7 +34,7 @@ class Server:
             while await reader.readuntil(b"\r\n\r\n"):
                 await self.paused.wait()
                 writer.write(REPLY)
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             writer.close()
 
 
