@@ -164,11 +164,20 @@ class Program:
     def run(self, *words: Any, command: str = "aiperf", timeout: float = LIMIT_S, **env: str) -> Outcome:
         return self.start(*words, command=command, **env).wait(timeout)
 
-    def begin(self, url: str, *flags: Any, model: str = "mock-model", texts: int | None = 3, **env: str) -> Running:
-        """`aiperf profile` with a folder of its own. By default a file of three lines, and the server counts tokens,
+    def begin(
+        self,
+        url: str,
+        *flags: Any,
+        model: str = "mock-model",
+        texts: int | None = 3,
+        into: Path | None = None,
+        **env: str,
+    ) -> Running:
+        """`aiperf profile` with a folder of its own, unless `into` names one. By default a file of three lines, and the
+        server counts tokens,
         because then no tokenizer is loaded; `texts=None` leaves both to the flags."""
         self._runs += 1
-        folder = self.folder / f"run-{self._runs}"
+        folder = into or self.folder / f"run-{self._runs}"
         words: list[Any] = ["profile", "--model", model, "--url", url, "--artifact-dir", folder]
         if texts is not None:
             words += ["--input-file", self.prompts(texts), "--use-server-token-count"]

@@ -9,7 +9,9 @@ Failures of single requests are not exceptions: they are facts about the server 
 `records.record.Failure`.
 """
 
-__all__ = ["PenstockError", "RunError", "UserError"]
+import errno
+
+__all__ = ["PenstockError", "RunError", "UserError", "disk_full"]
 
 
 class PenstockError(Exception):
@@ -22,3 +24,11 @@ class UserError(PenstockError):
 
 class RunError(PenstockError):
     """The run could not start or finish for a reason outside the command line."""
+
+
+def disk_full(error: BaseException) -> UserError | None:
+    """What to tell the user when that is the cause."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return None
+    where = f" for {error.filename}" if error.filename else ""
+    return UserError(f"The disk is full: there was no room{where}. Free some, or choose another --artifact-dir.")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["REDACTED", "Secret", "redact_fields", "redact_headers", "redact_url"]
+__all__ = ["REDACTED", "Secret", "hide", "redact_fields", "redact_headers", "redact_url", "worth_hiding"]
 
 REDACTED = "<redacted>"
 
@@ -31,8 +32,11 @@ _ALONE = "code"
 _HARMLESS = frozenset(("bos", "cache", "cls", "eos", "mask", "pad", "sep", "stop", "unk"))
 """Before `token` or `key`: the marks of a vocabulary, and what a cache is asked by."""
 
+_LONG = 8
+"""From so many characters on a header's value is hidden wherever it turns up: a shorter one may be a plain word."""
+
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_PARAMETER = re.compile(r"(?<=[?&;#])([^=?&;#]+)=[^&;#]*")
+_PARAMETER = re.compile(r"(?<=[?&;#])([^=?&;#]+)=([^&;#]*)")
 
 
 class Secret:
@@ -53,6 +57,27 @@ class Secret:
 
     def __reduce__(self) -> Any:
         raise TypeError("a secret cannot be pickled")
+
+
+def hide(text: str, values: Iterable[str]) -> str:
+    """A text that somebody else wrote (servers quote the key that they refuse), without these values."""
+    for value in values:
+        text = text.replace(value, REDACTED)
+    return text
+
+
+def worth_hiding(
+    headers: Iterable[tuple[str, Secret]], key: Secret | None = None, urls: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """The values that `hide` must look for, the longest first: one may hold another."""
+    found = {key.reveal()} if key is not None else set()
+    for url in urls:
+        found |= {part[2] for part in _PARAMETER.finditer(url) if _tells(part[1])}
+    for name, secret in headers:
+        value = secret.reveal()
+        if len(value) >= _LONG or _tells(name):
+            found |= {value, value.partition(" ")[2]}  # `Bearer …` and what follows it
+    return tuple(sorted(found - {""}, key=len, reverse=True))
 
 
 def redact_url(url: str) -> str:

@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 from penstock import __version__
+from penstock.cli.commands import COMMANDS
 from penstock.cli.main import main
 from penstock.errors import RunError, UserError
 from penstock.settings.model import Settings
@@ -76,6 +77,21 @@ def test_what_the_user_must_change_exits_2(words: tuple[str, ...], sentence: str
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", [command.name for command in COMMANDS if command.name != "version"])
+def test_every_command_speaks_under_the_name_it_was_called_by(command: str) -> None:
+    """AIPerf's users never typed `penstock`."""
+    words = "mystery" if command == "completion" else "--no-such-option"
+    aiperf = str(Path(sys.executable).parent / "aiperf")
+    wrong = subprocess.run([aiperf, command, words], capture_output=True, text=True)
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith(f"aiperf {command}: ")
+    assert wrong.stderr.count("\n") == 1
+    help_ = subprocess.run([aiperf, command, "--help"], capture_output=True, text=True)
+    assert help_.returncode == 0
+    assert f"aiperf {command}" in help_.stdout
+    assert f"penstock {command}" not in wrong.stderr + help_.stdout
+
+
 def test_completion_prints_a_script() -> None:
     assert call("completion", "bash").stdout.startswith("_penstock() {")
     assert "Usage" in call("completion", "--help").stdout
@@ -94,9 +110,9 @@ def test_a_closed_pipe_is_quiet(unbuffered: str) -> None:
 
 @pytest.fixture
 def profile(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Stands in for the command that carries out the run."""
-    module = ModuleType("penstock.cli.profile")
-    monkeypatch.setitem(sys.modules, "penstock.cli.profile", module)
+    """Stands in for what carries out the run."""
+    module = ModuleType("penstock.cli.running")
+    monkeypatch.setitem(sys.modules, "penstock.cli.running", module)
     return module
 
 
@@ -109,7 +125,7 @@ def test_profile_runs_with_settings_under_the_name_it_was_called_by(
         seen.append(settings)
         return 7
 
-    profile.run = run  # type: ignore[attr-defined]
+    profile.profile = run  # type: ignore[attr-defined]
     monkeypatch.setattr(sys, "argv", ["/usr/bin/aiperf", "profile", "-m", "m"])
     assert main() == 7
     assert seen[0].command == "aiperf profile -m m"
@@ -137,7 +153,7 @@ def test_exceptions_become_sentences(
     def run(settings: Settings) -> int:
         raise error
 
-    profile.run = run  # type: ignore[attr-defined]
+    profile.profile = run  # type: ignore[attr-defined]
     monkeypatch.setattr(sys, "argv", ["aiperf"])
     monkeypatch.delenv("PENSTOCK_DEBUG", raising=False)
     assert main(["profile", "-m", "m"]) == status
@@ -152,7 +168,7 @@ def test_debug_shows_the_traceback(
     def run(settings: Settings) -> int:
         raise ValueError("odd")
 
-    profile.run = run  # type: ignore[attr-defined]
+    profile.profile = run  # type: ignore[attr-defined]
     monkeypatch.setenv("PENSTOCK_DEBUG", "1")
     assert main(["profile", "-m", "m"]) == 1
     assert "Traceback" in capsys.readouterr().err
@@ -170,8 +186,8 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_interrupted_before_a_run() -> None:
     code = (
-        "import os, signal, sys; import penstock.cli.main as m; "
-        "m._RUN['version'] = lambda words, program: os.kill(os.getpid(), signal.SIGINT) or 0; "
+        "import os, signal, sys; import penstock.cli.main as m, penstock.cli.version as v; "
+        "v.run = lambda words, program: os.kill(os.getpid(), signal.SIGINT) or 0; "
         "sys.exit(m.main(['version']))"
     )
     env = {**os.environ, "PYTHONPATH": SOURCE}

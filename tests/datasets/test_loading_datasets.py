@@ -25,8 +25,8 @@ def file(tmp_path: Path) -> str:
 
 def test_no_file_is_synthetic(spaces: Tokenizer) -> None:
     made = load(InputSettings(seed=1, input_tokens_mean=4), 7, lambda: spaces)
-    assert (made.name, made.synthetic, len(made.conversations)) == ("synthetic", True, 7)
-    assert len(load(InputSettings(seed=1, input_tokens_mean=4, entries=3), 7, lambda: spaces).conversations) == 3
+    assert (made.name, made.synthetic, len(list(made.conversations)), made.turns) == ("synthetic", True, 7, [1] * 7)
+    assert len(load(InputSettings(seed=1, input_tokens_mean=4, entries=3), 7, lambda: spaces).turns) == 3
 
 
 @pytest.mark.parametrize("name", [None, "single_turn", "Single-Turn"])

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Sequence
 
 import pytest
+from made_prompts import synthesize
 
 from penstock.datasets.conversation import Conversation
-from penstock.datasets.synthetic import synthesize
 from penstock.errors import UserError
 from penstock.settings.model import InputSettings
 from penstock.tokens.tokenizer import Tokenizer

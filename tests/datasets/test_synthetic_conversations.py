@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 
-from penstock.datasets.synthetic import synthesize
+from made_prompts import synthesize
+
 from penstock.settings.model import AudioSettings, ConversationSettings, ImageSettings, InputSettings
 from penstock.tokens.tokenizer import Tokenizer
 

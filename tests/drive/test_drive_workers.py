@@ -67,23 +67,28 @@ def limits(monkeypatch):
 
 
 def test_the_limit_of_open_files_is_left_where_it_suffices(limits):
-    raise_file_limit(500, 1)
+    raise_file_limit(500, 500, 1)
     assert limits.now == (1024, 4096)
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_needed(limits):
-    raise_file_limit(2000, 1)
+    raise_file_limit(2000, 2000, 1)
     assert 2000 < limits.now[0] <= 2100
 
 
+def test_without_slots_the_limit_is_raised_as_far_as_it_goes(limits):
+    raise_file_limit(None, 40, 1)
+    assert limits.now == (4096, 4096)
+
+
 def test_several_workers_share_the_need(limits):
-    raise_file_limit(20_000, 8)
+    raise_file_limit(20_000, 20_000, 8)
     assert limits.now[0] >= 2500
 
 
 def test_a_limit_that_is_too_low_is_told_before_the_run(limits):
     with pytest.raises(UserError, match=r"20000 connections .* the system allows 4096; raise the limit \(ulimit -n\)"):
-        raise_file_limit(20_000, 1)
+        raise_file_limit(20_000, 20_000, 1)
 
 
 def test_the_board_is_shared_with_children():

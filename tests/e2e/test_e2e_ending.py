@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 
 from penstock.records.log import RunLog
 from penstock.records.record import Record
-from programs import Outcome, Running, wait_for
+from programs import BIN, Outcome, Running, wait_for
 
 
 def sent(server) -> int:
@@ -46,6 +48,79 @@ def test_a_good_run_ends_with_zero(mock, program):
     assert outcome.err == ""
     assert outcome.summary["is_complete"]
     assert not outcome.summary["was_cancelled"]
+
+
+def test_a_start_that_fails_leaves_the_run_before_as_it_was(mock, program):
+    before = program.profile(mock().url, "--request-count", 3)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    outcome = program.profile(f"localhost:{port}", "--request-count", 5, into=before.folder)
+    assert outcome.status == 2
+    assert len(logged(outcome.folder)) == len(outcome.records) == 3
+    assert program.run("verify", outcome.folder, command="penstock").status == 0
+    assert [path.name for path in outcome.folder.iterdir() if path.name.startswith("log")] == ["log"]
+
+
+def test_a_start_that_fails_leaves_no_empty_folder(program):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    outcome = program.profile(f"localhost:{port}", "--request-count", 5)
+    assert outcome.status == 2
+    assert not outcome.folder.exists()
+
+
+def test_a_second_run_into_the_same_folder_is_refused(mock, program):
+    server = mock(ttft=100)
+    first = program.begin(server.url, "--request-count", 1000)
+    wait_for(lambda: sent(server) > 3)
+    second = program.profile(server.url, "--request-count", 3, into=first.folder)
+    assert second.status == 2
+    sentence = one_sentence(second.err)
+    assert "Another run is writing to" in sentence
+    assert "--artifact-dir" in sentence
+    first.interrupt()
+    outcome = first.wait()
+    assert outcome.status == 130
+    assert len(logged(outcome.folder)) > 3
+
+
+def test_ctrl_c_before_the_first_request_writes_nothing(program):
+    with contextlib.ExitStack() as stack:
+        deaf = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):  # fills the queue of new connections: one more waits
+            caller = stack.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(deaf.getsockname())
+        run = program.begin(f"localhost:{deaf.getsockname()[1]}", "--request-count", 3)
+        wait_for((run.folder / "log" / "run.json").exists)
+        run.interrupt()
+        outcome = run.wait()
+    assert outcome.status == 130
+    assert one_sentence(outcome.err) == "Interrupted before the first request: nothing was written."
+    assert not outcome.folder.exists()
+
+
+def test_a_server_that_accepts_and_then_says_nothing(program):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://localhost:{silent.getsockname()[1]}"
+        outcome = program.profile(url, "--request-count", 3, "--request-timeout-seconds", 1)
+    assert outcome.status == 2
+    assert "did not open a connection within 1 s" in one_sentence(outcome.err)
+
+
+def test_a_full_disk_is_one_sentence(mock, program):
+    words = ["profile", "--model", "m", "--url", mock().url, "--request-count", "3", "--use-server-token-count"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [BIN / "aiperf", *words, "--input-file", program.prompts(3)],
+            cwd=program.folder,
+            env=program.env,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 2
+    assert "The disk is full" in one_sentence(done.stderr)
 
 
 def test_a_server_that_is_not_there_is_one_sentence(program):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import ssl
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +225,32 @@ def test_a_password_in_the_url_reaches_the_server_and_nothing_else(capture, prog
     assert outcome.status == 0, outcome
     assert headers_of(capture)["authorization"][0].startswith("Basic ")
     assert where_found(SECRETS["password"], outcome) == []
+
+
+def test_secrets_that_a_server_quotes_are_not_in_the_failures(program):
+    class Quoting(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            said = f"{self.headers['authorization']} and {self.headers['x-secret']} are wrong at {self.path}"
+            data = json.dumps({"error": {"message": said}}).encode()
+            self.send_response(401)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Quoting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}?api_key={SECRETS['query']}"
+        flags = ["--api-key", SECRETS["key"], "--header", f"X-Secret:{SECRETS['header']}"]
+        outcome = program.profile(url, "--request-count", 2, *flags)
+        server.shutdown()
+    assert outcome.status == 1
+    assert "<redacted> and <redacted> are wrong" in outcome.errors()[0]["message"].replace("Bearer ", "")
+    for name in ("key", "header", "query"):
+        assert where_found(SECRETS[name], outcome) == [], name
 
 
 def test_secrets_are_not_in_the_sentence_of_an_error(program):

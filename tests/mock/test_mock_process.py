@@ -16,14 +16,14 @@ import pytest
 from mock_support import Wire, chat
 
 import penstock
-from penstock.cli.mock import run
+from penstock.cli.main import main
 from penstock.errors import RunError
 from penstock.mock.behaviour import Behaviour
 from penstock.mock.beside import Beside
 
 SOURCE = str(Path(penstock.__file__).parent.parent)
 ENV = {**os.environ, "PYTHONPATH": SOURCE}
-COMMAND = [sys.executable, "-c", "import sys; from penstock.cli.mock import run; sys.exit(run(sys.argv[1:]))"]
+COMMAND = [sys.executable, "-m", "penstock", "mock"]
 
 
 def gone(pid: int) -> bool:
@@ -99,7 +99,7 @@ def test_the_command_serves_until_a_signal(number: signal.Signals, tmp_path: Pat
 def test_a_port_in_use_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert run(["--port", str(port)]) == 2
+        assert main(["mock", "--port", str(port)]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"penstock mock: port {port} on 127.0.0.1 is already in use")
     assert error.count("\n") == 1
@@ -118,7 +118,7 @@ def test_a_port_in_use_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> No
     ],
 )
 def test_mistakes_on_the_command_line(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(argv) == 2
+    assert main(["mock", *argv]) == 2
     error = capsys.readouterr().err
     assert error.startswith("penstock mock: ")
     assert words in error
@@ -126,13 +126,14 @@ def test_mistakes_on_the_command_line(argv: list[str], words: str, capsys: pytes
 
 
 def test_help_ends_with_examples_that_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
-    from penstock.cli.mock import EXAMPLES, parser
+    from penstock.cli.mock import EXAMPLES, arguments
 
     with pytest.raises(SystemExit) as caught:
-        run(["--help"])
+        main(["mock", "--help"])
     assert caught.value.code == 0
-    assert EXAMPLES in capsys.readouterr().out
-    commands = [line.split() for line in EXAMPLES.splitlines() if line.startswith("  penstock mock")]
+    examples = EXAMPLES.replace("{program}", "penstock")
+    assert examples in capsys.readouterr().out
+    commands = [line.split() for line in examples.splitlines() if line.startswith("  penstock mock")]
     assert len(commands) >= 4
     for command in commands:
-        parser().parse_args(command[2:])
+        arguments("penstock").parse_args(command[2:])

@@ -44,6 +44,12 @@ def test_a_closed_loop_fills_its_slots_at_once_and_then_waits():
     assert made.live == 3
 
 
+def test_nothing_goes_out_before_the_phase_begins():
+    made = stepper(1000, slots=3)
+    assert made.next(999) == Step("wait", 1000)
+    assert len(sends(made, 1000)) == 3
+
+
 def test_in_a_closed_loop_a_request_is_due_when_its_slot_became_free():
     made = stepper(slots=2)
     sends(made, 0)

@@ -216,6 +216,27 @@ def test_a_long_reply_with_a_reset_in_it_ends():
             assert exchange.trouble.type == "ConnectionLost"
 
 
+def test_a_reset_that_nobody_told_us_of_is_found():
+    gone = threading.Event()
+
+    def talk(sock: socket.socket, _: int) -> None:
+        take(sock)
+        sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello")
+        gone.wait(20)
+        hang_up_rudely(sock)
+
+    with Server(talk) as server, Client(server.port) as client:
+        exchange = client.start()
+        client.run_until(lambda: exchange.times)
+        client.pool.pause(exchange)  # as libuv does after an error: it watches no more
+        gone.set()
+        client.run(0.05)
+        assert not exchange.tag.done()
+        client.run_until(lambda: client.pool.look(time.monotonic_ns()) or exchange.tag.done())
+    assert exchange.trouble is not None
+    assert exchange.trouble.type == "ConnectionLost"
+
+
 def test_a_body_that_ends_with_the_connection_is_whole():
     def talk(sock: socket.socket, _: int) -> None:
         take(sock)

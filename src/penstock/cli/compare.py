@@ -57,8 +57,8 @@ def run(words: list[str], program: str) -> int:
     if rest and rest[0].startswith("-"):
         return _servers(rest, program, as_json)
     if len(rest) != 2:
-        raise UserError("Name two artifact folders, or give --url twice; see `penstock compare --help`.")
-    return _runs(rest[0], rest[1], as_json)
+        raise UserError(f"Name two artifact folders, or give --url twice; see `{program} compare --help`.")
+    return _runs(os.path.expanduser(rest[0]), os.path.expanduser(rest[1]), as_json)
 
 
 def _runs(first: str, second: str, as_json: bool) -> int:
@@ -74,17 +74,13 @@ def _runs(first: str, second: str, as_json: bool) -> int:
 
 
 def _servers(words: list[str], program: str, as_json: bool) -> int:
-    from penstock.cli.parse import parse
-    from penstock.settings.resolve import resolve
+    from penstock.cli.settle import settle
 
-    given = parse(words, program)
-    settings = resolve(given._replace(command=given.command.replace(" profile", " compare", 1)))
+    settings = settle(words, program, "compare")
     arms = len(settings.endpoint.urls)
     if not 2 <= arms <= len(_LETTERS):
         raise UserError("Give --url at least twice: once for each server to compare.")
     output = settings.output
-    if "output.folder" not in given.values:
-        output = msgspec.structs.replace(output, folder=os.path.join("artifacts", f"compare-{_last(output.folder)}"))
     if output.level == "summary":
         raise UserError("--export-level summary keeps no requests, and it is requests that are compared; leave it out.")
     if as_json:
@@ -93,19 +89,22 @@ def _servers(words: list[str], program: str, as_json: bool) -> int:
 
 
 def _interleaved(settings: Settings, as_json: bool) -> int:
-    from penstock.cli.profile import execute, report_arm
+    from penstock.cli.running import execute, report_arm
     from penstock.compare.comparison import compare
     from penstock.compare.runs import pair, read_requests
+    from penstock.drive.folder import RunFolder
+    from penstock.secrets import redact_url
 
     arms = len(settings.endpoint.urls)
-    done = execute(settings, arms=arms)
     folder = settings.output.folder
     status = 0
     sides = []
-    for number, url in enumerate(settings.endpoint.urls):
-        place = os.path.join(folder, _LETTERS[number])
-        status = max(status, report_arm(done, number, place))
-        sides.append((place, url))
+    with RunFolder(folder) as running:
+        done = execute(settings, running, arms=arms)
+        for number, url in enumerate(settings.endpoint.urls):
+            place = os.path.join(folder, _LETTERS[number])
+            status = max(status, report_arm(done, number, place))
+            sides.append((place, redact_url(url)))
     first, *others = [read_requests(place, url) for place, url in sides]
     found = [
         compare(pair(first, other, blocks=arms), throughput=False, notes=(_TOGETHER,), seed=number)
@@ -117,10 +116,6 @@ def _interleaved(settings: Settings, as_json: bool) -> int:
     if not as_json:
         print(f"Files of each server: {', '.join(os.path.join(place, '') for place, _ in sides)}")
     return status
-
-
-def _last(folder: str) -> str:
-    return os.path.basename(folder.rstrip("/"))
 
 
 def _json(found: list[Comparison]) -> bytes:

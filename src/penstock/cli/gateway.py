@@ -39,7 +39,7 @@ Examples
 """
 
 
-def run(words: list[str], program: str = "penstock") -> int:
+def run(words: list[str], program: str) -> int:
     if "--help" in words or "-h" in words:
         sys.stdout.write(_HELP.format(program=program))
         return 0

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
-from penstock import __version__
 from penstock.cli.commands import AIPERF_COMMANDS, COMMANDS
-from penstock.errors import PenstockError, UserError
+from penstock.errors import PenstockError, UserError, disk_full
 
 __all__ = ["main"]
 
@@ -21,12 +21,13 @@ EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
 """What the shell reports for a program that writes into a closed pipe."""
 
+_MODULES = {command.name: command.module for command in COMMANDS}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     program = _program()
-    known = {command.name for command in COMMANDS}
-    where = f"{program} {words[0]}" if words and words[0] in known else program
+    where = f"{program} {words[0]}" if words and words[0] in _MODULES else program
     try:
         status = _dispatch(words, program)
         sys.stdout.flush()
@@ -39,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _stdout_is_gone():
             return EXIT_PIPE
+        if (full := disk_full(error)) is not None:
+            _drop_output()
+            return _say(f"{where}: {full}", EXIT_USER)
         return _unexpected(error, where)
     return status
 
@@ -49,8 +53,8 @@ def _dispatch(words: list[str], program: str) -> int:
         return _help(rest, program)
     if command == "--version":
         command = "version"
-    if (run := _RUN.get(command)) is not None:
-        return run(rest, program)
+    if command in _MODULES:
+        return _run(command, rest, program)
     if command in AIPERF_COMMANDS:
         raise UserError(f"{command} is an AIPerf command that this version of Penstock does not have yet.")
     if command.startswith("-"):
@@ -58,94 +62,23 @@ def _dispatch(words: list[str], program: str) -> int:
         raise UserError(f"Options come after a command, as in `{program} profile {name} ...`.")
     from penstock.settings.values import nearest
 
-    guess = nearest(command.lower(), [known.name for known in COMMANDS])
+    guess = nearest(command.lower(), list(_MODULES))
     hint = f"did you mean {guess}?" if guess else f"`{program} --help` lists them."
     raise UserError(f"There is no command {command!r}; {hint}")
 
 
+def _run(command: str, words: list[str], program: str) -> int:
+    run: Callable[[list[str], str], int] = import_module(f"penstock.cli.{_MODULES[command]}").run
+    return run(words, program)
+
+
 def _help(words: list[str], program: str) -> int:
-    if words and words[0] in _RUN and words[0] != "version":
-        return _RUN[words[0]](["--help"], program)
+    if words and words[0] in _MODULES and words[0] != "version":
+        return _run(words[0], ["--help"], program)
     from penstock.cli.help import overview
 
     sys.stdout.write(overview(program))
     return 0
-
-
-def _profile(words: list[str], program: str) -> int:
-    options = words[: words.index("--")] if "--" in words else words
-    if "--help" in options or "-h" in options:
-        from penstock.cli.help import profile_help
-
-        sys.stdout.write(profile_help(program))
-        return 0
-    from penstock.cli.parse import parse
-    from penstock.settings.resolve import resolve
-
-    settings = resolve(parse(words, program))
-    from penstock.cli.profile import run
-
-    return run(settings)
-
-
-def _mock(words: list[str], _program: str) -> int:
-    from penstock.cli.mock import run
-
-    return run(words)
-
-
-def _gateway(words: list[str], program: str) -> int:
-    from penstock.cli.gateway import run
-
-    return run(words, program)
-
-
-def _usage(words: list[str], _program: str) -> int:
-    from penstock.cli.usage import run
-
-    return run(words)
-
-
-def _report(words: list[str], _program: str) -> int:
-    from penstock.cli.report import run
-
-    return run(words)
-
-
-def _verify(words: list[str], _program: str) -> int:
-    from penstock.cli.verify import run
-
-    return run(words)
-
-
-def _compare(words: list[str], program: str) -> int:
-    from penstock.cli.compare import run
-
-    return run(words, program)
-
-
-def _completion(words: list[str], program: str) -> int:
-    from penstock.cli.complete import run
-
-    return run(words, program)
-
-
-def _version(_words: list[str], _program: str) -> int:
-    sys.stdout.write(f"{__version__}\n")
-    return 0
-
-
-_RUN: dict[str, Callable[[list[str], str], int]] = {
-    "compare": _compare,
-    "completion": _completion,
-    "gateway": _gateway,
-    "mock": _mock,
-    "profile": _profile,
-    "report": _report,
-    "usage": _usage,
-    "verify": _verify,
-    "version": _version,
-}
 
 
 def _program() -> str:
@@ -173,7 +106,7 @@ def _unexpected(error: Exception, where: str) -> int:
 
 
 def _stdout_is_gone() -> bool:
-    """Whether the reader of standard output went away. Then it is pointed elsewhere, so that exit is quiet too."""
+    """Whether the reader of standard output went away."""
     import select
 
     try:
@@ -184,8 +117,16 @@ def _stdout_is_gone() -> bool:
     poll.register(out, 0)
     if not poll.poll(0):  # errors and hang-ups are always reported
         return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), out)
+    _drop_output()
     return True
+
+
+def _drop_output() -> None:
+    """What could not be written is not tried again at exit, so that it is quiet."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import sys
-from typing import NoReturn
 
+from penstock.cli.arguments import Arguments
 from penstock.errors import UserError
 from penstock.mock.behaviour import describe, read_options
 from penstock.mock.options import OPTIONS
@@ -22,15 +23,15 @@ and its own counts under /mock/stats. A request may change any option for itself
 
 EXAMPLES = """\
 examples:
-  penstock mock
+  {program} mock
       answer at once, on http://127.0.0.1:8000
-  penstock mock --ttft 50 --itl 10 --tokens 200
+  {program} mock --ttft 50 --itl 10 --tokens 200
       50 ms to the first token, 10 ms between tokens, replies of 200 tokens
-  penstock mock --port 0 --ttft 30 --input-cost 100 --jitter 5 --log truth.jsonl
+  {program} mock --port 0 --ttft 30 --input-cost 100 --jitter 5 --log truth.jsonl
       prefill that grows with the prompt, uneven gaps, and a log of what was really sent
-  penstock mock --error 429 --error-rate 0.1 --retry-after 2 --seed 7
+  {program} mock --error 429 --error-rate 0.1 --retry-after 2 --seed 7
       refuse one request in ten, the same ones each time
-  penstock mock --cut 20 --cut-rate 0.05 --reset
+  {program} mock --cut 20 --cut-rate 0.05 --reset
       lose one stream in twenty after its 20th token
 """
 
@@ -43,30 +44,15 @@ GROUPS = {
 }
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; `penstock mock --help` lists the options")
-
-
-def run(argv: list[str]) -> int:
+def run(words: list[str], program: str) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without a dash is no reason to fail
-    try:
-        return _serve(parser().parse_args(argv))
-    except UserError as wrong:
-        print(f"penstock mock: {wrong}", file=sys.stderr)
-        return 2
+    return _serve(arguments(program).parse_args(words))
 
 
-def parser() -> Parser:
-    made = Parser(
-        prog="penstock mock",
-        usage="penstock mock [--port N] [--ttft MS] [--itl MS] [--tokens N] [option ...]",
-        description=ABOUT,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def arguments(program: str) -> Arguments:
+    usage = "[--port N] [--ttft MS] [--itl MS] [--tokens N] [option ...]"
+    made = Arguments(program, "mock", ABOUT, EXAMPLES, usage)
     place = made.add_argument_group("where")
     place.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     place.add_argument("--port", default="8000", metavar="N", help="port to listen on; 0 takes any free one (8000)")
@@ -83,7 +69,9 @@ def parser() -> Parser:
             **optional,  # type: ignore[arg-type]
         )
     log = made.add_argument_group("the log of what was sent")
-    log.add_argument("--log", metavar="FILE", help="write one JSON line for each request when it ends")
+    log.add_argument(
+        "--log", metavar="FILE", type=os.path.expanduser, help="write one JSON line for each request when it ends"
+    )
     log.add_argument("--log-writes", action="store_true", help="with the time of every token")
     log.add_argument("--log-hash", action="store_true", help="with the SHA-256 of the request's body")
     return made

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from typing import NoReturn
 
-from penstock.errors import UserError
+from penstock.cli.arguments import Arguments
 
 __all__ = ["run"]
 
@@ -15,30 +13,20 @@ Every run keeps its facts in FOLDER/log as they happen. This command derives the
 table and the certificate from them once more: after a crash or kill -9, or when a tokenizer was missing before.
 
 examples:
-  penstock report artifacts/Qwen_Qwen3-0.6B-chat-concurrency1
-  penstock report artifacts/demo --tokenizer builtin --show-trace-timing
+  {program} report artifacts/Qwen_Qwen3-0.6B-chat-concurrency1
+  {program} report artifacts/demo --tokenizer builtin --show-trace-timing
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message[:1].upper()}{message[1:]}; see `penstock report --help`.")
-
-
-def run(argv: list[str]) -> int:
-    parser = _Parser(
-        prog="penstock report",
-        description="Write the artifacts of a run anew from its log.",
-        epilog=_DETAILS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("folder", help="the run's artifact folder")
+def run(words: list[str], program: str) -> int:
+    parser = Arguments(program, "report", "Write the artifacts of a run anew from its log.", _DETAILS)
+    parser.add_argument("folder", type=os.path.expanduser, help="the run's artifact folder")
     parser.add_argument("--tokenizer", help="count tokens with this one instead of the run's own")
     parser.add_argument("--show-trace-timing", action="store_true", help="print the table of HTTP phases, too")
-    given = parser.parse_args(argv)
+    given = parser.parse_args(words)
 
-    from penstock.cli.profile import TokenizerOnce, report
-    from penstock.drive.prepare import LOG_FOLDER
+    from penstock.cli.running import TokenizerOnce, report
+    from penstock.drive.folder import LOG_FOLDER
     from penstock.records.log import RunLog
 
     log = RunLog(os.path.join(given.folder, LOG_FOLDER))

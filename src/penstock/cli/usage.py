@@ -8,12 +8,13 @@ import re
 import sys
 import time
 from datetime import UTC, datetime
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import msgspec
 
+from penstock.cli.arguments import Arguments
 from penstock.cli.terminal import Paint
-from penstock.errors import PenstockError, UserError
+from penstock.errors import UserError
 from penstock.gateway.ledger.ledger import DEFAULT_URL, DIMENSIONS, Dimension, UsageQuery, UsageRow, open_ledger
 from penstock.gateway.observe.visible import visible
 from penstock.secrets import redact_url
@@ -29,13 +30,13 @@ upstream reported. A request shows up about a second after it has ended.
 
 EXAMPLES = """\
 examples:
-  penstock usage
+  {program} usage
       everything, by day, key and model
-  penstock usage --by key --since 30d
+  {program} usage --by key --since 30d
       the last thirty days, a line for each key
-  penstock usage --by model,day --since 2026-06-01 --until 2026-06-30 --key team-a
+  {program} usage --by model,day --since 2026-06-01 --until 2026-06-30 --key team-a
       one key in June, the 30th included
-  penstock usage --ledger postgresql://reader@db.example/penstock --json
+  {program} usage --ledger postgresql://reader@db.example/penstock --json
       from PostgreSQL, for another program; the password is in PGPASSWORD or in ~/.pgpass
 """
 
@@ -49,30 +50,12 @@ _SUMMED = tuple(name for name in UsageRow.__struct_fields__ if name not in DIMEN
 _NOBODY = {"key": "(no key)", "model": "(no model)"}
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(message)
+def run(words: list[str], program: str) -> int:
+    return _show(arguments(program).parse_args(words))
 
 
-def run(argv: list[str]) -> int:
-    try:
-        return _show(parser().parse_args(argv))
-    except UserError as wrong:
-        print(f"penstock usage: {wrong}", file=sys.stderr)
-        return 2
-    except PenstockError as failed:
-        print(f"penstock usage: {failed}", file=sys.stderr)
-        return 1
-
-
-def parser() -> Parser:
-    made = Parser(
-        prog="penstock usage",
-        description=ABOUT,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def arguments(program: str) -> Arguments:
+    made = Arguments(program, "usage", ABOUT, EXAMPLES)
     made.add_argument(
         "--ledger",
         metavar="URL",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.cli.arguments import Arguments
 from penstock.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ a mock server logged with --log-hash, which is what arrived.
 exit status: 0 when everything matches, 1 when something differs, 2 when the run or the file cannot be read
 
 examples:
-  penstock verify artifacts/replay
-  penstock verify artifacts/replay --against payloads.jsonl
-  penstock verify artifacts/replay --against mock-truth.jsonl --json
+  {program} verify artifacts/replay
+  {program} verify artifacts/replay --against payloads.jsonl
+  {program} verify artifacts/replay --against mock-truth.jsonl --json
 """
 
 
@@ -43,28 +43,19 @@ class _Summary(msgspec.Struct):
     proof: _Proof | None = None
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message[:1].upper()}{message[1:]}; see `penstock verify --help`.")
-
-
-def run(argv: list[str]) -> int:
-    parser = _Parser(
-        prog="penstock verify",
-        description="Check that a run sent exactly the bytes that it says.",
-        epilog=_DETAILS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def run(words: list[str], program: str) -> int:
+    parser = Arguments(program, "verify", "Check that a run sent exactly the bytes that it says.", _DETAILS)
+    parser.add_argument("folder", metavar="RUN", type=os.path.expanduser, help="the run's artifact folder")
+    parser.add_argument(
+        "--against", metavar="FILE", type=os.path.expanduser, help="compare with this file or folder instead"
     )
-    parser.add_argument("folder", metavar="RUN", help="the run's artifact folder")
-    parser.add_argument("--against", metavar="FILE", help="compare with this file or folder instead")
     parser.add_argument("--custom-dataset-type", metavar="FORMAT", help="the format of FILE, when it is not recognised")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    given = parser.parse_args(argv)
+    given = parser.parse_args(words)
     if given.custom_dataset_type and not given.against:
         raise UserError("--custom-dataset-type names the format of --against, which is missing.")
 
-    from penstock.drive.prepare import LOG_FOLDER
+    from penstock.drive.folder import LOG_FOLDER
     from penstock.records.log import RunLog
     from penstock.records.verify import verify
     from penstock.reports.artifacts import Artifacts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -11,26 +11,33 @@ import msgspec
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.detect import detect
 from penstock.datasets.draws import fresh_seed, length, stream
-from penstock.datasets.recording import Recording
+from penstock.datasets.recording import CONTEXT_MODE, Recording
 from penstock.datasets.registry import lookup
-from penstock.datasets.synthetic import Progress, synthesize
+from penstock.datasets.synthetic import Progress, Synthetic
 from penstock.errors import UserError
 from penstock.settings.model import InputSettings
 from penstock.tokens.tokenizer import Tokenizer
 
 __all__ = ["Dataset", "load"]
 
+WITHOUT_RESPONSES = "deltas_without_responses"
+
 
 class Dataset(NamedTuple):
     name: str
     """The file's name, or `synthetic`."""
-    conversations: list[Conversation]
+    conversations: Iterable[Conversation]
+    """To be gone through once: those of a synthetic dataset are made on the way."""
+    turns: list[int]
+    """How many each of them has."""
     synthetic: bool
     format: str | None = None
     note: str | None = None
     """A sentence for the user about something in the file that is not used."""
     recording: Recording | None = None
     """Instead of conversations: bodies that are sent as they lie in the file."""
+    context_mode: str = WITHOUT_RESPONSES
+    """What a turn carries of the turns before it."""
 
 
 def load(
@@ -49,7 +56,8 @@ def load(
                 "--custom-dataset-type for synthetic prompts."
             )
         count = default_count if settings.entries is None else settings.entries
-        return Dataset("synthetic", synthesize(settings, count, tokenizer(), progress), synthetic=True)
+        made = Synthetic(settings, count, tokenizer(), progress)
+        return Dataset("synthetic", made, made.turns, synthetic=True)
     path = settings.file
     format_ = detect(path, scheduled=scheduled) if settings.format is None else lookup(settings.format)
     contents = format_.read(path, settings)
@@ -57,11 +65,20 @@ def load(
     return Dataset(
         os.path.basename(path.rstrip("/")),
         conversations,
+        [len(each.turns) for each in conversations],
         synthetic=False,
         format=format_.name,
         note=contents.note,
         recording=contents.recording,
+        context_mode=_context_mode(conversations, contents.recording),
     )
+
+
+def _context_mode(conversations: list[Conversation], recording: Recording | None) -> str:
+    several = [each for each in conversations if len(each.turns) > 1]
+    if recording is not None or (several and not any(each.accumulate for each in several)):
+        return CONTEXT_MODE
+    return WITHOUT_RESPONSES
 
 
 def _with_lengths(conversations: list[Conversation], settings: InputSettings) -> list[Conversation]:

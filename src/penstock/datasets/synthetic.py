@@ -8,9 +8,9 @@ seen in several places. When a single text is off, this chunk and all others are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import cycle, islice
+from itertools import cycle, islice, repeat
 from random import Random
 
 import msgspec
@@ -27,7 +27,7 @@ from penstock.processes import cores
 from penstock.settings.model import InputSettings
 from penstock.tokens.tokenizer import Tokenizer
 
-__all__ = ["Progress", "synthesize"]
+__all__ = ["Progress", "Synthetic"]
 
 Progress = Callable[[int, int], None]
 """Called with (done, total) now and then, and at the end."""
@@ -38,29 +38,45 @@ _CHUNK_LEAST = 8
 _REDRAWS = 8
 
 
-def synthesize(
-    settings: InputSettings, count: int, tokenizer: Tokenizer, progress: Progress | None = None
-) -> list[Conversation]:
-    seed = fresh_seed() if settings.seed is None else settings.seed
-    shape = settings.conversation
-    numbers = stream(seed, "turns")
-    sizes = [length(numbers, shape.turns_mean, shape.turns_stddev) for _ in range(count)]
-    writer = _Writer(tokenizer, seed)
-    turns = iter(_with_media(_turns(settings, seed, sum(sizes), writer, progress), settings, seed, progress))
-    system = writer.exact(shape.system_tokens) if shape.system_tokens else None
-    contexts: list[str | None] = [None] * count
-    if shape.context_tokens:
-        contexts = [*writer.write([shape.context_tokens] * count)]
-    ids = conversation_ids(settings.seed)
-    pauses = stream(seed, "pauses")
-    conversations = []
-    for size, context in zip(sizes, contexts, strict=True):
-        first, *others = islice(turns, size)
-        later = [msgspec.structs.replace(turn, delay_ms=_pause(pauses, settings)) for turn in others]
-        conversations.append(
-            Conversation(id=next(ids), turns=(first, *later), system=system, context=context, accumulate=True)
-        )
-    return _with_sizes(conversations, writer) if system or shape.context_tokens else conversations
+class Synthetic:
+    """Conversations that are made as they are asked for: a million prompts of one run never are in memory together."""
+
+    def __init__(
+        self, settings: InputSettings, count: int, tokenizer: Tokenizer, progress: Progress | None = None
+    ) -> None:
+        self._settings = settings
+        self._seed = fresh_seed() if settings.seed is None else settings.seed
+        self._writer = _Writer(tokenizer, self._seed)
+        self._progress = progress
+        shape = settings.conversation
+        numbers = stream(self._seed, "turns")
+        self.turns = [length(numbers, shape.turns_mean, shape.turns_stddev) for _ in range(count)]
+        """How many each conversation has."""
+
+    def __iter__(self) -> Iterator[Conversation]:
+        settings, seed, writer = self._settings, self._seed, self._writer
+        turns = _turns(settings, seed, sum(self.turns), writer, self._progress)
+        turns = _with_media(turns, settings, seed, self._progress)
+        shape = settings.conversation
+        if not shape.system_tokens and not shape.context_tokens:
+            return self._conversations(turns, None, repeat(None, len(self.turns)))
+        turns = iter(list(turns))  # before what goes before them, so that the same seed gives the same prompts
+        system = writer.exact(shape.system_tokens) if shape.system_tokens else None
+        contexts: Iterable[str | None] = repeat(None, len(self.turns))
+        if shape.context_tokens:
+            contexts = writer.write([shape.context_tokens] * len(self.turns))
+        return iter(_with_sizes(list(self._conversations(turns, system, contexts)), writer))
+
+    def _conversations(
+        self, turns: Iterator[Turn], system: str | None, contexts: Iterable[str | None]
+    ) -> Iterator[Conversation]:
+        settings = self._settings
+        ids = conversation_ids(settings.seed)
+        pauses = stream(self._seed, "pauses")
+        for size, context in zip(self.turns, contexts, strict=True):
+            first, *others = islice(turns, size)
+            later = [msgspec.structs.replace(turn, delay_ms=_pause(pauses, settings)) for turn in others]
+            yield Conversation(id=next(ids), turns=(first, *later), system=system, context=context, accumulate=True)
 
 
 def _turns(
@@ -74,6 +90,9 @@ def _turns(
         groups = [tuple(texts[at : at + settings.batch]) for at in range(0, len(texts), settings.batch)]
         # Several texts are counted joined: the first word of a text can count differently behind another text.
         sizes = chunk if settings.batch == 1 else writer.count([" ".join(group) for group in groups])
+        done += len(chunk)
+        if progress:
+            progress(done, count)
         for group, size in zip(groups, sizes, strict=True):
             wanted = (
                 None
@@ -81,13 +100,12 @@ def _turns(
                 else length(outputs, settings.output_tokens_mean, settings.output_tokens_stddev)
             )
             yield Turn(texts=group, input_tokens=size, output_tokens=wanted)
-        done += len(chunk)
-        if progress:
-            progress(done, count)
 
 
-def _with_media(turns: Iterator[Turn], settings: InputSettings, seed: int, progress: Progress | None) -> list[Turn]:
+def _with_media(turns: Iterator[Turn], settings: InputSettings, seed: int, progress: Progress | None) -> Iterator[Turn]:
     """Images and clips in their order; when there are fewer than turns need, they begin again."""
+    if not settings.images.wanted and not settings.audio.wanted:
+        return turns
     found = list(turns)
     for field, wanted in (("images", settings.images.wanted), ("audios", settings.audio.wanted)):
         if not wanted:
@@ -99,7 +117,7 @@ def _with_media(turns: Iterator[Turn], settings: InputSettings, seed: int, progr
             media = sounds(settings.audio, seed, count, progress)
         endless = cycle(media)
         found = [msgspec.structs.replace(turn, **{field: tuple(islice(endless, wanted))}) for turn in found]
-    return found
+    return iter(found)
 
 
 def _pause(rng: Random, settings: InputSettings) -> float:

@@ -15,7 +15,7 @@ _PER_WORKER = 16
 # places of the commands
 _STOP, _GO_PHASE, _GO_TIME, _GROWING, _BROKEN = range(5)
 # places in a worker's block
-READY, PHASE_DONE, SENT, ENDED, FAILED, LIVE, CONNECTED, FINISHED = range(8)
+READY, PHASE_DONE, SENT, ENDED, FAILED, LIVE, CONNECTED = range(7)
 
 
 class Board:

@@ -36,9 +36,11 @@ class Conductor:
         phases: int,
         display: Callable[[Progress], None] | None,
         look: Callable[[], str | None] | None = None,
+        on_begin: Callable[[], None] | None = None,
     ) -> None:
-        """`look` says why the run must end, once there is a reason."""
+        """`look` says why the run must end, once there is a reason; `on_begin` is called before the first request."""
         self._board = board
+        self._on_begin = on_begin
         self._look = look
         self._interrupts = 0
         self._phases = phases
@@ -61,8 +63,11 @@ class Conductor:
         board = self._board
         if self._look is not None and board.stop == 0 and self._look() is not None:
             board.stop = 1
-        if board.least(cells.READY) and board.least(cells.PHASE_DONE) > self._phase and self._phase + 1 < self._phases:
+        ready = board.stop == 0 and board.least(cells.READY) and board.least(cells.PHASE_DONE) > self._phase
+        if ready and self._phase + 1 < self._phases:
             self.show()
+            if self._phase < 0 and self._on_begin is not None:
+                self._on_begin()
             self._phase += 1
             self._began = monotonic_ns() + _LEAD_NS[board.workers > 1]
             board.go(self._phase, self._began)

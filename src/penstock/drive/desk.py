@@ -12,12 +12,15 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic_ns
 
+import msgspec
+
 from penstock.endpoints.base import Endpoint
 from penstock.endpoints.reply import Reply
 from penstock.records.log import LogWriter
 from penstock.records.reader import read
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
+from penstock.secrets import hide
 from penstock.wire.exchange import Exchange
 
 __all__ = ["Desk"]
@@ -35,15 +38,18 @@ class Desk:
         log: LogWriter,
         report: WorkerReport,
         epoch: int,
+        secrets: tuple[str, ...],
         on_read: Callable[[Exchange, Record, Reply | None], None],
         on_room: Callable[[], None],
     ) -> None:
-        """`on_read` gets every exchange with its record; `on_room` is called while the queue is less than half full."""
+        """`secrets` are kept out of failures; `on_read` gets every exchange with its record; `on_room` is called while the
+        queue is less than half full."""
         self._loop = loop
         self._endpoint = endpoint
         self._log = log
         self._report = report
         self._epoch = epoch
+        self._secrets = secrets
         self._on_read = on_read
         self._on_room = on_room
         self._queue: deque[Exchange] = deque()
@@ -74,6 +80,10 @@ class Desk:
             exchange = queue.popleft()
             self._bytes -= exchange.bytes_received
             record, reply = read(exchange, endpoint, epoch)
+            if record.failure is not None:
+                record.failure = msgspec.structs.replace(
+                    record.failure, message=hide(record.failure.message, self._secrets)
+                )
             self._log.record(record)
             self._count(record)
             self._on_read(exchange, record, reply)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import uvloop
@@ -20,13 +21,15 @@ from penstock.drive.conductor import Conductor, Progress
 from penstock.drive.indexer import Sources
 from penstock.drive.job import Job
 from penstock.drive.worker import ConnectError, Worker
-from penstock.errors import RunError, UserError
+from penstock.errors import RunError, UserError, disk_full
 from penstock.plan.stepper import Share
 
 __all__ = ["Outcome", "choose_workers", "raise_file_limit", "run"]
 
 _POLL_S = 0.01
+_USER = "\0"  # before what a worker says when the user must change something
 _SPARE_FILES = 64
+_MANY_FILES = 1 << 20
 _BUSY_STREAMS = 512  # what one core carries with ease: 500 streams of 100 tokens/s take about half of it
 _BUSY_RATE = 2000
 _MANY_REQUESTS = (
@@ -46,11 +49,15 @@ def choose_workers(concurrency: int | None, rate: float | None, requests: int | 
     return max(1, workers)
 
 
-def raise_file_limit(connections: int, workers: int) -> None:
-    """Each connection is an open file: take what the system allows, and say so when it is not enough."""
+def raise_file_limit(slots: int | None, ahead: int, workers: int) -> None:
+    """Each connection is an open file: take what the system allows, and say so when it is not enough. Without `slots` nobody
+    knows how many there will be, beyond those that are opened `ahead`."""
+    connections = ahead if slots is None else slots
     needed = -(-connections // workers) + _SPARE_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    wanted = max(needed, _MANY_FILES) if slots is None else needed
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         soft = wanted
@@ -68,10 +75,16 @@ class Outcome(NamedTuple):
     """Why the run ended before its time: something about the user's files."""
 
 
-def run(job: Job, workers: int, display: Callable[[Progress], None] | None, sources: Sources | None = None) -> Outcome:
-    """Carries out the job; `sources` are the user's files that it sends from."""
+def run(
+    job: Job,
+    workers: int,
+    display: Callable[[Progress], None] | None,
+    sources: Sources | None = None,
+    on_begin: Callable[[], None] | None = None,
+) -> Outcome:
+    """Carries out the job; `sources` are the user's files that it sends from, `on_begin` is called before the first request."""
     board = Board(workers)
-    conductor = Conductor(board, len(job.phases), display, None if sources is None else sources.look)
+    conductor = Conductor(board, len(job.phases), display, None if sources is None else sources.look, on_begin)
     trouble = None
     if sources is not None:
         sources.start(board)
@@ -90,14 +103,24 @@ def run(job: Job, workers: int, display: Callable[[Progress], None] | None, sour
 def _run_here(job: Job, board: Board, conductor: Conductor) -> None:
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
-    for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, conductor.interrupt)
     try:
-        loop.run_until_complete(Worker(job, Share(), board, loop, conductor.step).run())
+        with _interrupts(conductor):
+            loop.run_until_complete(Worker(job, Share(), board, loop, conductor.step).run())
     except ConnectError as error:
         raise _unreachable(job, error.trouble.message) from None
     finally:
         loop.close()
+
+
+@contextlib.contextmanager
+def _interrupts(conductor: Conductor) -> Iterator[None]:
+    """Ctrl-C is the conductor's. (Not by the loop's own handlers: one that comes before the loop runs would be lost.)"""
+    before = {name: signal.signal(name, lambda *_: conductor.interrupt()) for name in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
 
 
 def _unreachable(job: Job, cause: str) -> UserError:
@@ -116,36 +139,46 @@ def _run_children(job: Job, board: Board, conductor: Conductor, workers: int) ->
             os._exit(_child(job, Share(number, workers), board, write_end))
         children[pid] = number
     os.close(write_end)
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: conductor.interrupt())
+    os.set_blocking(read_end, False)
+    said = b""
     died = None
     try:
-        while children:
-            time.sleep(_POLL_S)
-            conductor.step()
-            for pid in list(children):
-                gone, status = os.waitpid(pid, os.WNOHANG)
-                if gone:
-                    number = children.pop(pid)
-                    if status != 0:
-                        died = died or (number, status)
-                        board.stop = 2
-                        board.set(number, cells.READY, 1)
-                        board.set(number, cells.PHASE_DONE, len(job.phases))
+        with _interrupts(conductor):
+            while children:
+                time.sleep(_POLL_S)
+                conductor.step()
+                said += _available(read_end)  # many that fail together would fill the pipe and wait for us
+                for pid in list(children):
+                    gone, status = os.waitpid(pid, os.WNOHANG)
+                    if gone:
+                        number = children.pop(pid)
+                        if status != 0:
+                            died = died or (number, status)
+                            board.stop = 2
+                            board.set(number, cells.READY, 1)
+                            board.set(number, cells.PHASE_DONE, len(job.phases))
     finally:
         for pid in children:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        for name in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(name, signal.SIG_DFL if name == signal.SIGTERM else signal.default_int_handler)
-    with os.fdopen(read_end) as pipe:
-        said = pipe.read()
-    if said.startswith("connect:"):
-        raise _unreachable(job, said.partition(":")[2].splitlines()[0])
+    said += _available(read_end)
+    os.close(read_end)
+    text = said.decode("utf-8", "replace")
+    if text.startswith(_USER):
+        raise UserError(text.split(_USER)[1])
     if died is not None:
         number, status = died
         how = f"was killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "failed"
-        raise RunError(f"Worker {number} {how}; its records up to then are in {job.log}.{' ' + said if said else ''}")
+        raise RunError(f"Worker {number} {how}; its records up to then are in {job.log}.{' ' + text if text else ''}")
+
+
+def _available(pipe: int) -> bytes:
+    """What can be read without waiting."""
+    found = b""
+    with contextlib.suppress(BlockingIOError):
+        while data := os.read(pipe, 1 << 16):
+            found += data
+    return found
 
 
 def _child(job: Job, share: Share, board: Board, tell: int) -> int:
@@ -161,10 +194,8 @@ def _child(job: Job, share: Share, board: Board, tell: int) -> int:
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
         loop.run_until_complete(Worker(job, share, board, loop, end_with_parent).run())
-    except ConnectError as error:
-        os.write(tell, f"connect:{error.trouble.message}\n".encode())
-        return 1
-    except BaseException:  # this is the end of the process: nobody else would hear of it
-        os.write(tell, traceback.format_exc()[-4000:].encode())
+    except BaseException as error:  # this is the end of the process: nobody else would hear of it
+        user = _unreachable(job, error.trouble.message) if isinstance(error, ConnectError) else disk_full(error)
+        os.write(tell, (traceback.format_exc()[-4000:] if user is None else f"{_USER}{user}").encode())
         return 1
     return 0

@@ -5,29 +5,25 @@ from __future__ import annotations
 import os
 import platform
 import secrets
-import shutil
 from collections.abc import Callable
 from time import monotonic_ns, time_ns
 from typing import Any
 
 from penstock import __version__
 from penstock.datasets.load import Dataset
-from penstock.datasets.recording import CONTEXT_MODE
 from penstock.drive.indexer import Sources
 from penstock.drive.job import Job, targets
 from penstock.drive.local import choose_workers, raise_file_limit
 from penstock.drive.store import Stored, store
 from penstock.endpoints.base import Endpoint
-from penstock.errors import UserError
 from penstock.plan.phases import PhasePlan, phases
 from penstock.records.log import Phase, RunHeader, RunLog
 from penstock.secrets import redact_url
 from penstock.settings.describe import input_config
 from penstock.settings.model import Settings
 
-__all__ = ["LOG_FOLDER", "Prepared", "default_entries", "prepare"]
+__all__ = ["Prepared", "default_entries", "prepare"]
 
-LOG_FOLDER = "log"
 _AHEAD_SECONDS = 0.1
 _MEDIA_ENTRIES = 1000
 """Bodies with images or sound take up the disk: more than this many different ones are made only when asked for."""
@@ -60,16 +56,16 @@ def default_entries(settings: Settings) -> int:
 
 
 def prepare(
+    log: str,
     settings: Settings,
     endpoint: Endpoint,
     dataset: Dataset,
     progress: Callable[[int, int], None] | None = None,
     arms: int = 1,
 ) -> Prepared:
-    """`arms` is how many servers each conversation goes to, when they are compared."""
-    log = _fresh_folder(os.path.join(settings.output.folder, LOG_FOLDER))
+    """`log` is an empty folder; `arms` is how many servers each conversation goes to, when they are compared."""
     seed = settings.input.seed if settings.input.seed is not None else secrets.randbits(32)
-    turns = [len(each.turns) for each in dataset.conversations]
+    turns = dataset.turns
     plans = tuple(
         phases(
             settings.load,
@@ -85,7 +81,7 @@ def prepare(
     load = settings.load
     workers = choose_workers(plans[-1].slots, load.rate, expected[-1], settings.workers_max)
     ahead = _ahead(plans[-1], expected[-1])
-    raise_file_limit(plans[-1].slots or ahead, workers)
+    raise_file_limit(plans[-1].slots, ahead, workers)
     job = Job(
         log=log,
         endpoint=endpoint.name,
@@ -127,17 +123,6 @@ def _turns_of(plan: PhasePlan, turns: list[int], sampling: str) -> int | None:
     return (rounds * sum(turns) + sum(last)) * plan.arms
 
 
-def _fresh_folder(path: str) -> str:
-    try:
-        shutil.rmtree(path, ignore_errors=True)
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"The artifact folder {path} cannot be written: {error.strerror}; choose --artifact-dir."
-        ) from None
-    return path
-
-
 def _ahead(plan: PhasePlan, expected: int | None) -> int:
     """Connections to open before the first request: all slots, or for an open loop a tenth of a second of arrivals."""
     wanted = plan.slots if plan.rate is None or plan.slots is not None else max(1, round(plan.rate * _AHEAD_SECONDS))
@@ -166,7 +151,7 @@ def _header(
         models=list(settings.models),
         urls=[redact_url(url) for url in settings.endpoint.urls],
         dataset="synthetic" if dataset.synthetic else dataset.format or "file",
-        context_mode=_context_mode(dataset),
+        context_mode=dataset.context_mode,
         payload_files=list(stored.files),
         conversations=stored.conversations,
         sampling=settings.input.sampling,
@@ -186,14 +171,6 @@ def _header(
         input_config=input_config(settings),
         machine=_machine(seed),
     )
-
-
-def _context_mode(dataset: Dataset) -> str:
-    """What a turn carries of the turns before it."""
-    several = [each for each in dataset.conversations if len(each.turns) > 1]
-    if dataset.recording is not None or (several and not any(each.accumulate for each in several)):
-        return CONTEXT_MODE
-    return "deltas_without_responses"
 
 
 def _machine(seed: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -60,7 +60,9 @@ def _built(log: str, settings: Settings, endpoint: Endpoint, dataset: Dataset, p
     conversations = dataset.conversations
     if settings.load.recorded is not None:
         conversations = _on_schedule(conversations, settings.load.recorded)
-    total = len(conversations)
+    total = len(dataset.turns)
+    if dataset.synthetic:
+        progress = None  # its making tells how far it is
     media = MediaFiles()
     for number, conversation in enumerate(conversations):
         model = models[number % len(models)]
@@ -82,11 +84,12 @@ def _built(log: str, settings: Settings, endpoint: Endpoint, dataset: Dataset, p
         if progress is not None and number % 1000 == 0:
             progress(number, total)
     writer.close()
-    return Stored(writer.count, total)
+    return Stored(writer.count, writer.conversations)
 
 
-def _on_schedule(conversations: list[Conversation], schedule: ScheduleSettings) -> list[Conversation]:
+def _on_schedule(conversations: Iterable[Conversation], schedule: ScheduleSettings) -> list[Conversation]:
     """Those that lie in the part of the schedule that was asked for, in the order of their times."""
+    conversations = list(conversations)
     if any(each.turns[0].timestamp_ms is None for each in conversations):
         raise UserError(
             "--fixed-schedule sends at recorded times, and this dataset has conversations without a 'timestamp'."

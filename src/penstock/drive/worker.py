@@ -26,6 +26,7 @@ from penstock.drive.machine import Machine
 from penstock.drive.session import Bodies, Session
 from penstock.endpoints.registry import endpoint
 from penstock.endpoints.reply import Reply
+from penstock.errors import RunError
 from penstock.plan.arms import arm
 from penstock.plan.phases import PhasePlan
 from penstock.plan.stepper import Share, Stepper, split
@@ -34,6 +35,7 @@ from penstock.records.payloads import Missing, PayloadStore
 from penstock.records.reader import Ticket
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
+from penstock.secrets import worth_hiding
 from penstock.wire.clock import Clock
 from penstock.wire.exchange import Exchange, Trouble
 from penstock.wire.gauge import Gauge
@@ -43,8 +45,11 @@ from penstock.wire.timer import Timer
 __all__ = ["Worker"]
 
 _BURST = 32  # sends before the loop may read again: about a millisecond
+_OPEN_NS = 30_000_000_000  # without one more open connection: then opening ahead is given up
 _TICK_S = 0.01
 _CLOCK_EVERY = 5  # ticks
+_LOOK_EVERY = 100
+_LOOK_NS = 1_000_000_000
 
 
 class Worker:
@@ -67,17 +72,21 @@ class Worker:
         self._report = WorkerReport(worker=share.worker)
         self._payloads = PayloadStore(job.log, job.files)
         self._deck = Deck(self._payloads, job.sampling, job.seed, board)
-        self._log = LogWriter(job.log, share.worker)
         self._endpoint = endpoint(job.endpoint, job.settings)
         self._bodies = Bodies(job.log, self._payloads, self._endpoint, job.settings, share.worker)
+        self._log = LogWriter(job.log, share.worker, self._bodies.flush)
         self._pools = [Pool(loop, t.origin, self._clock, self._gauge, reuse=job.reuse) for t in job.targets]
         self._timer = Timer(loop, self._pump)
         self._id_prefix = str(uuid.uuid4())[:24]
         self._id = secrets.randbits(40)
-        self._desk = Desk(loop, self._endpoint, self._log, self._report, job.epoch, self._on_read, self._on_room)
+        secrets_ = worth_hiding(job.settings.headers, job.settings.api_key, job.settings.urls)
+        self._desk = Desk(
+            loop, self._endpoint, self._log, self._report, job.epoch, secrets_, self._on_read, self._on_room
+        )
         self._held_since = 0
         self._later: list[tuple[int, int, Session]] = []  # a heap of turns that wait for their time
         self._sent = self._ended = self._connected = 0
+        self._connected_at = 0
         self._opening: asyncio.Future[list[None]] | None = None
         self._ticking = False
         self._pump_again = False
@@ -119,10 +128,9 @@ class Worker:
         self._report.clock_steps = self._clock.steps
         self._report.machine = machine.facts()
         self._log.report(self._report)
-        self._bodies.close()
         self._log.close()
+        self._bodies.close()
         self._payloads.close()
-        self._board.set(self._me, cells.FINISHED, 1)
 
     def _on_fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback of ours raised: end the run with that, rather than wait for what will not come."""
@@ -131,6 +139,8 @@ class Worker:
             self._fault = error if isinstance(error, Exception) else RuntimeError(repr(error))
         if self._over is not None and not self._over.done():
             self._over.set_exception(self._fault)
+        if self._opening is not None:
+            self._opening.cancel()
 
     async def _open_ahead(self) -> None:
         wanted = split(self._job.open_ahead, self._share)
@@ -138,20 +148,30 @@ class Worker:
         if wanted and self._job.reuse:
             each = [split(wanted, Share(n, len(self._pools))) for n in range(len(self._pools))]
             waiting = [self._open_pool(pool, count) for pool, count in zip(self._pools, each, strict=True) if count]
+            self._connected_at = monotonic_ns()
             self._opening = asyncio.gather(*waiting)
             with contextlib.suppress(asyncio.CancelledError):
                 await self._opening
             self._opening = None
+            if self._fault is not None:
+                raise self._fault
+            if self._connected == 0 and self._stop_seen == 0:
+                text = f"The server did not open a connection within {self._patience / 1e9:g} s."
+                raise ConnectError(Trouble("ConnectTimeout", text, "server"))
         self._board.set(self._me, cells.READY, 1)
+
+    @property
+    def _patience(self) -> int:
+        return min(self._job.timeout_ns, _OPEN_NS)
 
     async def _open_pool(self, pool: Pool, count: int) -> None:
         done: asyncio.Future[None] = self._loop.create_future()
-
         counted = 0
 
         def opened(n: int, trouble: Trouble | None) -> None:
             nonlocal counted
             self._connected += n - counted
+            self._connected_at = monotonic_ns()
             counted = n
             self._board.set(self._me, cells.CONNECTED, self._connected)
             if not done.done() and (trouble is not None or n >= count):
@@ -174,6 +194,8 @@ class Worker:
         self._stepper = plan.stepper(self._share, self._recorded_times() if plan.scale is not None else None)
         self._open_ended = plan.whole
         self._close_plan()
+        if self._stop_seen:
+            self._stepper.stop()
         self._stepper.begin(begin)
         self._over = self._loop.create_future()
         if self._fault is not None:
@@ -228,7 +250,11 @@ class Worker:
             if later and (later[0][0] <= now or stepper.closed(now)):
                 due, _, session = heapq.heappop(later)
                 self._next_turn(session, due, now)
-                continue
+                sends += 1
+                if sends < _BURST:
+                    continue
+                self._pump_soon()
+                return
             picked = self._deck.pick(self._plan.first + stepper.number // self._plan.arms)
             if picked is None:
                 self._starve(now)
@@ -291,6 +317,8 @@ class Worker:
         try:
             entry, payload, body, built = self._bodies.next(session)
         except Missing as missing:
+            if missing.file == 0:
+                raise RunError(f"The run's own file of request bodies in {self._job.log} is gone.") from None
             self._board.broken = missing.file
             self._stepper.stop()
             self._stepper.ended(monotonic_ns())
@@ -397,17 +425,19 @@ class Worker:
         now = monotonic_ns()
         if self._ticks % _CLOCK_EVERY == 0:
             self._clock.refresh()
-            self._bodies.flush()
             self._log.flush_if_due(now)
+        if self._ticks % _LOOK_EVERY == 0:
+            for pool in self._pools:
+                pool.look(now - _LOOK_NS)
         if self._open_ended:
             self._close_plan()
         self._time_out(now)
         stop = self._board.stop
+        if self._opening is not None and (stop or now - self._connected_at > self._patience):
+            self._opening.cancel()
         if stop > self._stop_seen:
             self._stop_seen = stop
             self._stepper.stop()
-            if self._opening is not None:
-                self._opening.cancel()
             if stop >= 2:
                 self._cancel_all("Cancelled: the run was interrupted.")
         self._publish()

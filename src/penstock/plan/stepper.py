@@ -110,6 +110,8 @@ class Stepper:
         if self._left == 0 or self.closed(now):
             return _OVER
         if self._due is None:
+            if now < self._begin:
+                return Step("wait", self._begin)
             if self._slots is not None and self._live >= self._slots:
                 return _FULL
             at = free = self._free.popleft() if self._free else self._begin

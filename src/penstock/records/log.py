@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -81,7 +81,9 @@ class RunHeader(msgspec.Struct, kw_only=True):
 class LogWriter:
     """Appends frames for one worker; what is older than half a second is in the kernel's hands."""
 
-    def __init__(self, folder: str, worker: int) -> None:
+    def __init__(self, folder: str, worker: int, before_flush: Callable[[], None] | None = None) -> None:
+        """`before_flush` writes what records refer to."""
+        self._before_flush = before_flush
         path = os.path.join(folder, f"worker-{worker}.log")
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
         self._encode = msgspec.msgpack.Encoder().encode
@@ -105,6 +107,8 @@ class LogWriter:
             self.flush()
 
     def flush(self) -> None:
+        if self._before_flush is not None:
+            self._before_flush()
         view = memoryview(self._buffer)
         done = 0
         while done < len(view):

@@ -120,11 +120,11 @@ class SentBodies:
         first[1:] = (a[1:] != a[:-1]) | (b[1:] != b[:-1])
         kept = order[first]
         kept = kept[np.argsort(rows["number"][kept], kind="stable")]
-        named: dict[int, int] = {}
+        named = np.zeros(self._log.payloads.conversations, np.uint32)
         for i in kept:
             row = rows[i]
             talk, at, worker = int(row["talk"]), int(row["at"]), int(row["worker"])
-            named[talk] = named.get(talk, 0) + 1
+            named[talk] += 1
             # The same conversation with other bodies, because other replies came or because it was cut short.
             name = self._log.payloads.session_name(talk) + (f"#{named[talk]}" if named[talk] > 1 else "")
             yield Sequence(

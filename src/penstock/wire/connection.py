@@ -252,6 +252,11 @@ class Connection:
         if info[0] == _TCP_CLOSE:
             self._loop.call_soon(self._readable if self._tls is None else self._readable_tls)
 
+    def look(self) -> None:
+        """Read on if it was reset unnoticed: the kernel reports an error a moment before it changes the state."""
+        if _LINUX and not self.closed and self.opened >= 0:
+            self._notice_reset(self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1))
+
     def _read(self) -> tuple[int, int, int] | None:
         """What `_receive` gives; None when there was nothing, or when the other side is gone, which is dealt with."""
         try:

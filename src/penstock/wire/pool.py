@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import ssl
 from collections.abc import Callable
+from time import monotonic_ns
 
 from penstock.wire.clock import Clock
 from penstock.wire.connection import Connection, Origin
@@ -80,6 +82,7 @@ class Pool:
                 connection = self._connection()
             except OSError as error:
                 exchange.trouble = _socket_trouble(error)
+                exchange.end = monotonic_ns()
                 self._loop.call_soon(exchange.on_end, exchange)
                 return
         self._busy[exchange] = connection
@@ -113,21 +116,20 @@ class Pool:
         if exchange is None:
             self._idle.pop(connection, None)
             return
-        self._busy.pop(exchange, None)
         # Sent on a connection that had been idle, and nothing came back: the server had closed it, so ask again.
         if connection.used and not connection.heard and exchange.retries == 0 and trouble:
             self._gauge.stale += 1
             exchange.retries = 1
             exchange.start = exchange.sent = exchange.end = -1
             try:
-                fresh = self._connection()
+                fresh = self._busy[exchange] = self._connection()  # in its old place: the oldest come first
             except OSError as error:
-                exchange.trouble = _socket_trouble(error)
-                exchange.on_end(exchange)
+                trouble = _socket_trouble(error)
+                exchange.end = monotonic_ns()
+            else:
+                fresh.start(exchange)
                 return
-            self._busy[exchange] = fresh
-            fresh.start(exchange)
-            return
+        self._busy.pop(exchange, None)
         exchange.trouble = trouble
         exchange.on_end(exchange)
 
@@ -143,6 +145,12 @@ class Pool:
         connection.abandon()
         exchange.trouble = trouble
         exchange.on_end(exchange)
+
+    def look(self, before: int) -> None:
+        """See after those that have heard nothing since that time. Call this every second or so."""
+        for exchange, connection in list(self._busy.items()):
+            if not exchange.times or exchange.times[-1] < before:
+                connection.look()
 
     def pause(self, exchange: Exchange) -> None:
         """Stop reading the reply of this exchange until `resume`."""
@@ -167,4 +175,5 @@ class Pool:
 
 
 def _socket_trouble(error: OSError) -> Trouble:
-    return Trouble("NoSocket", f"The system gave no socket: {os.strerror(error.errno or 0)}.", "penstock")
+    hint = " Raise the limit (ulimit -n)." if error.errno == errno.EMFILE else ""
+    return Trouble("NoSocket", f"The system gave no socket: {os.strerror(error.errno or 0)}.{hint}", "penstock")
