@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import json
@@ -294,7 +295,8 @@ def fetch(port: int, method: str, path: str, body: Any = None, headers: dict[str
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         data = body if isinstance(body, bytes | str | None) else json.dumps(body)
-        connection.request(method, path, data, headers or {})
+        with contextlib.suppress(BrokenPipeError):  # a body may be refused before all of it is there
+            connection.request(method, path, data, headers or {})
         response = connection.getresponse()
         return Reply(response.status, response.getheaders(), response.read())
     finally:

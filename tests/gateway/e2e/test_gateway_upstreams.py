@@ -57,6 +57,15 @@ def test_the_provider_s_secret_does_not_come_back(gateway: GatewayProcess, upstr
     assert UPSTREAM_SECRET not in reply.body.decode()
 
 
+def test_what_the_base_s_query_says_does_not_come_back(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """It may be a credential, as a header may."""
+    gateway.reload(resources(f"{upstream.url}?key=sk-in-the-query"))
+    upstream.replies({"error": {"message": "Wrong key: sk-in-the-query.", "type": "auth"}}, 401)
+    reply = gateway.respond()
+    assert upstream.requests[0].path == "/v1/responses?key=sk-in-the-query"
+    assert (reply.status, reply.error["message"]) == (401, "Wrong key: <redacted>.")
+
+
 @pytest.mark.parametrize("status", [301, 500, 503])
 def test_other_statuses_are_the_gateway_s_502(gateway: GatewayProcess, upstream: Upstream, status: int) -> None:
     upstream.replies({"error": {"message": "inside"}}, status)
