@@ -36,7 +36,6 @@ from penstock.errors import UserError
         (8, 100, None, None, 4, 4),
         (2, 100, None, None, 4, 4),
         (8, 100, None, 2, 4, 2),
-        (8, 100_000, None, None, 1000, 64),
         (8, None, 5.0, 10, 2, 2),
     ],
 )

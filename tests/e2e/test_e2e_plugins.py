@@ -13,7 +13,7 @@ from penstock.endpoints.chat import Chat
 
 
 class Shout(Chat):
-    name = "shout"
+    name = "chat in capitals"
     path = "/v1/shout"
 
     def build(self, turn, model, settings, history=None):

@@ -23,6 +23,7 @@ from penstock.drive.job import Job
 from penstock.drive.worker import ConnectError, Worker
 from penstock.errors import RunError, UserError, disk_full
 from penstock.plan.stepper import Share
+from penstock.processes import cores
 
 __all__ = ["Outcome", "choose_workers", "raise_file_limit", "run"]
 
@@ -39,10 +40,9 @@ _MANY_REQUESTS = (
 
 def choose_workers(concurrency: int | None, rate: float | None, requests: int | None, limit: int | None) -> int:
     """One process for what one core does with ease; beyond that one for each such part, leaving a core to others."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parts = ((concurrency, _BUSY_STREAMS), (int(rate or 0), _BUSY_RATE), (requests, _MANY_REQUESTS))
     wanted = max(1, *(-(-(load or 0) // each) for load, each in parts))
-    workers = min(wanted, max(1, cores - 1)) if limit is None else min(limit, 64)
+    workers = min(wanted, max(1, cores() - 1)) if limit is None else limit
     for bound in (concurrency, requests):
         if bound is not None:
             workers = min(workers, bound)

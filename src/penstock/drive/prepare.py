@@ -84,7 +84,7 @@ def prepare(
     raise_file_limit(plans[-1].slots, ahead, workers)
     job = Job(
         log=log,
-        endpoint=endpoint.name,
+        endpoint=settings.endpoint.type,
         settings=settings.endpoint,
         files=stored.files,
         targets=targets(settings.endpoint, settings.endpoint.path or endpoint.path),
