@@ -2,19 +2,36 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+RUN := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test test-slow check bench services clean
+.PHONY: help install demo test test-slow check bench services clean
 
-$(STAMP): pyproject.toml
+help:
+	@echo "make demo       set up .venv and run the benchmark against a server of its own"
+	@echo "make install    set up .venv; then '. $(BIN)/activate' puts aiperf and penstock on the path"
+	@echo "make test       the tests; make test-slow: the long ones; make check: ruff and mypy"
+	@echo "make bench      the speed and accuracy figures of the README"
+
+$(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Penstock needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@$(PYTHON) -m venv $(VENV)
+
+$(RUN): pyproject.toml | $(VENV)/bin/python
+	@echo "Installing Penstock into $(VENV); this takes a minute the first time ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
-# The benchmark against a server of its own: no network, no GPU, no model.
-demo: $(STAMP)
+$(DEV): pyproject.toml | $(VENV)/bin/python
+	@echo "Installing Penstock and its development tools into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(RUN)
+
+install: $(RUN)
+	@echo "Ready. '. $(BIN)/activate' puts aiperf and penstock on the path of this shell."
+
+# The benchmark against a server of its own: no GPU, no model, and once it is installed no network.
+demo: $(RUN)
 	$(BIN)/aiperf profile --model demo --tokenizer builtin --streaming --isl 100 --osl 64 \
 	    --url 'mock://?ttft=50&itl=5' --concurrency 8 --request-count 64 --artifact-dir artifacts/demo
 
@@ -22,18 +39,18 @@ demo: $(STAMP)
 services:
 	@sh scripts/install-services.sh
 
-test: $(STAMP) services
+test: $(DEV) services
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-slow: $(STAMP) services
+test-slow: $(DEV) services
 	$(BIN)/python -m pytest -m slow
 
-check: $(STAMP)
+check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(STAMP)
+bench: $(DEV)
 	$(BIN)/python -m benchmarks
 
 clean:
