@@ -257,8 +257,8 @@ def choices(n: int | None) -> int:
 
 
 def count_tokens(characters: int) -> int:
-    """An estimate that costs nothing: four characters a token, which is near the truth for English text."""
-    return (characters + 3) // 4
+    """An estimate that costs nothing: 14 characters make 3 tokens, as in English text with the builtin vocabulary."""
+    return (characters * 3 + 13) // 14
 
 
 def usage_json(prompt: int, completion: int, reasoning: int = 0) -> bytes:
