@@ -104,9 +104,11 @@ def test_a_tokenizer_that_nobody_named_and_nobody_has_is_said(mock, program):
     assert outcome.err == ""
 
 
-def test_a_tokenizer_that_was_named_and_fails_stops_the_run(mock, program):
+@pytest.mark.parametrize("prompts", ["synthetic", "file"])
+def test_a_tokenizer_that_was_named_and_fails_stops_the_run(mock, program, prompts):
     server = mock()
-    flags = ["--isl", 10, "--request-count", 2, "--tokenizer", "nobody/has-this"]
+    flags = ["--isl", 10] if prompts == "synthetic" else ["--input-file", program.prompts(2)]
+    flags += ["--request-count", 2, "--tokenizer", "nobody/has-this"]
     outcome = program.profile(server.url, *flags, texts=None)
     assert outcome.status == 2
     assert "nobody/has-this" in outcome.err

@@ -92,6 +92,8 @@ def _execute(settings: Settings, folder: RunFolder, arms: int) -> Executed:
     with _mocks(settings) as settings:  # noqa: PLR1704 - from here on with the urls of the mocks
         endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
         tokenizer = TokenizerOnce(settings.tokenizer.name, settings.models[0], settings.tokenizer.revision)
+        if not settings.endpoint.server_token_count:
+            tokenizer.check()
         dataset = datasets.load(
             settings.input,
             default_entries(settings),
@@ -247,6 +249,11 @@ class TokenizerOnce:
 
             self._loaded = load(*self._asked)
         return self._loaded
+
+    def check(self) -> None:
+        """One that the user named must load, and that is better known now than after the run. (The builtin one does.)"""
+        if self._asked[0] is not None and self._asked[0].lower() != "builtin":
+            self.load()
 
     def get(self) -> Tokenizer:
         tokenizer: Tokenizer = self.load().tokenizer
