@@ -8,6 +8,8 @@ import re
 import subprocess
 import time
 
+import pytest
+
 from programs import BIN
 
 
