@@ -33,9 +33,8 @@ _SPARE_FILES = 64
 _MANY_FILES = 1 << 20
 _BUSY_STREAMS = 512  # what one core carries with ease: 500 streams of 100 tokens/s take about half of it
 _BUSY_RATE = 2000
-_MANY_REQUESTS = (
-    20_000  # so many in one run mean a fast server or a long run; a second process helps the one and harms none
-)
+_MANY_REQUESTS = 20_000
+"""So many in one run mean a fast server or a long run; a second process helps the one and harms none."""
 
 
 def choose_workers(concurrency: int | None, rate: float | None, requests: int | None, limit: int | None) -> int:
@@ -128,6 +127,18 @@ def _unreachable(job: Job, cause: str) -> UserError:
 
 
 def _run_children(job: Job, board: Board, conductor: Conductor, workers: int) -> None:
+    with _interrupts(conductor):
+        died, said = _attended(job, board, conductor, workers)
+    if said.startswith(_USER):
+        raise UserError(said.split(_USER)[1])
+    if died is not None:
+        number, status = died
+        how = f"was killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "failed"
+        raise RunError(f"Worker {number} {how}; its records up to then are in {job.log}.{' ' + said if said else ''}")
+
+
+def _attended(job: Job, board: Board, conductor: Conductor, workers: int) -> tuple[tuple[int, int] | None, str]:
+    """Lives with the workers until the last has ended: (the first that failed, and its status; what they said)."""
     children: dict[int, int] = {}
     read_end, write_end = os.pipe()
     sys.stdout.flush()
@@ -143,33 +154,26 @@ def _run_children(job: Job, board: Board, conductor: Conductor, workers: int) ->
     said = b""
     died = None
     try:
-        with _interrupts(conductor):
-            while children:
-                time.sleep(_POLL_S)
-                conductor.step()
-                said += _available(read_end)  # many that fail together would fill the pipe and wait for us
-                for pid in list(children):
-                    gone, status = os.waitpid(pid, os.WNOHANG)
-                    if gone:
-                        number = children.pop(pid)
-                        if status != 0:
-                            died = died or (number, status)
-                            board.stop = 2
-                            board.set(number, cells.READY, 1)
-                            board.set(number, cells.PHASE_DONE, len(job.phases))
+        while children:
+            time.sleep(_POLL_S)
+            conductor.step()
+            said += _available(read_end)  # many that fail together would fill the pipe and wait for us
+            for pid in list(children):
+                gone, status = os.waitpid(pid, os.WNOHANG)
+                if gone:
+                    number = children.pop(pid)
+                    if status != 0:
+                        died = died or (number, status)
+                        board.stop = 2
+                        board.set(number, cells.READY, 1)
+                        board.set(number, cells.PHASE_DONE, len(job.phases))
     finally:
         for pid in children:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
     said += _available(read_end)
     os.close(read_end)
-    text = said.decode("utf-8", "replace")
-    if text.startswith(_USER):
-        raise UserError(text.split(_USER)[1])
-    if died is not None:
-        number, status = died
-        how = f"was killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "failed"
-        raise RunError(f"Worker {number} {how}; its records up to then are in {job.log}.{' ' + text if text else ''}")
+    return died, said.decode("utf-8", "replace")
 
 
 def _available(pipe: int) -> bytes:
