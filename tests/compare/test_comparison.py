@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.compare.comparison import compare
@@ -60,7 +62,7 @@ def test_what_is_slower_is_called_so(tmp_path: Path) -> None:
     assert row.percent == pytest.approx(100 * row.difference / row.a)
     assert set(rows(found)) >= {("request_latency", name) for name in ("avg", "p50", "p90", "p99")}
     assert rows(found)["request_throughput", "avg"].verdict == "within noise", "both were sent at the same pace"
-    text = comparison_text(found)
+    text = comparison_text(found, 140)
     assert "A is better, beyond noise, in Request Latency." in text
     assert "250 pairs of requests with the same body." in text
     assert max(map(len, text.splitlines())) < 140
@@ -70,7 +72,7 @@ def test_the_same_is_within_noise(tmp_path: Path) -> None:
     a, b = made(tmp_path, "a", 120, 0, 1), made(tmp_path, "b", 120, 0, 2)
     found = compare(pair(read_requests(a, "a"), read_requests(b, "b")), throughput=True)
     assert {row.verdict for row in found.rows} == {"within noise"}
-    assert "No difference is more than noise." in comparison_text(found)
+    assert "No difference is more than noise." in comparison_text(found, 140)
     assert ("request_latency", "p99") not in rows(found), "120 requests do not tell a p99"
 
 
@@ -91,6 +93,7 @@ def test_pairs_are_found_by_body_in_the_order_of_the_plan(tmp_path: Path) -> Non
     assert (pairs.only_a, pairs.only_b) == (2, 1)
     found = compare(pairs, throughput=False)
     assert [row.verdict for row in found.rows] == ["too few pairs"] * 3
+    assert found.conclusion == "There are too few pairs to tell a difference from noise: it takes 10."
     assert all(row.low is None and row.p is None for row in found.rows)
 
 
@@ -127,3 +130,78 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=said):
             pair(read_requests(a, "a"), read_requests(path, "b"))
+
+
+def certified(folder: str, verdict: str, *reasons: str, name: str = "profile_export_aiperf.json", **more: Any) -> str:
+    certificate = {"verdict": verdict, "reasons": reasons, "figures": {}, "summary": ""}
+    (Path(folder) / name).write_text(json.dumps({"certificate": certificate, **more}))
+    return folder
+
+
+def different(tmp_path: Path) -> tuple[str, str]:
+    return made(tmp_path, "a", 100, 0, 1), made(tmp_path, "b", 100, 5, 2)
+
+
+def compared(a: str, b: str) -> Any:
+    return compare(pair(read_requests(a, "a"), read_requests(b, "b")), throughput=False)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "concluded"),
+    [
+        (("VALID", "INVALID"), "One of the runs (B) is INVALID: do not decide by this comparison."),
+        (("INVALID", "DEGRADED"), "One of the runs (A) is INVALID: do not decide by this comparison."),
+        (("INVALID", "INVALID"), "Both runs are INVALID: do not decide by this comparison."),
+        (("DEGRADED", "VALID"), "A is better, beyond noise, in Request Latency."),
+    ],
+)
+def test_runs_that_cannot_be_vouched_for(tmp_path: Path, verdicts: tuple[str, str], concluded: str) -> None:
+    for folder, verdict in zip(different(tmp_path), verdicts, strict=True):
+        certified(folder, verdict, *([] if verdict == "VALID" else [f"It was {verdict}ly made."]))
+    found = compared(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert found.conclusion == concluded
+    assert (found.a.verdict, found.b.verdict) == verdicts
+    text = comparison_text(found, 140)
+    for letter, verdict in zip("AB", verdicts, strict=True):
+        assert f"{letter}: {letter.lower()} (http://x), 100 requests, {verdict}\n" in text
+        if verdict != "VALID":
+            assert re.search(rf"Note: .*{letter}.*: {verdict}\. It was {verdict}ly made\.", text)
+
+
+def test_a_doubt_that_both_share_is_said_once(tmp_path: Path) -> None:
+    for folder in different(tmp_path):
+        certified(folder, "DEGRADED", "Late.", incomplete_reason="Interrupted.")
+    assert compared(str(tmp_path / "a"), str(tmp_path / "b")).notes == [
+        "A and B: Interrupted.",
+        "A and B: DEGRADED. Late.",
+    ]
+
+
+def test_a_summary_under_another_prefix_is_found_and_one_of_aiperf_has_no_certificate(tmp_path: Path) -> None:
+    a, b = different(tmp_path)
+    (Path(a) / "profile_export.jsonl").rename(Path(a) / "mine.jsonl")
+    certified(a, "VALID", name="mine.json")
+    (Path(b) / "profile_export_aiperf.json").write_text('{"request_count": {"avg": 100}}')
+    found = compared(a, b)
+    assert (found.a.verdict, found.b.verdict) == ("VALID", None)
+    assert "100 requests, no certificate" in comparison_text(found, 140)
+
+
+def test_an_interval_that_contradicts_its_verdict_is_explained(tmp_path: Path) -> None:
+    row = compared(*different(tmp_path)).rows[0]
+    noisy = msgspec.structs.replace(row, low=0.47, high=3.75, p=0.2, verdict="within noise")
+    found = msgspec.structs.replace(compared(str(tmp_path / "a"), str(tmp_path / "b")), rows=[row, noisy, noisy])
+    text = comparison_text(found, 140)
+    assert text.count("+0.47 to +3.75  within noise *\n") == 2
+    assert "\n* The interval leaves out 0, but that is not enough after the correction." in text
+    assert "the verdicts are corrected for 3 rows (Holm)." in text
+    assert "*" not in comparison_text(msgspec.structs.replace(found, rows=[row]), 140)
+
+
+def test_a_narrow_terminal_gets_a_narrow_table(tmp_path: Path) -> None:
+    found = compared(*different(tmp_path))
+    rows = [msgspec.structs.replace(row, a=12345.678, b=22345.678, low=-1234.5, high=1234.5) for row in found.rows]
+    wide, narrow = (comparison_text(msgspec.structs.replace(found, rows=rows), width) for width in (140, 80))
+    assert max(map(len, narrow.splitlines())) <= 80 < max(map(len, wide.splitlines()))
+    assert "\nRequest Latency (ms)\navg " in narrow
+    assert [narrow.count(number) for number in ("12,345.68", "+1,234.50")] == [3, 3]

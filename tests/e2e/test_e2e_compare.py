@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from programs import Capture, MockServer, Program
+from programs import Capture, MockServer, Program, wait_for
 
 
 def payloads(program: Program, count: int) -> str:
@@ -83,6 +85,65 @@ def test_two_runs_that_were_made(program: Program, mock: Callable[..., MockServe
     text = program.run("compare", runs[1].folder, runs[0].folder, command="penstock")
     assert "B is better, beyond noise, in Time to First Token" in text.out
     assert "Note: The runs were made one after the other" in text.out
+
+
+def test_a_run_that_is_invalid_decides_nothing(program: Program, mock: Callable[..., MockServer]) -> None:
+    """The log of one is cut behind its requests, so that nobody can vouch for it any more."""
+    path = payloads(program, 30)
+    flags = ("--input-file", path, "--use-server-token-count")
+    runs = [program.profile(mock(ttft=ttft).url, *flags, texts=None) for ttft in (2, 12)]
+    log = runs[0].folder / "log" / "worker-0.log"
+    log.write_bytes(log.read_bytes()[:-1])
+    assert program.run("report", runs[0].folder, command="penstock").status == 0
+    folders = [run.folder for run in runs]
+    text = program.run("compare", *folders, command="penstock")
+    assert text.status == 0, text
+    assert f"A: {folders[0]}" in text.out
+    assert "30 requests, INVALID\n" in text.out
+    assert "One of the runs (A) is INVALID: do not decide by this comparison.\n" in text.out
+    assert "beyond noise" not in text.out
+    found = json.loads(program.run("compare", *folders, "--json", command="penstock").out)
+    assert found["a"]["verdict"] == "INVALID"
+    assert "One of the runs (A) is INVALID" in found["conclusion"]
+    assert any("A: INVALID." in note for note in found["notes"])
+
+
+def test_few_pairs_are_said_to_be_few_and_lines_fit(program: Program, mock: Callable[..., MockServer]) -> None:
+    path = payloads(program, 3)
+    runs = [program.profile(mock().url, "--input-file", path, "--use-server-token-count", texts=None) for _ in "ab"]
+    done = program.run("compare", *(run.folder.name for run in runs), command="penstock", COLUMNS="80")
+    assert "There are too few pairs to tell a difference from noise: it takes 10." in done.out
+    assert "No difference" not in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_an_interrupted_comparison_says_so(program: Program, mock: Callable[..., MockServer]) -> None:
+    servers = [mock(ttft=30) for _ in "ab"]
+    out = program.folder / "out"
+    words = ["--model", "m", "--input-file", payloads(program, 500), "--use-server-token-count", "--artifact-dir", out]
+    running = program.start("compare", "--url", servers[0].url, "--url", servers[1].url, *words, command="penstock")
+    wait_for(lambda: all(len(server.log.read_bytes().splitlines()) > 4 for server in servers))
+    running.interrupt()
+    done = running.wait()
+    assert done.status == 130, done
+    found = json.loads((out / "compare.json").read_text())
+    for said in (done.out, "\n".join(found["notes"])):
+        assert "A and B: The run was interrupted before its end." in said
+    assert {found[side]["verdict"] for side in "ab"} <= {"VALID", "DEGRADED", "INVALID"}
+
+
+def test_a_comparison_that_is_interrupted_at_once_has_nothing_to_compare(program: Program, capture: Capture) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as silent:
+        words = ["--model", "m", "--input-file", payloads(program, 5), "--use-server-token-count", "--concurrency", 5]
+        urls = ["--url", capture.url, "--url", f"http://127.0.0.1:{silent.getsockname()[1]}"]
+        running = program.start("compare", *urls, *words, command="penstock")
+        wait_for(lambda: capture.requests)
+        for _ in "ab":
+            running.interrupt()
+            time.sleep(0.3)
+        done = running.wait()
+    assert done.status == 130, done
+    assert "The run was interrupted before every server had completed a request: nothing to compare." in done.err
 
 
 def test_a_run_is_found_under_any_prefix(program: Program, capture: Capture) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.cli.terminal import fit
 from penstock.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ _HELP = """\
 Usage: {program} compare RUN_A RUN_B [--json]
        {program} compare --url A --url B [--json] [options of profile]
 
-Say by how much B differs from A in each metric, with a 95 % interval, and whether that is more than noise.
+Say by how much B differs from A in each metric, with a 95 % interval, and whether that is more than noise. An interval is
+that of its row alone; verdicts are corrected for the number of rows (Holm), because one in twenty looks special by chance. A
+row whose interval leaves out 0 and that is within noise all the same has a *. The certificates of the runs are shown, and
+with an INVALID one there is no conclusion.
 
 Two runs: give their artifact folders. Requests with the same body (by its SHA-256) are compared in pairs, so both should
 have sent the same payloads: replay the inputs.json of one against the other server. What changed on the machines between
@@ -50,7 +54,7 @@ _TOGETHER = "Both servers were under load at the same time, each with its share 
 
 def run(words: list[str], program: str) -> int:
     if not words or "--help" in words or "-h" in words:
-        sys.stdout.write(_HELP.format(program=program))
+        sys.stdout.write(fit(_HELP.format(program=program)) + "\n")
         return 0
     as_json = "--json" in words
     rest = [word for word in words if word != "--json"]
@@ -105,7 +109,15 @@ def _interleaved(settings: Settings, as_json: bool) -> int:
             place = os.path.join(folder, _LETTERS[number])
             status = max(status, report_arm(done, number, place))
             sides.append((place, redact_url(url)))
-    first, *others = [read_requests(place, url) for place, url in sides]
+    try:
+        first, *others = [read_requests(place, url) for place, url in sides]
+    except UserError:
+        if not done.outcome.interrupted:
+            raise
+        print(
+            "The run was interrupted before every server had completed a request: nothing to compare.", file=sys.stderr
+        )
+        return status
     found = [
         compare(pair(first, other, blocks=arms), throughput=False, notes=(_TOGETHER,), seed=number)
         for number, other in enumerate(others)
@@ -127,6 +139,8 @@ def _show(found: list[Comparison], as_json: bool) -> None:
     if as_json:
         sys.stdout.buffer.write(_json(found))
         return
+    from penstock.cli.screen import columns
     from penstock.compare.table import comparison_text
 
-    sys.stdout.write("\n".join(map(comparison_text, found)))
+    width = columns(sys.stdout)
+    sys.stdout.write("\n".join(comparison_text(each, width) for each in found))

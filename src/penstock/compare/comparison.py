@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -49,6 +49,12 @@ class Side(msgspec.Struct, frozen=True):
     urls: list[str]
     requests: int
     unpaired: int
+    verdict: str | None
+    """Of the run's certificate; None when it has none."""
+    reasons: list[str]
+    """Why it is not VALID."""
+    incomplete: str | None
+    """Why the run did not come to its end; None when it did."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -58,6 +64,7 @@ class Comparison(msgspec.Struct, frozen=True):
     paired_by: str
     """`body`: the same bytes were sent; `plan`: the same place in an interleaved run."""
     rows: list[Row]
+    conclusion: str
     notes: list[str]
 
 
@@ -73,18 +80,30 @@ def compare(pairs: Pairs, *, throughput: bool, notes: tuple[str, ...] = (), seed
         found += [(FAILED, "avg", estimate, len(a) >= _FEWEST) for estimate in paired(a, b, _mean, seed)]
     if throughput:
         found += _throughput(pairs.a, pairs.b, seed)
+    sides = _side(pairs.a, pairs.only_a), _side(pairs.b, pairs.only_b)
+    rows = _judged(found)
     return Comparison(
-        a=_side(pairs.a, pairs.only_a),
-        b=_side(pairs.b, pairs.only_b),
+        a=sides[0],
+        b=sides[1],
         pairs=len(pairs),
         paired_by=pairs.how,
-        rows=_judged(found),
-        notes=[*notes],
+        rows=rows,
+        conclusion=conclude(sides, rows),
+        notes=[*_doubts(sides), *notes],
     )
 
 
 def _side(run: Requests, alone: int) -> Side:
-    return Side(run.name, list(run.urls), len(run), alone)
+    certificate = run.trust.certificate
+    return Side(
+        name=run.name,
+        urls=list(run.urls),
+        requests=len(run),
+        unpaired=alone,
+        verdict=None if certificate is None else certificate.verdict,
+        reasons=[] if certificate is None else certificate.reasons,
+        incomplete=run.trust.incomplete_reason,
+    )
 
 
 def _of_metric(tag: str, a: Values, b: Values, seed: int) -> Iterator[tuple[str, str, Estimate, bool]]:
@@ -159,3 +178,39 @@ def _verdict(tag: str, estimate: Estimate, p: float | None) -> Verdict:
     if tag == "output_sequence_length":
         return "differs"
     return "B is better" if (estimate.difference > 0) == CATALOGUE[tag].larger_is_better else "A is better"
+
+
+def conclude(sides: Sequence[Side], rows: Sequence[Row]) -> str:
+    """What to take from the rows, and nothing when the runs do not bear it."""
+    invalid = [letter for letter, side in zip("AB", sides, strict=True) if side.verdict == "INVALID"]
+    if invalid:
+        return f"{_runs(invalid)} INVALID: do not decide by this comparison."
+    said = []
+    for letter in "AB":
+        names = dict.fromkeys(row.name for row in rows if row.verdict == f"{letter} is better")
+        if names:
+            said.append(f"{letter} is better, beyond noise, in {', '.join(names)}.")
+    few = dict.fromkeys(row.name for row in rows if row.verdict == "too few pairs")
+    if len(few) == len({row.name for row in rows}):
+        return f"There are too few pairs to tell a difference from noise: it takes {_FEWEST}."
+    if not said:
+        said.append("No difference is more than noise.")
+    if few:
+        said.append(f"There are too few pairs (it takes {_FEWEST}) to tell for {', '.join(few)}.")
+    return " ".join(said)
+
+
+def _runs(letters: Sequence[str]) -> str:
+    return "Both runs are" if len(letters) > 1 else f"One of the runs ({letters[0]}) is"
+
+
+def _doubts(sides: Sequence[Side]) -> Iterator[str]:
+    """What the runs say against themselves; what both say (two arms of one run do) stands once."""
+    said: dict[str, list[str]] = {}
+    for letter, side in zip("AB", sides, strict=True):
+        if side.incomplete is not None:
+            said.setdefault(side.incomplete, []).append(letter)
+        if side.verdict not in (None, "VALID"):
+            said.setdefault(" ".join([f"{side.verdict}.", *side.reasons]), []).append(letter)
+    for text, letters in said.items():
+        yield f"{' and '.join(letters)}: {text}"

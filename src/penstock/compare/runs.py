@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from penstock.compare.bootstrap import Values
 from penstock.errors import UserError
+from penstock.metrics.certificate import Certificate
 
-__all__ = ["Pairs", "Requests", "pair", "read_requests"]
+__all__ = ["Pairs", "Requests", "Trust", "pair", "read_requests"]
 
 METRICS = (
     "time_to_first_token",
@@ -52,11 +53,20 @@ class _Line(msgspec.Struct):
     error: Any = None
 
 
+class Trust(msgspec.Struct):
+    """What a run's summary says of the run itself."""
+
+    certificate: Certificate | None = None
+    """None where another program wrote the summary, or where there is none."""
+    incomplete_reason: str | None = None
+
+
 class Requests:
     """The profiling requests of a run, in the order of its plan. A figure that a request has not is NaN."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, trust: Trust) -> None:
         self.name = name
+        self.trust = trust
         self.urls: dict[str, None] = {}
         self.bodies: list[bytes] = []
         self._keys = array("q")
@@ -95,8 +105,8 @@ class Requests:
 
 def read_requests(path: str, name: str) -> Requests:
     """From a run's folder, or from its per-request file."""
-    found = Requests(name)
     file = _export(path) if os.path.isdir(path) else path
+    found = Requests(name, _trust(file))
     decode = msgspec.json.Decoder(_Line).decode
     number = 0
     try:
@@ -128,6 +138,17 @@ def _export(folder: str) -> str:
         f"'{folder}' holds no per-request file (profile_export.jsonl), from which runs are compared; name the folder of a "
         "run that was made without --export-level summary."
     )
+
+
+def _trust(export: str) -> Trust:
+    """From the summary that stands beside a per-request file."""
+    base = export.removesuffix(".jsonl")
+    path = f"{base}_aiperf.json" if os.path.basename(base) == "profile_export" else f"{base}.json"
+    try:
+        with open(path, "rb") as file:
+            return msgspec.json.decode(file.read(), type=Trust)
+    except (OSError, msgspec.MsgspecError):
+        return Trust()
 
 
 class Pairs:
