@@ -55,8 +55,16 @@ class Secret:
 
     __str__ = __repr__
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
     def __reduce__(self) -> Any:
         raise TypeError("a secret cannot be pickled")
+
+    __getstate__ = __reduce__
 
 
 def hide(text: str, values: Iterable[str]) -> str:

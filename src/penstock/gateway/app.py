@@ -9,7 +9,7 @@ from time import monotonic, perf_counter, time
 import orjson
 
 from penstock import __version__
-from penstock.gateway.auth import allows, authenticate
+from penstock.gateway.auth import allows, authenticate, tells_key
 from penstock.gateway.call import Call
 from penstock.gateway.hosts import Hosts
 from penstock.gateway.ledger.entry import Entry
@@ -19,6 +19,7 @@ from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.observe.timing import server_timing
 from penstock.gateway.outlet import Peers
 from penstock.gateway.refusal import Refusal
+from penstock.gateway.replies import JSON, shutting_down
 from penstock.gateway.routes import BY_PATH, MODELS
 from penstock.gateway.routing import Cooldowns, Turns
 from penstock.gateway.rsgi import HTTPProtocol, Scope
@@ -28,12 +29,12 @@ from penstock.gateway.say import say
 __all__ = ["App"]
 
 TICK_S = 0.1
-SWEEP_TICKS = 50
+LOOK_TICKS, SWEEP_TICKS = 10, 50
 RECEIVE_S = 120.0
 """How long a request's body may take to arrive."""
 _MAX_ID = 256
-_HEALTH = ("/livez", "/readyz")
-_JSON = ("content-type", "application/json")
+_ALIVE, _READY = "/livez", "/readyz"
+_TEXT = ("content-type", "text/plain; charset=utf-8")
 
 
 class App:
@@ -77,18 +78,12 @@ class App:
             return
         self._ids += 1
         key = request_id = f"{self._id_head}{self._ids:07x}"
-        given = scope.headers.get("x-penstock-request-id")
-        if (
-            given is not None
-            and 0 < len(given) <= _MAX_ID
-            and given.isascii()
-            and given.isprintable()
-            and " " not in given
-        ):
-            # Callers may use an id again, and the ledger takes each of its keys once.
-            request_id, key = given, f"{given}~{key[4:]}"
         if self.runtime.board.generation_bytes() != self._generation:
             self._take_snapshot()
+        given = scope.headers.get("x-penstock-request-id")
+        if given is not None and _is_id(given) and not tells_key(given, scope.headers, self._live.snapshot):
+            # Callers may use an id again, and the ledger takes each of its keys once.
+            request_id, key = given, f"{given}~{key[4:]}"
         call = Call(self, self._live, scope, protocol, route, request_id, key)
         metrics = self.recorder.metrics
         metrics.started()
@@ -106,26 +101,30 @@ class App:
         self._ids += 1
         entry = Entry(request_id=f"{self._id_head}{self._ids:07x}", at=time(), route="other", worker=self.worker)
         entry.client = scope.client.rpartition(":")[0].strip("[]")
-        headers = [_JSON, *self.standing_headers, ("x-penstock-request-id", entry.request_id)]
+        kind = _TEXT if path == _ALIVE else JSON
+        more: tuple[tuple[str, str], ...] = ()
         try:
             status, body = 200, self._answer(scope, entry)
         except Refusal as refusal:
             status, body = refusal.status, refusal.body()
             entry.error = refusal.type
-            headers += refusal.headers
+            more = refusal.headers
+        headers = [kind, *self.standing_headers, ("x-penstock-request-id", entry.request_id), *more]
         entry.status = status
         entry.phases_ms = {"total": (perf_counter() - began) * 1000}
         headers.append(("server-timing", server_timing(entry.phases_ms)))
         protocol.response_bytes(status, headers, body)
-        if path not in _HEALTH:
+        if path not in (_ALIVE, _READY):
             self.recorder.metrics.observe(entry)
             self.recorder.log.write(entry)
 
     def _answer(self, scope: Scope, entry: Entry) -> bytes:
         path, method = scope.path, scope.method
-        if path in _HEALTH:
-            if path == "/readyz" and self.runtime.board.draining:
-                raise Refusal(503, "shutting_down", "The gateway is shutting down.")
+        if path == _ALIVE:
+            return b"ok"
+        if path == _READY:
+            if self.runtime.board.draining:
+                raise shutting_down()
             return b'{"status":"ok"}'
         if path == MODELS:
             entry.route = "models"
@@ -141,9 +140,7 @@ class App:
         if self.runtime.board.generation_bytes() != self._generation:
             self._take_snapshot()
         snapshot = self._live.snapshot
-        headers = scope.headers
-        key = authenticate(headers.get("authorization"), headers.get("x-api-key"), snapshot, entry.at)
-        entry.api_key_id, entry.api_key_name, entry.team_id = key.id, key.name, key.team_id
+        key = authenticate(scope.headers, snapshot, entry)
         models = [
             {
                 "id": name,
@@ -187,6 +184,8 @@ class App:
             except Exception as error:  # the others must not miss their time for it
                 say(f"a fault in Penstock at {call.request_id}: {type(error).__name__}")
         self._ticks += 1
+        if self._ticks % LOOK_TICKS == 0:
+            self.hosts.look()
         if self._ticks % SWEEP_TICKS == 0:
             self.hosts.sweep()
         self._report_limits()
@@ -205,6 +204,10 @@ class App:
         """The time for draining is over: end what is left, with its records."""
         for call in list(self.calls):
             call.end()
+
+
+def _is_id(given: str) -> bool:
+    return 0 < len(given) <= _MAX_ID and given.isascii() and given.isprintable() and " " not in given
 
 
 def _wrong_method(method: str, allowed: str) -> Refusal:

@@ -101,10 +101,10 @@ class Attempts:
             while True:
                 failure = await self._attempt(target, kind)
                 if failure is None:
-                    app.cooldowns.succeeded(target.model)
+                    app.cooldowns.succeeded(target)
                     return
                 rules = Rules(model.routing, app.config.upstream.retries)
-                app.cooldowns.failed(target.model, failure, perf_counter())
+                app.cooldowns.failed(target, failure, perf_counter())
                 if not rules.tries_again(target.model, failure, retries, number < len(candidates)):
                     break
                 await self._sleep(backoff_s(retries, failure))
@@ -174,7 +174,7 @@ class Attempts:
 
     def _end_whole(self, forward: Forward) -> Failure | None:
         exchange, books, caller = forward.exchange, self.books, self._caller
-        if self.gone and exchange.start >= 0:
+        if self.gone and exchange.sent >= 0:  # of a part of a request a provider makes nothing
             books.estimate(self._request.data, 0)
         self._check()
         failure = failure_of(exchange, forward.headers, forward.target, forward.elapsed_ms)
@@ -187,8 +187,7 @@ class Attempts:
         except ValueError:
             return undecodable()
         entry = books.entry
-        entry.upstream_id = reply.name
-        entry.finish = reply.finish
+        books.identify(forward.target, reply.name, reply.finish)
         usage = reply.reported
         if usage is not None:
             books.report(usage)
@@ -203,7 +202,7 @@ class Attempts:
             finally:
                 books.mark("guardrail_out")
         if self.route == "chat":
-            body = restore_model(body, bytes(reply.model), self._model.name)
+            body = restore_model(body, bytes(reply.model), orjson.dumps(self._model.name))
         caller.note_upstream(forward)
         caller.note_target(forward.target)
         entry.status = exchange.status
@@ -266,7 +265,7 @@ class Attempts:
             books.entry.status = exchange.status
             return None
         # The head is gone, so the caller is told within the stream; its own reader sees that the end is missing.
-        self._app.cooldowns.failed(forward.target.model, failed, perf_counter())
+        self._app.cooldowns.failed(forward.target, failed, perf_counter())
         refusal = shutting_down() if self._ended else failed.refusal
         kind = refusal.type if self._ended or failed.error == "timeout" else "stream_aborted"
         books.entry.attempts[-1].error = "timeout" if failed.error == "timeout" else "aborted"
@@ -275,7 +274,7 @@ class Attempts:
         return None
 
     def _close_stream(self, forward: Forward, reader: StreamReader) -> None:
-        self.books.stream(reader, self._request.data)
+        self.books.stream(forward.target, reader, self._request.data)
         if forward.guard is not None:
             self.books.entry.guardrails += forward.guard.hits
 

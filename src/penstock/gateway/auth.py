@@ -14,38 +14,68 @@ import hashlib
 import ipaddress
 from functools import lru_cache
 
+from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources import CallerKey, Model, Snapshot
+from penstock.gateway.rsgi import Headers
+from penstock.secrets import REDACTED
 
-__all__ = ["allows", "authenticate", "authorize", "client_ip", "networks"]
+__all__ = ["allows", "authenticate", "authorize", "client_ip", "named_in_records", "networks", "tells_key"]
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _SHOWN = 200
-"""Characters of a caller's own model name that a refusal repeats."""
+"""Characters of a caller's own model name that a refusal or a record repeats."""
 
 
-def authenticate(authorization: str | None, x_api_key: str | None, snapshot: Snapshot, now: float) -> CallerKey:
-    """`x_api_key` counts only where there is no Authorization header at all."""
-    if authorization is not None:
-        presented = authorization[7:].strip() if authorization.startswith("Bearer ") else ""
-    else:
-        presented = (x_api_key or "").strip()
+def authenticate(headers: Headers, snapshot: Snapshot, entry: Entry) -> CallerKey:
+    """The key is noted in the entry as soon as it is known, whether or not it may still be used."""
+    presented = _presented(headers)
     if not presented:
         raise Refusal(
             401,
             "invalid_api_key",
             "The API key is missing or malformed: send it as 'Authorization: Bearer <key>' or in x-api-key.",
         )
-    key = snapshot.caller_keys.get(hashlib.sha256(presented.encode(errors="surrogatepass")).hexdigest())
+    key = _known(presented, snapshot)
     if key is None:
         raise Refusal(401, "invalid_api_key", "The API key is not valid.")
+    entry.api_key_id, entry.api_key_name, entry.team_id = key.id, key.name, key.team_id
     if key.disabled:
         raise Refusal(401, "invalid_api_key", "The API key is disabled.", code="api_key_disabled")
-    if key.expires_at is not None and now > key.expires_at:
+    if key.expires_at is not None and entry.at > key.expires_at:
         raise Refusal(401, "invalid_api_key", "The API key has expired.", code="api_key_expired")
     return key
+
+
+def _presented(headers: Headers) -> str:
+    """`x-api-key` counts only where there is no Authorization header at all."""
+    authorization = headers.get("authorization")
+    if authorization is not None:
+        return authorization[7:].strip() if authorization.startswith("Bearer ") else ""
+    return (headers.get("x-api-key") or "").strip()
+
+
+def _known(plain: str, snapshot: Snapshot) -> CallerKey | None:
+    return snapshot.caller_keys.get(hashlib.sha256(plain.encode(errors="surrogatepass")).hexdigest())
+
+
+def tells_key(text: str, headers: Headers, snapshot: Snapshot) -> bool:
+    """Whether a text that a caller made up must not be written down: it holds the caller's key, is somebody's, or begins as
+    most of them do and nothing else."""
+    presented = _presented(headers)
+    return (presented != "" and presented in text) or text.startswith("sk-") or _known(text, snapshot) is not None
+
+
+def named_in_records(model_name: object, headers: Headers, snapshot: Snapshot) -> str:
+    """What the records call a model that was asked for, which may be anything."""
+    name = str(model_name)
+    if name in snapshot.models:
+        return name
+    if tells_key(name, headers, snapshot):
+        return REDACTED
+    return "".join(char for char in _shown(name) if char.isprintable())
 
 
 def authorize(key: CallerKey, model_name: object, snapshot: Snapshot, client_ip: str | None) -> Model:

@@ -5,12 +5,12 @@ Everything else in the body stays as the caller wrote it, byte for byte: spellin
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
 import orjson
 
+from penstock.gateway.members import top_level_spans
 from penstock.gateway.refusal import Refusal
 
 __all__ = ["Probe", "Request", "read_body", "replace_model"]
@@ -80,40 +80,10 @@ def _model_span(data: bytes, raw: bytes) -> tuple[int, int]:
     if data.count(b'"model"') == 1 and b"\\u006" not in data:
         at = data.index(raw, data.index(b'"model"') + 7)
         return at, at + len(raw)
-    found = _top_level_spans(data, "model")
+    found = top_level_spans(data, "model")
     if len(found) != 1:
         raise _bad("The request body has `model` more than once.", "model")
     return found[0]
-
-
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\],:]', re.DOTALL)
-
-
-def _top_level_spans(data: bytes, name: str) -> list[tuple[int, int]]:
-    """The values of every top-level member of that name, however its key is spelled. `data` is valid JSON."""
-    spans: list[tuple[int, int]] = []
-    depth = 0
-    key: bytes | None = None
-    value_at = -1
-    for token in _TOKEN.finditer(data):
-        first = data[token.start()]
-        if first in b"{[":
-            depth += 1
-        elif first in b"}]":
-            depth -= 1
-        if depth > 1 or (depth == 1 and first in b"]}"):
-            continue
-        if first == 0x22 and key is None:
-            key = token.group()
-        elif first == 0x3A:
-            value_at = token.end()
-        elif (first == 0x2C or depth == 0) and key is not None:
-            if orjson.loads(key) == name:
-                value = data[value_at : token.start()]
-                start = value_at + len(value) - len(value.lstrip())
-                spans.append((start, start + len(value.strip())))
-            key = None
-    return spans
 
 
 def replace_model(request: Request, upstream: bytes) -> bytes:

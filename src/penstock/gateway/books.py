@@ -83,7 +83,7 @@ class Books:
     def over_limit(self, target: Target, kind: AttemptKind) -> None:
         """A target whose own limit is reached is passed over, and counts as an attempt."""
         attempt = self.attempt(target, kind)
-        attempt.status, attempt.error = 429, "upstream_status"
+        attempt.status, attempt.error = 429, "over_limit"
         attempt.ended_ms = attempt.started_ms
 
     def ended(self, attempt: Attempt, exchange: Exchange, guard_s: float) -> None:
@@ -120,11 +120,14 @@ class Books:
         entry.usage_source = "estimated"
         entry.input_tokens, entry.output_tokens = input_estimate(request), output
 
-    def stream(self, reader: StreamReader, request: bytes) -> None:
-        entry = self.entry
-        entry.events = reader.events
-        entry.finish = reader.finish
-        entry.upstream_id = reader.id
+    def identify(self, target: Target, upstream_id: str | None, finish: str | None) -> None:
+        """What the upstream calls its reply and the reply's end. It may call them anything."""
+        self.entry.upstream_id = upstream_id and target.redact(upstream_id)
+        self.entry.finish = finish and target.redact(finish)
+
+    def stream(self, target: Target, reader: StreamReader, request: bytes) -> None:
+        self.entry.events = reader.events
+        self.identify(target, reader.id, reader.finish)
         if reader.usage is not None:
             self.report(reader.usage)
         else:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from penstock.gateway.attempts import Attempts, CallerGoneError
-from penstock.gateway.auth import authenticate, authorize, client_ip
+from penstock.gateway.auth import authenticate, authorize, client_ip, named_in_records
 from penstock.gateway.body import Request, read_body
 from penstock.gateway.books import Books
 from penstock.gateway.caller import Caller
@@ -108,15 +108,15 @@ class Call:
             entry.client = client_ip(peer, ",".join(headers.get_all("x-forwarded-for")), app.trusted) or peer
         else:
             entry.client = peer.rpartition(":")[0].strip("[]")
-        key = authenticate(headers.get("authorization"), headers.get("x-api-key"), live.snapshot, entry.at)
-        entry.api_key_id, entry.api_key_name, entry.team_id = key.id, key.name, key.team_id
+        key = authenticate(headers, live.snapshot, entry)
         books.mark("auth")
         data = await self._receive(length)
         books.mark("receive")
         request = read_body(data, chat=self.route == "chat")
         entry.stream = request.stream
+        entry.model = named_in_records(request.model, headers, live.snapshot)
         model = authorize(key, request.model, live.snapshot, entry.client)
-        entry.model, entry.provider = model.name, model.provider
+        entry.provider = model.provider
         targets = live.targets(model, self.route)
         books.mark("auth")
         guards = live.guards

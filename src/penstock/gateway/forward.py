@@ -232,7 +232,7 @@ class Forward:
     def _relay(self, data: bytes, reader: StreamReader) -> None:
         guard = self.guard
         if guard is not None and guard.holds:
-            frames = self._frames.feed(data)
+            frames = self._renamed(self._frames.feed(data))
             _read(reader, frames)
             began = perf_counter()
             try:
@@ -242,14 +242,14 @@ class Forward:
                 return
             finally:
                 self.guard_s += perf_counter() - began
-            self._send(clean)
+            self._put(clean)
         else:
             if self._names is None:
                 self._put(data)  # before anything is understood, and whether or not it ends with an event
                 frames = self._frames.feed(data)
             else:
-                frames = self._frames.feed(data)
-                self._send(joined(frames))
+                frames = self._renamed(self._frames.feed(data))
+                self._put(joined(frames))
             _read(reader, frames)
             if guard is not None:
                 guard.feed(frames, len(self._frames))
@@ -263,10 +263,11 @@ class Forward:
         assert reader is not None
         rest = self._rest = self._frames.rest()
         if rest is not None:
+            self._renamed([rest])
             reader.read(rest)
         if guard is None or not guard.holds:
             if rest is not None and self._names is not None:
-                self._send(rest.raw)
+                self._put(rest.raw)
             if guard is not None:
                 guard.finish(rest)
             return
@@ -278,10 +279,13 @@ class Forward:
             return
         finally:
             self.guard_s += perf_counter() - began
-        self._send(left)
+        self._put(left)
 
-    def _send(self, events: bytes) -> None:
-        self._put(events if self._names is None else self._names.restore(events))
+    def _renamed(self, frames: list[Frame]) -> list[Frame]:
+        if self._names is not None:
+            for frame in frames:
+                self._names.restore(frame)
+        return frames
 
     def _put(self, data: bytes) -> None:
         if not data:

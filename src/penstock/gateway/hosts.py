@@ -11,7 +11,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, monotonic_ns
 from typing import Any
 
 from penstock.wire import tls
@@ -30,6 +30,8 @@ Address = tuple[str, int] | tuple[str, int, int, int]
 
 IDLE_S = 30.0
 """How long an unused connection is kept: below the idle limits of the usual proxies and firewalls on the way."""
+QUIET_NS = 1_000_000_000
+"""How long a connection has heard nothing when somebody looks after it."""
 ADDRESSES_S = 30.0
 """How long the addresses of a name are believed."""
 _NO_ADDRESS = (OSError, UnicodeError)
@@ -252,6 +254,11 @@ class Host:
         for pool in self._order:
             pool.sweep(monotonic() - IDLE_S)
 
+    def look(self) -> None:
+        """Notice connections that were reset without a word to us. Call this every second or so."""
+        for pool in self._pools.values():
+            pool.look(monotonic_ns() - QUIET_NS)
+
     def retire(self) -> None:
         """Nothing names this host any more; requests that began before may still use it."""
         self._retired = True
@@ -269,6 +276,8 @@ class Hosts:
         self._clock = Clock()
         self._gauge = Gauge()
         self._hosts: dict[HostKey, Host] = {}
+        self._leaving: list[Host] = []
+        """Retired, with requests under way."""
         self._contexts: dict[bool, ssl.SSLContext] = {}
 
     def get(self, scheme: str, name: str, port: int, verify: bool) -> Host:
@@ -290,11 +299,17 @@ class Hosts:
             if key not in used:
                 host.retire()
                 del self._hosts[key]
+                self._leaving.append(host)
 
     def sweep(self) -> None:
+        self._leaving = [host for host in self._leaving if host.open]
         for host in self._hosts.values():
             host.sweep()
 
+    def look(self) -> None:
+        for host in (*self._hosts.values(), *self._leaving):
+            host.look()
+
     @property
     def open(self) -> int:
-        return sum(host.open for host in self._hosts.values())
+        return sum(host.open for host in (*self._hosts.values(), *self._leaving))

@@ -6,7 +6,7 @@ import random
 from typing import NamedTuple
 
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.resources import Model, Routing
+from penstock.gateway.resources import Model, ProviderKey, Routing
 from penstock.gateway.upstream import Failure, Target
 
 __all__ = ["Cooldowns", "Rules", "Turns", "backoff_s", "order"]
@@ -16,20 +16,26 @@ LONGEST_HINT_S = 5.0
 """A provider's Retry-After up to this is waited for; a longer one is passed on to the caller."""
 RETRY_ALL_S = 30
 _TOO_MANY = 429
+_NOT_AGAIN = frozenset(("timeout", "over_limit"))
+"""Asking once more would take as long again, or find the same limit reached."""
 
 
 class Cooldowns:
-    """Direct models that failed lately, by id, and until when they are left alone. One for each worker."""
+    """Direct models that failed lately, and until when they are left alone. One for each worker."""
 
     def __init__(self) -> None:
-        self._until: dict[str, float] = {}
+        self._resting: dict[str, tuple[Model, ProviderKey, float]] = {}
+        """By the model's id. Who changed a model or its provider key may have mended it: what failed is another one."""
 
-    def cooling(self, model: Model, now: float) -> bool:
-        until = self._until.get(model.id)
-        return until is not None and until > now
+    def cooling(self, target: Target, now: float) -> bool:
+        found = self._resting.get(target.model.id)
+        if found is None:
+            return False
+        model, key, until = found
+        return until > now and model == target.model and key == target.key
 
-    def failed(self, model: Model, failure: Failure, now: float) -> None:
-        rules = model.cooldown
+    def failed(self, target: Target, failure: Failure, now: float) -> None:
+        rules = target.model.cooldown
         if not rules.enabled:
             return
         triggers = {"timeout": rules.on_timeout, "transport": rules.on_transport, "aborted": rules.on_transport}
@@ -38,11 +44,12 @@ class Cooldowns:
         seconds: float = rules.default_seconds
         if rules.honor_retry_after and failure.retry_after_s is not None:
             seconds = failure.retry_after_s
-        self._until[model.id] = now + min(seconds, rules.max_seconds)
+        until = now + min(seconds, rules.max_seconds)
+        self._resting[target.model.id] = (target.model, target.key, until)
 
-    def succeeded(self, model: Model) -> None:
-        if self._until:
-            self._until.pop(model.id, None)
+    def succeeded(self, target: Target) -> None:
+        if self._resting:
+            self._resting.pop(target.model.id, None)
 
 
 class Turns:
@@ -65,7 +72,7 @@ def order(
     if routing.strategy == "round_robin" and len(targets) > 1:
         turn = turns.take(group, len(targets))
         targets = (*targets[turn:], *targets[:turn])
-    healthy = [target for target in targets if not cooldowns.cooling(target.model, now)]
+    healthy = [target for target in targets if not cooldowns.cooling(target, now)]
     if not healthy and routing.when_all_unavailable == "fail":
         raise Refusal(
             503,
@@ -73,9 +80,7 @@ def order(
             f"Every target of `{group.name}` failed lately and is left alone for a while.",
             retry_after=RETRY_ALL_S,
         )
-    cooling = (
-        [target for target in targets if cooldowns.cooling(target.model, now)] if len(healthy) < len(targets) else []
-    )
+    cooling = [target for target in targets if cooldowns.cooling(target, now)] if len(healthy) < len(targets) else []
     chosen = (*healthy, *cooling)
     if routing.max_fallbacks is not None:
         chosen = chosen[: routing.max_fallbacks + 1]
@@ -99,7 +104,7 @@ class Rules(NamedTuple):
 
     def tries_again(self, model: Model, failure: Failure, retries: int, others_left: bool) -> bool:
         """Whether the same target is asked once more, after `retries` times so far."""
-        if failure.error == "timeout" or not self.moves_on(failure):
+        if failure.error in _NOT_AGAIN or not self.moves_on(failure):
             return False
         allowed = model.retries
         if allowed is None and self.routing is not None:

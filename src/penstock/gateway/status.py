@@ -1,7 +1,7 @@
 """The listener for operators: health, what is configured, metrics. It is answered by the main process, so that a scrape
 takes nothing from the requests, and it knows nothing that a caller may not know either: no secret passes here.
 
-    /livez          the main process is alive
+    /livez          the main process is alive; with ?verbose=1 a line for each check
     /readyz         200 while a worker serves and we do not drain, else 503; it says how many of them there are.
                     /status/ready is the same
     /status/config  which resource file counts, and why a newer one does not
@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs
 
 import orjson
 
@@ -49,7 +50,8 @@ class StatusListener:
             timeout = 10
 
             def do_GET(self) -> None:
-                status, kind, body = listener.answer(self.path.partition("?")[0])
+                path, _, query = self.path.partition("?")
+                status, kind, body = listener.answer(path, verbose=parse_qs(query).get("verbose", ["0"])[-1] != "0")
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
@@ -76,10 +78,10 @@ class StatusListener:
         self._server.shutdown()
         self._server.server_close()
 
-    def answer(self, path: str) -> Answer:
+    def answer(self, path: str, *, verbose: bool = False) -> Answer:
         match path:
             case "/livez":
-                return 200, _TEXT, b"ok"
+                return 200, _TEXT, self._checks() if verbose else b"ok"
             case "/readyz" | "/status/ready":
                 ready, detail = self._ready()
                 return 200 if ready else 503, "application/json", orjson.dumps(detail)
@@ -90,3 +92,15 @@ class StatusListener:
                 return 200, kind, body
             case _:
                 return 404, _TEXT, b"/livez, /readyz, /status/ready, /status/config and /metrics are here"
+
+    def _checks(self) -> bytes:
+        """A line for each of them. One that fails may make a gateway not ready; it lives as long as it can say so."""
+        ready, detail = self._ready()
+        state = self._config()["state"]
+        checks = [
+            (True, "main process", "answers"),
+            (ready, "ready", orjson.dumps(detail).decode()),
+            (state == "synced", "resources", state),
+        ]
+        lines = [f"[{'+' if good else '-'}] {name}: {said}" for good, name, said in checks]
+        return "\n".join([*lines, "ok"]).encode()

@@ -5,6 +5,7 @@ Nothing of the caller's head goes upstream: the head is built here from the prov
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
@@ -36,7 +37,25 @@ DEFAULT_BASES = {"openai": "https://api.openai.com/v1"}
 
 TIMEOUT = "TimedOut"
 GONE = Trouble("CallerGone", "The caller closed the connection.", "network")
+_OURS = frozenset(
+    (
+        "accept-encoding",
+        "authorization",
+        "connection",
+        "content-length",
+        "content-type",
+        "host",
+        "transfer-encoding",
+        "x-penstock-request-id",
+    )
+)
+"""Headers that the operator's cannot replace."""
+_DEFAULTS = (("Accept", "application/json, text/event-stream"), ("User-Agent", f"penstock/{__version__}"))
+"""Headers that the operator's can."""
 _SNIPPET = 1024
+_SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_DATE = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT")
+"""The one form of a date that HTTP lets anybody send."""
 _SHORTEST_SECRET = 6
 
 
@@ -90,27 +109,18 @@ class Target:
         self.key = key
         self.host: Host = hosts.get(base.scheme, base.host, base.port, key.verify_tls)
         self.upstream_json = orjson.dumps(model.upstream)
-        ours = {
-            "authorization",
-            "content-type",
-            "content-length",
-            "accept-encoding",
-            "host",
-            "connection",
-            "transfer-encoding",
-        }
+        given = {name.lower() for name, _ in headers}
         self._head = request_head(
             "POST",
             base.target(route),
             base.authority,
             [
-                *((name, value) for name, value in headers if name.lower() not in ours),
+                *((name, value) for name, value in headers if name.lower() not in _OURS),
                 ("Authorization", f"Bearer {key.secret.reveal()}"),
                 ("Content-Type", "application/json"),
-                ("Accept", "application/json, text/event-stream"),
                 # Compressed replies could not be inspected as they pass.
                 ("Accept-Encoding", "identity"),
-                ("User-Agent", f"penstock/{__version__}"),
+                *((name, value) for name, value in _DEFAULTS if name.lower() not in given),
             ],
         )
         # Any header or parameter may carry a credential. A short value is none, and would be found where it means
@@ -170,15 +180,15 @@ def failure_of(exchange: Exchange, headers: dict[bytes, bytes], target: Target, 
     status = exchange.status
     if 200 <= status < 300:
         return None
-    if 400 <= status < 500:
-        return _client_error(exchange, headers, target)
-    return Failure(
-        "upstream_status",
-        status,
-        Refusal(502, "upstream_error", f"The upstream answered with status {status}."),
-        retryable=True,
-        retry_after_s=_seconds(headers.get(b"retry-after")),
-    )
+    retry_after = _retry_after(headers, target)
+    refused = 400 <= status < 500
+    if refused:
+        refusal = _client_error(status, b"".join(exchange.pieces), target, retry_after)
+    else:
+        message = f"The upstream answered with status {status}."
+        refusal = Refusal(502, "upstream_error", message, retry_after=retry_after)
+    hint = _seconds(retry_after)
+    return Failure("upstream_status", status, refusal, retryable=not refused, retry_after_s=hint)
 
 
 def aborted(message: str = "The upstream closed its stream before it sent anything.") -> Failure:
@@ -201,52 +211,60 @@ def _trouble(trouble: Trouble, elapsed_ms: float) -> Failure:
     return Failure("transport", None, refusal, retryable=True)
 
 
-def _client_error(exchange: Exchange, headers: dict[bytes, bytes], target: Target) -> Failure:
+def _client_error(status: int, body: bytes, target: Target, retry_after: str | None) -> Refusal:
     """The provider's own error, whole: what its type, code and parameter say is what the caller's library acts on."""
-    status = exchange.status
-    body = b"".join(exchange.pieces)
-    message, kind, code, param = "", "upstream_error", None, None
-    try:
-        error = orjson.loads(body)["error"]
-        if isinstance(error, dict):
-            message = str(error.get("message") or "")
-            kind = str(error.get("type") or kind)
-            code, param = (str(error[name]) if error.get(name) is not None else None for name in ("code", "param"))
-        elif isinstance(error, str):
-            message = error
-    except (orjson.JSONDecodeError, KeyError, TypeError, IndexError):
-        message = body[: 4 * _SNIPPET].decode("utf-8", "replace")
-    parts = [message[:_SNIPPET] or f"The upstream answered with status {status}.", kind, code, param]
-    parts = [target.redact(part) if part else part for part in parts]
-    retry_after = headers.get(b"retry-after")
-    refusal = Refusal(
+    error = _error_object(body)
+    message = error.get("message")
+    kind = error.get("type")
+    return Refusal(
         status,
-        parts[1] or kind,
-        parts[0] or "",
-        code=parts[2],
-        param=parts[3],
-        retry_after=_shown(retry_after),
+        target.redact(str(kind)) if kind else "upstream_error",
+        target.redact(str(message))[:_SNIPPET] if message else f"The upstream answered with status {status}.",
+        code=_redacted(error.get("code"), target),
+        param=_redacted(error.get("param"), target),
+        retry_after=retry_after,
     )
-    return Failure("upstream_status", status, refusal, retryable=False, retry_after_s=_seconds(retry_after))
 
 
-def _shown(value: bytes | None) -> str | None:
-    """A Retry-After as it may be passed on."""
-    text = (value or b"").decode("latin-1").strip()
-    return text if 0 < len(text) <= 64 and text.isascii() and text.isprintable() else None
+def _error_object(body: bytes) -> dict[str, Any]:
+    """`{"error": {…}}`, the same without the envelope, or whatever there is as the message."""
+    try:
+        found = orjson.loads(body)
+        error = found.get("error", found)
+    except (orjson.JSONDecodeError, AttributeError):
+        error = None
+    if isinstance(error, str):
+        return {"message": error}
+    if isinstance(error, dict) and (error is not found or "message" in error):
+        return error
+    return {"message": body[: 4 * _SNIPPET].decode("utf-8", "replace")}
 
 
-def _seconds(value: bytes | None) -> float | None:
-    """Of a Retry-After in either of its forms."""
-    if value is None:
+def _redacted(value: object, target: Target) -> str | float | None:
+    """A code may be a number, and stays one."""
+    if value is None or isinstance(value, int | float):
+        return value
+    return target.redact(str(value))
+
+
+def _retry_after(headers: dict[bytes, bytes], target: Target) -> str | None:
+    """As it may be passed on: seconds or a date, and nothing else that somebody put there."""
+    text = headers.get(b"retry-after", b"").decode("latin-1").strip()
+    if not _SECONDS.fullmatch(text) and not _DATE.fullmatch(text):
         return None
-    text = value.decode("latin-1").strip()
-    if text.isdigit():
-        return float(text[:9])
+    return text if target.redact(text) == text else None
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """Of a Retry-After in either of its forms."""
+    if retry_after is None:
+        return None
+    if _SECONDS.fullmatch(retry_after):
+        return float(retry_after)
     from email.utils import parsedate_to_datetime
     from time import time
 
     try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time())
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time())
     except (ValueError, TypeError, IndexError, OverflowError):
         return None

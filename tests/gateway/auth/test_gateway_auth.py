@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.auth import allows, authenticate, authorize, client_ip
+from penstock.gateway.auth import allows, authenticate, authorize, client_ip, named_in_records, tells_key
+from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources import CallerKey, Model, Snapshot
 
@@ -39,6 +40,20 @@ SNAPSHOT = Snapshot(
 )
 
 
+class Headers(dict[str, str]):
+    def get_all(self, name: str) -> list[str]:
+        return [self[name]] if name in self else []
+
+
+def head(authorization: str | None, x_api_key: str | None = None) -> Headers:
+    given = {"authorization": authorization, "x-api-key": x_api_key}
+    return Headers({name: value for name, value in given.items() if value is not None})
+
+
+def entry(at: float = NOW) -> Entry:
+    return Entry(request_id="r", at=at, route="responses")
+
+
 def refused(*arguments: Any, how: Any = authenticate) -> tuple[int, dict[str, str]]:
     with pytest.raises(Refusal) as caught:
         how(*arguments)
@@ -56,7 +71,7 @@ def refused(*arguments: Any, how: Any = authenticate) -> tuple[int, dict[str, st
     ],
 )
 def test_a_key_that_is_known(authorization: str | None, x_api_key: str | None) -> None:
-    assert authenticate(authorization, x_api_key, SNAPSHOT, NOW).name == "sk-good"
+    assert authenticate(head(authorization, x_api_key), SNAPSHOT, entry()).name == "sk-good"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +91,7 @@ def test_a_key_that_is_known(authorization: str | None, x_api_key: str | None) -
     ],
 )
 def test_a_key_that_is_missing_or_malformed(authorization: str | None, x_api_key: str | None) -> None:
-    status, error = refused(authorization, x_api_key, SNAPSHOT, NOW)
+    status, error = refused(head(authorization, x_api_key), SNAPSHOT, entry())
     assert status == 401
     assert error["type"] == "invalid_api_key"
     assert "code" not in error
@@ -85,7 +100,7 @@ def test_a_key_that_is_missing_or_malformed(authorization: str | None, x_api_key
 
 @pytest.mark.parametrize("presented", ["sk-wrong", "sk-good2", "SK-GOOD", "x" * 10_000, "ключ", "\ud800"])
 def test_a_key_that_is_unknown(presented: str) -> None:
-    status, error = refused(f"Bearer {presented}", None, SNAPSHOT, NOW)
+    status, error = refused(head(f"Bearer {presented}"), SNAPSHOT, entry())
     assert (status, error["type"]) == (401, "invalid_api_key")
     assert "code" not in error
     assert "not valid" in error["message"]
@@ -102,13 +117,15 @@ def test_a_key_that_is_unknown(presented: str) -> None:
     ],
 )
 def test_a_key_that_is_no_longer_good(presented: str, code: str) -> None:
-    status, error = refused(f"Bearer {presented}", None, SNAPSHOT, NOW)
+    record = entry()
+    status, error = refused(head(f"Bearer {presented}"), SNAPSHOT, record)
     assert (status, error["type"], error["code"]) == (401, "invalid_api_key", code)
+    assert (record.api_key_id, record.api_key_name) == (f"id-{presented}", presented)  # whose it was is on record
 
 
 def test_a_key_is_good_up_to_the_moment_it_expires_and_not_after() -> None:
-    assert authenticate("Bearer sk-last-moment", None, SNAPSHOT, NOW).name == "sk-last-moment"
-    assert refused("Bearer sk-last-moment", None, SNAPSHOT, NOW + 0.001)[1]["code"] == "api_key_expired"
+    assert authenticate(head("Bearer sk-last-moment"), SNAPSHOT, entry()).name == "sk-last-moment"
+    assert refused(head("Bearer sk-last-moment"), SNAPSHOT, entry(NOW + 0.001))[1]["code"] == "api_key_expired"
 
 
 def test_a_model_that_is_there_and_allowed() -> None:
@@ -136,6 +153,30 @@ def test_a_very_long_name_is_not_repeated_in_full() -> None:
 @pytest.mark.parametrize("name", ["\ud800", "x\udfff", "\x00"])
 def test_a_name_that_is_no_text_is_not_found(name: str) -> None:
     assert refused(KEYS[0], name, SNAPSHOT, None, how=authorize)[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "recorded"),
+    [
+        ("gpt", "gpt"),
+        ("gpt-9", "gpt-9"),
+        ("two\nlines\x1b[31m\u202e", "twolines[31m"),
+        ("x" * 100_000, "x" * 199 + "…"),
+        ("sk-mine", "<redacted>"),
+        ("prefix-sk-mine", "<redacted>"),
+        ("sk-good", "<redacted>"),
+    ],
+)
+def test_what_the_records_call_a_model(name: str, recorded: str) -> None:
+    assert named_in_records(name, head("Bearer sk-mine"), SNAPSHOT) == recorded
+
+
+def test_a_text_that_tells_a_key() -> None:
+    assert tells_key("job-sk-mine-7", head("Bearer sk-mine"), SNAPSHOT)
+    assert tells_key("sk-mine", head(None, "sk-mine"), SNAPSHOT)
+    assert tells_key("sk-good", head(None), SNAPSHOT)  # somebody else's
+    assert not tells_key("job-7", head("Bearer sk-mine"), SNAPSHOT)
+    assert not tells_key("job-7", head(None), SNAPSHOT)
 
 
 def test_a_model_that_is_not_allowed() -> None:
@@ -213,7 +254,7 @@ def test_whose_address_it_is(
 
 @given(st.text(), st.none() | st.text())
 def test_any_header_is_a_refusal(authorization: str, x_api_key: str | None) -> None:
-    assert refused(authorization, x_api_key, SNAPSHOT, NOW)[0] == 401
+    assert refused(head(authorization, x_api_key), SNAPSHOT, entry())[0] == 401
 
 
 @given(st.none() | st.text(), st.none() | st.text(alphabet="0123456789.:,[] af"))

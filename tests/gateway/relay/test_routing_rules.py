@@ -7,15 +7,18 @@ from typing import Any
 import pytest
 
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.resources import Cooldown, Model, Routing
+from penstock.gateway.resources import Cooldown, Model, ProviderKey, Routing
 from penstock.gateway.routing import Cooldowns, Rules, Turns, backoff_s, order
 from penstock.gateway.upstream import Failure
+from penstock.gateway.upstream import Target as RealTarget
+from penstock.secrets import Secret
 
 
-class Target:
+class Target(RealTarget):
     """As far as routing looks at one."""
 
     def __init__(self, name: str, **fields: Any) -> None:
+        self.key = ProviderKey(id="k", name="k", secret=Secret(fields.pop("secret", "sk-1")))
         self.model = Model(id=name, name=name, **fields)
 
     def __repr__(self) -> str:
@@ -32,7 +35,7 @@ def names(targets: Any) -> list[str]:
 
 def tried(routing: Routing, targets: list[Target], cooldowns: Cooldowns, turns: Turns | None = None) -> list[str]:
     group = Model(id="g", name="g", routing=routing)
-    return names(order(group, routing, tuple(targets), cooldowns, turns or Turns(), 100.0))  # type: ignore[arg-type]
+    return names(order(group, routing, tuple(targets), cooldowns, turns or Turns(), 100.0))
 
 
 def test_healthy_ones_first_and_the_cooling_as_a_last_resort() -> None:
@@ -40,12 +43,12 @@ def test_healthy_ones_first_and_the_cooling_as_a_last_resort() -> None:
     cooldowns = Cooldowns()
     routing = Routing(targets=("a", "b", "c"))
     assert tried(routing, targets, cooldowns) == ["a", "b", "c"]
-    cooldowns.failed(targets[0].model, failed(), 99.0)
+    cooldowns.failed(targets[0], failed(), 99.0)
     assert tried(routing, targets, cooldowns) == ["b", "c", "a"]
-    cooldowns.succeeded(targets[0].model)
+    cooldowns.succeeded(targets[0])
     assert tried(routing, targets, cooldowns) == ["a", "b", "c"]
     for target in targets:
-        cooldowns.failed(target.model, failed(), 99.0)
+        cooldowns.failed(target, failed(), 99.0)
     with pytest.raises(Refusal) as refused:
         tried(routing, targets, cooldowns)
     assert (refused.value.status, refused.value.type) == (503, "all_candidates_unavailable")
@@ -81,11 +84,20 @@ def test_turns_and_the_number_of_fallbacks() -> None:
     ],
 )
 def test_how_long_a_target_is_left_alone(failure: Failure, cooldown: Cooldown, seconds: int) -> None:
-    model = Target("a", cooldown=cooldown).model
+    target = Target("a", cooldown=cooldown)
     cooldowns = Cooldowns()
-    cooldowns.failed(model, failure, 0.0)
-    assert cooldowns.cooling(model, seconds - 0.5) is (seconds > 0)
-    assert cooldowns.cooling(model, seconds + 0.5) is False
+    cooldowns.failed(target, failure, 0.0)
+    assert cooldowns.cooling(target, seconds - 0.5) is (seconds > 0)
+    assert cooldowns.cooling(target, seconds + 0.5) is False
+
+
+def test_a_model_that_was_changed_is_not_left_alone() -> None:
+    cooldowns = Cooldowns()
+    cooldowns.failed(Target("a"), failed(), 0.0)
+    assert cooldowns.cooling(Target("a"), 1.0)  # read again from the same file
+    assert not cooldowns.cooling(Target("a", cooldown=Cooldown(enabled=False)), 1.0)
+    assert not cooldowns.cooling(Target("a", upstream="another"), 1.0)
+    assert not cooldowns.cooling(Target("a", secret="sk-2"), 1.0)
 
 
 def test_who_is_asked_again() -> None:
@@ -94,6 +106,8 @@ def test_who_is_asked_again() -> None:
     assert plain.tries_again(model, failed(), 1, False)
     assert not plain.tries_again(model, failed(), 2, False)
     assert not plain.tries_again(model, failed("timeout", None), 0, False)
+    assert not group.tries_again(model, failed("over_limit", None), 0, False)
+    assert group.moves_on(failed("over_limit", None))
     assert not plain.tries_again(model, failed(status=400, retryable=False), 0, False)
     assert not group.tries_again(model, failed(), 0, True)  # another one is waiting
     assert group.tries_again(model, failed(), 0, False)

@@ -47,9 +47,12 @@ def read(data: bytes, sizes: list[int], route: Any = "responses") -> StreamReade
 
 def renamed(pieces: Iterable[bytes], alias: str) -> bytes:
     names, frames = ModelNames(alias), Frames()
-    out = b"".join([names.restore(joined(frames.feed(piece))) for piece in pieces])
-    rest = frames.rest()
-    return out if rest is None else out + names.restore(rest.raw)
+    found = [frame for piece in pieces for frame in frames.feed(piece)]
+    if (rest := frames.rest()) is not None:
+        found.append(rest)
+    for one in found:
+        names.restore(one)
+    return joined(found) if found else b""
 
 
 @given(sizes=st.lists(st.integers(1, 40), max_size=60), end=st.sampled_from(["\n", "\r\n", "\r"]))
@@ -82,14 +85,14 @@ def test_one_byte_at_a_time_is_not_quadratic() -> None:
     data = frame({"id": "c1", "model": "gpt-x", "choices": [{"delta": {"content": "x" * 300_000}}]})
     assert read(data, [1] * len(data), "chat").tokens > 0
     pieces = (data[place : place + 1] for place in range(len(data)))
-    assert renamed(pieces, "alias") == data.replace(b'"model": "gpt-x"', b'"model":"alias"')
+    assert renamed(pieces, "alias") == data.replace(b'"model": "gpt-x"', b'"model": "alias"')
 
 
 def test_the_alias_also_behind_an_event_that_came_in_parts() -> None:
     chunk = {"id": "c1", "model": "gpt-x", "choices": [{"delta": {"content": "x" * 2_000_000}}]}
     data = frame(chunk) + frame({"id": "c1", "model": "gpt-x", "choices": []}) + frame("[DONE]")
     pieces = (data[place : place + 9_000] for place in range(0, len(data), 9_000))
-    assert renamed(pieces, "alias") == data.replace(b'"model": "gpt-x"', b'"model":"alias"')
+    assert renamed(pieces, "alias") == data.replace(b'"model": "gpt-x"', b'"model": "alias"')
 
 
 def test_a_last_event_without_its_blank_line() -> None:
@@ -121,15 +124,37 @@ def test_the_alias_in_every_event(sizes: list[int], end: str) -> None:
     data = b"".join(frame(chunk, None, end) for chunk in chunks) + frame("[DONE]", None, end)
     ends = [0, *itertools.accumulate(sizes), len(data)]
     out = renamed((data[start:end] for start, end in itertools.pairwise(ends)), "the alias")
-    assert out == data.replace(b', "model": "gpt-x-2024"', b', "model":"the alias"')
+    assert out == data.replace(b', "model": "gpt-x-2024"', b', "model": "the alias"')
 
 
-def test_the_alias_in_a_whole_reply() -> None:
-    body = b'{"id": "c", "x": {"model": "other"}, "model" : "gpt-x", "choices": []}'
-    restored = restore_model(body, b'"gpt-x"', "alias")
-    assert json.loads(restored)["model"] == "alias"
-    assert json.loads(restored)["x"] == {"model": "other"}
-    assert restore_model(body, b"", "alias") == body
+MODELS = [
+    (b'{"id":"c","model":"","choices":[]}', b'{"id":"c","model":"alias","choices":[]}'),
+    (b'{"x": {"model": "other"}, "model" : "gpt-x"}', b'{"x": {"model": "other"}, "model" : "alias"}'),
+    (b'{"choices":[{"model":"in"}],"model":"gpt-x"}', b'{"choices":[{"model":"in"}],"model":"alias"}'),
+    (b'{"model":"gpt-x","text":"\\"model\\":\\"gpt-x\\""}', b'{"model":"alias","text":"\\"model\\":\\"gpt-x\\""}'),
+    (b'{"m\\u006fdel":"gpt-x", "x": {"model": 1}}', b'{"m\\u006fdel":"alias", "x": {"model": 1}}'),
+    (b'{"choices":[{"model":"in"}]}', b'{"choices":[{"model":"in"}]}'),
+    (b'{"model":null}', b'{"model":"alias"}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "restored"), MODELS)
+def test_the_alias_in_a_whole_reply(body: bytes, restored: bytes) -> None:
+    assert restore_model(body, bytes(read_reply(body).model), b'"alias"') == restored
+
+
+@pytest.mark.parametrize("lead", [b"data: ", b"data:", b": ping\nid: 7\nevent: chunk\ndata: ", b"\xef\xbb\xbfdata: "])
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+def test_the_alias_wherever_it_stands_in_the_events(lead: bytes, end: bytes) -> None:
+    """The first spelling is not the last, and what is no top-level member is not the model's name."""
+    half = (b'{"\\ud800":[{"model":"in"}],"model":"gpt-x"}', b'{"\\ud800":[{"model":"in"}],"model":"alias"}')
+    given = b"".join(lead + body + end for body, _ in [*MODELS, half])
+    assert renamed([given], "alias") == b"".join(lead + restored + end for _, restored in [*MODELS, half])
+
+
+def test_the_alias_in_data_of_several_lines() -> None:
+    given = b'event: x\ndata: {"choices": [],\ndata:"model": "gpt-x",\r\ndata:  "created": 1}\n\n'
+    assert renamed([given], "alias") == given.replace(b"gpt-x", b"alias")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"{}x", b"\xff"])

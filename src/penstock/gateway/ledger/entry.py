@@ -10,7 +10,7 @@ __all__ = ["Attempt", "Entry", "GuardrailHit"]
 
 
 class Attempt(msgspec.Struct, kw_only=True):
-    """One call of an upstream."""
+    """One call of an upstream, or why there was none."""
 
     model: str
     """The direct model's alias."""
@@ -20,7 +20,8 @@ class Attempt(msgspec.Struct, kw_only=True):
     kind: Literal["initial", "retry", "fallback"]
     status: int | None = None
     error: str | None = None
-    """`upstream_status`, `timeout`, `transport`, `decode`, `aborted`; None when it succeeded."""
+    """`upstream_status`, `timeout`, `transport`, `decode`, `aborted`; `over_limit` when the target was passed over because
+    of its own limit; None when it succeeded."""
     started_ms: float = 0.0
     """After the request's arrival."""
     connect_ms: float = 0.0
@@ -45,7 +46,7 @@ class Entry(msgspec.Struct, kw_only=True):
     api_key_name: str = ""
     team_id: str | None = None
     model: str = ""
-    """The alias that was asked for, when it exists."""
+    """The alias that was asked for, whether or not there is such a model."""
     upstream_model: str = ""
     provider: str = ""
     stream: bool = False

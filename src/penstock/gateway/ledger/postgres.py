@@ -28,6 +28,8 @@ _PATIENCE: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
+_TEXT = {"client_encoding": "UTF8"}
+"""What is written is UTF-8; of a database without an encoding (SQL_ASCII) it would come back as bytes."""
 _STATEMENT_MS = 60_000
 _LOCK = 7360_2015_1
 """Of those who bring the table up to date: creating it twice at once fails in PostgreSQL, IF NOT EXISTS or not."""
@@ -65,7 +67,7 @@ class PostgresLedger:
         self._shown = redact_url(url)
         self._password = str(given.get("password") or "")
         with self._trouble():
-            self._base = psycopg.connect(**{**_PATIENCE, "application_name": "penstock", **given})
+            self._base = psycopg.connect(**{**_PATIENCE, "application_name": "penstock", **given, **_TEXT})
         try:
             with self._trouble():
                 self._base.execute(f"SET statement_timeout = {_STATEMENT_MS}")
