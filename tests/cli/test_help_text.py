@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import contextlib
 import shlex
 
 import pytest
 
-from penstock.cli.help import EXAMPLES, overview, profile_help
+from penstock.cli.commands import COMMANDS
+from penstock.cli.help import EXAMPLES, overview, profile_help, unbuilt_help
+from penstock.cli.main import main
 from penstock.cli.parse import parse
-from penstock.cli.terminal import Paint, columns, wrap
+from penstock.cli.terminal import Paint, columns, fit, wrap
 from penstock.settings.flags import FLAGS, GROUPS, UNBUILT
 from penstock.settings.resolve import resolve
 
@@ -17,14 +20,48 @@ def test_the_help_of_profile_is_complete() -> None:
     for flag in FLAGS:
         assert set(flag.spellings) <= set(words)
         assert set(flag.choices) <= set(text.replace("|", " ").split())
-    for row in UNBUILT:
-        assert row.name in words
     for group in GROUPS:
         assert f"\n{group.title}\n" in text
     assert "aiperf profile --model NAME" in text
     assert "Exit status" in text
     assert "[at least 1; default: 550]" in text
     assert "[Penstock only; 0 to 1; default: 0]" in " ".join(text.split())
+
+
+def test_what_is_not_built_has_a_list_of_its_own() -> None:
+    listed = unbuilt_help("aiperf").split()
+    unbuilt = {row.name for row in UNBUILT}
+    assert unbuilt <= set(listed)
+    assert not unbuilt & set(profile_help("aiperf").split())
+    assert "--help-unbuilt" in profile_help("aiperf")
+
+
+@pytest.mark.parametrize("command", [None, *(command.name for command in COMMANDS if command.name != "version")])
+def test_every_help_fits_eighty_columns(
+    command: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But for commands to copy, which are not broken."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.argv", ["penstock"])
+    with contextlib.suppress(SystemExit):
+        main([command, "--help"] if command else [])
+    text = capsys.readouterr().out
+    assert text.startswith("Usage: penstock")
+    assert [line for line in text.splitlines() if len(line) > 80 and not line.strip().startswith("penstock ")] == []
+
+
+def test_a_text_is_fitted() -> None:
+    text = "Usage: a b\n       a c\n\none two\nthree four\n\n  --long NAME  one two three\n  a command that stays as it is\n"
+    assert fit(text, 24).splitlines() == [
+        "Usage: a b",
+        "       a c",
+        "",
+        "one two three four",
+        "",
+        "  --long NAME  one two",
+        "               three",
+        "  a command that stays as it is",
+    ]
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])

@@ -65,7 +65,22 @@ def test_help_wins(words: tuple[str, ...]) -> None:
         (("profle",), "penstock: There is no command 'profle'; did you mean profile?"),
         (("zebra",), "penstock: There is no command 'zebra'; `penstock --help` lists them."),
         (("plot",), "penstock: plot is an AIPerf command that this version of Penstock does not have yet."),
-        (("--model", "m"), "penstock: Options come after a command, as in `penstock profile --model ...`."),
+        (
+            ("--model", "m"),
+            "penstock: There is no option --model here; options come after a command, as in `penstock prof",
+        ),
+        (("--hepl",), "penstock: There is no option --hepl here; did you mean --help?"),
+        (("help", "nope"), "penstock: There is no command 'nope'; `penstock --help` lists them."),
+        (("help", "prfile"), "penstock: There is no command 'prfile'; did you mean profile?"),
+        (("help", "plot"), "penstock: plot is an AIPerf command that this version of Penstock does not have yet."),
+        (("mock", "--prot", "1"), "penstock mock: There is no option --prot; did you mean --port?"),
+        (("gateway", "--prt", "1"), "penstock gateway: There is no option --prt; did you mean --port?"),
+        (
+            ("gateway", "vaildate", "x"),
+            "penstock gateway: The gateway has no command 'vaildate'; did you mean validate?",
+        ),
+        (("report", "--tokeniser", "x"), "penstock report: There is no option --tokeniser; did you mean --tokenizer?"),
+        (("verify", "--zebra"), "penstock verify: There is no option --zebra; see `penstock verify --help`."),
         (("completion",), "penstock completion: Name one shell"),
     ],
 )

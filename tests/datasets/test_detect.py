@@ -9,6 +9,7 @@ import pytest
 from penstock.datasets.detect import detect
 from penstock.datasets.registry import FORMATS, PLANNED, lookup
 from penstock.errors import UserError
+from penstock.settings.model import InputSettings
 
 
 @pytest.mark.parametrize("name", ["single_turn", "SINGLE_TURN", "single-turn", "Single-Turn", "singleturn"])
@@ -25,15 +26,25 @@ def test_known_formats_that_are_not_built_are_refused_by_name(name: str) -> None
         lookup(name)
     shown = {"Random-Pool": "random_pool", "bailiantrace": "bailian_trace"}.get(name, name)
     assert str(caught.value).startswith(
-        f"The dataset format '{shown}' is not built yet; this version reads single_turn"
+        f"The dataset format '{shown}' is not built yet. This version reads:\n  single_turn"
     )
 
 
 def test_an_unknown_name() -> None:
     with pytest.raises(
-        UserError, match=r"There is no dataset format 'sharegpd' \(--custom-dataset-type\); this version"
+        UserError, match=r"There is no dataset format 'sharegpd' \(--custom-dataset-type\)\. This version reads:\n"
     ):
         lookup("sharegpd")
+    with pytest.raises(UserError, match=r"'single-trun' \(--custom-dataset-type\); did you mean single_turn\?\Z"):
+        lookup("single-trun")
+
+
+@pytest.mark.parametrize("line", ['{"text": 5}', '{"texts": "a"}'])
+def test_a_text_of_the_wrong_type_is_told_as_such(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(line)
+    with pytest.raises(UserError, match="should be a"):
+        detect(str(path)).read(str(path), InputSettings())
 
 
 def test_every_known_format_is_either_read_or_refused() -> None:
@@ -91,19 +102,22 @@ def test_what_looks_like_another_format_is_called_by_its_name(
     path.write_text(content)
     with pytest.raises(UserError) as caught:
         detect(str(path))
-    assert f"{name}' looks like {taken_for}, a format that is not built yet; this version reads" in str(caught.value)
+    assert f"{name}' looks like {taken_for}, a format that is not built yet. This version reads:" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "a.jsonl' is empty; this version reads single_turn"),
-        ("[1, 2]", "a.jsonl:1: the line should be an object;"),
-        ("\nhello there", "a.jsonl:2: not valid JSON (expecting value, column 1); this version reads"),
-        ('{"prompt": "x", "id": 3}', "is not known: its first line has 'prompt', 'id'; this version reads single_turn"),
-        ('{"text": {"format": 1}}', "is not known: its first line has 'text'; this version reads"),
-        ("{}", "is not known: its first line has nothing;"),
-        ('{\n "text": "x"\n}', "a.jsonl' is one JSON object over several lines; this version reads"),
+        ("", "a.jsonl' is empty; give --input-file a file with a JSON object a line."),
+        ("[1, 2]", "a.jsonl:1: the line should be an object. This"),
+        ("\nhello there", "a.jsonl:2: not valid JSON (expecting value, column 1). This version reads:\n  single_turn"),
+        (
+            '{"prompt": "x", "id": 3}',
+            "is not known: its first line has 'prompt', 'id'. This version reads:\n  single_turn",
+        ),
+        ('{"text": {"format": 1}}', "is not known: its first line has 'text'. This version reads:\n  single_turn"),
+        ("{}", "is not known: its first line has nothing. This"),
+        ('{\n "text": "x"\n}', "a.jsonl' is one JSON object over several lines. This version reads:\n  single_turn"),
     ],
 )
 def test_what_is_not_recognised_is_described(tmp_path: Path, content: str, said: str) -> None:
@@ -112,7 +126,7 @@ def test_what_is_not_recognised_is_described(tmp_path: Path, content: str, said:
     with pytest.raises(UserError) as caught:
         detect(str(path))
     assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert max(map(len, str(caught.value).replace(str(tmp_path), "").splitlines())) < 130  # not a wall
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

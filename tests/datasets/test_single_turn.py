@@ -85,6 +85,9 @@ def test_fields_that_are_not_used_are_named(write: Callable[..., str]) -> None:
     contents = read(write({"text": "x", "category": 1}, {"text": "y", "max_tokens": 5}), SETTINGS)
     assert contents.note is not None
     assert contents.note.endswith("prompts.jsonl: the format single_turn does not use 'category', 'max_tokens'.")
+    note = read(write({"text": "x", "output_lenght": 5}), SETTINGS).note
+    assert note is not None
+    assert note.endswith("does not use 'output_lenght' (did you mean 'output_length'?).")
     assert read(write({"text": "x"}), SETTINGS).note is None
 
 

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.commands import AIPERF_COMMANDS
+from penstock.datasets.registry import FORMATS, PLANNED
+from penstock.settings.flags import BUILT_ENDPOINTS, FLAGS, UNBUILT
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -40,6 +44,15 @@ def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     for page in (ROOT / "docs").glob("*.md"):
         assert page.name == "index.md" or f"({page.name})" in index, page.name
+
+
+def test_the_page_on_aiperf_names_what_is_refused() -> None:
+    page = (ROOT / "docs" / "aiperf.md").read_text()
+    table = page.partition("| group | flags |")[2].partition("Values of flags")[0]
+    assert set(re.findall(r"`(--[\w-]+)`", table)) == {row.name for row in UNBUILT}
+    named = set(re.findall(r"`([\w-]+)`", page))
+    assert {choice for flag in FLAGS for choice in flag.unbuilt_choices} <= named
+    assert {*PLANNED, *AIPERF_COMMANDS, *BUILT_ENDPOINTS, *(each.name for each in FORMATS)} <= named
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Iterator
 
 from penstock.cli.commands import COMMANDS
+from penstock.cli.terminal import fit
 from penstock.errors import UserError
 from penstock.settings.flags import FLAGS, Flag
-from penstock.settings.values import nearest
+from penstock.suggest import did_you_mean
 
 __all__ = ["SHELLS", "run", "script"]
 
@@ -28,7 +29,7 @@ Print a script that completes the commands, options and choices of penstock and 
 
 def run(words: list[str], program: str) -> int:
     if "--help" in words or "-h" in words:
-        sys.stdout.write(_HELP.format(program=program))
+        sys.stdout.write(fit(_HELP.format(program=program)) + "\n")
         return 0
     if len(words) != 1:
         raise UserError("Name one shell: bash, zsh or fish.")
@@ -38,10 +39,8 @@ def run(words: list[str], program: str) -> int:
 
 def script(shell: str) -> str:
     if shell not in SHELLS:
-        guess = nearest(shell.lower(), list(SHELLS))
         raise UserError(
-            f"There is no completion for {shell!r}; "
-            + (f"did you mean {guess}?" if guess else "name bash, zsh or fish.")
+            f"There is no completion for {shell!r}; {did_you_mean(shell, SHELLS, 'name bash, zsh or fish.')}"
         )
     lines = {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]()
     return "\n".join(lines) + "\n"

@@ -6,25 +6,25 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from penstock.cli.arguments import Arguments
 from penstock.errors import UserError
+from penstock.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from penstock.gateway.server import Gateway
 
 __all__ = ["run"]
 
-_HELP = """\
-Usage: {program} gateway --resources FILE [--config FILE]
+_ABOUT = """\
+Serve language models behind caller keys, aliases, guardrails, limits and a usage ledger.
+"""
+_USAGE = """\
+{program} gateway --resources FILE [--config FILE]
        {program} gateway --demo [--port PORT]
        {program} gateway validate FILE
-
-Serve language models behind caller keys, aliases, guardrails, limits and a usage ledger.
-
-  --resources FILE   provider keys, models, caller keys, guardrails and limits (format version 1)
-  --config FILE      listeners, workers, timeouts, ledger: what has a default and is not in the resource file
-  --port PORT        listen on another port than the configuration's
-  --demo             start in front of a mock model, with a key made for the occasion
-  validate FILE      read a resource file, print every problem in it; status 0 when there is none, 2 when there is
+"""
+_MORE = """\
+`validate FILE` reads a resource file and prints every problem in it; its status is 0 when there is none, 2 when there is.
 
 A changed resource file is taken without a restart, at once or on SIGHUP; one with a problem is not taken at all.
 SIGTERM drains. Status and metrics: /readyz, /status/config and /metrics on a port of their own (9090).
@@ -37,25 +37,47 @@ Examples
   Serve:
     {program} gateway --resources resources.yaml --config gateway.yaml
 """
+SUBCOMMAND = "validate"
 
 
 def run(words: list[str], program: str) -> int:
-    if "--help" in words or "-h" in words:
-        sys.stdout.write(_HELP.format(program=program))
-        return 0
-    if words and words[0] == "validate":
+    if words and words[0] == SUBCOMMAND and not {"--help", "-h"} & set(words):
         return _validate(words[1:], program)
-    options = _options(words, program)
-    port = _port(options["--port"]) if "--port" in options else None
-    if "--demo" in options:
-        if "--resources" in options:
+    if words and not words[0].startswith("-"):
+        hint = did_you_mean(words[0], [SUBCOMMAND], f"see `{program} gateway --help`.")
+        raise UserError(f"The gateway has no command {words[0]!r}; {hint}")
+    given = arguments(program).read(words)
+    port = None if given.port is None else _port(given.port)
+    if given.demo:
+        if given.resources is not None:
             raise UserError("--demo brings its own resources; leave out --resources.")
         from penstock.gateway.demo import demo
 
-        return demo(options.get("--config"), port, announce)
-    if "--resources" not in options:
-        raise UserError(f"name a resource file: `{program} gateway --resources resources.yaml`, or try --demo.")
-    return _serve(options["--resources"], options.get("--config"), port)
+        return demo(given.config, port, announce)
+    if given.resources is None:
+        raise UserError(f"Name a resource file: `{program} gateway --resources resources.yaml`, or try --demo.")
+    return _serve(given.resources, given.config, port)
+
+
+def arguments(program: str) -> Arguments:
+    made = Arguments(program, "gateway", _ABOUT, _MORE, _USAGE)
+    made.add_argument(
+        "--resources",
+        metavar="FILE",
+        type=os.path.expanduser,
+        help="provider keys, models, caller keys, guardrails and limits (format version 1)",
+    )
+    made.add_argument(
+        "--config",
+        metavar="FILE",
+        type=os.path.expanduser,
+        help="listeners, workers, timeouts, ledger: what has a default and is not in the resource file",
+    )
+    made.add_argument("--port", metavar="PORT", help="listen on another port than the configuration's")
+    made.add_argument(
+        "--demo", action="store_true", help="start in front of a mock model, with a key made for the occasion"
+    )
+    return made
 
 
 def _serve(resources: str, config_path: str | None, port: int | None) -> int:
@@ -91,7 +113,7 @@ def _shown(host: str) -> str:
 
 def _validate(words: list[str], program: str) -> int:
     if len(words) != 1 or words[0].startswith("-"):
-        raise UserError(f"name one resource file: `{program} gateway validate resources.yaml`.")
+        raise UserError(f"Name one resource file: `{program} gateway validate resources.yaml`.")
     from penstock.gateway.reload import checked, counts
     from penstock.gateway.resource_file import load_resources
 
@@ -99,22 +121,6 @@ def _validate(words: list[str], program: str) -> int:
     found = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts(snapshot).items())
     print(f"{words[0]} is valid: {found}.")
     return 0
-
-
-def _options(words: list[str], program: str) -> dict[str, str]:
-    known = {"--resources": True, "--config": True, "--port": True, "--demo": False}
-    found: dict[str, str] = {}
-    rest = iter(words)
-    for word in rest:
-        name, equals, value = word.partition("=")
-        if name not in known:
-            raise UserError(f"{word!r} is not an option of `{program} gateway`; `{program} gateway --help` lists them.")
-        if known[name] and not equals:
-            value = next(rest, "")
-        if known[name] and not value:
-            raise UserError(f"{name} needs a value.")
-        found[name] = value
-    return found
 
 
 def _port(text: str) -> int:

@@ -12,6 +12,7 @@ from importlib import import_module
 
 from penstock.cli.commands import AIPERF_COMMANDS, COMMANDS
 from penstock.errors import PenstockError, UserError, disk_full
+from penstock.suggest import did_you_mean
 
 __all__ = ["main"]
 
@@ -56,15 +57,12 @@ def _dispatch(words: list[str], program: str) -> int:
     if command in _MODULES:
         return _run(command, rest, program)
     if command in AIPERF_COMMANDS:
-        raise UserError(f"{command} is an AIPerf command that this version of Penstock does not have yet.")
+        raise _not_built(command)
     if command.startswith("-"):
         name = command.partition("=")[0]
-        raise UserError(f"Options come after a command, as in `{program} profile {name} ...`.")
-    from penstock.settings.values import nearest
-
-    guess = nearest(command.lower(), list(_MODULES))
-    hint = f"did you mean {guess}?" if guess else f"`{program} --help` lists them."
-    raise UserError(f"There is no command {command!r}; {hint}")
+        elsewhere = f"options come after a command, as in `{program} profile {name} ...`."
+        raise UserError(f"There is no option {name} here; {did_you_mean(name, ('--help', '--version'), elsewhere)}")
+    raise _no_command(command, program)
 
 
 def _run(command: str, words: list[str], program: str) -> int:
@@ -72,9 +70,23 @@ def _run(command: str, words: list[str], program: str) -> int:
     return run(words, program)
 
 
+def _not_built(command: str) -> UserError:
+    return UserError(f"{command} is an AIPerf command that this version of Penstock does not have yet.")
+
+
+def _no_command(name: str, program: str) -> UserError:
+    hint = did_you_mean(name, _MODULES, f"`{program} --help` lists them.")
+    return UserError(f"There is no command {name!r}; {hint}")
+
+
 def _help(words: list[str], program: str) -> int:
-    if words and words[0] in _MODULES and words[0] != "version":
-        return _run(words[0], ["--help"], program)
+    asked = words[0] if words and words[0] not in ("help", "version", "--help", "-h") else None
+    if asked in _MODULES:
+        return _run(asked, ["--help"], program)
+    if asked in AIPERF_COMMANDS:
+        raise _not_built(asked)
+    if asked is not None:
+        raise _no_command(asked, program)
     from penstock.cli.help import overview
 
     sys.stdout.write(overview(program))

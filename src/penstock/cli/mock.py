@@ -22,13 +22,13 @@ and its own counts under /mock/stats. A request may change any option for itself
 """
 
 EXAMPLES = """\
-examples:
+Examples
   {program} mock
       answer at once, on http://127.0.0.1:8000
   {program} mock --ttft 50 --itl 10 --tokens 200
       50 ms to the first token, 10 ms between tokens, replies of 200 tokens
   {program} mock --port 0 --ttft 30 --input-cost 100 --jitter 5 --log truth.jsonl
-      prefill that grows with the prompt, uneven gaps, and a log of what was really sent
+      prefill that grows with the prompt, uneven gaps, a log of what was sent
   {program} mock --error 429 --error-rate 0.1 --retry-after 2 --seed 7
       refuse one request in ten, the same ones each time
   {program} mock --cut 20 --cut-rate 0.05 --reset
@@ -36,24 +36,24 @@ examples:
 """
 
 GROUPS = {
-    "timing": "timing of the tokens",
-    "reply": "what a reply holds",
-    "stream": "events of a stream",
-    "wire": "writes and connections",
-    "faults": "faults",
+    "timing": "Timing of the tokens",
+    "reply": "What a reply holds",
+    "stream": "Events of a stream",
+    "wire": "Writes and connections",
+    "faults": "Faults",
 }
 
 
 def run(words: list[str], program: str) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without a dash is no reason to fail
-    return _serve(arguments(program).parse_args(words))
+    return _serve(arguments(program).read(words))
 
 
 def arguments(program: str) -> Arguments:
-    usage = "[--port N] [--ttft MS] [--itl MS] [--tokens N] [option ...]"
+    usage = "{program} mock [--port N] [--ttft MS] [--itl MS] [--tokens N] [option ...]"
     made = Arguments(program, "mock", ABOUT, EXAMPLES, usage)
-    place = made.add_argument_group("where")
+    place = made.add_argument_group("Where")
     place.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     place.add_argument("--port", default="8000", metavar="N", help="port to listen on; 0 takes any free one (8000)")
     groups = {name: made.add_argument_group(title) for name, title in GROUPS.items()}
@@ -68,7 +68,7 @@ def arguments(program: str) -> Arguments:
             help=option.help,
             **optional,  # type: ignore[arg-type]
         )
-    log = made.add_argument_group("the log of what was sent")
+    log = made.add_argument_group("The log of what was sent")
     log.add_argument(
         "--log", metavar="FILE", type=os.path.expanduser, help="write one JSON line for each request when it ends"
     )

@@ -15,7 +15,7 @@ from typing import Any
 from penstock.errors import UserError
 from penstock.secrets import REDACTED, redact_fields, redact_headers, redact_url
 from penstock.settings.flags import HINTS, SPELLINGS, Flag, Unbuilt, wanted
-from penstock.settings.values import Given, nearest, read, truth
+from penstock.settings.values import Given, read, truth
 
 __all__ = ["parse"]
 
@@ -190,11 +190,12 @@ def _unknown(spelled: str) -> UserError:
     short = SPELLINGS.get(spelled[:2])
     if not spelled.startswith("--") and isinstance(short, Flag) and short.kind != "bool":
         return UserError(f"Put a space between {spelled[:2]} and its value.")
-    longer = sorted((known for known in SPELLINGS if len(name) > 4 and known.startswith(name)), key=len)
-    guess = longer[0] if longer else nearest(name, list(SPELLINGS))
+    from penstock.settings.guess import meant
+
+    guess = meant(name)
     if guess is None:
         return UserError(f"There is no option {spelled}; `profile --help` lists them all.")
-    late = ", which this version of Penstock does not have yet" if isinstance(SPELLINGS[guess], Unbuilt) else ""
+    late = ", which this version of Penstock does not have yet" if isinstance(SPELLINGS.get(guess), Unbuilt) else ""
     return UserError(f"There is no option {spelled}; did you mean {guess}{late}?")
 
 

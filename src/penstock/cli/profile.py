@@ -9,10 +9,10 @@ __all__ = ["run"]
 
 def run(words: list[str], program: str) -> int:
     options = words[: words.index("--")] if "--" in words else words
-    if "--help" in options or "-h" in options:
-        from penstock.cli.help import profile_help
+    if {"--help", "-h", "--help-unbuilt"} & set(options):
+        from penstock.cli.help import UNBUILT_FLAG, profile_help, unbuilt_help
 
-        sys.stdout.write(profile_help(program))
+        sys.stdout.write(unbuilt_help(program) if UNBUILT_FLAG in options else profile_help(program))
         return 0
     from penstock.cli.settle import settle
 

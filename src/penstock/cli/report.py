@@ -12,18 +12,22 @@ _DETAILS = """\
 Every run keeps its facts in FOLDER/log as they happen. This command derives the summary, the per-request file, the
 table and the certificate from them once more: after a crash or kill -9, or when a tokenizer was missing before.
 
-examples:
+Examples
   {program} report artifacts/Qwen_Qwen3-0.6B-chat-concurrency1
   {program} report artifacts/demo --tokenizer builtin --show-trace-timing
 """
 
 
-def run(words: list[str], program: str) -> int:
+def arguments(program: str) -> Arguments:
     parser = Arguments(program, "report", "Write the artifacts of a run anew from its log.", _DETAILS)
-    parser.add_argument("folder", type=os.path.expanduser, help="the run's artifact folder")
-    parser.add_argument("--tokenizer", help="count tokens with this one instead of the run's own")
+    parser.add_argument("folder", metavar="RUN", type=os.path.expanduser, help="the run's artifact folder")
+    parser.add_argument("--tokenizer", metavar="NAME", help="count tokens with this one instead of the run's own")
     parser.add_argument("--show-trace-timing", action="store_true", help="print the table of HTTP phases, too")
-    given = parser.parse_args(words)
+    return parser
+
+
+def run(words: list[str], program: str) -> int:
+    given = arguments(program).read(words)
 
     from penstock.cli.running import TokenizerOnce, report
     from penstock.drive.folder import LOG_FOLDER
@@ -31,10 +35,17 @@ def run(words: list[str], program: str) -> int:
 
     log = RunLog(os.path.join(given.folder, LOG_FOLDER))
     header = log.header
-    finished = len(log.reports()) == header.workers
+    silent = header.workers - len(log.reports())
     log.close()
     tokenizer = TokenizerOnce(given.tokenizer or header.tokenizer, header.models[0], header.tokenizer_revision)
-    incomplete = None if finished else "The run ended before its workers could report: it was killed or crashed."
+    incomplete = None
+    if silent:
+        whose = (
+            "its worker's report is"
+            if header.workers == 1
+            else f"the reports of {silent} of its {header.workers} workers are"
+        )
+        incomplete = f"The run was cut off: {whose} missing, as after a crash or kill -9."
     return report(
         given.folder,
         tokenizer=tokenizer,

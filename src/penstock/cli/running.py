@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -146,12 +147,13 @@ def report(
         incomplete = incomplete or "The run was interrupted before its end."
     if wrong is not None:
         incomplete = f"The run ended before its time: {wrong}"
+    open_loop = header.rate is not None or header.arrivals == "recorded"
     summary = finish(
         log,
         folder,
         counter.load,
         lambda body: _input_texts(endpoint, body),
-        certify(log.reports(), open_loop=header.rate is not None or header.arrivals == "recorded"),
+        partial(certify, log.reports(), workers=header.workers, open_loop=open_loop),
         was_cancelled=interrupted,
         incomplete_reason=incomplete,
         progress=step_progress("Counting tokens and writing records", quiet),
@@ -161,9 +163,10 @@ def report(
     artifacts = Artifacts.of(folder, header)
     log.close()
     if not quiet:
-        state = "interrupted" if interrupted else "complete" if wrong is None else "ended before its time"
-        print(f"Benchmark {state}. Results saved to: {os.path.join(folder, '')}")
+        print(f"Benchmark {_state(interrupted, wrong, incomplete)}. Results saved to: {os.path.join(folder, '')}")
         show(summary, artifacts, show_http=show_http)
+    elif url is None:  # a comparison shows the certificates of its arms itself
+        _warn_of_verdict(summary, require_valid)
     status = _status(summary, interrupted, max_error_rate, require_valid)
     if wrong is not None:
         print(
@@ -171,6 +174,22 @@ def report(
         )
         return EXIT_USER
     return status
+
+
+def _state(interrupted: bool, wrong: str | None, incomplete: str | None) -> str:
+    if interrupted:
+        return "interrupted"
+    if wrong is not None:
+        return "ended before its time"
+    return "complete" if incomplete is None else "was cut off before its end"
+
+
+def _warn_of_verdict(summary: Summary, require_valid: bool) -> None:
+    """For a run that shows nothing else; what `_status` says anyway is not said twice."""
+    certificate = summary.certificate
+    if certificate is None or certificate.verdict == "VALID" or require_valid or not summary.succeeded:
+        return
+    print(f"Certificate: {certificate.verdict}. {' '.join(certificate.reasons)}", file=sys.stderr)
 
 
 def _status(summary: Summary, interrupted: bool, max_error_rate: float, require_valid: bool) -> int:
@@ -181,7 +200,7 @@ def _status(summary: Summary, interrupted: bool, max_error_rate: float, require_
         problems.append("No request was completed.")
     if rate > max_error_rate:
         problems.append(
-            f"{summary.failed} of {total} requests failed ({rate:.1%}); --max-error-rate {max_error_rate:g} is allowed."
+            f"{summary.failed} of {total} requests failed ({rate:.1%}), more than --max-error-rate {max_error_rate:g} allows."
         )
     if require_valid and summary.certificate is not None and summary.certificate.verdict != "VALID":
         reasons = " ".join(summary.certificate.reasons)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
-__all__ = ["Paint", "columns", "wrap"]
+__all__ = ["Paint", "columns", "fit", "wrap"]
+
+_TWO_COLUMNS = re.compile(r"( +\S+(?: \S+)*  +)(\S.*)")
+"""Indented: a name, a gap, and what is said about it."""
 
 
 class Paint:
@@ -38,3 +42,23 @@ def wrap(text: str, width: int, indent: int) -> list[str]:
         else:
             lines.append(" " * indent + word)
     return lines
+
+
+def fit(text: str, width: int | None = None) -> str:
+    """The text with its paragraphs wrapped to the terminal. Of two columns the right one is wrapped; other indented lines, which
+    are commands to copy, stay whole."""
+    width = width or columns()
+    lines: list[str] = []
+    paragraph: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        if line and not line.startswith((" ", "Usage:")):
+            paragraph.append(line)
+            continue
+        lines += wrap(" ".join(paragraph), width, 0)
+        paragraph = []
+        if found := _TWO_COLUMNS.fullmatch(line):
+            first, *rest = wrap(found[2], width, len(found[1])) or [""]
+            lines += [found[1] + first.lstrip(), *rest]
+        else:
+            lines.append(line)
+    return "\n".join(lines).rstrip("\n")

@@ -29,7 +29,7 @@ upstream reported. A request shows up about a second after it has ended.
 """
 
 EXAMPLES = """\
-examples:
+Examples
   {program} usage
       everything, by day, key and model
   {program} usage --by key --since 30d
@@ -37,7 +37,7 @@ examples:
   {program} usage --by model,day --since 2026-06-01 --until 2026-06-30 --key team-a
       one key in June, the 30th included
   {program} usage --ledger postgresql://reader@db.example/penstock --json
-      from PostgreSQL, for another program; the password is in PGPASSWORD or in ~/.pgpass
+      from PostgreSQL, for a program; the password is in PGPASSWORD or ~/.pgpass
 """
 
 _AGO = re.compile(r"([0-9]{1,6})([smhdw])\Z")
@@ -51,7 +51,7 @@ _NOBODY = {"key": "(no key)", "model": "(no model)"}
 
 
 def run(words: list[str], program: str) -> int:
-    return _show(arguments(program).parse_args(words))
+    return _show(arguments(program).read(words))
 
 
 def arguments(program: str) -> Arguments:

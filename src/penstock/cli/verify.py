@@ -26,9 +26,9 @@ also checks the per-request file and the root: one SHA-256 over all digests in t
 With --against, the bodies are compared with another file: payloads (raw_payload, inputs_json, mooncake_trace), or what
 a mock server logged with --log-hash, which is what arrived.
 
-exit status: 0 when everything matches, 1 when something differs, 2 when the run or the file cannot be read
+Exit status: 0 when everything matches, 1 when something differs, 2 when the run or the file cannot be read
 
-examples:
+Examples
   {program} verify artifacts/replay
   {program} verify artifacts/replay --against payloads.jsonl
   {program} verify artifacts/replay --against mock-truth.jsonl --json
@@ -43,7 +43,7 @@ class _Summary(msgspec.Struct):
     proof: _Proof | None = None
 
 
-def run(words: list[str], program: str) -> int:
+def arguments(program: str) -> Arguments:
     parser = Arguments(program, "verify", "Check that a run sent exactly the bytes that it says.", _DETAILS)
     parser.add_argument("folder", metavar="RUN", type=os.path.expanduser, help="the run's artifact folder")
     parser.add_argument(
@@ -51,7 +51,11 @@ def run(words: list[str], program: str) -> int:
     )
     parser.add_argument("--custom-dataset-type", metavar="FORMAT", help="the format of FILE, when it is not recognised")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    given = parser.parse_args(words)
+    return parser
+
+
+def run(words: list[str], program: str) -> int:
+    given = arguments(program).read(words)
     if given.custom_dataset_type and not given.against:
         raise UserError("--custom-dataset-type names the format of --against, which is missing.")
 

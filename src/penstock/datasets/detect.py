@@ -14,7 +14,7 @@ import msgspec
 from penstock.datasets import inputs_json, raw_payload, trace
 from penstock.datasets.format import Format
 from penstock.datasets.json_text import outline
-from penstock.datasets.jsonl import Problems, explain, numbered_lines, open_failure
+from penstock.datasets.jsonl import Problems, empty_file, explain, numbered_lines, open_failure
 from penstock.datasets.registry import FORMATS, PLANNED, lookup, planned_name, what_is_read
 from penstock.errors import UserError
 
@@ -39,7 +39,7 @@ def _first_line(path: str) -> tuple[int, bytes]:
     number, line = next(numbered_lines(path, problems), (0, b""))
     problems.raise_any()
     if not line:
-        raise UserError(f"The input file '{path}' is empty; {_reads()}.")
+        raise empty_file(path)
     return number, line
 
 
@@ -73,7 +73,7 @@ def _of_object(path: str, first: dict[str, Any], scheduled: bool) -> Format:
         if looks_like_it(first):
             raise _not_built(path, name)
     fields = ", ".join(f"'{field}'" for field in list(first)[:8]) or "nothing"
-    raise UserError(f"The format of '{path}' is not known: its first line has {fields}; {_reads()}.")
+    raise UserError(f"The format of '{path}' is not known: its first line has {fields}. {what_is_read()}")
 
 
 def _first_object(path: str, number: int, line: bytes) -> dict[str, Any]:
@@ -85,9 +85,9 @@ def _first_object(path: str, number: int, line: bytes) -> dict[str, Any]:
         first = outline(line) or _whole(path)
         if first is None:
             place = f"{os.path.basename(path)}:{number}"
-            raise UserError(f"{place}: {explain(error, line)}; {_reads()}.") from None
+            raise UserError(f"{place}: {explain(error, line)}. {what_is_read()}") from None
     if not isinstance(first, dict):
-        raise UserError(f"{os.path.basename(path)}:{number}: the line should be an object; {_reads()}.")
+        raise UserError(f"{os.path.basename(path)}:{number}: the line should be an object. {what_is_read()}")
     return first
 
 
@@ -103,13 +103,9 @@ def _whole(path: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     if isinstance(value, dict) and not any(looks_like_it(value) for looks_like_it in PLANNED.values()):
-        raise UserError(f"'{path}' is one JSON object over several lines; {_reads()}.")
+        raise UserError(f"'{path}' is one JSON object over several lines. {what_is_read()}")
     return value if isinstance(value, dict) else None
 
 
 def _not_built(path: str, name: str) -> UserError:
-    return UserError(f"'{path}' looks like {name}, a format that is not built yet; {_reads()}.")
-
-
-def _reads() -> str:
-    return what_is_read()
+    return UserError(f"'{path}' looks like {name}, a format that is not built yet. {what_is_read()}")

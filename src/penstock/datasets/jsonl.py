@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.errors import UserError
 
-__all__ = ["Problems", "explain", "numbered_lines", "open_failure"]
+__all__ = ["Problems", "empty_file", "explain", "numbered_lines", "open_failure"]
 
 _SHOWN = 20
 _BOM = b"\xef\xbb\xbf"
@@ -87,6 +87,10 @@ def numbered_lines(path: str, problems: Problems) -> Iterator[tuple[int, bytes]]
 
 def open_failure(path: str, error: OSError) -> UserError:
     return UserError(f"The input file '{path}' cannot be read: {error.strerror}; check --input-file.")
+
+
+def empty_file(path: str) -> UserError:
+    return UserError(f"The input file '{path}' is empty; give --input-file a file with a JSON object a line.")
 
 
 def explain(error: Exception, line: bytes) -> str:

@@ -16,9 +16,8 @@ import msgspec
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.draws import conversation_ids
 from penstock.datasets.format import Contents, Format
-from penstock.datasets.jsonl import Problems, explain, numbered_lines
+from penstock.datasets.jsonl import Problems, empty_file, explain, numbered_lines
 from penstock.datasets.turn_fields import TurnFields, turn_of, unused_note
-from penstock.errors import UserError
 from penstock.settings.model import InputSettings
 
 __all__ = ["FORMAT", "read"]
@@ -76,7 +75,7 @@ def read(path: str, settings: InputSettings) -> Contents:
         if len(unused) < 100 and number <= 1000:
             unused |= _unused(line)
     if not begins and not problems.count:
-        raise UserError(f"The input file '{path}' is empty; give --input-file a file with a JSON object a line.")
+        raise empty_file(path)
     for session, turns in sessions.items():
         if len(turns) == 1 and _is_system(turns[0]):
             problems.add(begins[session], "it has a system turn and no other")
@@ -85,7 +84,7 @@ def read(path: str, settings: InputSettings) -> Contents:
     conversations = [
         _conversation(session if isinstance(session, str) else next(ids), turns) for session, turns in sessions.items()
     ]
-    return Contents(conversations, unused_note(path, _NAME, unused))
+    return Contents(conversations, unused_note(path, _NAME, unused, _FIELDS | _TURN_FIELDS))
 
 
 def _conversation(name: str, turns: list[Turn]) -> Conversation:

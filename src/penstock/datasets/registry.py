@@ -11,6 +11,7 @@ from typing import Any
 from penstock.datasets import inputs_json, multi_turn, raw_payload, single_turn, trace
 from penstock.datasets.format import Format
 from penstock.errors import UserError
+from penstock.suggest import nearest
 
 __all__ = ["FORMATS", "PLANNED", "lookup", "plain_name", "planned_name", "what_is_read"]
 
@@ -56,8 +57,10 @@ def lookup(name: str) -> Format:
         if plain_name(each.name) == key:
             return each
     if planned := planned_name(name):
-        raise UserError(f"The dataset format '{planned}' is not built yet; {what_is_read()}.")
-    raise UserError(f"There is no dataset format '{name}' (--custom-dataset-type); {what_is_read()}.")
+        raise UserError(f"The dataset format '{planned}' is not built yet. {what_is_read()}")
+    guess = nearest(name.strip().lower().replace("-", "_"), [each.name for each in FORMATS])
+    hint = f"; did you mean {guess}?" if guess else f". {what_is_read()}"
+    raise UserError(f"There is no dataset format '{name}' (--custom-dataset-type){hint}")
 
 
 def planned_name(name: str) -> str | None:
@@ -68,7 +71,8 @@ def planned_name(name: str) -> str | None:
 
 
 def what_is_read() -> str:
-    return "this version reads " + "; ".join(f"{each.name} ({each.needs})" for each in FORMATS)
+    """To stand behind a sentence: a line for each format, since all of them in one would be a wall."""
+    return "\n  ".join(["This version reads:", *(f"{each.name}: {each.needs}" for each in FORMATS)])
 
 
 def plain_name(name: str) -> str:

@@ -10,9 +10,8 @@ import msgspec
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.draws import conversation_ids
 from penstock.datasets.format import Contents, Format
-from penstock.datasets.jsonl import Problems, explain, numbered_lines
+from penstock.datasets.jsonl import Problems, empty_file, explain, numbered_lines
 from penstock.datasets.turn_fields import CONTENT, TurnFields, turn_of, unused_note
-from penstock.errors import UserError
 from penstock.settings.model import InputSettings
 
 __all__ = ["FORMAT", "read"]
@@ -31,8 +30,8 @@ _FIELDS = frozenset(_Line.__struct_fields__)
 def _matches(first: dict[str, Any]) -> bool:
     if isinstance(first.get("messages"), list) or isinstance(first.get("turns"), list):
         return False
-    # `text` can be an object in a request body of another dialect, so its type counts.
-    has_text = isinstance(first.get("text"), str) or isinstance(first.get("texts"), list)
+    # `text` can be an object in a request body of another dialect; any other wrong type is a mistake to be told.
+    has_text = not isinstance(first.get("text"), dict | None) or first.get("texts") is not None
     return has_text or any(first.get(field) for field in CONTENT)
 
 
@@ -62,13 +61,13 @@ def read(path: str, settings: InputSettings) -> Contents:
             unused.update(msgspec.json.decode(line, type=dict[str, msgspec.Raw]).keys() - _FIELDS)
     problems.raise_any()
     if empty:
-        raise UserError(f"The input file '{path}' is empty; give --input-file a file with a JSON object a line.")
+        raise empty_file(path)
     ids = conversation_ids(settings.seed, sessions)
     conversations = [
         Conversation(id=session if isinstance(session, str) else next(ids), turns=tuple(turns))
         for session, turns in sessions.items()
     ]
-    return Contents(conversations, unused_note(path, _NAME, unused))
+    return Contents(conversations, unused_note(path, _NAME, unused, _FIELDS))
 
 
 FORMAT = Format(

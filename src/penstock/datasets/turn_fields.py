@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.datasets.conversation import Media, Turn
 from penstock.datasets.media.files import audio_of, image_of
+from penstock.suggest import nearest
 
 __all__ = ["CONTENT", "TurnFields", "turn_of", "unused_note"]
 
@@ -86,9 +87,14 @@ def _listed(one: str | None, many: Contents | None) -> tuple[str, ...]:
     return tuple(found)
 
 
-def unused_note(path: str, name: str, unused: set[str]) -> str | None:
+def unused_note(path: str, name: str, unused: set[str], known: frozenset[str]) -> str | None:
     """A sentence about fields that the format does not know."""
     if not unused:
         return None
-    shown = ", ".join(f"'{field}'" for field in sorted(unused)[:5]) + (", …" if len(unused) > 5 else "")
+    shown = ", ".join(_with_guess(field, known) for field in sorted(unused)[:5]) + (", …" if len(unused) > 5 else "")
     return f"{path}: the format {name} does not use {shown}."
+
+
+def _with_guess(field: str, known: frozenset[str]) -> str:
+    guess = nearest(field.lower().replace("-", "_"), known, 0.8)
+    return f"'{field}' (did you mean '{guess}'?)" if guess else f"'{field}'"

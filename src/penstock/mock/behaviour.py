@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.errors import UserError
 from penstock.mock.options import OPTIONS, Framing, Option, Role, Thoughts, UsageSent
+from penstock.suggest import did_you_mean
 
 __all__ = ["FAULTS", "Behaviour", "describe", "read_header", "read_options", "write_options"]
 
@@ -86,7 +87,8 @@ def read_options(pairs: Iterable[tuple[str, str]], base: Behaviour | None = None
     for name, text in pairs:
         option = BY_NAME.get(name)
         if option is None:
-            raise UserError(f"the mock has no option {name!r}{place}; it has {', '.join(BY_NAME)}")
+            hint = did_you_mean(name.replace("-", "_"), BY_NAME, "`penstock mock --help` lists them.")
+            raise UserError(f"The mock has no option {name!r}{place}; {hint}")
         try:
             changed[name] = option.read(text.strip())
         except ValueError as wrong:

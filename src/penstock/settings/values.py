@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from penstock.errors import UserError
 from penstock.settings.flags import Flag, wanted
+from penstock.suggest import nearest
 
-__all__ = ["Given", "nearest", "read", "truth"]
+__all__ = ["Given", "read", "truth"]
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,100}\Z")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
@@ -61,13 +62,6 @@ def read(flag: Flag, spelled: str, text: str) -> Any:
 
 def truth(text: str) -> bool | None:
     return _TRUTH.get(text.strip().lower())
-
-
-def nearest(word: str, known: list[str]) -> str | None:
-    from difflib import get_close_matches
-
-    found = get_close_matches(word, known, n=1, cutoff=0.7)
-    return found[0] if found else None
 
 
 def _boolean(flag: Flag, spelled: str, text: str) -> bool:

@@ -35,8 +35,8 @@ def load(name: str | None, model: str, revision: str = "main") -> Loaded:
         fallback = builtin()
         return Loaded(
             fallback,
-            f"No tokenizer for '{model}' could be had: {reason}; counting with the builtin vocabulary "
-            f"({fallback.size:,} tokens). Name the right one with --tokenizer.",
+            f"No tokenizer for '{model}' could be had: {reason}; the builtin vocabulary "
+            f"({fallback.size:,} tokens) takes its place. Name the right one with --tokenizer.",
         )
 
 
