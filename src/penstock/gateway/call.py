@@ -53,6 +53,7 @@ class Call:
         "_reservation",
         "_scope",
         "books",
+        "client",
         "request_id",
         "route",
     )
@@ -66,6 +67,7 @@ class Call:
         self._scope = scope
         self._protocol = protocol
         self._caller = Caller(app, scope.client, protocol, request_id, self.books)
+        self.client = scope.client
         self.route = route
         self.request_id = request_id
         self._ended = False
@@ -150,6 +152,9 @@ class Call:
                     if size > self._app.max_body:
                         raise too_large(self._app.max_body)
             data = b"".join(pieces)
+            # An empty piece is an end. A body that breaks off has one of those before the one that every body has.
+            if pieces[-2:] == [b"", b""] and self._app.peers.gone(self.client):
+                raise CallerGoneError
         self._arriving = None
         self.books.entry.bytes_in = len(data)
         return data

@@ -12,12 +12,12 @@ import contextlib
 import os
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.gateway.rsgi import HTTPProtocol
 
-__all__ = ["Outlet", "Peers"]
+__all__ = ["Outlet", "Peers", "borrowed"]
 
 CHECK_BYTES = 1 << 16
 """How much a stream may send between two looks at its socket. Most streams are shorter than that altogether."""
@@ -46,6 +46,26 @@ class Peers:
             os.close(own)
         return None
 
+    def gone(self, client: str) -> bool:
+        """Whether that caller has closed its side."""
+        file = self.open(client)
+        if file is None:
+            return True
+        try:
+            with borrowed(file) as connection:
+                return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        finally:
+            os.close(file)
+
+    def all(self) -> dict[str, int]:
+        """Every connection of this process, those to providers included."""
+        self._look()
+        return self._known
+
     def _look(self) -> None:
         self._known.clear()
         with contextlib.suppress(OSError):
@@ -54,17 +74,22 @@ class Peers:
                     self._known[peer] = int(name)
 
 
-def _peer(file: int) -> str | None:
+@contextlib.contextmanager
+def borrowed(file: int) -> Iterator[socket.socket]:
+    """A descriptor of somebody else's as a socket; OSError when it is none."""
+    held = socket.socket(fileno=file)
     try:
-        held = socket.socket(fileno=file)
-    except OSError:
-        return None
-    try:
-        address = held.getpeername()
-    except OSError:
-        return None
+        yield held
     finally:
         held.detach()
+
+
+def _peer(file: int) -> str | None:
+    try:
+        with borrowed(file) as held:
+            address = held.getpeername()
+    except OSError:
+        return None
     if not isinstance(address, tuple) or len(address) < 2:
         return None
     host = address[0]

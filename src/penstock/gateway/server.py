@@ -2,7 +2,8 @@
 into the ledger, and ends all of it in order.
 
     SIGHUP            take the resource file again
-    SIGTERM, SIGINT   drain: /readyz says 503, live requests are finished, then everything ends; a second one ends at once
+    SIGTERM, SIGINT   drain: /readyz says 503, live requests are finished, then everything ends; at a second one they are
+                      cut off, with their records
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ START_S = 20.0
 POLL_S = 0.05
 KILL_S = 3.0
 """After the drain's end: how long a worker may take to write its last records."""
+CUT_OFF_S = 1.5
+"""For somebody out of patience: the same."""
 CRASHES, CRASH_WINDOW_S = 5, 30.0
 """So many deaths of workers within so long mean that starting them again does not help."""
 
@@ -165,21 +168,26 @@ class Gateway:
         runtime.board.drain()
         listen = self.config.listen
         self._wait(listen.drain_notice_s, lambda: False)
-        for worker in self._workers:
-            if worker is not None and worker.poll() is None:
-                worker.terminate()
-        in_time = self._wait(listen.drain_s + KILL_S, self._all_ended)
-        if not in_time and self._stops < 2:
+        self._tell_workers(signal.SIGTERM)
+        if self._wait(listen.drain_s + KILL_S, self._all_ended):
+            return
+        self._tell_workers(signal.SIGUSR1)
+        if not self._wait(CUT_OFF_S, self._all_ended, patience=3):
             say("some workers did not end in time and are killed")
 
-    def _wait(self, seconds: float, done: Callable[[], bool]) -> bool:
-        """False when the time is over, or when somebody is out of patience."""
+    def _wait(self, seconds: float, done: Callable[[], bool], patience: int = 2) -> bool:
+        """False when the time is over, or at so many signals."""
         deadline = time.monotonic() + seconds
         while not done():
-            if time.monotonic() >= deadline or self._stops >= 2:
+            if time.monotonic() >= deadline or self._stops >= patience:
                 return False
             time.sleep(0.01)
         return True
+
+    def _tell_workers(self, number: int) -> None:
+        for worker in self._workers:
+            if worker is not None and worker.poll() is None:
+                worker.send_signal(number)
 
     def _all_ended(self) -> bool:
         return all(worker is None or worker.poll() is not None for worker in self._workers)

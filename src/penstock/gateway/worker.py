@@ -1,7 +1,7 @@
 """A worker process: `python -m penstock.gateway.worker FOLDER NUMBER`, started by `gateway.server`.
 
 It serves until it is told to stop or its parent is gone. On SIGTERM it takes no more connections, finishes what is under
-way for as long as `drain_s` allows, and cuts off the rest, each with its record.
+way for as long as `drain_s` allows, and cuts off the rest, each with its record; on SIGUSR1 it cuts off all of it at once.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from granian.server.embed import Server
 
 from penstock.gateway.app import App
 from penstock.gateway.config import ListenConfig
+from penstock.gateway.drain import Drain
 from penstock.gateway.limits import SharedTable, open_limiter
 from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.runtime import Runtime
 
+CUT_OFF = signal.SIGUSR1
 BACKLOG = 2048
 CONNECTIONS = 1 << 16
 """At once, each worker; beyond it they wait to be accepted."""
@@ -53,16 +55,18 @@ def main() -> int:
 async def _serve(app: App) -> None:
     loop = asyncio.get_running_loop()
     server = _server(app, app.config.listen)
-    stopping = False
+    drain = Drain(loop, app)
 
     def stop() -> None:
-        nonlocal stopping
-        if not stopping:
-            stopping = True
+        if drain.start():
             server.stop()  # type: ignore[no-untyped-call]
-            loop.call_later(app.config.listen.drain_s, app.cut_off)
+
+    def cut_off() -> None:
+        stop()
+        drain.cut_off()
 
     loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(CUT_OFF, cut_off)
     _end_with_parent(loop)
     app.start(loop)
     await server.serve()
