@@ -136,10 +136,19 @@ def test_a_phase_starts_when_every_worker_is_ready_for_it():
 def test_interrupts_are_passed_on_and_counted_to_two():
     conductor, board, shown = conducted(1, 1)
     assert conductor.interrupted == 0
-    for level in (1, 2, 2):
-        conductor.interrupt()
+    for second, level in enumerate((1, 2, 2)):
+        conductor.interrupt(second * 1_000_000_000)
         assert board.stop == conductor.interrupted == level
         assert shown[-1].stopping == level
+
+
+def test_one_ctrl_c_that_comes_by_two_ways_is_one():
+    conductor, board, _ = conducted(1, 1)
+    conductor.interrupt(5_000_000_000)
+    conductor.interrupt(5_200_000_000)
+    assert board.stop == conductor.interrupted == 1
+    conductor.interrupt(5_400_000_000)
+    assert board.stop == conductor.interrupted == 2
 
 
 def test_the_display_is_told_the_sum_of_all_workers():

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from time import monotonic_ns
 
+from penstock.cli.terminal import counted
 from penstock.drive.conductor import Progress
 from penstock.plan.phases import PhasePlan
 
@@ -35,7 +36,7 @@ class Display:
         self._said_stop = 0
         self._tty = sys.stdout.isatty()
         self._out = _writer(self._tty)
-        self._final = ""
+        self._last: tuple[Progress, int] | None = None
 
     def __call__(self, progress: Progress) -> None:
         now = monotonic_ns()
@@ -52,21 +53,21 @@ class Display:
                 self._due = now + _BAR_NS
                 self._out(f"{_CLEAR}Opening connections: {progress.connected}")
             return
-        line = self._line(progress, now)
-        self._final = line
+        self._last = progress, now
         if now >= self._due:
             self._due = now + (_BAR_NS if self._tty else _LINE_NS)
+            line = self._line(progress, now)
             self._out(_CLEAR + line if self._tty else line + "\n")
 
     def _say_stop(self, progress: Progress) -> None:
         text = (
-            f"Stopping: waiting for {progress.live} request(s) in flight; Ctrl-C again to stop at once."
+            f"Stopping: waiting for {counted(progress.live, 'request')} in flight; Ctrl-C again to stop at once."
             if progress.stopping == 1
             else "Stopping at once."
         )
         self._out((_CLEAR if self._tty else "") + text + "\n")
 
-    def _line(self, progress: Progress, now: int) -> str:
+    def _line(self, progress: Progress, now: int, *, over: bool = False) -> str:
         plan = self._phases[progress.phase]
         ended = progress.ended - self._ended_before
         failures = progress.failed - self._failed_before
@@ -80,19 +81,22 @@ class Display:
             by_time = min(1.0, seconds / plan.duration_s)
             share = by_time if share is None else max(share, by_time)
         failed = f", {failures} failed" if failures else ""
-        rate = f"{ended / seconds:.1f} requests/s" if seconds > 0.5 else "starting"
+        # The clock of this line is too coarse for the rate of a shorter time.
+        rate = f" {ended / seconds:.1f} requests/s" if seconds > 0.5 else "" if over else " starting"
         if share is None:
-            return f"{name}: {counts} [{_clock(seconds)}] {rate}{failed}"
+            return f"{name}: {counts} [{_clock(seconds)}]{rate}{failed}"
         filled = round(share * _WIDTH)
         bar = "█" * filled + " " * (_WIDTH - filled)
-        left = seconds / share - seconds if share > 0 else 0.0
-        return f"{name}: {counts} |{bar}| {share:.0%} [{_clock(seconds)}<{_clock(left)}] {rate}{failed}"
+        # Once it stops, what is left to do is not what was asked for.
+        known = share > 0 and not over and not progress.stopping
+        left = f"<{_clock(seconds / share - seconds)}" if known else ""
+        return f"{name}: {counts} |{bar}| {share:.0%} [{_clock(seconds)}{left}]{rate}{failed}"
 
     def finish(self) -> None:
         """Leaves the last state of the phase on the screen."""
-        if self._final:
-            self._out((_CLEAR if self._tty else "") + self._final + "\n", True)
-            self._final = ""
+        if self._last is not None:
+            self._out((_CLEAR if self._tty else "") + self._line(*self._last, over=True) + "\n", True)
+            self._last = None
 
 
 def _clock(seconds: float) -> str:

@@ -29,11 +29,10 @@ def arguments(program: str) -> Arguments:
 def run(words: list[str], program: str) -> int:
     given = arguments(program).read(words)
 
+    from penstock.cli.finished import open_run
     from penstock.cli.running import TokenizerOnce, report
-    from penstock.drive.folder import LOG_FOLDER
-    from penstock.records.log import RunLog
 
-    log = RunLog(os.path.join(given.folder, LOG_FOLDER))
+    log = open_run(given.folder)
     header = log.header
     silent = header.workers - len(log.reports())
     log.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from penstock.cli.progress import Display, step_progress
+from penstock.cli.terminal import counted
 from penstock.datasets import load as datasets
 from penstock.drive import local
 from penstock.drive.folder import LOG_FOLDER, RunFolder
@@ -106,6 +108,11 @@ def _execute(settings: Settings, folder: RunFolder, arms: int) -> Executed:
         prepared = prepare(folder.log, settings, endpoint, dataset, reading, arms)
         if not quiet:
             _announce(settings, endpoint, dataset, tokenizer, prepared)
+            if folder.replaces is not None:
+                print(
+                    f"Replaces the run of {_moment(folder.replaces)} in {os.path.join(settings.output.folder, '')}",
+                    flush=True,
+                )
         warned = _warn(prepared, 0)
         display = None if quiet else Display(prepared.job.phases, prepared.expected)
         outcome = local.run(prepared.job, prepared.workers, display, prepared.sources, folder.begin)
@@ -239,15 +246,25 @@ def _announce(
     print(f"Penstock {__version__}: {', '.join(settings.models)} at {where}{path and f' ({path})'}")
     spread = f", {prepared.workers} workers" if prepared.workers > 1 else ""
     count = prepared.conversations
-    data = f"{count} {dataset.name} conversation(s)"
     if dataset.recording is not None:
-        known = f"{count:,} conversation(s)" if count is not None else "reading on while it is sent"
+        known = counted(count, "conversation") if count is not None else "reading on while it is sent"
         data = f"{dataset.name} ({dataset.format}, {known}), byte for byte"
+    else:
+        noun = "conversation" if max(dataset.turns, default=1) > 1 else "prompt"
+        data = counted(count or 0, f"synthetic {noun}" if dataset.synthetic else noun)
+        data += "" if dataset.synthetic else f" of {dataset.name}"
     print(f"Load: {endpoint.name}, {what}, {' and '.join(shape)}{spread}; {data}")
     for note in (dataset.note, tokenizer.note):
         if note:
             print(f"Note: {note}")
     sys.stdout.flush()
+
+
+def _moment(seconds: float) -> str:
+    """The time of day, with the date when that is another one."""
+    then = time.localtime(seconds)
+    today = then[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", then)
 
 
 def _input_texts(endpoint: Endpoint, body: bytes) -> list[str]:

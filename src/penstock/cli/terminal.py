@@ -6,7 +6,7 @@ import os
 import re
 import sys
 
-__all__ = ["Paint", "columns", "fit", "wrap"]
+__all__ = ["Paint", "columns", "counted", "fit", "wrap"]
 
 _TWO_COLUMNS = re.compile(r"( +\S+(?: \S+)*  +)(\S.*)")
 """Indented: a name, a gap, and what is said about it."""
@@ -45,8 +45,8 @@ def wrap(text: str, width: int, indent: int) -> list[str]:
 
 
 def fit(text: str, width: int | None = None) -> str:
-    """The text with its paragraphs wrapped to the terminal. Of two columns the right one is wrapped; other indented lines, which
-    are commands to copy, stay whole."""
+    """The text with its paragraphs wrapped to the terminal. Of two columns the right one is wrapped; other indented lines are
+    commands to copy, and stay whole."""
     width = width or columns()
     lines: list[str] = []
     paragraph: list[str] = []
@@ -62,3 +62,7 @@ def fit(text: str, width: int | None = None) -> str:
         else:
             lines.append(line)
     return "\n".join(lines).rstrip("\n")
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

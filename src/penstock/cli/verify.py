@@ -59,22 +59,24 @@ def run(words: list[str], program: str) -> int:
     if given.custom_dataset_type and not given.against:
         raise UserError("--custom-dataset-type names the format of --against, which is missing.")
 
-    from penstock.drive.folder import LOG_FOLDER
-    from penstock.records.log import RunLog
+    from penstock.cli.finished import open_run
     from penstock.records.verify import verify
-    from penstock.reports.artifacts import Artifacts
+    from penstock.reports.artifacts import Artifacts, stale
 
-    log = RunLog(os.path.join(given.folder, LOG_FOLDER))
+    log = open_run(given.folder)
     artifacts = Artifacts.of(given.folder, log.header)
     export = artifacts.records
+    other = stale(given.folder, log.header)
     verdict = verify(
         log,
         against=given.against,
         format_=given.custom_dataset_type,
-        reported_root=_reported_root(artifacts.summary_json),
-        export=export if export is not None and os.path.exists(export) else None,
+        reported_root=None if other else _reported_root(artifacts.summary_json),
+        export=export if export is not None and os.path.exists(export) and not other else None,
     )
     log.close()
+    if other:
+        print(other, file=sys.stderr)
     if given.json:
         document = msgspec.to_builtins(verdict) | {"holds": verdict.holds}
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
@@ -114,7 +116,7 @@ def _show(verdict: Verdict, source: str) -> None:
     if verdict.export is not None:
         print(verdict.export)
     if verdict.reported_root is None:
-        print(f"Root: {verdict.root} (the run's summary has none to compare it with)")
+        print(f"Root: {verdict.root} (there is none in a summary of this run to compare it with)")
     elif verdict.reported_root == verdict.root:
         print(f"Root: {verdict.root}, as in the run's summary")
     else:

@@ -15,6 +15,11 @@ _LEAD_NS = (1_000_000, 30_000_000)
 """How far ahead a start is announced: to a worker in this process, and to others, which look every millisecond or so."""
 
 
+_ECHO_NS = 300_000_000
+"""A wrapper such as `timeout` passes on the Ctrl-C that the terminal has sent to us, too: one that follows this soon is the same
+one again."""
+
+
 class Progress(NamedTuple):
     """Counts include those of the phases before this one."""
 
@@ -43,6 +48,7 @@ class Conductor:
         self._on_begin = on_begin
         self._look = look
         self._interrupts = 0
+        self._interrupted_at = 0
         self._phases = phases
         self._display = display
         self._phase = -1
@@ -52,8 +58,12 @@ class Conductor:
     def interrupted(self) -> int:
         return self._interrupts
 
-    def interrupt(self) -> None:
+    def interrupt(self, now: int | None = None) -> None:
         """Ctrl-C: once, finish what is in flight; twice, stop."""
+        now = monotonic_ns() if now is None else now
+        if self._interrupts and now - self._interrupted_at < _ECHO_NS:
+            return
+        self._interrupted_at = now
         self._interrupts = min(2, self._interrupts + 1)
         self._board.stop = max(self._board.stop, self._interrupts)
         self.show()

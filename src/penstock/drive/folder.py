@@ -26,6 +26,8 @@ class RunFolder:
         self._gone = f"{self.log}.gone"
         self._lock = -1
         self.began = False
+        self.replaces: float | None = None
+        """When the run began that was here before and gives way to this one."""
 
     def __enter__(self) -> RunFolder:
         try:
@@ -35,6 +37,7 @@ class RunFolder:
             shutil.rmtree(self._gone, ignore_errors=True)
             if os.path.isdir(self.log) and not os.path.isdir(self._old):
                 os.rename(self.log, self._old)
+            self.replaces = _began(self._old)
             shutil.rmtree(self.log, ignore_errors=True)  # of a run that was killed before it began
             os.mkdir(self.log)
         except OSError as error:
@@ -78,3 +81,10 @@ class RunFolder:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _began(log: str) -> float | None:
+    try:
+        return os.stat(os.path.join(log, "run.json")).st_mtime
+    except OSError:
+        return None
