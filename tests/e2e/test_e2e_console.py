@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -38,15 +39,65 @@ def test_a_long_run_on_a_pipe_says_now_and_then_how_far_it_is(mock, program):
 
 def test_quiet_is_quiet(mock, program):
     outcome = program.profile(mock().url, "--request-count", 4, "--ui", "none")
-    assert (outcome.status, outcome.out, outcome.err) == (0, "", "")
+    assert (outcome.status, outcome.out) == (0, "")
     assert outcome.summary["request_count"]["avg"] == 4
+    assert outcome.err == "" or outcome.summary["certificate"]["verdict"] != "VALID"
+
+
+def too_few_files(mock, program, *flags):
+    """A run that is allowed fewer open files than it comes to need: a fault of the client, and no server's."""
+    words = ["profile", "--model", "m", "--url", mock(ttft=1500).url, "--input-file", program.prompts(3), *flags]
+    words += ["--use-server-token-count", "--request-rate", 200, "--request-count", 120, "--artifact-dir", "few"]
+    limited = ["bash", "-c", 'ulimit -n 100; exec "$@"', "-", BIN / "aiperf", *map(str, words)]
+    done = subprocess.run(limited, cwd=program.folder, env=program.env, capture_output=True, text=True, timeout=60)
+    return done, json.loads((program.folder / "few" / "profile_export_aiperf.json").read_text())
+
+
+def test_quiet_still_says_what_it_cannot_vouch_for(mock, program):
+    done, summary = too_few_files(mock, program, "--ui", "none", "--max-error-rate", 1)
+    ours = summary["failures"]["penstock"]
+    assert ours > 6
+    assert summary["certificate"]["verdict"] == "INVALID"
+    assert f"{ours} of 120 requests failed by a fault of the client itself" in summary["certificate"]["reasons"][0]
+    assert (done.returncode, done.stdout) == (0, "")
+    line = f"Certificate: INVALID. {' '.join(summary['certificate']['reasons'])}"
+    assert done.stderr.splitlines() == [line]
+
+
+def test_a_rate_that_was_not_reached_is_on_the_screen(mock, program):
+    outcome = program.profile(mock(ttft=50).url, "--request-rate", 200, "--concurrency", 2, "--request-count", 20)
+    queued = outcome.summary["certificate"]["figures"]["requests_queued_for_a_slot"]
+    assert queued > 5
+    assert re.search(
+        rf"- {queued} requests waited for a free slot, up to \d+ ms: the rate was not reached\.", outcome.out
+    )
+    relaxed = program.profile(mock().url, "--request-rate", 50, "--request-count", 5)
+    assert "free slot" not in relaxed.out
+
+
+def test_replies_without_usage_are_said_to_have_no_token_metrics(mock, program):
+    outcome = program.profile(
+        mock(usage="never").url, "--request-count", 4, "--isl", 5, "--use-server-token-count", texts=None
+    )
+    assert outcome.status == 0, outcome
+    assert "4 of 4 replies carried no usage: they have no token metrics." in outcome.out
+    assert "counting with" not in outcome.out
+    assert "4 of 4 replies carried no usage" in outcome.summary["tokenizer"]["note"]
+    assert "usage" not in program.profile(mock().url, "--request-count", 4).summary["tokenizer"]["note"]
+
+
+def test_no_line_on_a_pipe_ends_in_spaces(mock, program):
+    outcome = program.profile(mock(usage="never", error=500, error_rate=0.5, seed=1).url, "--request-count", 8)
+    assert "Notes:" in outcome.out
+    assert "Requests Failed" in outcome.out
+    assert [line for line in outcome.out.splitlines() if line != line.rstrip()] == []
 
 
 def test_quiet_still_says_why_it_failed(mock, program):
     outcome = program.profile(mock(error=500).url, "--request-count", 4, "--ui", "none")
     assert outcome.status == 1
     assert outcome.out == ""
-    assert len(outcome.err.strip().splitlines()) == 1
+    assert outcome.err == "4 of 4 requests failed (100.0%), more than --max-error-rate 0 allows.\n"
 
 
 def test_a_terminal_has_a_bar_that_is_drawn_over(mock, program):

@@ -186,7 +186,7 @@ def run(
         out,
         tokenizer,
         texts,
-        certificate,
+        None if certificate is None else lambda measured: certificate,
         was_cancelled=was_cancelled,
         incomplete_reason=incomplete_reason,
     )

@@ -69,7 +69,7 @@ def test_what_a_reader_must_know(mixed):
 
 
 def test_a_clean_run_has_no_notes(tmp_path):
-    text = run(tmp_path, [record()]).read("profile_export_console.txt")
+    text = run(tmp_path, [record(issued=0)]).read("profile_export_console.txt")
     assert "Notes" not in text
     assert "Failed" not in text
     assert "N/A" not in text

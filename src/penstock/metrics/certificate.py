@@ -3,6 +3,9 @@
 A check compares one fact with two limits: past the first the run is DEGRADED (the figures named in the sentence are off by
 that much at worst, the rest stand), past the second INVALID (do not decide by this run). The worst check is the verdict.
 
+What is counted in requests and stamps is that of the profiling phase, which the figures are made of. Delays, stalls, clocks and
+CPU time are those of the workers from their first request to their last, warmup included: they are not told apart there.
+
 With kernel stamps a late read does not move a time, unless it covered several segments: then only the newest one's arrival
 is known. So the delay of our reads counts only together with the share of stamps that cover several segments.
 """
@@ -17,10 +20,12 @@ import msgspec
 from penstock.records.worker_report import WorkerReport
 from penstock.wire.gauge import Spread
 
-__all__ = ["Certificate", "certify"]
+__all__ = ["Certificate", "Measured", "certify"]
 
 VERDICTS = ("VALID", "DEGRADED", "INVALID")
 _SHORT_S = 0.25  # below this, shares of CPU time say nothing
+_OWN_FAULTS = 0.05
+"""Beyond this share of requests that we failed ourselves, the server saw another load than the one asked for."""
 
 
 class Certificate(msgspec.Struct, frozen=True):
@@ -31,6 +36,21 @@ class Certificate(msgspec.Struct, frozen=True):
     figures: dict[str, float | int | str | bool | None]
     summary: str = ""
     """What was found, in one line."""
+
+
+class Measured(NamedTuple):
+    """What the figures are made of: the requests of the profiling phase."""
+
+    completed: int = 0
+    """Well or not."""
+    succeeded: int = 0
+    own_faults: int = 0
+    """Failed by us."""
+    streams: int = 0
+    first_coalesced: int = 0
+    """Streams whose first stamp covers more than one segment."""
+    stamps: int = 0
+    coalesced: int = 0
 
 
 class _Check(NamedTuple):
@@ -44,12 +64,13 @@ class _Check(NamedTuple):
         return (self.value > self.degraded) + (self.value > self.invalid)
 
 
-def certify(reports: Sequence[WorkerReport], *, open_loop: bool) -> Certificate:
-    """Judge a run by what its workers said of themselves. No report, as after a crash, is INVALID."""
+def certify(reports: Sequence[WorkerReport], measured: Measured, *, workers: int, open_loop: bool) -> Certificate:
+    """Judge a run by what its workers said of themselves. A report that is missing, as after a crash, is INVALID."""
     if not reports:
         return Certificate("INVALID", ["No worker lived to report on itself: the run was cut short."], {})
-    facts = _Facts(reports)
-    failed = [check for check in _checks(facts, reports, open_loop) if check.level]
+    facts = _Facts(reports, measured)
+    checks = [*_outcome_checks(measured, workers - len(reports), workers), *_checks(facts, reports, open_loop)]
+    failed = [check for check in checks if check.level]
     failed.sort(key=lambda check: -check.level)
     worst = max((check.level for check in failed), default=0)
     return Certificate(VERDICTS[worst], [check.sentence for check in failed], facts.figures(), facts.summary())
@@ -58,13 +79,13 @@ def certify(reports: Sequence[WorkerReport], *, open_loop: bool) -> Certificate:
 class _Facts:
     """The reports of all workers as one."""
 
-    def __init__(self, reports: Sequence[WorkerReport]) -> None:
+    def __init__(self, reports: Sequence[WorkerReport], measured: Measured) -> None:
         self.reads = sum(r.gauge.reads for r in reports)
         self.stamped = sum(r.gauge.stamped for r in reports)
-        self.streams = sum(r.streams for r in reports)
-        self.first_coalesced = sum(r.first_coalesced for r in reports)
-        self.stamps = sum(r.stamps for r in reports)
-        self.coalesced = sum(r.coalesced for r in reports)
+        self.streams = measured.streams
+        self.first_coalesced = measured.first_coalesced
+        self.stamps = measured.stamps
+        self.coalesced = measured.coalesced
         self.stale = sum(r.gauge.stale for r in reports)
         self.connects = sum(r.gauge.connects for r in reports)
         self.steps = max(r.clock_steps for r in reports)
@@ -133,6 +154,19 @@ class _Facts:
             "connect_max_ms": _ms(self.connect.largest),
             "stale_connections": self.stale,
         }
+
+
+def _outcome_checks(measured: Measured, silent: int, workers: int) -> Iterator[_Check]:
+    sentence = f"{silent} of {workers} workers did not live to report on themselves."
+    yield _Check(silent, 0, 0, sentence)
+    sentence = "No request succeeded: there are no figures to vouch for."
+    yield _Check(measured.succeeded == 0, 0, 0, sentence)
+    ours = _share(measured.own_faults, measured.completed)
+    sentence = (
+        f"{measured.own_faults:,} of {measured.completed:,} requests failed by a fault of the client itself, not of the "
+        "server: see the failures with the fault 'penstock'."
+    )
+    yield _Check(ours, 0, _OWN_FAULTS, sentence)
 
 
 def _checks(facts: _Facts, reports: Sequence[WorkerReport], open_loop: bool) -> Iterator[_Check]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.metrics.certificate import Certificate
+from penstock.metrics.certificate import Certificate, Measured
 from penstock.metrics.measure import Measures
 from penstock.metrics.statistics import Stats
 from penstock.metrics.tally import ErrorGroup, Tally
@@ -43,6 +43,11 @@ class Summary(msgspec.Struct, kw_only=True):
     failed: int
     cancelled: int
     warmup_requests: int
+    queued: int = 0
+    """Requests that were due and found no free slot."""
+    longest_queued_ms: float = 0.0
+    without_usage: int = 0
+    """Replies that carried no token counts of the server."""
     finish_reasons: dict[str, int]
     """One count a choice, the most frequent first."""
     warnings: dict[str, int] = {}
@@ -57,6 +62,8 @@ class Summary(msgspec.Struct, kw_only=True):
     incomplete_reason: str | None = None
     torn_bytes: int = 0
     """What a killed worker left unreadable at the end of its log."""
+    torn_requests: bool = False
+    """Whether there were requests in it, and not only a worker's report on itself."""
     certificate: Certificate | None = None
     proof: Proof | None = None
     note: str | None = None
@@ -80,6 +87,10 @@ class SummaryBuilder:
     def add(self, record: Record, measures: Measures) -> None:
         self._tallies[record.phase].add(record, measures)
 
+    def measured(self) -> Measured:
+        """What the certificate must know of the requests."""
+        return self._profiling.measured()
+
     def summary(self, tokenizer: TokenizerNote) -> Summary:
         profiling, warmup = self._profiling, self._warmup
         warmed = warmup.succeeded + warmup.failed + warmup.cancelled
@@ -94,6 +105,9 @@ class SummaryBuilder:
             failed=profiling.failed,
             cancelled=profiling.cancelled,
             warmup_requests=warmed,
+            queued=profiling.queued,
+            longest_queued_ms=profiling.longest_queued_ns / 1e6,
+            without_usage=profiling.without_usage,
             finish_reasons=_most_first(profiling.finish_reasons),
             warnings=_most_first(profiling.warnings),
             start_ns=epoch + first,

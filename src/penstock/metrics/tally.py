@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from penstock.metrics.catalogue import ADJUSTED, CATALOGUE
+from penstock.metrics.certificate import Measured
 from penstock.metrics.concurrency import effective_concurrency
 from penstock.metrics.measure import Measures
 from penstock.metrics.statistics import Column, Columns, Stats
@@ -72,6 +73,7 @@ class Tally:
         self._overflows = 0
         self._streamed = 0
         self._single_stamp = 0
+        self._stamps = 0
         self._coalesced = 0
         self._first_coalesced = 0
         self._asked = 0
@@ -81,6 +83,11 @@ class Tally:
         self.succeeded = 0
         self.failed = 0
         self.cancelled = 0
+        self.without_usage = 0
+        """Successes that say nothing of the server's token counts."""
+        self.queued = 0
+        """Requests that were due and found no free slot."""
+        self.longest_queued_ns = 0
         self.finish_reasons: dict[str, int] = {}
         self.warnings: dict[str, int] = {}
         """Oddities of the replies, with their counts."""
@@ -97,6 +104,9 @@ class Tally:
         self._starts.append(record.start)
         self._ends.append(record.end)
         self._span.cover(record)
+        if (waited := record.issued - record.intended) > 0:
+            self.queued += 1
+            self.longest_queued_ns = max(self.longest_queued_ns, waited)
         for what, count in record.warnings.items():
             self.warnings[what] = self.warnings.get(what, 0) + count
         if record.failure is not None:
@@ -122,10 +132,12 @@ class Tally:
     def _succeed(self, record: Record, values: dict[str, float]) -> None:
         self.succeeded += 1
         self._good_span.cover(record)
+        self.without_usage += record.usage is None
         for reason in record.finish:
             self.finish_reasons[reason] = self.finish_reasons.get(reason, 0) + 1
         if record.streamed and record.stamps:
             self._streamed += 1
+            self._stamps += len(record.stamps)
             self._single_stamp += len(record.stamps) == 1
             self._coalesced += record.coalesced
             self._first_coalesced += record.first_coalesced
@@ -143,6 +155,18 @@ class Tally:
             for (kind, code, _, fault), group in self._groups.items()
         ]
         return sorted(groups, key=lambda g: (-g.count, g.type, g.code or 0, g.message))
+
+    def measured(self) -> Measured:
+        ours = sum(group.count for (*_, fault), group in self._groups.items() if fault == "penstock")
+        return Measured(
+            completed=self.succeeded + self.failed,
+            succeeded=self.succeeded,
+            own_faults=ours,
+            streams=self._streamed,
+            first_coalesced=self._first_coalesced,
+            stamps=self._stamps,
+            coalesced=self._coalesced,
+        )
 
     def metrics(self) -> dict[str, Stats]:
         """In the order of the catalogue; what does not apply is absent."""

@@ -6,7 +6,8 @@ A log is a folder:
     payloads.*      the bodies, see `records.payloads`
     worker-N.log    frames of worker N: records, and its report at the end
 
-A worker that was killed leaves a torn frame at the end of its file; reading stops before it and says how much was lost.
+A worker that was killed leaves a torn frame at the end of its file; reading stops before it and says how much was lost, and
+whether that can have been requests.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import heapq
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -140,6 +141,8 @@ class RunLog:
         self._built: dict[int, PayloadStore] = {}
         self.torn_bytes = 0
         """What a killed writer left behind; known after `records()` or `reports()` has been read to its end."""
+        self.torn_requests = False
+        """Whether requests are in it: a torn report is the last thing in its file, and has none behind it."""
 
     @staticmethod
     def write_header(folder: str, header: RunHeader) -> None:
@@ -151,7 +154,7 @@ class RunLog:
     def records(self) -> Iterator[Record]:
         """Every record, in the order in which they ended."""
         decode = msgspec.msgpack.Decoder(Record).decode
-        self.torn_bytes = 0
+        self._mend()
         workers = [map(decode, self._frames_of(path, RECORD)) for path in self.worker_files()]
         found = iter(workers[0]) if len(workers) == 1 else heapq.merge(*workers, key=lambda record: record.end)
         return found if self._url is None else (record for record in found if record.url == self._url)
@@ -159,7 +162,7 @@ class RunLog:
     def reports(self) -> list[WorkerReport]:
         """Of the workers that lived to write one."""
         decode = msgspec.msgpack.Decoder(WorkerReport).decode
-        self.torn_bytes = 0
+        self._mend()
         return [decode(data) for path in self.worker_files() for data in self._frames_of(path, REPORT)]
 
     def entry(self, record: Record) -> Payload:
@@ -190,10 +193,19 @@ class RunLog:
                 try:
                     kind, data = next(reading)
                 except StopIteration as end:
-                    self.torn_bytes += end.value
+                    self._tear(f, end.value)
                     return
                 if kind == wanted:
                     yield data
+
+    def _mend(self) -> None:
+        self.torn_bytes, self.torn_requests = 0, False
+
+    def _tear(self, file: BinaryIO, size: int) -> None:
+        if size:
+            self.torn_bytes += size
+            file.seek(-size, os.SEEK_END)
+            self.torn_requests |= file.read(1) != bytes([REPORT])
 
     def close(self) -> None:
         for store in (self.payloads, *self._built.values()):

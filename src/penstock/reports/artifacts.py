@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.records.log import RunHeader
 
-__all__ = ["Artifacts", "remove", "replacing"]
+__all__ = ["Artifacts", "Identity", "remove", "replacing", "stale"]
 
 
 class Artifacts(msgspec.Struct, frozen=True):
@@ -41,6 +41,27 @@ class Artifacts(msgspec.Struct, frozen=True):
             inputs=None if os.path.realpath(inputs) in map(os.path.realpath, header.payload_files) else inputs,
             stale=() if wanted else (records,),
         )
+
+
+class Identity(msgspec.Struct):
+    """Which run a summary is of."""
+
+    benchmark_id: str | None = None
+
+
+def stale(folder: str, header: RunHeader) -> str | None:
+    """A sentence when the files in a run's folder are those of the run before: this one was killed before its report."""
+    try:
+        with open(Artifacts.of(folder, header).summary_json, "rb") as file:
+            found = msgspec.json.decode(file.read(), type=Identity).benchmark_id
+    except (OSError, msgspec.MsgspecError):
+        return None
+    if found is None or found == header.benchmark_id:
+        return None
+    return (
+        f"The summary in {folder} is that of an earlier run ({found}): the run in its log ({header.benchmark_id}) was cut off "
+        f"before its report. `penstock report {folder}` writes it."
+    )
 
 
 def remove(path: str) -> None:

@@ -194,15 +194,23 @@ def _remarks(summary: Summary) -> list[str]:
         found.append("The run was interrupted; these are the requests that had completed.")
     if summary.cancelled:
         found.append(f"Cancelled by us at the end and not counted: {_plural(summary.cancelled, 'request')}.")
-    if lag := summary.metrics.get("replay_sched_lag_p99"):
+    lag = summary.metrics.get("replay_sched_lag_p99")
+    if summary.queued:
+        waited = (
+            f"{_plural(summary.queued, 'request')} waited for a free slot, up to {summary.longest_queued_ms:,.0f} ms"
+        )
+        missed = "the rate was not reached" if lag is None else "the recorded times were not kept"
+        found.append(f"{waited}: {missed}. Effective latency counts that wait, request latency does not.")
+    if lag is not None:
         half = summary.metrics["replay_sched_lag_p50"]
         found.append(
             f"Recorded times: requests went out {half.avg:.2f} ms (p50) and {lag.avg:.2f} ms (p99) after their own."
         )
     if summary.torn_bytes:
-        found.append(
-            f"The last {_plural(summary.torn_bytes, 'byte')} of the log were torn; the requests in them are lost."
+        lost = (
+            "the requests in them are lost" if summary.torn_requests else "a worker's report on itself, and no request"
         )
+        found.append(f"The last {_plural(summary.torn_bytes, 'byte')} of the log were torn: {lost}.")
     if summary.note is not None:
         found.append(summary.note)
     if summary.tokenizer.note is not None:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
-from penstock.metrics.certificate import Certificate
+from penstock.metrics.certificate import Certificate, Measured
 from penstock.metrics.counting import ClientCounter, Counter, LoadTokenizer, ServerCounter
 from penstock.metrics.measure import Measures, measure
 from penstock.metrics.summary import Summary, SummaryBuilder, TokenizerNote
@@ -29,6 +29,7 @@ _BATCH_STAMPS = 100_000
 """A batch is what the tokenizer gets at once, and what is in memory at once: some 5 MB."""
 
 Report = Callable[[int], None]
+Judge = Callable[[Measured], Certificate]
 
 
 def finish(
@@ -36,7 +37,7 @@ def finish(
     folder: str,
     tokenizer: LoadTokenizer | None,
     input_texts: Callable[[bytes], list[str]],
-    certificate: Certificate | None = None,
+    judge: Judge | None = None,
     *,
     was_cancelled: bool = False,
     incomplete_reason: str | None = None,
@@ -46,8 +47,9 @@ def finish(
 ) -> Summary:
     """Write a run's artifacts into `folder` and return what they say.
 
-    The tokenizer is loaded only when there is something to count. `progress` is told how many records are done and how
-    many are expected: `expected`, or what the header asks for, or 0 when nobody knows.
+    `judge` gives the certificate, knowing what the run comes to. The tokenizer is loaded only when there is something to
+    count. `progress` is told how many records are done and how many are expected: `expected`, or what the header asks for,
+    or 0 when nobody knows.
     """
     header = log.header
     artifacts = Artifacts.of(folder, header)
@@ -67,6 +69,8 @@ def finish(
                     writer.add(record, measures)
         sent.finish()
         summary = builder.summary(_tokenizer_note(counter))
+        if header.server_token_count:
+            summary.tokenizer = _server_note(summary)
         summary.proof = sent.proof()
         summary.broken_conversations = broken
         if artifacts.inputs is not None:
@@ -77,7 +81,8 @@ def finish(
     summary.was_cancelled = was_cancelled
     summary.incomplete_reason = incomplete_reason
     summary.torn_bytes = log.torn_bytes
-    summary.certificate = certificate
+    summary.torn_requests = log.torn_requests
+    summary.certificate = None if judge is None else judge(builder.measured())
     _write(artifacts, summary, log, show_http)
     for path in artifacts.stale:
         remove(path)
@@ -145,11 +150,18 @@ def _reporter(progress: Callable[[int, int], None] | None, expected: int | None)
 
 def _tokenizer_note(counter: Counter) -> TokenizerNote:
     if not isinstance(counter, ClientCounter):
-        return TokenizerNote(None, None, "Token counts are the server's own.")
+        return TokenizerNote(None, None)
     tokenizer = counter.tokenizer
     if tokenizer is None:
         return TokenizerNote(None, None, counter.note)
     return TokenizerNote(tokenizer.name, tokenizer.source, counter.note)
+
+
+def _server_note(summary: Summary) -> TokenizerNote:
+    note = "Token counts are the server's own."
+    if missing := summary.without_usage:
+        note += f" {missing:,} of {summary.succeeded:,} replies carried no usage: they have no token metrics."
+    return TokenizerNote(None, None, note)
 
 
 def _write(artifacts: Artifacts, summary: Summary, log: RunLog, show_http: bool) -> None:
