@@ -9,9 +9,8 @@ from penstock.gateway.guardrails import block_message
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.routes import Route
 from penstock.gateway.usage import StreamReader
-from penstock.wire.coding import decoded
 
-__all__ = ["JSON", "blocked", "content_type", "error_event", "late_body", "plain_body", "shutting_down", "too_large"]
+__all__ = ["JSON", "blocked", "content_type", "error_event", "late_body", "shutting_down", "too_large"]
 
 JSON = ("content-type", "application/json")
 
@@ -36,14 +35,6 @@ def content_type(forward: Forward, default: str) -> tuple[str, str]:
     """The upstream's, as far as it can be passed on."""
     given = forward.headers.get(b"content-type", b"").decode("latin-1")
     return "content-type", given if given.isascii() and given.isprintable() and given else default
-
-
-def plain_body(forward: Forward) -> bytes:
-    """The body without its encoding; ValueError when that is not to be read."""
-    pieces = forward.exchange.pieces
-    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    coding = forward.headers.get(b"content-encoding", b"").strip().lower()
-    return decoded(coding or b"identity", body)
 
 
 def error_event(route: Route, forward: Forward, reader: StreamReader, kind: str) -> bytes:

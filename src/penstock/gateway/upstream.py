@@ -16,6 +16,7 @@ from penstock.gateway.hosts import Host, Hosts
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources import Model, ProviderKey
 from penstock.gateway.routes import PATHS, PREFIX, Route
+from penstock.wire.coding import decoded
 from penstock.wire.exchange import Exchange, Trouble
 from penstock.wire.http1 import request_head
 
@@ -29,6 +30,7 @@ __all__ = [
     "aborted",
     "base_of",
     "failure_of",
+    "plain_body",
     "undecodable",
 ]
 
@@ -183,12 +185,28 @@ def failure_of(exchange: Exchange, headers: dict[bytes, bytes], target: Target, 
     retry_after = _retry_after(headers, target)
     refused = 400 <= status < 500
     if refused:
-        refusal = _client_error(status, b"".join(exchange.pieces), target, retry_after)
+        refusal = _client_error(status, _readable(exchange, headers), target, retry_after)
     else:
         message = f"The upstream answered with status {status}."
         refusal = Refusal(502, "upstream_error", message, retry_after=retry_after)
     hint = _seconds(retry_after)
     return Failure("upstream_status", status, refusal, retryable=not refused, retry_after_s=hint)
+
+
+def plain_body(exchange: Exchange, headers: dict[bytes, bytes]) -> bytes:
+    """The body without its encoding; ValueError when that is not to be read."""
+    pieces = exchange.pieces
+    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    coding = headers.get(b"content-encoding", b"").strip().lower()
+    return decoded(coding or b"identity", body)
+
+
+def _readable(exchange: Exchange, headers: dict[bytes, bytes]) -> bytes:
+    """What an error says, as far as it can be read."""
+    try:
+        return plain_body(exchange, headers)
+    except ValueError:
+        return b""
 
 
 def aborted(message: str = "The upstream closed its stream before it sent anything.") -> Failure:

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from gateway_process import ALIAS, CALLER, GatewayProcess, resources
-from scripted_upstream import Received, Upstream, Wire, response_events
+from scripted_upstream import Received, Upstream, Wire, answer, response_events
 
 from programs import wait_for
 
@@ -98,6 +98,63 @@ def test_a_caller_that_leaves_within_its_own_body(gateway: GatewayProcess, upstr
     rows = wait_for(lambda: (rows := gateway.rows())[before:] and rows[before:], 5)
     assert [row["status"] for row in rows] == [499]
     assert (upstream.requests, upstream.connections) == ([], connections)
+
+
+def test_a_caller_that_leaves_within_a_chunked_body(gateway: GatewayProcess, upstream: Upstream) -> None:
+    before = len(gateway.rows())
+    start = b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\n" % CALLER.encode()
+    with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
+        caller.sendall(start + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"mod\r\n')
+        time.sleep(0.1)
+    rows = wait_for(lambda: (rows := gateway.rows())[before:] and rows[before:], 5)
+    assert [(row["status"], row["error"]) for row in rows] == [(499, "client_disconnected")]
+    with socket.create_connection(("127.0.0.1", gateway.port)) as caller:  # one that stays, and is wrong, is told so
+        caller.sendall(start + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"mod\r\n0\r\n\r\n')
+        assert caller.recv(65536).startswith(b"HTTP/1.1 400 ")
+    wait_for(lambda: len(gateway.rows()) == before + 2, 5)
+
+
+def test_what_the_provider_never_had_is_not_charged(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """The caller leaves while its request is still being sent upstream, to somebody who does not read."""
+    limited = {"rate_limit": {"tpm": 20_000_000}}
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        gateway.reload(resources(f"http://127.0.0.1:{deaf.getsockname()[1]}", caller=limited))
+        before = len(gateway.rows())
+        with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
+            caller.sendall(head(json.dumps({"model": ALIAS, "input": "word " * 4_000_000}).encode()))
+            taken, _ = deaf.accept()
+            time.sleep(0.3)
+        rows = wait_for(lambda: (rows := gateway.rows())[before:] and rows[before:], 10)
+        taken.close()
+    assert [(row["status"], row["error"]) for row in rows] == [(499, "client_disconnected")]
+    assert (rows[0]["usage_source"], rows[0]["input_tokens"], rows[0]["output_tokens"]) == ("none", 0, 0)
+    gateway.reload(resources(upstream.url, caller=limited))
+    reply = gateway.respond()
+    assert int(reply.headers["x-ratelimit-remaining-tokens"]) > 19_990_000
+    gateway.entry(reply)
+
+
+def test_a_slot_is_free_again_when_its_caller_has_left(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(upstream.url, caller={"rate_limit": {"concurrency": 1}}))
+    done = threading.Event()
+
+    def script(request: Received, wire: Wire) -> None:
+        wire.start()
+        wire.chunk(EVENTS[0])
+        done.set()
+        wire.gone(10)
+
+    for _ in range(3):
+        upstream.does(script)
+        done.clear()
+        stream = gateway.stream()
+        stream.event()
+        assert done.wait(5)
+        assert gateway.respond().status == 429
+        stream.close()
+        upstream.does(answer)
+        reply = wait_for(lambda: (reply := gateway.respond()).status == 200 and reply, 3, "a free slot")
+    gateway.entry(reply)
 
 
 def test_a_caller_that_leaves_at_any_byte(gateway: GatewayProcess, upstream: Upstream) -> None:

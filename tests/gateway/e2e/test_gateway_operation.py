@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from gateway_process import ALIAS, CALLER, GatewayProcess, Stream, fetch, free_port, keyword, resources, sha256
-from scripted_upstream import Received, Upstream, Wire, response_events
+from scripted_upstream import Received, Upstream, Wire, response_body, response_events
 
 from programs import BIN, Program, wait_for
 
@@ -132,6 +132,53 @@ def test_a_drain_that_takes_too_long_is_cut_off_with_its_records(start: Any, ups
     assert gateway.process.wait(10) == 0
     [row] = gateway.rows()
     assert (row["error"], row["finish"], row["usage_source"]) == ("shutting_down", "cut", "estimated")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_cuts_off_with_the_records(start: Any, upstream: Upstream, number: int) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 60})
+    Held(upstream)
+    stream = gateway.stream()
+    stream.event()
+    gateway.process.send_signal(number)
+    wait_for(lambda: not accepts(gateway.port), 5)
+    gateway.process.send_signal(number)
+    assert b'"shutting_down"' in stream.rest()
+    assert gateway.process.wait(5) == 0
+    [row] = gateway.rows()
+    assert (row["error"], row["finish"], row["usage_source"]) == ("shutting_down", "cut", "estimated")
+    assert "killed" not in gateway.said()
+
+
+def test_a_drain_waits_for_no_half_sent_head(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 60})
+    with (
+        socket.create_connection(("127.0.0.1", gateway.port)) as half,
+        socket.create_connection(("127.0.0.1", gateway.port)),
+    ):
+        half.sendall(b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAutho")
+        assert gateway.respond().status == 200
+        gateway.process.send_signal(signal.SIGTERM)
+        assert gateway.process.wait(10) == 0
+    assert "killed" not in gateway.said()
+
+
+def test_a_reply_that_is_still_being_read_is_not_cut_by_the_drain(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 60})
+    text = "A sentence of some length. " * 1_000_000
+    upstream.replies(response_body(text))
+    body = json.dumps({"model": ALIAS, "input": "Hi."}).encode()
+    head = f"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {CALLER}\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), 10) as slow:
+        slow.sendall(head.encode() + body)
+        received = len(slow.recv(1000))
+        wait_for(gateway.rows, 10)
+        gateway.process.send_signal(signal.SIGTERM)
+        time.sleep(1.5)
+        while more := slow.recv(1 << 20):
+            received += len(more)
+    assert received > len(text)
+    assert gateway.process.wait(10) == 0
 
 
 @pytest.mark.parametrize("length", ["Content-Length: 100", "Transfer-Encoding: chunked"])
@@ -256,6 +303,11 @@ def test_status_and_metrics_have_their_own_port(gateway: GatewayProcess, upstrea
     assert gateway.status("/v1/models").status == 404
     for path in ("/livez", "/readyz"):
         assert fetch(gateway.port, "GET", path).status == 200
+    for port in (gateway.port, gateway.status_port):
+        alive = fetch(port, "GET", "/livez")
+        assert (alive.body, alive.headers["content-type"]) == (b"ok", "text/plain; charset=utf-8")
+    checks = gateway.status("/livez?verbose=1").body.decode().splitlines()
+    assert [line[:14] for line in checks] == ["[+] main proce", '[+] ready: {"r', "[+] resources:", "ok"]
     for path in ("/metrics", "/status/config"):
         assert fetch(gateway.port, "GET", path).status == 404
     state = gateway.config()

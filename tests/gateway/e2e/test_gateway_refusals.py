@@ -63,9 +63,14 @@ def test_both_places_for_a_key(gateway: GatewayProcess, upstream: Upstream) -> N
 @pytest.mark.usefixtures("untouched")
 def test_keys_that_count_no_more(gateway: GatewayProcess, upstream: Upstream) -> None:
     gateway.reload(resources(upstream.url, caller={"disabled": True}))
-    assert_refused(gateway, gateway.respond(), 401, "invalid_api_key", "api_key_disabled")
+    disabled = gateway.respond()
+    assert_refused(gateway, disabled, 401, "invalid_api_key", "api_key_disabled")
     gateway.reload(resources(upstream.url, caller={"expires_at": "2020-01-01T00:00:00Z"}))
-    assert_refused(gateway, gateway.respond(), 401, "invalid_api_key", "api_key_expired")
+    expired = gateway.respond()
+    assert_refused(gateway, expired, 401, "invalid_api_key", "api_key_expired")
+    for reply in (disabled, expired):  # whose they were is worth knowing
+        assert gateway.entry(reply)["api_key_name"] == "caller"
+    wait_for(lambda: gateway.said().count(" 401 /v1/responses key=caller ") == 2, 5)
 
 
 @pytest.mark.usefixtures("untouched")
@@ -74,7 +79,11 @@ def test_models_that_are_not_there_or_not_allowed(gateway: GatewayProcess, upstr
     reply = gateway.post("/v1/responses", {"model": "gpt-9", "input": "Hi."})
     assert_refused(gateway, reply, 404, "model_not_found")
     assert "gpt-9" in reply.error["message"]
-    assert gateway.entry(reply)["model"] == ""
+    assert gateway.entry(reply)["model"] == "gpt-9"
+    strange = gateway.post("/v1/responses", {"model": "gpt\n\x1b[31m" + "9" * 5000, "input": "Hi."})
+    assert gateway.entry(strange)["model"] == "gpt[31m" + "9" * 190 + "…"
+    wait_for(lambda: 'model="unknown",provider="unknown",status="404"' in gateway.metrics(), 5)
+    assert "gpt-9" not in gateway.metrics()  # anybody could make up any number of labels
     gateway.reload(resources(upstream.url, caller={"allowed_models": ["other/*"]}))
     refused = gateway.respond()
     assert_refused(gateway, refused, 403, "permission_denied")

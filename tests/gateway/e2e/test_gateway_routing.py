@@ -159,3 +159,30 @@ def test_a_target_over_its_own_limit_is_passed_over(gateway: GatewayProcess, ups
     models = [direct("i", rate_limit={"rpm": 1}), direct("j"), group("i", "j")]
     gateway.reload(resources(upstream.url, models=models))
     assert [ask(gateway).headers["x-penstock-served-by"] for _ in range(2)] == ["i", "j"]
+    entry = gateway.entry(ask(gateway))
+    assert [(attempt["model"], attempt["status"], attempt["error"]) for attempt in entry["attempts"]] == [
+        ("i", 429, "over_limit"),
+        ("j", 200, None),
+    ]
+
+
+def test_a_target_over_its_own_limit_is_not_asked_again(gateway: GatewayProcess, upstream: Upstream) -> None:
+    limited = direct("k", rate_limit={"rpm": 1}, retries=2)
+    gateway.reload(resources(upstream.url, models=[limited, group("k", retries=2)]))
+    assert ask(gateway).status == 200
+    reply = ask(gateway)
+    assert (reply.status, reply.error["type"]) == (429, "rate_limit_exceeded")
+    entry = gateway.entry(reply)
+    assert [(attempt["kind"], attempt["error"]) for attempt in entry["attempts"]] == [("initial", "over_limit")]
+    assert len(upstream.requests) == 1
+
+
+def test_a_reload_ends_the_cooldown_of_what_it_changes(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(upstream.url, models=[direct("l"), group("l")]))
+    upstream.replies({}, 500)
+    assert [ask(gateway).status for _ in range(2)] == [502, 503]
+    upstream.does(answer)
+    gateway.reload(resources(upstream.url, models=[direct("l"), direct("new"), group("l")]))
+    assert ask(gateway).status == 503  # another model is new; this one is as it was
+    gateway.reload(resources(upstream.url, models=[direct("l", cooldown={"enabled": False}), group("l")]))
+    assert ask(gateway).status == 200

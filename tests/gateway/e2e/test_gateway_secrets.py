@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from gateway_process import ALIAS, GatewayProcess, keyword, resources, sha256
-from scripted_upstream import Received, Upstream, Wire, response_body, response_events
+from scripted_upstream import Received, Upstream, Wire, event, response_body, response_events
 
 from programs import wait_for
 
@@ -61,6 +61,18 @@ def test_secrets_are_nowhere(start: Any, upstream: Upstream, access_log: str) ->
     for status in (400, 401, 500):
         upstream.does(echo(status))
         ask(plain)
+    gateway.post("/v1/responses", {**plain, "model": CALLER_SECRET}, key=CALLER_SECRET)
+    ask(plain, **{"X-Penstock-Request-Id": CALLER_SECRET})
+    ask(plain, OTHER_SECRET, **{"X-Penstock-Request-Id": f"id-{OTHER_SECRET}"})
+    for status in (429, 503):
+        upstream.replies({}, status, retry_after=PROVIDER_SECRET)
+        ask(plain)
+    named = response_body(CONTENT[1]) | {"id": PROVIDER_SECRET, "status": HEADER_SECRET}
+    upstream.replies(named)
+    gateway.post("/v1/responses", plain, key=CALLER_SECRET)  # the caller gets the provider's words as they are
+    upstream.streams([event("response.completed", response=named)])
+    gateway.stream(key=CALLER_SECRET).rest()
+    count[0] += 3
     upstream.does(lambda _request, wire: wire.cut())
     ask(plain)
     upstream.streams(response_events([CONTENT[1]]))

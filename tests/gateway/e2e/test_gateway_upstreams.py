@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from gateway_process import ALIAS, UPSTREAM_SECRET, GatewayProcess, free_port, resources
+from gateway_process import ALIAS, UPSTREAM_SECRET, GatewayProcess, free_port, keyword, resources
 from scripted_upstream import Received, Upstream, Wire, answer, chat_events, response_body, response_events
 
 from programs import wait_for
@@ -37,6 +37,37 @@ def test_retry_after_as_a_date(gateway: GatewayProcess, upstream: Upstream) -> N
     upstream.replies({"error": {"message": "Later."}}, 429, retry_after=date)
     reply = gateway.respond()
     assert (reply.status, reply.headers["retry-after"]) == (429, date)
+
+
+@pytest.mark.parametrize("enveloped", [True, False])
+def test_an_error_in_other_people_s_forms(gateway: GatewayProcess, upstream: Upstream, enveloped: bool) -> None:
+    """Codes may be numbers, and some servers leave out the envelope."""
+    error = {"message": "No such model.", "type": "NotFoundError", "param": "model", "code": 404}
+    upstream.replies({"error": error} if enveloped else {"object": "error", **error}, 404)
+    reply = gateway.respond()
+    assert (reply.status, reply.error) == (404, error)
+
+
+def test_an_error_that_was_compressed(gateway: GatewayProcess, upstream: Upstream) -> None:
+    error = {"message": "No.", "type": "invalid_request_error", "code": "nope"}
+    upstream.replies(gzip.compress(json.dumps({"error": error}).encode()), 400, content_encoding="gzip")
+    assert gateway.respond().error == error
+
+
+@pytest.mark.parametrize("said", ["7", "1.5", "Fri, 31 Dec 2099 23:59:59 GMT"])
+def test_when_to_ask_again_is_passed_on_with_a_502(gateway: GatewayProcess, upstream: Upstream, said: str) -> None:
+    upstream.replies({}, 503, retry_after=said)
+    reply = gateway.respond()
+    assert (reply.status, reply.headers["retry-after"]) == (502, said)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("said", [UPSTREAM_SECRET, "soon", "-1", "\xb2", "1e9", "Fri, 31 Dec 2099"])
+def test_what_is_no_time_is_not_passed_on(gateway: GatewayProcess, upstream: Upstream, status: int, said: str) -> None:
+    upstream.replies({"error": {"message": "Later."}}, status, retry_after=said)
+    reply = gateway.respond()
+    assert reply.status == (429 if status == 429 else 502)
+    assert "retry-after" not in reply.headers
 
 
 def test_an_error_that_is_no_json(gateway: GatewayProcess, upstream: Upstream) -> None:
@@ -98,8 +129,22 @@ def test_compressed_replies_are_read_all_the_same(gateway: GatewayProcess, upstr
     reply = gateway.respond()
     assert reply.json == response_body("Zipped.")
     assert gateway.entry(reply)["output_tokens"] == 23
-    upstream.replies(b"\x1f\x8b rubbish", content_encoding="gzip")
-    assert gateway.respond().error["type"] == "upstream_decode_error"
+    assert upstream.requests[0].headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("coding", "body"), [("gzip", b"\x1f\x8b rubbish"), ("br", b"\x0b\x02\x80{}\x03"), ("zstd", b"(\xb5/\xfd")]
+)
+def test_what_cannot_be_decoded_is_passed_on_to_nobody(
+    gateway: GatewayProcess, upstream: Upstream, coding: str, body: bytes, stream: bool
+) -> None:
+    """X-11: it could not be inspected, and no caller asked for it."""
+    kind = "text/event-stream" if stream else "application/json"
+    upstream.replies(body, content_encoding=coding, content_type=kind)
+    reply = gateway.respond(stream=stream)
+    assert (reply.status, reply.error["type"]) == (502, "upstream_decode_error")
+    assert gateway.entry(reply)["attempts"][0]["error"] == "decode"
 
 
 # -- time -----------------------------------------------------------------------------------------------------------------
@@ -254,6 +299,25 @@ def test_a_provider_key_s_own_fields_and_headers(gateway: GatewayProcess, upstre
     assert sent.json == {"model": "gpt-4o-mini", "input": "Hi.", "max_output_tokens": 5, "user": "me", "store": False}
 
 
+def test_whose_header_counts(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """What the gateway must say itself comes before what the operator says, and that before our defaults; each once."""
+    given = {
+        "user-agent": "Ours/1",
+        "ACCEPT": "application/json",
+        "Accept-Encoding": "br",
+        "X-Penstock-Request-Id": "x",
+        "Content-Type": "text/plain",
+    }
+    gateway.reload(resources(upstream.url, provider_key={"request": {"default_headers": given}}))
+    reply = gateway.respond()
+    [sent] = upstream.requests
+    names = [line.partition(":")[0].lower() for line in sent.head.split("\r\n")[1:] if line]
+    assert len(names) == len(set(names))
+    assert (sent.headers["user-agent"], sent.headers["accept"]) == ("Ours/1", "application/json")
+    assert (sent.headers["accept-encoding"], sent.headers["content-type"]) == ("identity", "application/json")
+    assert sent.headers["x-penstock-request-id"] == reply.id
+
+
 def test_nothing_of_the_caller_s_head_goes_upstream(gateway: GatewayProcess, upstream: Upstream) -> None:
     gateway.respond(headers={"Cookie": "a=b", "X-Api-Key": "sk-other", "X-Custom": "1", "OpenAI-Organization": "org"})
     assert set(upstream.requests[0].headers) == {
@@ -343,3 +407,24 @@ def test_the_alias_is_restored_in_chat_replies(gateway: GatewayProcess, upstream
     chunks = [json.loads(line[6:]) for line in stream.rest().splitlines() if line.startswith(b"data: {")]
     assert {chunk["model"] for chunk in chunks} == {ALIAS}
     assert chunks[1]["choices"][0]["delta"]["content"] == 'say "model":"gpt-4o-mini-2024-07-18" '
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_the_alias_however_the_upstream_spells_it(gateway: GatewayProcess, upstream: Upstream, guarded: bool) -> None:
+    """Some begin with an empty name, and some say which model did a part of the work before they say which one did all."""
+    if guarded:
+        gateway.reload(resources(upstream.url, guardrails=[keyword("words", "nothing-of-this")]))
+    pieces = [
+        b'data: {"model":"","choices":[],"prompt_filter_results":[]}\n\n',
+        b'data: {"parts": [{"model":"small"}], "model": "gpt-4o-2024-08-06", "choices": []}\n\n',
+        b'data: {"choices": [{"index": 0, "delta": {"content": "Hi."}}], "model":"other"}\n\n',
+    ]
+    upstream.streams([*pieces, b"data: [DONE]\n\n"])
+    body = gateway.stream("/v1/chat/completions").rest()
+    named = [b'"model":""', b'"model": "gpt-4o-2024-08-06"', b'"model":"other"']
+    for piece, name in zip(pieces, named, strict=True):
+        shown = name.split(b'"')[2] + b'"' + ALIAS.encode() + b'"'
+        assert piece.replace(name, b'"model"' + shown) in body
+    upstream.replies(b'{"x": {"model":"inner"}, "model" : "gpt-x", "choices": []}')
+    reply = gateway.post("/v1/chat/completions", {"model": ALIAS, "messages": [{"role": "user", "content": "Hi."}]})
+    assert reply.body == b'{"x": {"model":"inner"}, "model" : "%b", "choices": []}' % ALIAS.encode()

@@ -60,11 +60,11 @@ class Cluster:
     def stop(self) -> None:
         self._call("pg_ctl", "-D", str(self._data), "-w", "-s", "-m", "immediate", "stop")
 
-    def database(self) -> str:
+    def database(self, encoding: str = "UTF8") -> str:
         """The url of a new one."""
         name = f"usage_{uuid.uuid4().hex}"
         with psycopg.connect(self._url("postgres"), autocommit=True) as base:
-            base.execute(f"CREATE DATABASE {name}")
+            base.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'")
         return self._url(name)
 
     def remove(self) -> None:

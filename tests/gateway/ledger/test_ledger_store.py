@@ -130,6 +130,17 @@ def test_every_field_of_an_entry_is_kept(url: str) -> None:
     assert [(one["model"], one["error"]) for one in found] == [("a", "upstream_status"), ("b", None)]
 
 
+def test_a_database_without_an_encoding(cluster: Cluster) -> None:
+    """It gives back bytes to whoever does not say how they are to be read."""
+    url = cluster.database("SQL_ASCII")
+    ledger = open_ledger(url)
+    ledger.insert([made(model="gpt-für-alle", api_key_name="münchen")])
+    [row] = ledger.usage(UsageQuery(by=("key", "model", "day")))
+    ledger.close()
+    assert (row.key, row.model) == ("münchen", "gpt-für-alle")
+    assert everything(url).requests == 1
+
+
 def test_a_ledger_of_an_older_version_gets_the_new_columns(url: str) -> None:
     ledger = open_ledger(url)
     ledger.insert([made(request_id="old")])

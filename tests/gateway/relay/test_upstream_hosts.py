@@ -153,6 +153,34 @@ def test_when_all_of_them_lead_nowhere_the_time_is_not_longer(port: int) -> None
     play(port, script)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_reset_that_nobody_told_us_of_is_found(port: int, named: bool) -> None:
+    """Also on a host that a reload has let go of meanwhile."""
+
+    async def script(scene: Scene, _servers: dict[str, Server]) -> None:
+        with socket.create_server((GOOD, port)) as listener:
+            scene.answer = [GOOD]
+            forward = scene.forward()
+            running = asyncio.ensure_future(forward.run())
+            await asyncio.sleep(0.1)
+            taken, _ = listener.accept()
+            if not named:
+                scene.hosts.keep(set())
+            scene.host.pause(forward.exchange)  # as libuv does after an error: it watches no more
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+            taken.close()
+            await asyncio.sleep(0.1)
+            assert not running.done()
+            scene.hosts.look()
+            await asyncio.wait_for(running, 5)
+        assert forward.exchange.trouble is not None
+        assert forward.exchange.trouble.type == "ConnectionLost"
+        scene.hosts.sweep()
+        assert scene.hosts.open == 0
+
+    play(port, script)
+
+
 def test_connecting_has_no_more_time_than_the_request() -> None:
     assert Limits(5.0, 1.0, None).connect_s == 1.0
     assert Limits(5.0, None, 2.0).connect_s == 2.0
