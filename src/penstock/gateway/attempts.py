@@ -24,11 +24,11 @@ from penstock.gateway.live import Live
 from penstock.gateway.model_names import restore_model
 from penstock.gateway.outlet import Outlet
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.replies import JSON, blocked, content_type, error_event, plain_body, shutting_down
+from penstock.gateway.replies import JSON, blocked, content_type, error_event, shutting_down
 from penstock.gateway.resources import Model
 from penstock.gateway.routes import Route
 from penstock.gateway.routing import Rules, backoff_s, order
-from penstock.gateway.upstream import GONE, Failure, Target, aborted, failure_of, undecodable
+from penstock.gateway.upstream import GONE, Failure, Target, aborted, failure_of, plain_body, undecodable
 from penstock.gateway.usage import StreamReader, read_reply, text_tokens
 from penstock.wire.exchange import Trouble
 
@@ -182,7 +182,7 @@ class Attempts:
             caller.note_upstream(forward)
             return failure
         try:
-            body = plain_body(forward)
+            body = plain_body(exchange, forward.headers)
             reply = read_reply(body)
         except ValueError:
             return undecodable()
