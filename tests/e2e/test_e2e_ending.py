@@ -136,6 +136,45 @@ def test_a_server_that_is_not_there_is_one_sentence(program):
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("strategy", ["pooled", "never"])
+def test_one_dead_url_of_several_ends_the_run_before_its_first_request(mock, program, strategy, workers):
+    """Also when fewer connections are opened ahead than there are urls."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    server = mock()
+    flags = ["--url", f"localhost:{port}", "--connection-reuse-strategy", strategy, "--workers-max", workers]
+    outcome = program.profile(server.url, *flags, "--request-count", 4, "--concurrency", workers)
+    assert outcome.status == 2
+    assert f"Nothing listens on localhost:{port}" in one_sentence(outcome.err)
+    assert server.truth() == []
+
+
+def test_connections_that_are_not_reused_are_counted_as_they_are_used(mock, program):
+    """The one that tries the url is not among them."""
+    outcome = program.profile(mock().url, "--connection-reuse-strategy", "never", "--request-count", 4)
+    assert outcome.status == 0, outcome
+    assert outcome.summary["certificate"]["figures"]["connections_opened"] == 4
+
+
+def test_https_to_a_plain_port(mock, program):
+    outcome = program.profile(mock().url.replace("http:", "https:"), "--request-count", 1)
+    assert outcome.status == 2
+    sentence = one_sentence(outcome.err)
+    assert sentence.endswith("; the server may speak http:// there.")
+    assert "Start the server" not in sentence
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_certificates_that_cannot_be_read(program, content):
+    path = program.folder / "ca.pem"
+    if content is not None:
+        path.write_text(content)
+    outcome = program.profile("https://localhost:1", SSL_CERT_FILE=str(path))
+    assert outcome.status == 2
+    assert f"SSL_CERT_FILE names {path}, which cannot be read: " in one_sentence(outcome.err)
+
+
 def test_a_host_that_does_not_exist_is_one_sentence(program):
     outcome = program.profile("http://no-such-host.invalid:8000", "--request-count", 3)
     assert outcome.status == 2
@@ -231,14 +270,15 @@ def test_a_request_that_takes_too_long_has_failed_and_the_others_have_not(mock, 
         assert 0.45 < (meta["request_end_ns"] - meta["request_start_ns"]) / 1e9 < 2
 
 
-def test_a_connection_that_cannot_be_had_is_a_timeout(program):
+@pytest.mark.parametrize("strategy", ["pooled", "never"])
+def test_a_connection_that_cannot_be_had_ends_the_run_before_its_first_request(program, strategy):
     held, port = deaf_port()
-    flags = ["--connection-reuse-strategy", "never", "--request-timeout-seconds", 0.5, "--request-count", 3]
+    flags = ["--connection-reuse-strategy", strategy, "--request-timeout-seconds", 0.5, "--request-count", 3]
     outcome = program.profile(f"http://127.0.0.1:{port}", *flags, timeout=20)
     for sock in held:
         sock.close()
-    assert outcome.status == 1, outcome
-    assert [(e["type"], e["count"]) for e in outcome.errors()] == [("Timeout", 3)]
+    assert outcome.status == 2, outcome
+    assert "The server did not open a connection within 0.5 s." in one_sentence(outcome.err)
 
 
 # -- Ctrl-C -----------------------------------------------------------------------------------------------------------

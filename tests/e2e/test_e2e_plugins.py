@@ -53,3 +53,11 @@ def test_without_the_package_there_is_no_such_endpoint(program: Program, capture
     done = program.profile(capture.url, "--endpoint-type", "shout")
     assert done.status == 2
     assert "--endpoint-type must be one of chat," in done.err
+
+
+def test_a_package_that_cannot_be_imported_is_named(program: Program, capture: Capture, package: Path) -> None:
+    (package / "shouting.py").write_text("import no_such_module")
+    done = program.profile(capture.url, "--endpoint-type", "shout", PYTHONPATH=str(package))
+    assert done.status == 2
+    assert "'shout' of the package shouting cannot be loaded (ModuleNotFoundError: No module" in done.err
+    assert done.err.count("\n") == 1

@@ -71,6 +71,11 @@ def test_content_in_parts():
         (b"  \n", "EmptyReply", "no body"),
         (b"<html><h1>It works!</h1></html>", "MalformedJSON", "It works!"),
         (message({"content": "Hello"})[:-20], "MalformedJSON", "not JSON"),
+        (
+            b'data: {"choices": []}',
+            "MalformedJSON",
+            "but a stream of events, and its Content-Type is not text/event-stream",
+        ),
         (b'{"choices": 5, "us', "MalformedJSON", "not JSON"),
         (b"[1,2]", "InvalidReply", "not an object"),
         (b'"text"', "InvalidReply", "not an object"),

@@ -16,8 +16,8 @@ _LEAD_NS = (1_000_000, 30_000_000)
 
 
 _ECHO_NS = 300_000_000
-"""A wrapper such as `timeout` passes on the Ctrl-C that the terminal has sent to us, too: one that follows this soon is the same
-one again."""
+"""A wrapper such as `timeout` passes on the Ctrl-C that the terminal has sent to us, too: one that follows this soon is the
+same one again."""
 
 
 class Progress(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 from typing import Literal, NamedTuple
@@ -85,7 +86,7 @@ def targets(settings: EndpointSettings, path: str) -> tuple[Target, ...]:
         host = parts.hostname or ""
         secure = parts.scheme == "https"
         if secure and context is None:
-            context = client_context(settings.verify_tls)
+            context = _tls(settings.verify_tls)
         port = parts.port or (443 if secure else 80)
         origin = _reachable(host, port, context if secure else None, url)
         target = join(parts.path, path)
@@ -94,6 +95,19 @@ def targets(settings: EndpointSettings, path: str) -> tuple[Target, ...]:
         netloc = given.get("host") or parts.netloc.rpartition("@")[2]
         found.append(Target(redact_url(url), origin, request_head("POST", target, netloc, headers), own))
     return tuple(found)
+
+
+def _tls(verify: bool) -> ssl.SSLContext:
+    """The system ignores a file of certificates that it cannot read, and the server's certificate would be blamed."""
+    context = client_context(verify)
+    path = os.environ.get("SSL_CERT_FILE")
+    if verify and path:
+        try:
+            context.load_verify_locations(path)
+        except OSError as error:
+            why = "it holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror
+            raise UserError(f"SSL_CERT_FILE names {path}, which cannot be read: {why}.") from None
+    return context
 
 
 def _reachable(host: str, port: int, context: ssl.SSLContext | None, url: str) -> Origin:

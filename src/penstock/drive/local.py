@@ -24,6 +24,7 @@ from penstock.drive.worker import ConnectError, Worker
 from penstock.errors import RunError, UserError, disk_full
 from penstock.plan.stepper import Share
 from penstock.processes import cores
+from penstock.wire.exchange import Trouble
 
 __all__ = ["Outcome", "choose_workers", "raise_file_limit", "run"]
 
@@ -106,7 +107,7 @@ def _run_here(job: Job, board: Board, conductor: Conductor) -> None:
         with _interrupts(conductor):
             loop.run_until_complete(Worker(job, Share(), board, loop, conductor.step).run())
     except ConnectError as error:
-        raise _unreachable(job, error.trouble.message) from None
+        raise _unreachable(job, error.trouble) from None
     finally:
         loop.close()
 
@@ -122,8 +123,11 @@ def _interrupts(conductor: Conductor) -> Iterator[None]:
             signal.signal(name, handler)
 
 
-def _unreachable(job: Job, cause: str) -> UserError:
-    return UserError(f"{cause} Start the server or correct --url ({', '.join(target.url for target in job.targets)}).")
+def _unreachable(job: Job, trouble: Trouble) -> UserError:
+    if trouble.type in ("CertificateError", "TLSError"):
+        return UserError(trouble.message)  # somebody is there, and the sentence says what to do
+    urls = ", ".join(target.url for target in job.targets)
+    return UserError(f"{trouble.message} Start the server or correct --url ({urls}).")
 
 
 def _run_children(job: Job, board: Board, conductor: Conductor, workers: int) -> None:
@@ -199,7 +203,7 @@ def _child(job: Job, share: Share, board: Board, tell: int) -> int:
         asyncio.set_event_loop(loop)
         loop.run_until_complete(Worker(job, share, board, loop, end_with_parent).run())
     except BaseException as error:  # this is the end of the process: nobody else would hear of it
-        user = _unreachable(job, error.trouble.message) if isinstance(error, ConnectError) else disk_full(error)
+        user = _unreachable(job, error.trouble) if isinstance(error, ConnectError) else disk_full(error)
         os.write(tell, (traceback.format_exc()[-4000:] if user is None else f"{_USER}{user}").encode())
         return 1
     return 0

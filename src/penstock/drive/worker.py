@@ -85,7 +85,9 @@ class Worker:
         )
         self._held_since = 0
         self._later: list[tuple[int, int, Session]] = []  # a heap of turns that wait for their time
-        self._sent = self._ended = self._connected = 0
+        self._sent = self._ended = 0
+        self._connected: dict[Pool, int] = {}
+        """Of those that are opened before the first request, how many are open."""
         self._connected_at = 0
         self._opening: asyncio.Future[list[None]] | None = None
         self._ticking = False
@@ -143,22 +145,41 @@ class Worker:
             self._opening.cancel()
 
     async def _open_ahead(self) -> None:
-        wanted = split(self._job.open_ahead, self._share)
         self._board.set(self._me, cells.READY, 0)
-        if wanted and self._job.reuse:
-            each = [split(wanted, Share(n, len(self._pools))) for n in range(len(self._pools))]
-            waiting = [self._open_pool(pool, count) for pool, count in zip(self._pools, each, strict=True) if count]
+        pools = self._pools if self._job.reuse else self._probes()
+        counts = self._connections_ahead()
+        wanted = [(pool, count) for pool, count in zip(pools, counts, strict=True) if count]
+        if wanted:
+            self._connected = dict.fromkeys((pool for pool, _ in wanted), 0)
             self._connected_at = monotonic_ns()
-            self._opening = asyncio.gather(*waiting)
+            self._opening = asyncio.gather(*(self._open_pool(pool, count) for pool, count in wanted))
             with contextlib.suppress(asyncio.CancelledError):
                 await self._opening
             self._opening = None
             if self._fault is not None:
                 raise self._fault
-            if self._connected == 0 and self._stop_seen == 0:
-                text = f"The server did not open a connection within {self._patience / 1e9:g} s."
+            silent = [n for n, pool in enumerate(pools) if self._connected.get(pool) == 0]
+            if silent and self._stop_seen == 0:
+                text = f"{self._where(silent[0])} did not open a connection within {self._patience / 1e9:g} s."
                 raise ConnectError(Trouble("ConnectTimeout", text, "server"))
+        if not self._job.reuse:
+            for pool in pools:
+                pool.close()
         self._board.set(self._me, cells.READY, 1)
+
+    def _connections_ahead(self) -> list[int]:
+        """To each url. The first worker opens at least one to each, so that a url where nobody answers ends the run before its
+        first request, whatever the load is and however connections are used."""
+        wanted = split(self._job.open_ahead, self._share) if self._job.reuse else 0
+        least = 1 if self._me == 0 else 0
+        return [max(least, split(wanted, Share(n, len(self._pools)))) for n in range(len(self._pools))]
+
+    def _probes(self) -> list[Pool]:
+        """For connections that are closed again, and appear in no figure: each request is to open its own."""
+        return [Pool(self._loop, target.origin, self._clock, Gauge()) for target in self._job.targets]
+
+    def _where(self, url: int) -> str:
+        return "The server" if len(self._job.targets) == 1 else f"The server at {self._job.targets[url].url}"
 
     @property
     def _patience(self) -> int:
@@ -166,14 +187,11 @@ class Worker:
 
     async def _open_pool(self, pool: Pool, count: int) -> None:
         done: asyncio.Future[None] = self._loop.create_future()
-        counted = 0
 
         def opened(n: int, trouble: Trouble | None) -> None:
-            nonlocal counted
-            self._connected += n - counted
+            self._connected[pool] = n
             self._connected_at = monotonic_ns()
-            counted = n
-            self._board.set(self._me, cells.CONNECTED, self._connected)
+            self._board.set(self._me, cells.CONNECTED, sum(self._connected.values()))
             if not done.done() and (trouble is not None or n >= count):
                 if trouble is not None and n == 0:
                     done.set_exception(ConnectError(trouble))

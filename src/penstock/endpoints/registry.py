@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from penstock.endpoints.base import Endpoint
 from penstock.errors import UserError
@@ -27,8 +27,21 @@ def endpoint(name: str, settings: EndpointSettings | None = None) -> Endpoint:
         module, _, attribute = BUILTIN[name].partition(":")
         return _configured(getattr(import_module(module), attribute)(), settings)
     for plugin in entry_points(group="penstock.endpoints", name=name):
-        return _configured(plugin.load()(), settings)
+        return _configured(_loaded(plugin), settings)
     raise UserError(f"There is no endpoint type '{name}'; choose from {', '.join(BUILTIN)}.")
+
+
+def _loaded(plugin: EntryPoint) -> Endpoint:
+    """Another package may raise anything, and that is not a fault of Penstock."""
+    try:
+        found: Endpoint = plugin.load()()
+    except Exception as error:
+        package = plugin.dist.name if plugin.dist is not None else plugin.value
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(
+            f"The endpoint type '{plugin.name}' of the package {package} cannot be loaded ({why}); mend or remove the package."
+        ) from error
+    return found
 
 
 def _configured(found: Endpoint, settings: EndpointSettings | None) -> Endpoint:

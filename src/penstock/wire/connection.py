@@ -442,6 +442,9 @@ def _connect_trouble(code: int, origin: Origin) -> Trouble:
 def _tls_trouble(error: ssl.SSLError, origin: Origin) -> Trouble:
     where = f"{origin.host}:{origin.port}"
     if isinstance(error, ssl.SSLCertVerificationError):
-        text = f"The certificate of {where} is not trusted: {error.verify_message}. --insecure accepts it all the same."
+        why = error.verify_message.rstrip(".")
+        text = f"The certificate of {where} is not trusted: {why}. --insecure accepts it all the same."
         return Trouble("CertificateError", text, "server")
-    return Trouble("TLSError", f"TLS with {where} failed: {error.reason or error}.", "network")
+    # What a plain HTTP server answers to a handshake.
+    plain = "; the server may speak http:// there" if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST") else ""
+    return Trouble("TLSError", f"TLS with {where} failed: {error.reason or error}{plain}.", "network")
