@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -19,9 +20,9 @@ class Fault(NamedTuple):
 
 
 STREAMED = {
-    "HTTP 500": Fault({"error": 500}, "HTTPError", "the mock was told to answer with 500", 500),
-    "HTTP 429": Fault({"error": 429, "retry_after": 1}, "HTTPError", "rate_limit_exceeded", 429),
-    "HTTP 404": Fault({"error": 404}, "HTTPError", "404", 404),
+    "HTTP 500": Fault({"error": 500}, "Internal Server Error", "the mock was told to answer with 500", 500),
+    "HTTP 429": Fault({"error": 429, "retry_after": 1}, "Too Many Requests", "rate_limit_exceeded", 429),
+    "HTTP 404": Fault({"error": 404}, "Not Found", "404", 404),
     "error object in the stream": Fault({"stream_error": 3}, "ErrorObject", "the mock was told to fail here", 500),
     "cut": Fault({"cut": 3}, "ConnectionLost", "in the middle of its reply", 200),
     "reset": Fault({"cut": 3, "reset": True}, "ConnectionLost", "in the middle of its reply", 200),
@@ -35,7 +36,7 @@ STREAMED = {
 }
 
 WHOLE = {
-    "HTTP 503": Fault({"error": 503}, "HTTPError", "503", 503),
+    "HTTP 503": Fault({"error": 503}, "Service Unavailable", "503", 503),
     "cut": Fault({"cut": 3}, "ConnectionLost", "in the middle of its reply", 200),
     "malformed": Fault({"malformed": 3}, "MalformedJSON", "not JSON"),
     "empty": Fault({"empty": True}, "EmptyReply", "no body"),
@@ -111,8 +112,17 @@ def test_an_unknown_path_is_told_with_what_the_server_says(mock, program):
     outcome = program.profile(server.url, "--request-count", 2, "--endpoint", "/v1/nothing")
     assert outcome.status == 1
     (error,) = outcome.errors()
-    assert (error["type"], error["code"], error["count"]) == ("HTTPError", 404, 2)
+    assert (error["type"], error["code"], error["count"]) == ("Not Found", 404, 2)
     assert "/v1/nothing" in error["message"]
+
+
+def test_the_screen_shows_what_the_server_said_and_the_files_show_all_of_it(mock, program):
+    outcome = program.profile(mock(error=429).url, "--request-count", 2)
+    (error,) = outcome.errors()
+    body = json.loads(error["message"])
+    line = next(line for line in outcome.out.splitlines() if "Too Many Requests" in line)
+    assert line.strip("│ ").endswith(body["error"]["message"])
+    assert body["error"]["code"] not in outcome.out
 
 
 def test_a_run_in_which_all_failed_still_has_its_artifacts(mock, program):

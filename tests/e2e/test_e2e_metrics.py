@@ -420,3 +420,17 @@ def test_the_folder_can_be_written_anew_from_the_log(mock, program):
     assert again.status == 0, again
     after = {path.name: path.read_bytes() for path in outcome.folder.iterdir() if path.is_file()}
     assert after == before
+
+
+def test_several_choices_take_turns_and_each_has_its_own_pace(mock, program):
+    """Three choices of ten tokens, written side by side: thirty tokens in the time of ten."""
+    flags = ["--streaming", "--isl", 5, "--osl", 10, "--request-count", 4, "--tokenizer", "builtin"]
+    outcome = program.profile(mock(ttft=5, itl=8).url, *flags, "--extra-inputs", "n:3", texts=None)
+    assert outcome.status == 0, outcome
+    assert outcome.values("output_sequence_length") == [30] * 4
+    assert outcome.values("osl_mismatch_diff_pct") == [0] * 4
+    assert outcome.summary["osl_mismatch_count"]["avg"] == 0
+    for record in outcome.records:
+        decode = value(record, "decode_duration")
+        assert value(record, "inter_token_latency") == pytest.approx(decode / 9)
+        assert value(record, "output_token_throughput_per_user") == pytest.approx(9000 / decode)

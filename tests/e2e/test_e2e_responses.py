@@ -145,7 +145,7 @@ def test_arguments_and_refusals_are_tokens(option: str, mock: Callable[..., Mock
         ({"finish": False}, "--streaming", "TruncatedStream", "without response.completed"),
         ({"incomplete": "content_filter"}, "--streaming", "ResponseIncomplete", "content_filter"),
         ({"malformed": 3}, "--streaming", "MalformedEvent", "not JSON"),
-        ({"error": 503}, "--streaming", "HTTPError", "the mock was told to answer with 503"),
+        ({"error": 503}, "--streaming", "Service Unavailable", "the mock was told to answer with 503"),
         ({"cut": 3}, "--streaming", "", ""),
     ],
 )

@@ -157,6 +157,24 @@ def test_the_length_asked_for():
     assert "osl_mismatch_diff_pct" not in values(made(requested_output=None))
 
 
+def test_several_choices_are_measured_as_one_of_them():
+    """Three of five tokens each, side by side: the time between the tokens of one is what a reader of it sees."""
+    alone, three = made(requested_output=5), made(requested_output=5, outputs=["x"] * 3)
+    one = measure(alone, Counts(input=3, output=5, head=1)).values
+    many = measure(three, Counts(input=3, output=15, head=3)).values
+    for tag in (
+        "inter_token_latency",
+        "time_per_output_token",
+        "output_token_throughput_per_user",
+        "osl_mismatch_diff_pct",
+    ):
+        assert many[tag] == pytest.approx(one[tag]), tag
+    assert many["osl_mismatch_diff_pct"] == 0
+    assert (many["output_sequence_length"], one["output_sequence_length"]) == (15, 5)
+    single = measure(three, Counts(input=3, output=3, head=1)).values
+    assert "inter_token_latency" not in single, "a token a choice has no gap"
+
+
 def test_usage_beside_our_counts():
     usage = Usage(prompt=12, completion=4, total=16, reasoning=1, cache_read=6, rejected_prediction=0)
     found = values(made(usage=usage), Counts(input=10, output=3, reasoning=2, head=1))

@@ -268,20 +268,32 @@ def test_a_request_that_got_nothing():
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "message"),
+    ("status", "kind", "body", "message"),
     [
-        (500, b'{"error":{"message":"boom"}}', '{"error":{"message":"boom"}}'),
-        (429, b"slow down\n", "slow down"),
-        (404, b"", "HTTP status 404 without a body."),
-        (302, b"", "HTTP status 302 without a body."),
-        (503, b"x" * 5000, "x" * 2000),
-        (502, b"\xff\xfe", "��"),
+        (500, "Internal Server Error", b'{"error":{"message":"boom"}}', '{"error":{"message":"boom"}}'),
+        (429, "Too Many Requests", b"slow down\n", "slow down"),
+        (404, "Not Found", b"", "HTTP status 404 without a body."),
+        (302, "Found", b"", "HTTP status 302 without a body."),
+        (503, "Service Unavailable", b"x" * 5000, "x" * 2000),
+        (502, "Bad Gateway", b"\xff\xfe", "��"),
+        (599, "HTTPError", b"what?", "what?"),
     ],
 )
-def test_an_http_error_says_what_the_server_said(status, body, message):
+def test_an_http_error_says_what_the_server_said(status, kind, body, message):
     failure = record_of(exchange((10, body), status=status, headers=(JSON,))).failure
     assert failure is not None
-    assert (failure.type, failure.fault, failure.code, failure.message) == ("HTTPError", "server", status, message)
+    assert (failure.type, failure.fault, failure.code, failure.message) == (kind, "server", status, message)
+
+
+def test_an_http_error_that_cannot_be_unpacked_is_still_that_error():
+    headers = (JSON, (b"content-encoding", b"zstd"))
+    failure = record_of(exchange((10, b"what is this"), status=503, headers=headers)).failure
+    assert failure is not None
+    assert (failure.type, failure.code) == ("Service Unavailable", 503)
+    assert "encoded as 'zstd'" in failure.message
+    failure = record_of(exchange((10, b"what is this"), headers=headers)).failure
+    assert failure is not None
+    assert failure.type == "BadEncoding"
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_the_table(mixed):
 def test_failures_come_first_and_say_whose_they_are(mixed):
     text = mixed.read("profile_export_console.txt")
     assert text.index("1 of 3 Requests Failed") < text.index("LLM Metrics")
-    assert row(text, "HTTPError") == ["1", "server", "500", "HTTPError", '{"error": "[bold]mock[/bold] says 500"}']
+    assert row(text, "HTTPError") == ["1", "server", "500", "HTTPError", "[bold]mock[/bold] says 500"]
 
 
 def test_what_a_reader_must_know(mixed):

@@ -16,7 +16,7 @@ Fault = Literal["server", "network", "penstock", "user"]
 
 class Failure(msgspec.Struct, array_like=True, frozen=True):
     type: str
-    """A short name for grouping: `HTTPError`, `StreamError`, `Timeout`, `ConnectionRefused`, …"""
+    """A short name for grouping: `Internal Server Error`, `ErrorObject`, `Timeout`, `ConnectionRefused`, …"""
     message: str
     fault: Fault
     code: int | None = None

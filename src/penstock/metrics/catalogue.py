@@ -98,7 +98,8 @@ _TIMES = (
         "effective_latency",
         "Effective Latency (CO-aware)",
         "ms",
-        "The end of request_latency minus the time at which the plan wanted the request sent. In a closed loop the "
+        "The end of request_latency minus the time at which the plan wanted the request sent. CO is coordinated omission: "
+        "a client that waits for a slow server sends less, and then measures least when it is worst. In a closed loop the "
         "plan wants it when the slot is free, so the two agree; at a fixed rate the difference is queueing at the "
         "client that a real user would have felt.",
         order=305,
@@ -120,7 +121,8 @@ _TIMES = (
         "inter_token_latency",
         "Inter Token Latency",
         "ms",
-        "(last - first) / (output_sequence_length - 1), for two tokens or more and two stamps or more. Too low when "
+        "(last - first) / (output_sequence_length - 1), for two tokens or more and two stamps or more. With several "
+        "choices (n), the length is the mean of a choice's, because they are written side by side. Too low when "
         "the first stamp carried several tokens, whose time is not in the numerator: see time_per_output_token.",
         order=400,
     ),
@@ -129,7 +131,8 @@ _TIMES = (
         "Time per Output Token",
         "ms",
         "(last - first) / (output_sequence_length - tokens that came with the first stamp). Right also when the server "
-        "bundles tokens. The first stamp's text is counted on its own, so a token that spans its edge may count twice. "
+        "bundles tokens. With several choices, the tokens of one on average. The first stamp's text is counted on its own, "
+        "so a token that spans its edge may count twice. "
         "With server token counts it exists only when every piece held one token.",
         order=410,
     ),
@@ -153,7 +156,7 @@ _TIMES = (
         "e2e_output_token_throughput",
         "E2E Output Token Throughput",
         _PER_USER,
-        "output_sequence_length / request_latency.",
+        "output_sequence_length / request_latency: the tokens of all choices.",
         order=510,
         larger=True,
     ),
@@ -171,8 +174,8 @@ _LENGTHS = (
         "output_sequence_length",
         "Output Sequence Length",
         "tokens",
-        "Output tokens plus reasoning tokens. Counted by our tokenizer over the whole text of each choice, or the "
-        "server's usage when that was asked for.",
+        "Output tokens plus reasoning tokens, of all choices together. Counted by our tokenizer over the whole text of each "
+        "choice, or the server's usage when that was asked for.",
         order=600,
         larger=True,
     ),
@@ -198,7 +201,8 @@ _LENGTHS = (
         "osl_mismatch_diff_pct",
         "OSL Mismatch Diff %",
         "%",
-        "100 * (output_sequence_length - asked for) / asked for, signed; only where a length was asked for.",
+        "100 * (output_sequence_length - asked for) / asked for, signed; only where a length was asked for. With several "
+        "choices (n), that length is asked for each of them.",
     ),
 )
 

@@ -8,7 +8,7 @@ import numpy as np
 from penstock.metrics.statistics import Values
 from penstock.records.record import Record, Usage
 
-__all__ = ["UNCOUNTED", "Counts", "Measures", "http_phases", "latency_ns", "measure"]
+__all__ = ["UNCOUNTED", "Counts", "Measures", "asked_length", "http_phases", "latency_ns", "measure"]
 
 
 class Measures(msgspec.Struct, frozen=True):
@@ -64,6 +64,16 @@ def latency_ns(record: Record) -> int:
     return record.end - record.start
 
 
+def asked_length(record: Record) -> int:
+    """The tokens asked for, of all choices together; 0 when nobody asked for a length."""
+    return (record.requested_output or 0) * _choices(record)
+
+
+def _choices(record: Record) -> int:
+    """They are written side by side, so what one of them took is the time of all."""
+    return max(1, len(record.outputs), len(record.reasonings))
+
+
 def _times(record: Record, counts: Counts, length: int | None, found: dict[str, float]) -> None:
     stamps = record.stamps if record.streamed else []
     latency = latency_ns(record)
@@ -84,12 +94,15 @@ def _times(record: Record, counts: Counts, length: int | None, found: dict[str, 
     if len(stamps) > 1:
         decode = stamps[-1] - stamps[0]
         found["decode_duration"] = decode / 1e6
-        if length is not None and length > 1:
-            found["inter_token_latency"] = decode / 1e6 / (length - 1)
-        if length is not None and (rest := length - _head(record, counts, length)) > 0:
-            found["time_per_output_token"] = decode / 1e6 / rest
-        if length is not None and length > 1:
-            found["output_token_throughput_per_user"] = (length - 1) * 1e9 / decode
+        if length is not None:
+            choices = _choices(record)
+            gaps = length / choices - 1
+            if gaps > 0:
+                found["inter_token_latency"] = decode / 1e6 / gaps
+            if (rest := length - _head(record, counts, length)) > 0:
+                found["time_per_output_token"] = decode / 1e6 / (rest / choices)
+            if gaps > 0:
+                found["output_token_throughput_per_user"] = gaps * 1e9 / decode
     if length is not None and latency > 0:
         found["e2e_output_token_throughput"] = length * 1e9 / latency
     if stamps and stamps[0] > 0 and counts.input is not None:
@@ -120,8 +133,7 @@ def _lengths(record: Record, counts: Counts, length: int | None, found: dict[str
         found["reasoning_token_count"] = counts.reasoning
     if counts.input is not None:
         found["input_sequence_length"] = counts.input
-    if length is not None and record.requested_output:
-        asked = record.requested_output
+    if length is not None and (asked := asked_length(record)):
         found["osl_mismatch_diff_pct"] = 100 * (length - asked) / asked
 
 

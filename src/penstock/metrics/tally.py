@@ -11,7 +11,7 @@ import msgspec
 from penstock.metrics.catalogue import ADJUSTED, CATALOGUE
 from penstock.metrics.certificate import Measured
 from penstock.metrics.concurrency import effective_concurrency
-from penstock.metrics.measure import Measures
+from penstock.metrics.measure import Measures, asked_length
 from penstock.metrics.statistics import Column, Columns, Stats
 from penstock.records.record import Failure, Fault, Record
 
@@ -141,7 +141,7 @@ class Tally:
             self._single_stamp += len(record.stamps) == 1
             self._coalesced += record.coalesced
             self._first_coalesced += record.first_coalesced
-        length, asked = values.get("output_sequence_length"), record.requested_output
+        length, asked = values.get("output_sequence_length"), asked_length(record)
         if asked and length is not None:
             self._asked += 1
             self._mismatched += abs(length - asked) > min(0.05 * asked, 50)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from hashlib import sha256
+from http import HTTPStatus
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -19,6 +20,9 @@ from penstock.wire.exchange import Exchange
 from penstock.wire.server_timing import parse_server_timing
 
 __all__ = ["Ticket", "read"]
+
+
+_STATUSES = frozenset(HTTPStatus)
 
 
 class Ticket(NamedTuple):
@@ -68,14 +72,18 @@ def _understand(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply
     """Put what the reply says into the record."""
     body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
     content_type, coding = _content(record, exchange)
+    good = 200 <= exchange.status < 300
     if coding != b"identity":
         try:
             body = decoded(coding, body)
         except BadCoding as trouble:
-            record.failure = record.failure or Failure("BadEncoding", str(trouble), "server")
+            # The status says more of an error than a body that nobody can read.
+            bad = Failure("BadEncoding", str(trouble), "server")
+            record.failure = record.failure or (bad if good else _http_failure(exchange, str(trouble)))
             return None
-    if not 200 <= exchange.status < 300:
-        record.failure = record.failure or _http_failure(exchange, body)
+    if not good:
+        text = body[:2000].decode("utf-8", "replace").strip()
+        record.failure = record.failure or _http_failure(exchange, text)
         return None
     if content_type.startswith(b"text/event-stream"):
         record.streamed = True
@@ -171,9 +179,11 @@ def _split_time(record: Record, value: bytes) -> None:
         record.gateway_ms = max(0.0, total - record.upstream_ms)
 
 
-def _http_failure(exchange: Exchange, body: bytes) -> Failure:
-    text = body[:2000].decode("utf-8", "replace").strip()
-    return Failure("HTTPError", text or f"HTTP status {exchange.status} without a body.", "server", exchange.status)
+def _http_failure(exchange: Exchange, text: str) -> Failure:
+    """Its type is the phrase of the status, as AIPerf's is; the server's own wording would make many types of one."""
+    status = exchange.status
+    kind = HTTPStatus(status).phrase if status in _STATUSES else "HTTPError"
+    return Failure(kind, text or f"HTTP status {status} without a body.", "server", status)
 
 
 def _stream_failure(body: bytes, reply: Reply) -> Failure | None:

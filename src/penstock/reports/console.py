@@ -10,6 +10,7 @@ from penstock.metrics.statistics import Stats
 from penstock.metrics.summary import Summary
 from penstock.metrics.tally import ErrorGroup
 from penstock.reports.artifacts import Artifacts
+from penstock.reports.messages import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,8 +96,7 @@ def _error_table(console: Console, title: str, groups: list[ErrorGroup]) -> None
     table.add_column("Message", overflow="fold", ratio=1)
     for group in groups[:_GROUPS_SHOWN]:
         code = "-" if group.code is None else str(group.code)
-        message = Text(" ".join(group.message.split()))
-        table.add_row(f"{group.count:,}", group.fault, code, Text(group.type), message)
+        table.add_row(f"{group.count:,}", group.fault, code, Text(group.type), Text(one_line(group.message)))
     console.print(table)
     if rest := groups[_GROUPS_SHOWN:]:
         console.print(f"and {sum(g.count for g in rest):,} more failures of {len(rest):,} other kinds.", style="red")
