@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.complete import SHELLS, script
+from penstock.datasets.registry import FORMATS
 from penstock.errors import UserError
 from penstock.settings.flags import BUILT_ENDPOINTS, FLAGS
 
@@ -41,6 +42,20 @@ def test_the_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
         (["profile", "--endpoint-type", "=", "co"], {"completions"}),
         (["profile", "--concurrency", ""], set()),
         (["profile", "--streaming", "--insec"], {"--insecure"}),
+        (["profile", "--custom-dataset-type", ""], {each.name for each in FORMATS}),
+        (["verify", "run", "--custom-dataset-type", "raw"], {"raw_payload"}),
+        (["verify", "run", "--ag"], {"--against"}),
+        (["verify", "run", "--against", ""], set()),
+        (["mock", "--stall-a"], {"--stall-after"}),
+        (["mock", "--tools", "--por"], {"--port"}),
+        (["mock", "--port", "8"], set()),
+        (["usage", "--s"], {"--since"}),
+        (["report", "--tok"], {"--tokenizer"}),
+        (["gateway", ""], {"validate", "--help", "--resources", "--config", "--port", "--demo"}),
+        (["compare", "--js"], {"--json"}),
+        (["compare", "--url", "a", "--concur"], {"--concurrency"}),
+        (["help", "pro"], {"profile"}),
+        (["profile", "--help-"], {"--help-unbuilt"}),
     ],
 )
 def test_bash_completes(words: list[str], expected: set[str], tmp_path: Path) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+from argparse import Action
 from collections.abc import Iterator
+from importlib import import_module
+from typing import NamedTuple
 
-from penstock.cli.commands import COMMANDS
+from penstock.cli.commands import COMMANDS, Command
+from penstock.cli.help import UNBUILT_FLAG
 from penstock.cli.terminal import fit
 from penstock.errors import UserError
 from penstock.settings.flags import FLAGS, Flag
@@ -16,6 +20,10 @@ __all__ = ["SHELLS", "run", "script"]
 SHELLS = ("bash", "zsh", "fish")
 PROGRAMS = ("penstock", "aiperf")
 
+_COMMANDS = (*COMMANDS, Command("help", "print the help of a command", "help"))
+_COMMAND_NAMES = tuple(command.name for command in _COMMANDS)
+_TAKES_FOLDERS = ("compare", "report", "verify")
+
 _HELP = """\
 Usage: {program} completion bash|zsh|fish
 
@@ -25,6 +33,20 @@ Print a script that completes the commands, options and choices of penstock and 
   zsh   source <({program} completion zsh), in ~/.zshrc after compinit
   fish  {program} completion fish > ~/.config/fish/completions/{program}.fish
 """
+
+
+class Offer(NamedTuple):
+    """An option, and what can be said of the value behind it."""
+
+    spellings: tuple[str, ...]
+    help: str
+    choices: tuple[str, ...] = ()
+    value: bool = False
+    path: bool = False
+    """Files are offered for the value."""
+
+
+HELP = Offer(("--help", "-h"), "help of the command")
 
 
 def run(words: list[str], program: str) -> int:
@@ -46,6 +68,50 @@ def script(shell: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _words(command: Command) -> tuple[str, ...]:
+    """What may follow the command besides options."""
+    match command.name:
+        case "help":
+            return _COMMAND_NAMES
+        case "completion":
+            return SHELLS
+        case "gateway":
+            from penstock.cli.gateway import SUBCOMMAND
+
+            return (SUBCOMMAND,)
+    return ()
+
+
+def _offers(command: Command) -> list[Offer]:
+    match command.name:
+        case "completion" | "help" | "version":
+            return []
+        case "profile":
+            return [*map(_of_flag, FLAGS), Offer((UNBUILT_FLAG,), "AIPerf's options that are not there yet"), HELP]
+        case "compare":
+            return [*map(_of_flag, FLAGS), Offer(("--json",), "print the comparison as JSON"), HELP]
+    return [_of_action(action) for action in import_module(f"penstock.cli.{command.module}").arguments("").options()]
+
+
+def _of_flag(flag: Flag) -> Offer:
+    choices = _formats() if flag.target == "input.format" else flag.choices
+    path = flag.kind == "path" or flag.target == "tokenizer.name"
+    return Offer(flag.spellings, flag.help, choices, flag.kind != "bool", path)
+
+
+def _of_action(action: Action) -> Offer:
+    choices = _formats() if action.dest == "custom_dataset_type" else ()
+    text = HELP.help if action.dest == "help" else action.help or ""
+    # A value that may be left out is followed by options, too, and they are what is looked for.
+    return Offer(tuple(action.option_strings), text, choices, action.nargs is None, path=True)
+
+
+def _formats() -> tuple[str, ...]:
+    from penstock.datasets.registry import FORMATS
+
+    return tuple(each.name for each in FORMATS)
+
+
 def _bash() -> Iterator[str]:
     yield "_penstock() {"
     yield '    local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" words=""'
@@ -53,18 +119,20 @@ def _bash() -> Iterator[str]:
     yield '    if [ "$prev" = "=" ]; then prev="${COMP_WORDS[COMP_CWORD-2]}"; fi'
     yield '    if [ "$cur" = "=" ]; then cur=""; fi'
     yield '    if [ "$COMP_CWORD" -eq 1 ]; then'
-    yield f'        words="{" ".join(command.name for command in COMMANDS)} --help --version"'
+    yield f'        words="{" ".join(_COMMAND_NAMES)} --help --version"'
     yield "    else"
     yield '        case "${COMP_WORDS[1]}" in'
-    yield f'        completion) words="{" ".join(SHELLS)}" ;;'
-    yield "        profile)"
-    yield '            case "$prev" in'
-    for flag in FLAGS:
-        if flag.choices:
-            yield f'            {"|".join(flag.spellings)}) words="{" ".join(flag.choices)}" ;;'
-    yield f"            {'|'.join(_spellings_with_values())}) return ;;"
-    yield f'            *) words="{" ".join(_long_spellings())}" ;;'
-    yield "            esac ;;"
+    for command in _COMMANDS:
+        offers = _offers(command)
+        yield f"        {command.name})"
+        yield '            case "$prev" in'
+        for offer in offers:
+            if offer.choices:
+                yield f'            {"|".join(offer.spellings)}) words="{" ".join(offer.choices)}" ;;'
+        if taking := _taking_what_is_not_listed(offers):
+            yield f"            {'|'.join(taking)}) return ;;"
+        yield f'            *) words="{" ".join([*_words(command), *_long(offers)])}" ;;'
+        yield "            esac ;;"
     yield "        esac"
     yield "    fi"
     yield '    COMPREPLY=($(compgen -W "$words" -- "$cur"))'
@@ -77,25 +145,32 @@ def _zsh() -> Iterator[str]:
     yield "_penstock() {"
     yield "    local -a commands options"
     yield "    if (( CURRENT == 2 )); then"
-    yield f"        commands=({' '.join(_quoted(f'{command.name}:{command.line}') for command in COMMANDS)})"
+    yield f"        commands=({' '.join(_quoted(f'{command.name}:{command.line}') for command in _COMMANDS)})"
     yield "        _describe command commands"
     yield "        return"
     yield "    fi"
     yield "    case $words[2] in"
-    yield f"    completion) compadd {' '.join(SHELLS)} ;;"
-    yield "    profile)"
-    yield "        case $words[CURRENT-1] in"
-    for flag in FLAGS:
-        if flag.choices:
-            yield f"        {'|'.join(flag.spellings)}) compadd {' '.join(flag.choices)}; return ;;"
-    yield f"        {'|'.join(_spellings_with_values())}) _files; return ;;"
-    yield "        esac"
-    yield "        options=("
-    for flag in FLAGS:
-        for spelling in flag.spellings:
-            yield f"            {_quoted(f'{spelling}:{flag.help}')}"
-    yield "        )"
-    yield "        _describe -o option options ;;"
+    for command in _COMMANDS:
+        offers = _offers(command)
+        yield f"    {command.name})"
+        yield "        case $words[CURRENT-1] in"
+        for offer in offers:
+            if offer.choices:
+                yield f"        {'|'.join(offer.spellings)}) compadd {' '.join(offer.choices)}; return ;;"
+        if taking := _taking_what_is_not_listed(offers):
+            yield f"        {'|'.join(taking)}) _files; return ;;"
+        yield "        *) ;;"
+        yield "        esac"
+        if words := _words(command):
+            yield f"        compadd {' '.join(words)}"
+        if command.name in _TAKES_FOLDERS:
+            yield "        _files -/"
+        yield "        options=("
+        for offer in offers:
+            for spelling in offer.spellings:
+                yield f"            {_quoted(f'{spelling}:{offer.help}')}"
+        yield "        )"
+        yield "        _describe -o option options ;;"
     yield "    esac"
     yield "}"
     yield 'if [ "$funcstack[1]" = "_penstock" ]; then'
@@ -106,17 +181,21 @@ def _zsh() -> Iterator[str]:
 
 
 def _fish() -> Iterator[str]:
+    yield "function __fish_penstock_command"
+    yield "    set -l words (commandline -opc)"
+    yield '    test (count $words) -gt 1; and test "$words[2]" = $argv[1]'
+    yield "end"
     for program in PROGRAMS:
         yield f"complete -c {program} -n __fish_use_subcommand -f"
-        for command in COMMANDS:
-            yield f"complete -c {program} -n __fish_use_subcommand -a {command.name} -d {_quoted(command.line)}"
-        yield f"complete -c {program} -n '__fish_seen_subcommand_from completion' -f -a '{' '.join(SHELLS)}'"
-        for flag in FLAGS:
-            names = " ".join(map(_fish_name, flag.spellings))
-            yield (
-                f"complete -c {program} -n '__fish_seen_subcommand_from profile' {names}{_fish_value(flag)} "
-                f"-d {_quoted(flag.help, fish=True)}"
-            )
+        for command in _COMMANDS:
+            yield f"complete -c {program} -n __fish_use_subcommand -a {command.name} -d {_quoted(command.line, fish=True)}"
+            # `penstock help mock` has seen both words: it is the first one that counts.
+            seen = f"complete -c {program} -n '__fish_penstock_command {command.name}'"
+            if words := _words(command):
+                yield f"{seen} -f -a '{' '.join(words)}'"
+            for offer in _offers(command):
+                names = " ".join(map(_fish_name, offer.spellings))
+                yield f"{seen} {names}{_fish_value(offer)} -d {_quoted(offer.help, fish=True)}"
 
 
 def _fish_name(spelling: str) -> str:
@@ -125,21 +204,21 @@ def _fish_name(spelling: str) -> str:
     return f"-s {spelling[1:]}" if len(spelling) == 2 else f"-o {spelling[1:]}"
 
 
-def _fish_value(flag: Flag) -> str:
-    if flag.choices:
-        return f" -x -a '{' '.join(flag.choices)}'"
-    if flag.kind == "bool":
+def _fish_value(offer: Offer) -> str:
+    if offer.choices:
+        return f" -x -a '{' '.join(offer.choices)}'"
+    if not offer.value:
         return ""
-    return " -r" if flag.kind == "path" or flag.target == "tokenizer.name" else " -x"
+    return " -r" if offer.path else " -x"
 
 
-def _long_spellings() -> list[str]:
-    return [spelling for flag in FLAGS for spelling in flag.spellings if spelling.startswith("--")] + ["--help"]
+def _long(offers: list[Offer]) -> list[str]:
+    return [spelling for offer in offers for spelling in offer.spellings if spelling.startswith("--")]
 
 
-def _spellings_with_values() -> list[str]:
-    """Of the flags whose value the table cannot list: the shell then offers files."""
-    return [spelling for flag in FLAGS if flag.kind != "bool" and not flag.choices for spelling in flag.spellings]
+def _taking_what_is_not_listed(offers: list[Offer]) -> list[str]:
+    """The shell then offers files."""
+    return [spelling for offer in offers if offer.value and not offer.choices for spelling in offer.spellings]
 
 
 def _quoted(text: str, *, fish: bool = False) -> str:
