@@ -114,12 +114,11 @@ def _shown(host: str) -> str:
 def _validate(words: list[str], program: str) -> int:
     if len(words) != 1 or words[0].startswith("-"):
         raise UserError(f"Name one resource file: `{program} gateway validate resources.yaml`.")
-    from penstock.gateway.reload import checked, counts
+    from penstock.gateway.reload import checked, counts_text
     from penstock.gateway.resource_file import load_resources
 
     snapshot = checked(load_resources(words[0], os.environ))
-    found = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts(snapshot).items())
-    print(f"{words[0]} is valid: {found}.")
+    print(f"{words[0]} is valid: {counts_text(snapshot)}.")
     return 0
 
 

@@ -6,12 +6,15 @@ import json
 import os
 import secrets
 import tempfile
+import time
 from collections.abc import Callable
 
 import msgspec
 
 from penstock.gateway.config import GatewayConfig
 from penstock.gateway.config_file import load_config
+from penstock.gateway.ledger.ledger import UsageQuery, open_ledger
+from penstock.gateway.say import say
 from penstock.gateway.server import Gateway
 from penstock.mock.beside import Beside, parse_mock_url
 
@@ -37,7 +40,10 @@ def demo(config_path: str | None, port: int | None, announce: Callable[[Gateway,
         path = os.path.join(folder, "resources.yaml")
         with open(path, "w") as file:
             json.dump(_resources(mock.url), file)  # JSON is YAML
-        return Gateway(path, config).run(lambda gateway: announce(gateway, _invitation(gateway, key)))
+        began = time.time()
+        status = Gateway(path, config).run(lambda gateway: announce(gateway, _invitation(gateway, key)))
+        say(_farewell(_served(config.ledger.url, began), kept=config_path is not None))
+        return status
 
 
 def _inside(config: GatewayConfig, folder: str) -> GatewayConfig:
@@ -59,6 +65,19 @@ def _resources(url: str) -> dict[str, object]:
     }
 
 
+def _served(url: str, since: float) -> int:
+    ledger = open_ledger(url, read_only=True)
+    try:
+        return sum(row.requests for row in ledger.usage(UsageQuery(by=(), since=since)))
+    finally:
+        ledger.close()
+
+
+def _farewell(requests: int, *, kept: bool) -> str:
+    served = "1 request was" if requests == 1 else f"{requests} requests were"
+    return f"the demo has ended; {served} served, and its ledger {'is kept' if kept else 'is gone with it'}"
+
+
 def _invitation(gateway: Gateway, key: str) -> str:
     listen = gateway.config.listen
     scheme, insecure = ("https", "-k ") if listen.tls_cert else ("http", "")
@@ -70,7 +89,7 @@ curl -sS {insecure}-X POST "{scheme}://127.0.0.1:{listen.port}/v1/responses" \\
 -H "Content-Type: application/json" \\
 -d '{{
 "model": "{ALIAS}",
-"input": "Say hello from AISIX."
+"input": "Say hello to the turbine."
 }}'
 
 Caller API key: {key}

@@ -15,7 +15,7 @@ from penstock.gateway.resource_file import ResourceErrors, parse_resources
 from penstock.gateway.resources import Snapshot
 from penstock.gateway.runtime import Runtime
 
-__all__ = ["Reloader", "checked", "counts"]
+__all__ = ["Reloader", "checked", "counts_text"]
 
 POLL_S = 0.2
 
@@ -118,7 +118,7 @@ class Reloader:
             return
         with self._lock:
             self._reloads += 1
-        self._say(f"reloaded {self._path}: {_counts_text(self._snapshot)} (generation {self._generation})")
+        self._say(f"reloaded {self._path}: {counts_text(self._snapshot)} (generation {self._generation})")
 
     def _accept(self, snapshot: Snapshot) -> None:
         self._runtime.publish(snapshot, self._generation + 1)
@@ -188,5 +188,12 @@ def counts(snapshot: Snapshot) -> dict[str, int]:
     }
 
 
-def _counts_text(snapshot: Snapshot) -> str:
-    return ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts(snapshot).items())
+def counts_text(snapshot: Snapshot) -> str:
+    return ", ".join(f"{number} {_words(name, number)}" for name, number in counts(snapshot).items())
+
+
+def _words(collection: str, number: int) -> str:
+    words = collection.replace("_", " ")
+    if number != 1:
+        return words
+    return f"{words[:-3]}y" if words.endswith("ies") else words[:-1]

@@ -363,7 +363,7 @@ def test_validate(program: Program) -> None:
     good.write_text(json.dumps(resources("http://127.0.0.1:1")))
     outcome = program.run("gateway", "validate", good, command="penstock")
     assert (outcome.status, outcome.err) == (0, "")
-    assert "1 models" in outcome.out
+    assert "is valid: 1 provider key, 1 model, 1 api key, 0 guardrails, 0 rate limit policies." in outcome.out
     broken = resources("ftp://x", model={"provider_key": "nobody"}, guardrails=[{"name": "g", "kind": "bedrock"}])
     bad.write_text(json.dumps(broken))
     outcome = program.run("gateway", "validate", bad, command="penstock")
@@ -407,6 +407,8 @@ def test_the_demo_answers_the_page_s_curl(program: Program) -> None:
     running.interrupt()
     outcome = running.wait()
     assert outcome.status == 0
+    assert "AISIX" not in said
+    assert "1 request was served, and its ledger is gone with it" in outcome.err
     reply = json.loads(answered.stdout)
     assert reply["object"] == "response"
     assert reply["output"][0]["content"][0]["text"]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.errors import UserError
@@ -123,3 +126,16 @@ def test_a_secret_does_not_show_in_a_complaint(written: Path) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read: No such file"):
         load_config(str(tmp_path / "none.yaml"))
+
+
+def test_the_page_names_every_key() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "gateway.md").read_text()
+
+    def names(type_: Any, before: str = "") -> Iterator[str]:
+        for field in msgspec.structs.fields(type_):
+            if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+                yield from names(field.type, f"{before}{field.name}.")
+            else:
+                yield before + field.name
+
+    assert [name for name in names(GatewayConfig) if f"`{name}`" not in page] == []
