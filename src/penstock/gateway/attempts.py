@@ -133,6 +133,7 @@ class Attempts:
                 books.over_limit(target, kind)
                 return Failure("over_limit", None, refusal, retryable=True)
         books.entry.upstream_model, books.entry.provider = direct.upstream, direct.provider
+        books.enter("upstream")
         attempt = books.attempt(target, kind)
         message = target.message(replace_model(request, target.upstream_json), self._caller.request_id)
         limits = self._live.limits(target, model, request.stream)
@@ -143,7 +144,7 @@ class Attempts:
         await forward.run()
         books.ended(attempt, forward.exchange, forward.guard_s)
         reader = forward.reader
-        failure = self._end_whole(forward) if reader is None else self._end_stream(forward, reader)
+        failure = await (self._end_whole(forward) if reader is None else self._end_stream(forward, reader))
         if failure is not None:
             attempt.error = failure.error
             await self._settle(0)
@@ -161,7 +162,6 @@ class Attempts:
         await sleeper
         timer.cancel()
         self._sleeper = None
-        self.books.mark("upstream")
         self._check()
 
     def _check(self) -> None:
@@ -172,7 +172,7 @@ class Attempts:
 
     # -- whole replies ------------------------------------------------------------------------------------------------
 
-    def _end_whole(self, forward: Forward) -> Failure | None:
+    async def _end_whole(self, forward: Forward) -> Failure | None:
         exchange, books, caller = forward.exchange, self.books, self._caller
         if self.gone and exchange.sent >= 0:  # of a part of a request a provider makes nothing
             books.estimate(self._request.data, 0)
@@ -195,12 +195,12 @@ class Attempts:
             books.estimate(self._request.data, 0 if self.route == "embeddings" else text_tokens(body))
         guards = self._live.guards
         if guards is not None and guards.has_output:
+            books.enter("guardrail_out")
             try:
-                body = self._inspect(guards, body)
-            except orjson.JSONDecodeError:  # it is stricter than the reading above
+                body = await self._inspect(guards, body)
+            except ValueError:  # it is stricter than the reading above
                 return undecodable()
-            finally:
-                books.mark("guardrail_out")
+            books.enter("serialise")
         if self.route == "chat":
             body = restore_model(body, bytes(reply.model), orjson.dumps(self._model.name))
         caller.note_upstream(forward)
@@ -210,16 +210,12 @@ class Attempts:
         entry.ttft_ms = entry.phases_ms["total"]
         return None
 
-    def _inspect(self, guards: Guards, body: bytes) -> bytes:
-        found = orjson.loads(body)
-        if not isinstance(found, dict):
-            return body
-        inspection = guards.reply(self.route, found)
-        self.books.entry.guardrails += inspection.hits
-        if inspection.blocked_by is not None:
-            self.books.entry.blocked = True
-            raise blocked("response", inspection.blocked_by)
-        return orjson.dumps(found) if inspection.changed else body
+    async def _inspect(self, guards: Guards, body: bytes) -> bytes:
+        found = await guards.look(len(body), lambda patience: guards.reply(body, patience))
+        self.books.inspected(found)
+        if found.blocked_by is not None:
+            raise blocked("response", found.blocked_by, timed_out=found.timed_out)
+        return found.body
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
@@ -229,18 +225,19 @@ class Attempts:
 
     def block(self, forward: Forward, by: StreamBlocked) -> None:
         entry = self.books.entry
+        refusal = blocked("response", by.guardrail, timed_out=by.timed_out)
         entry.blocked = True
-        entry.status, entry.error = 422, "content_filter"
+        entry.status, entry.error = refusal.status, refusal.type
         if self.outlet is None:
-            self.books.mark("upstream")
+            self.books.note(forward.exchange, forward.guard_s)
             self._watched = True  # there is nothing to be watched behind a reply
-            self._caller.answer(422, JSON, blocked("response", by.guardrail).body())
+            self._caller.answer(refusal.status, JSON, refusal.body())
         else:
             assert forward.guard is not None
-            self.outlet.send(forward.guard.late_block(by.guardrail))
+            self.outlet.send(forward.guard.late_block(by))
             self.outlet.close()
 
-    def _end_stream(self, forward: Forward, reader: StreamReader) -> Failure | None:
+    async def _end_stream(self, forward: Forward, reader: StreamReader) -> Failure | None:
         exchange, books = forward.exchange, self.books
         if self.gone and not forward.complete and forward.blocked is None:
             self._close_stream(forward, reader)
@@ -253,7 +250,10 @@ class Attempts:
                     if reader.events:  # held back, and lost with the attempt; it was billed all the same
                         self._close_stream(forward, reader)
                     return failed
-            forward.finish()
+            if forward.guard is not None:
+                books.enter("guardrail_out")
+            await forward.finish()
+            books.enter("serialise")
         self._close_stream(forward, reader)
         if forward.blocked is not None:
             books.entry.finish = "blocked"

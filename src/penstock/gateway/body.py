@@ -12,6 +12,7 @@ import orjson
 
 from penstock.gateway.members import top_level_spans
 from penstock.gateway.refusal import Refusal
+from penstock.gateway.surrogates import whole_characters
 
 __all__ = ["Probe", "Request", "read_body", "replace_model"]
 
@@ -50,7 +51,7 @@ class Request:
 def read_body(data: bytes, *, chat: bool) -> Request:
     """Refuses what is not a JSON object, and what different readers would understand differently."""
     try:
-        probe = _decode(data)
+        read, probe = _probe(data)
         if not data.isascii():
             data.decode()
     except msgspec.ValidationError:
@@ -71,7 +72,18 @@ def read_body(data: bytes, *, chat: bool) -> Request:
     # A limit on output may be spelled in three ways; the dialects read one each, and an estimate takes what is there.
     limit = probe.max_output_tokens or probe.max_completion_tokens or probe.max_tokens
     max_output = min(limit, _MOST_OUTPUT) if type(limit) is int and limit > 0 else None
-    return Request(data, model, _model_span(data, raw), probe.stream is True, max_output)
+    return Request(data, model, _model_span(read, raw), probe.stream is True, max_output)
+
+
+def _probe(data: bytes) -> tuple[bytes, Probe]:
+    """With the bytes that were read, as many as there are. Half a surrogate pair is nothing that the gateway needs."""
+    try:
+        return data, _decode(data)
+    except msgspec.DecodeError:
+        read = whole_characters(data)
+        if read is data:
+            raise
+        return read, _decode(read)
 
 
 def _model_span(data: bytes, raw: bytes) -> tuple[int, int]:

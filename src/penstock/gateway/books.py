@@ -6,6 +6,7 @@ import re
 from time import perf_counter, time
 from typing import Literal
 
+from penstock.gateway.guardrails import Inspection
 from penstock.gateway.ledger.entry import Attempt, Entry
 from penstock.gateway.routes import Route
 from penstock.gateway.upstream import Target
@@ -19,12 +20,17 @@ _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Books:
-    """Phases follow one another without a gap: each `mark` gives the time since the last one to a phase."""
+    """Phases follow one another without a gap, so they add up to the whole: `enter` ends one and begins the next."""
 
-    __slots__ = ("_began", "_last", "entry")
+    __slots__ = ("_began", "_connected", "_guarded", "_last", "_phase", "_relaying", "entry")
 
     def __init__(self, request_id: str, route: Route, worker: int) -> None:
         self._began = self._last = perf_counter()
+        self._phase = "auth"
+        self._relaying = False
+        """An attempt is being made."""
+        self._connected = self._guarded = 0.0
+        """Of the attempt that is made: what of its connecting and of its inspection is in the phases already, in ms."""
         self.entry = Entry(
             request_id=request_id, at=time(), route=route, worker=worker, phases_ms={}, attempts=[], guardrails=[]
         )
@@ -35,35 +41,54 @@ class Books:
     def elapsed_s(self) -> float:
         return perf_counter() - self._began
 
-    def mark(self, phase: str) -> None:
-        now = perf_counter()
-        phases = self.entry.phases_ms
-        spent = (now - self._last) * 1000
-        phases[phase] = phases[phase] + spent if phase in phases else spent
-        self._last = now
+    def enter(self, phase: str) -> None:
+        """What happens from now on belongs to it."""
+        self._add(self._phase, self._lap())
+        self._phase = phase
 
     def phases_at_head(self) -> dict[str, float]:
         """All of them, for the head of a whole reply."""
+        self.enter("serialise")
         phases = self.entry.phases_ms
-        now = perf_counter()
-        phases["serialise"] = (now - self._last) * 1000
-        self._last = now
-        phases["total"] = (now - self._began) * 1000
+        phases["total"] = (self._last - self._began) * 1000
         return phases
 
-    def phases_at_first_byte(self, exchange: Exchange) -> dict[str, float]:
-        """Those known when a stream begins; it is not over yet, so nothing is marked."""
-        now = perf_counter()
-        phases = dict(self.entry.phases_ms)
-        connect = exchange.connect_ns / 1e6
+    def phases_at_first_byte(self, exchange: Exchange, guard_s: float) -> dict[str, float]:
+        """Those known when a stream begins."""
+        self.note(exchange, guard_s)
+        self.entry.ttft_ms = (self._last - self._began) * 1000
+        return {**self.entry.phases_ms, "total": self.entry.ttft_ms}
+
+    def note(self, exchange: Exchange, guard_s: float) -> None:
+        """Everything up to now. While an attempt is being made its time is the upstream's, less what connecting and
+        inspecting took within it; `guard_s` is what inspecting the stream has taken so far."""
+        if not self._relaying:
+            self.enter(self._phase)
+            return
+        spent = self._lap()
+        connect = min(exchange.connect_ns / 1e6 - self._connected, spent)
+        guard = min(guard_s * 1000 - self._guarded, spent - connect)
+        self._connected += connect
+        self._guarded += guard
         if connect:
-            phases["connect"] = phases.get("connect", 0.0) + connect
-        phases["upstream"] = phases.get("upstream", 0.0) + max(0.0, (now - self._last) * 1000 - connect)
-        self.entry.ttft_ms = phases["total"] = (now - self._began) * 1000
-        return phases
+            self._add("connect", connect)
+        self._add("upstream", spent - connect - guard)
+        if guard:
+            self._add("guardrail_out", guard)
+
+    def _lap(self) -> float:
+        now = perf_counter()
+        spent = (now - self._last) * 1000
+        self._last = now
+        return spent
+
+    def _add(self, phase: str, ms: float) -> None:
+        phases = self.entry.phases_ms
+        phases[phase] = phases[phase] + ms if phase in phases else ms
 
     def close(self) -> Entry:
-        self.entry.phases_ms["total"] = (perf_counter() - self._began) * 1000
+        self.enter(self._phase)
+        self.entry.phases_ms["total"] = (self._last - self._began) * 1000
         return self.entry
 
     # -- attempts -----------------------------------------------------------------------------------------------------
@@ -78,11 +103,14 @@ class Books:
             started_ms=(perf_counter() - self._began) * 1000,
         )
         self.entry.attempts.append(made)
+        self._relaying = True
+        self._connected = self._guarded = 0.0
         return made
 
     def over_limit(self, target: Target, kind: AttemptKind) -> None:
         """A target whose own limit is reached is passed over, and counts as an attempt."""
         attempt = self.attempt(target, kind)
+        self._relaying = False
         attempt.status, attempt.error = 429, "over_limit"
         attempt.ended_ms = attempt.started_ms
 
@@ -90,21 +118,20 @@ class Books:
         """`guard_s` is what inspecting a stream took within it."""
         attempt.status = exchange.status or None
         attempt.connect_ms = exchange.connect_ns / 1e6
-        now = perf_counter()
-        attempt.ended_ms = (now - self._began) * 1000
+        self.note(exchange, guard_s)
+        attempt.ended_ms = (self._last - self._began) * 1000
         if exchange.first_byte >= 0 <= exchange.start:
             waited = (exchange.first_byte - exchange.start) / 1e6
             attempt.first_byte_ms = attempt.started_ms + attempt.connect_ms + waited
-        spent = (now - self._last) * 1000
-        self._last = now
-        phases = self.entry.phases_ms
-        if attempt.connect_ms:
-            phases["connect"] = phases.get("connect", 0.0) + min(attempt.connect_ms, spent)
-            spent = max(0.0, spent - attempt.connect_ms)
-        if guard_s:
-            phases["guardrail_out"] = phases.get("guardrail_out", 0.0) + guard_s * 1000
-            spent = max(0.0, spent - guard_s * 1000)
-        phases["upstream"] = phases.get("upstream", 0.0) + spent
+        self._relaying = False
+        self._phase = "serialise"
+
+    # -- guardrails ----------------------------------------------------------------------------------------------------
+
+    def inspected(self, found: Inspection) -> None:
+        self.entry.guardrails += found.hits
+        if found.blocked_by is not None:
+            self.entry.blocked = True
 
     # -- usage ------------------------------------------------------------------------------------------------------------
 

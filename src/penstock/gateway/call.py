@@ -14,15 +14,13 @@ import traceback
 from time import time
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from penstock.gateway.attempts import Attempts, CallerGoneError
 from penstock.gateway.auth import authenticate, authorize, client_ip, named_in_records
 from penstock.gateway.body import Request, read_body
 from penstock.gateway.books import Books
 from penstock.gateway.caller import Caller
 from penstock.gateway.estimate import estimate_tokens
-from penstock.gateway.guardrails import Guards
+from penstock.gateway.guardrails import Ambiguous, Guards
 from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.live import Live
 from penstock.gateway.refusal import Refusal
@@ -111,25 +109,25 @@ class Call:
         else:
             entry.client = peer.rpartition(":")[0].strip("[]")
         key = authenticate(headers, live.snapshot, entry)
-        books.mark("auth")
+        books.enter("receive")
         data = await self._receive(length)
-        books.mark("receive")
+        books.enter("auth")
         request = read_body(data, chat=self.route == "chat")
         entry.stream = request.stream
         entry.model = named_in_records(request.model, headers, live.snapshot)
         model = authorize(key, request.model, live.snapshot, entry.client)
         entry.provider = model.provider
         targets = live.targets(model, self.route)
-        books.mark("auth")
         guards = live.guards
         if guards is not None and guards.has_input:
-            request = self._inspect(guards, request)
-            books.mark("guardrail_in")
+            books.enter("guardrail_in")
+            request = await self._inspect(guards, request)
+        books.enter("quota")
         output = request.max_output if request.max_output is not None else app.default_output
         tokens = estimate_tokens(len(request.data)) + (0 if self.route == "embeddings" else output)
         self._reservation = await app.limiter.admit(key, model, live.snapshot.policies, tokens, time())
         self._caller.keep(self._reservation.headers)
-        books.mark("quota")
+        books.enter("upstream")
         if self._ended:
             raise shutting_down()
         self._attempts = Attempts(app, live, self._caller, self.route, model, request, tokens)
@@ -159,18 +157,20 @@ class Call:
         self.books.entry.bytes_in = len(data)
         return data
 
-    def _inspect(self, guards: Guards, request: Request) -> Request:
-        entry = self.books.entry
+    async def _inspect(self, guards: Guards, request: Request) -> Request:
+        data = request.data
         try:
-            body = orjson.loads(request.data)
-        except orjson.JSONDecodeError:
+            found = await guards.look(len(data), lambda patience: guards.request(data, patience))
+        except Ambiguous:
+            raise Refusal(
+                400, "invalid_request_error", "A key stands twice in an object of the request body."
+            ) from None
+        except ValueError:
             raise Refusal(400, "invalid_request_error", "The request body is not valid JSON.") from None
-        found = guards.request(self.route, body)
-        entry.guardrails += found.hits
+        self.books.inspected(found)
         if found.blocked_by is not None:
-            entry.blocked = True
-            raise blocked("request", found.blocked_by)
-        return read_body(orjson.dumps(body), chat=False) if found.changed else request
+            raise blocked("request", found.blocked_by, timed_out=found.timed_out)
+        return request if found.body is data else read_body(found.body, chat=False)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ class Caller:
         headers = [
             content_type(forward, "text/event-stream"),
             ("cache-control", "no-cache"),
-            ("server-timing", server_timing(self.books.phases_at_first_byte(forward.exchange))),
+            ("server-timing", server_timing(self.books.phases_at_first_byte(forward.exchange, forward.guard_s))),
             *self._app.standing_headers,
             ("x-penstock-request-id", self.request_id),
             *self._kept,

@@ -52,6 +52,8 @@ class GuardrailMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_buffer_bytes: int = 262144
     max_lengths: dict[str, int] = {}
     """Guardrail name -> the longest match of its regexes, which lets it run in a window."""
+    max_inspection_ms: int = 1000
+    """For all searches of one request, reply or stream together, beyond what honest patterns need."""
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -29,6 +29,7 @@ _AT_LEAST: Final = {
     "upstream.retries": 0,
     "limits.default_output_tokens": 0,
     "guardrails.max_buffer_bytes": 1,
+    "guardrails.max_inspection_ms": 1,
 }
 _SQLITE: Final = "sqlite:///"
 

@@ -79,6 +79,7 @@ class Forward:
         "_done",
         "_fault",
         "_frames",
+        "_guards",
         "_last",
         "_limits",
         "_loop",
@@ -112,6 +113,7 @@ class Forward:
         self.due = self._began + WATCH_S
         """When `tick` has something to do."""
         self._paused = False
+        self._guards: Guards | None = None
         self._names: ModelNames | None = None
         self._frames: Frames
         self._rest: Frame | None = None
@@ -131,6 +133,7 @@ class Forward:
     def prepare(self, guards: Guards | None, alias: str | None) -> None:
         """What a stream has to pass. `alias` is the model's name to be restored in it."""
         if guards is not None and guards.has_output:
+            self._guards = guards
             self.guard = guards.stream(self._owner.route)
         if alias is not None:
             self._names = ModelNames(alias)
@@ -234,14 +237,11 @@ class Forward:
         if guard is not None and guard.holds:
             frames = self._renamed(self._frames.feed(data))
             _read(reader, frames)
-            began = perf_counter()
             try:
-                clean = guard.feed(frames, len(self._frames))
+                clean = self._feed(guard, frames)
             except StreamBlocked as blocked:
                 self._block(blocked, reader)
                 return
-            finally:
-                self.guard_s += perf_counter() - began
             self._put(clean)
         else:
             if self._names is None:
@@ -252,12 +252,19 @@ class Forward:
                 self._put(joined(frames))
             _read(reader, frames)
             if guard is not None:
-                guard.feed(frames, len(self._frames))
+                self._feed(guard, frames)
         if not self._terminal_at and self.complete:
             self._terminal_at = monotonic()
             self.due = min(self.due, self._due())
 
-    def finish(self) -> None:
+    def _feed(self, guard: StreamGuard, frames: list[Frame]) -> bytes:
+        began = perf_counter()
+        try:
+            return guard.feed(frames, len(self._frames))
+        finally:
+            self.guard_s += perf_counter() - began
+
+    async def finish(self) -> None:
         """The upstream has ended its stream: release what is still held."""
         reader, guard = self.reader, self.guard
         assert reader is not None
@@ -271,15 +278,16 @@ class Forward:
             if guard is not None:
                 guard.finish(rest)
             return
-        began = perf_counter()
         try:
-            left = guard.finish(rest)
+            if guard.at_end and self._guards is not None:
+                left = await self._guards.look(guard.held_bytes, lambda patience: guard.finish(rest, patience))
+            else:
+                left = guard.finish(rest)
         except StreamBlocked as blocked:
             self._block(blocked, reader)
             return
-        finally:
-            self.guard_s += perf_counter() - began
-        self._put(left)
+        if not self._owner.gone:  # it may have left meanwhile
+            self._put(left)
 
     def _renamed(self, frames: list[Frame]) -> list[Frame]:
         if self._names is not None:

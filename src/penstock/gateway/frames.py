@@ -24,10 +24,12 @@ _BLANK_BYTES = 3
 class Frame:
     """`data` is None for a frame that has none: a comment, a blank line."""
 
-    __slots__ = ("data", "name", "raw")
+    __slots__ = ("data", "name", "others", "raw")
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
+        self.others = b""
+        """Its lines that are not data: comments, the name, whatever else an upstream writes there."""
         self.data: bytes | None
         # `data: …` alone or behind `event: …` is all that the common servers send
         last = len(raw) - 2
@@ -44,6 +46,7 @@ class Frame:
             and raw[-1:] == b"\n"
             and b"\r" not in raw
         ):
+            self.others = raw[:first]
             self.name = raw[7:first]
             self.data = raw[first + 7 : last]
             return
@@ -52,13 +55,18 @@ class Frame:
 
     def _by_line(self) -> None:
         found: list[bytes] = []
+        others: list[bytes] = []
         for line in self.raw.removeprefix(_BOM).splitlines():
             field, _, value = line.partition(b":")
             if field == b"data":
                 found.append(value.removeprefix(b" "))
-            elif field == b"event":
+                continue
+            if field == b"event":
                 self.name = value.removeprefix(b" ")
+            if line:
+                others.append(line)
         self.data = b"\n".join(found) if found else None
+        self.others = b"\n".join(others)
 
     def with_data(self, data: bytes) -> bytes:
         """The frame's bytes with other data and everything else as it was."""
@@ -75,6 +83,15 @@ class Frame:
                 written = True
         return bom + b"".join(lines)
 
+    def with_others(self, others: bytes) -> bytes:
+        """The frame's bytes with other lines beside its data, in front of it."""
+        bom = _BOM if self.raw.startswith(_BOM) else b""
+        lines = [(line, line.rstrip(b"\r\n")) for line in self.raw[len(bom) :].splitlines(keepends=True)]
+        end = lines[0][0][len(lines[0][1]) :] or b"\n"
+        written = [line + end for line in others.split(b"\n")]
+        kept = [line for line, text in lines if not text or text.partition(b":")[0] == b"data"]
+        return bom + b"".join([*written, *kept])
+
 
 class Part(Frame):
     """A piece of a frame that is larger than may be kept. Its data is not looked for: it is not complete."""
@@ -83,7 +100,7 @@ class Part(Frame):
 
     def __init__(self, raw: bytes, *, begins: bool, ends: bool) -> None:
         self.raw = raw
-        self.name = b""
+        self.name = self.others = b""
         self.data = None
         self.begins = begins
         self.ends = ends

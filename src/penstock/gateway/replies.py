@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from penstock.gateway.forward import Forward
-from penstock.gateway.guardrails import block_message
+from penstock.gateway.guardrails import block_message, block_type
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.routes import Route
 from penstock.gateway.usage import StreamReader
@@ -27,8 +27,8 @@ def shutting_down() -> Refusal:
     return Refusal(503, "shutting_down", "The gateway is shutting down.")
 
 
-def blocked(side: str, guardrail: str | None) -> Refusal:
-    return Refusal(422, "content_filter", block_message(side, guardrail))
+def blocked(side: str, guardrail: str | None, *, timed_out: bool = False) -> Refusal:
+    return Refusal(422, block_type(timed_out=timed_out), block_message(side, guardrail, timed_out=timed_out))
 
 
 def content_type(forward: Forward, default: str) -> tuple[str, str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from penstock.gateway.config import GuardrailMode
 from penstock.gateway.frames import Frames
-from penstock.gateway.guardrails import Guards, StreamBlocked, StreamGuard
+from penstock.gateway.guardrails import Guards, Inspection, Patience, StreamBlocked, StreamGuard
 from penstock.gateway.guardrails.window import WindowGuard
 from penstock.gateway.resources import GuardrailSpec, Pattern
+from penstock.gateway.routes import Route
 from penstock.wire.sse import split
 
 Action = Literal["mask", "block"]
@@ -34,8 +35,43 @@ def pii(
     )
 
 
-def guards(*specs: GuardrailSpec, mode: Literal["buffer", "window"] = "buffer", **more: Any) -> Guards:
-    return Guards(specs, GuardrailMode(stream_mode=mode, **more))
+class Looked:
+    """An inspection, and whether it changed the body."""
+
+    def __init__(self, found: Inspection, *, changed: bool) -> None:
+        self.blocked_by, self.timed_out, self.hits = found.blocked_by, found.timed_out, found.hits
+        self.changed = changed
+
+
+class Made:
+    """Guardrails that take bodies as Python values, and mask them in place."""
+
+    def __init__(self, made: Guards) -> None:
+        self.made = made
+        self.stream = made.stream
+        self.has_input, self.has_output = made.has_input, made.has_output
+
+    def request(self, route: Route, body: Any) -> Looked:
+        del route
+        return self._look(self.made.request, body)
+
+    def reply(self, route: Route, body: Any) -> Looked:
+        del route
+        return self._look(self.made.reply, body)
+
+    def _look(self, inspect: Callable[[bytes, Patience], Inspection], body: Any) -> Looked:
+        data = json.dumps(body).encode()
+        found = inspect(data, Patience(1.0))
+        changed = found.body is not data
+        if changed:
+            after = json.loads(found.body)
+            body.clear()
+            (body.update if isinstance(body, dict) else body.extend)(after)
+        return Looked(found, changed=changed)
+
+
+def guards(*specs: GuardrailSpec, mode: Literal["buffer", "window"] = "buffer", **more: Any) -> Made:
+    return Made(Guards(specs, GuardrailMode(stream_mode=mode, **more)))
 
 
 def event(payload: Any, *, end: str = "\n", name: bool = True) -> bytes:

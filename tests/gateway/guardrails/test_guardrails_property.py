@@ -55,7 +55,7 @@ def sent(draw: st.DrawFn, payloads: list[dict[str, Any]]) -> list[bytes]:
         if draw(st.booleans()):
             lines.insert(0, f"event: {payload['type']}")
         if draw(st.integers(0, 9)) == 0:
-            lines.insert(0, ": a comment")
+            lines.insert(0, ": ~")
         body += (end.join(lines) + 2 * end).encode()
     places = sorted(draw(st.lists(st.integers(0, len(body)), max_size=12)))
     return [body[first:last] for first, last in zip([0, *places], [*places, len(body)], strict=True)]

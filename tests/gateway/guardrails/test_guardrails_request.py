@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 import pytest
-from guardrail_streams import guards, keyword, pii
+from guardrail_streams import Looked, guards, keyword, pii
 
-from penstock.gateway.guardrails import Guards, Inspection
+from penstock.gateway.guardrails.texts import Slot, request_texts
 from penstock.gateway.resources import GuardrailSpec, Pattern
 from penstock.gateway.routes import Route
 
@@ -154,11 +154,11 @@ def test_what_is_not_there_is_not_found(body: dict[str, Any]) -> None:
     assert inspection.hits == []
 
 
-def test_a_body_nested_deeper_than_the_stack_is_scanned() -> None:
+def test_texts_nested_deeper_than_the_stack_are_found() -> None:
     body: dict[str, Any] = {"text": "BLOCKME"}
     for _ in range(20_000):
         body = {"content": [body]}
-    assert guards(BLOCK).request("responses", body).blocked_by == "words"
+    assert [slot.text for slot in request_texts(body) if isinstance(slot, Slot)] == ["BLOCKME"]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_regex_does_not_match_from_one_text_into_the_next() -> None:
     assert two.request("responses", say({"content": "one"}, {"content": "two"})).blocked_by == "words"
 
 
-def hits(inspection: Inspection) -> list[tuple[str, str, int]]:
+def hits(inspection: Looked) -> list[tuple[str, str, int]]:
     return [(hit.guardrail, hit.action, hit.count) for hit in inspection.hits]
 
 
@@ -341,13 +341,7 @@ def test_hooks_and_switches() -> None:
         one = guards(spec)
         assert (one.has_input, one.has_output) == expected
         assert (one.stream("chat") is not None) == expected[1]
-    assert Guards([], guards_mode()).request("responses", {"input": "x"}).blocked_by is None
-
-
-def guards_mode() -> Any:
-    from penstock.gateway.config import GuardrailMode
-
-    return GuardrailMode()
+    assert guards().request("responses", {"input": "x"}).blocked_by is None
 
 
 def test_nothing_says_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:

@@ -331,7 +331,7 @@ def test_masks_keep_the_frame(mode: Mode) -> None:
     body = f"\ufeff: note\r\nevent: response.output_text.delta\r\nid: 7\r\ndata: {payload}\r\n\r\n".encode()
     out = run(guards(pii("email"), mode=mode).stream("responses"), [body]).body.decode()
     assert out.startswith("\ufeff: note\r\nevent: response.output_text.delta\r\nid: 7\r\ndata: {")
-    assert out.endswith('"delta":"[EMAIL_REDACTED] "}\r\n\r\n')
+    assert out.endswith('data: "delta": "[EMAIL_REDACTED] "\r\ndata: }\r\n\r\n')
     plain = run(guards(pii("email"), mode=mode).stream("chat"), [b"data: a@b.exa\n\n", b"data: mple x\n\n"]).body
     assert plain == b"data: [EMAIL_REDACTED]\n\ndata:  x\n\n"
 
@@ -380,7 +380,7 @@ def test_the_guard_knows_what_a_late_block_needs() -> None:
     assert outcome.blocked is not None
     assert outcome.body == b"".join(events[:5])
     assert (guard.response_id, guard.model, guard.next_sequence) == ("resp_1", "m-1", 5)
-    end = json.loads(guard.late_block(outcome.blocked.guardrail).split(b"data: ")[1])
+    end = json.loads(guard.late_block(outcome.blocked).split(b"data: ")[1])
     assert (end["sequence_number"], end["response"]["id"]) == (5, "resp_1")
     assert [(hit.action, hit.count) for hit in guard.hits] == [("blocked", 1)]
     assert "FORBIDDEN" not in repr(outcome.blocked) + repr(outcome.blocked.__context__)

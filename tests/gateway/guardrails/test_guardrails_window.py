@@ -94,28 +94,74 @@ def test_prose_is_held_for_one_word_at_most(detector: str) -> None:
 def test_a_text_that_has_ended_is_held_for_nothing() -> None:
     payloads = response_events(["the se"])
     assert left_after(payloads, keyword("secret"), route="responses")[3:5] == [0, 5]
-    switched = chat({"reasoning_content": "so se"}, "Hello", "!")
-    assert left_after(switched, keyword("secret")) == [0, 0, 3, 4, 5, 5]
-    tools = chat(
-        *({"tool_calls": [{"index": i, "function": {"arguments": a}}]} for i, a in [(0, "se"), (1, "x"), (1, "y")])
-    )
-    assert left_after(tools, keyword("secret")) == [0, 0, 3, 4, 5, 5]
     ended = [*chat("the se"), *chat_chunks([], finish=False)]
     assert left_after(ended, keyword("secret"))[2] == 3
+    named = chat(tool(0, "se", ""), tool(0, None, "{"), tool(0, None, "}"))
+    assert left_after(named, keyword("secret")) == [0, 0, 3, 4, 5, 5]
+
+
+def tool(index: int, name: str | None, arguments: str) -> dict[str, Any]:
+    function = {"arguments": arguments} if name is None else {"name": name, "arguments": arguments}
+    return {"tool_calls": [{"index": index, "function": function}]}
+
+
+SWITCHES: dict[str, tuple[list[Any], list[int]]] = {
+    "reasoning, then content": ([{"reasoning_content": "so se"}, "Hello", "!"], [0, 0, 3, 4, 6, 6]),
+    "one tool, then another": ([tool(0, None, "se"), tool(1, None, "x"), tool(1, None, "y")], [0, 0, 3, 4, 6, 6]),
+    "and back": (
+        [tool(0, None, "se"), tool(1, None, "x"), tool(0, None, "em"), tool(1, None, "y")],
+        [0, 0, 3, 5, 6, 7, 7],
+    ),
+}
+
+
+@pytest.mark.parametrize(("deltas", "counts"), SWITCHES.values(), ids=SWITCHES)
+def test_nothing_waits_for_a_field_that_the_stream_has_moved_away_from(deltas: list[Any], counts: list[int]) -> None:
+    """Its end that is not decided leaves in an event of its own, when the field goes on or the choice ends."""
+    payloads = chat(*deltas)
+    assert left_after(payloads, keyword("secret")) == counts
+    outcome = run(guards(keyword("secret"), mode="window").stream("chat"), [event(payload) for payload in payloads])
+    assert accumulated(outcome.payloads) == accumulated(payloads)
+    assert all(payload["id"] == "chatcmpl-1" for payload in outcome.payloads)
+
+
+def accumulated(payloads: list[Any]) -> dict[Any, str]:
+    """The text of each field, as a client puts it together."""
+    found: dict[Any, str] = {}
+    for payload in payloads:
+        for choice in payload["choices"]:
+            delta = choice["delta"]
+            fields = {name: delta[name] for name in ("content", "reasoning_content") if delta.get(name)}
+            fields |= {call["index"]: call["function"]["arguments"] for call in delta.get("tool_calls", ())}
+            for name, text in fields.items():
+                found[name] = found.get(name, "") + text
+    return found
 
 
 def test_a_field_that_goes_on_after_another_is_still_one_text() -> None:
     resumed = chat({"reasoning_content": "sec"}, "Hello", {"reasoning_content": "ret"})
     outcome = run(guards(keyword("secret"), mode="window").stream("chat"), [event(p) for p in resumed])
     assert outcome.blocked is not None
+    assert b"sec" not in outcome.body
+    calls = chat(tool(0, None, "sec"), tool(1, None, "x"), tool(0, None, "ret"))
+    outcome = run(guards(keyword("secret"), mode="window").stream("chat"), [event(p) for p in calls])
+    assert outcome.blocked is not None
+    assert b"sec" not in outcome.body
     mail = chat({"reasoning_content": "joe@exam"}, "Hello", {"reasoning_content": "ple.com x"})
-    late = run(guards(pii("email"), mode="window").stream("chat"), [event(p) for p in mail])
-    assert late.blocked is not None
-    assert late.blocked.guardrail == "private"
+    masked = run(guards(pii("email"), mode="window").stream("chat"), [event(p) for p in mail])
+    assert chat_text(masked.payloads, "reasoning_content") == "[EMAIL_REDACTED] x"
     done = chat({"reasoning_content": "joe@example.com"}, "Hello", {"reasoning_content": " and jane@example.com"})
     fine = run(guards(pii("email"), mode="window").stream("chat"), [event(p) for p in done])
     assert fine.blocked is None
     assert chat_text(fine.payloads, "reasoning_content") == "[EMAIL_REDACTED] and [EMAIL_REDACTED]"
+
+
+def test_pieces_that_are_set_aside_are_bounded() -> None:
+    deltas = [piece for number in range(200) for piece in (tool(number, None, "x" * 200 + " se"),)]
+    guard = guards(keyword("secret"), mode="window", max_buffer_bytes=20_000).stream("chat")
+    outcome = run(guard, [event(payload) for payload in chat("Hello. ", *deltas)])
+    assert outcome.blocked is not None
+    assert outcome.blocked.guardrail is None
 
 
 @pytest.mark.parametrize(

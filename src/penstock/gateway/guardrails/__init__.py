@@ -6,13 +6,17 @@ for each streamed one. It does no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from penstock.gateway.config import GuardrailMode
 from penstock.gateway.guardrails.chain import Blocked, Chain, guardrail_problems
 from penstock.gateway.guardrails.inspection import GuardrailErrors, Inspection, StreamBlocked, Tally
-from penstock.gateway.guardrails.late import block_message, late_block_event
+from penstock.gateway.guardrails.late import block_message, block_type, late_block_event
+from penstock.gateway.guardrails.pace import paced
+from penstock.gateway.guardrails.patience import Patience
+from penstock.gateway.guardrails.reading import Ambiguous, read_reply, read_request
+from penstock.gateway.guardrails.splice import splice
 from penstock.gateway.guardrails.streams import BufferGuard, StreamGuard, WatchGuard
 from penstock.gateway.guardrails.texts import Line, Slot, reply_texts, request_texts
 from penstock.gateway.guardrails.window import WindowGuard
@@ -20,15 +24,22 @@ from penstock.gateway.resources import GuardrailSpec
 from penstock.gateway.routes import Route
 
 __all__ = [
+    "Ambiguous",
     "GuardrailErrors",
     "Guards",
     "Inspection",
+    "Patience",
     "StreamBlocked",
     "StreamGuard",
     "block_message",
+    "block_type",
     "guardrail_problems",
     "late_block_event",
 ]
+
+_T = TypeVar("_T")
+_ON_THE_LOOP = 0.25
+"""Of the time for an inspection: what a stream has that is inspected as it passes. Its searches keep all others waiting."""
 
 
 class Guards:
@@ -42,37 +53,50 @@ class Guards:
         self._input = Chain([spec for spec in enabled if spec.hook != "output"], mode.max_lengths)
         self._output = Chain([spec for spec in enabled if spec.hook != "input"], mode.max_lengths)
         self._limit = mode.max_buffer_bytes
+        self._seconds = mode.max_inspection_ms / 1000
         self._window = mode.stream_mode == "window" and self._output.windowed
         self.has_input = bool(self._input.guards)
         self.has_output = bool(self._output.guards)
 
-    def request(self, route: Route, body: dict[str, Any]) -> Inspection:
-        """Masks rewrite the body in place."""
-        del route  # all four carry their text in ways that one reading covers
-        return _inspect(self._input, request_texts(body), Tally("input"))
+    async def look(self, size: int, inspect: Callable[[Patience], _T]) -> _T:
+        """Runs an inspection of so many bytes in the time that it has, without keeping the event loop waiting."""
+        return await paced(size, inspect, self._seconds)
 
-    def reply(self, route: Route, body: dict[str, Any]) -> Inspection:
-        """Of a whole JSON reply. Masks rewrite it in place."""
-        inspection = _inspect(self._output, reply_texts(body), Tally("output"))
-        if inspection.changed and route != "responses" and isinstance(body.get("choices"), list):
-            for choice in body["choices"]:
-                if isinstance(choice, dict) and choice.get("logprobs"):
-                    choice["logprobs"] = None  # it spells out the text that was masked
-        return inspection
+    def request(self, body: bytes, patience: Patience) -> Inspection:
+        """Raises `Ambiguous` for one that can be read in two ways."""
+        source, root = read_request(body)
+        return _inspect(self._input, body, source, root, request_texts(root[0]), Tally("input"), patience)
+
+    def reply(self, body: bytes, patience: Patience) -> Inspection:
+        """Of a whole JSON reply; ValueError for what is none."""
+        source, root = read_reply(body)
+        lines = reply_texts(root[0] if type(root[0]) is dict else root)
+        return _inspect(self._output, body, source, root, lines, Tally("output"), patience)
 
     def stream(self, route: Route) -> StreamGuard | None:
         """None: nothing holds or watches this stream."""
         if not self.has_output:
             return None
+        patience = Patience(self._seconds * _ON_THE_LOOP)
         if not self._output.enforced:
-            return WatchGuard(self._output, route, self._limit)
-        return (WindowGuard if self._window else BufferGuard)(self._output, route, self._limit)
+            return WatchGuard(self._output, route, self._limit, patience)
+        return (WindowGuard if self._window else BufferGuard)(self._output, route, self._limit, patience)
 
 
-def _inspect(chain: Chain, lines: list[Slot | Line], tally: Tally) -> Inspection:
+def _inspect(
+    chain: Chain,
+    body: bytes,
+    source: bytes,
+    root: list[Any],
+    lines: list[Slot | Line],
+    tally: Tally,
+    patience: Patience,
+) -> Inspection:
+    """`source` is the body as it was read, of the same length."""
     try:
-        changed = chain.examine(lines, tally)
+        changed = chain.examine(lines, tally, patience)
     except Blocked as blocked:
         blocked.count(tally)
-        return Inspection(blocked.guard.name, tally.hits(), changed=False)
-    return Inspection(None, tally.hits(), changed=changed)
+        return Inspection(body, tally.hits(), blocked_by=blocked.guard.name, timed_out=blocked.timed_out)
+    masked = splice(body, source, root, changed) if changed else body
+    return Inspection(masked, tally.hits(), blocked_by=None, timed_out=False)

@@ -6,16 +6,18 @@ ends the chain, and nothing is masked then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import regex
 
 from penstock.gateway.guardrails.detectors import DETECTORS, Finder, Match
-from penstock.gateway.guardrails.finders import RegexFinder, Undecided, regex_problem
+from penstock.gateway.guardrails.finders import RegexFinder, regex_problem
 from penstock.gateway.guardrails.inspection import Tally
 from penstock.gateway.guardrails.literals import Literals
 from penstock.gateway.guardrails.masking import Masking
-from penstock.gateway.guardrails.texts import Line, Slot, line_texts
+from penstock.gateway.guardrails.patience import MATCH_S, Patience, Undecided
+from penstock.gateway.guardrails.texts import Line, Slot
+from penstock.gateway.guardrails.views import View, views_of
 from penstock.gateway.resources import GuardrailSpec, Pattern
 
 __all__ = ["Blocked", "Chain", "Guard", "Rule", "Words", "guardrail_problems"]
@@ -26,14 +28,15 @@ _CONTEXT = 64
 
 
 class Blocked(Exception):
-    """An enforced guardrail found what it blocks. Whoever ends the inspection counts it."""
+    """An enforced guardrail found what it blocks, or ran out of time. Whoever ends the inspection counts it."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, *, timed_out: bool = False) -> None:
         super().__init__(guard.name)
         self.guard = guard
+        self.timed_out = timed_out
 
     def count(self, tally: Tally) -> None:
-        tally.add(self.guard.order, self.guard.name, "blocked", "")
+        tally.add(self.guard.order, self.guard.name, "timed_out" if self.timed_out else "blocked", "")
 
 
 class Rule:
@@ -41,22 +44,32 @@ class Rule:
 
     __slots__ = ("blocks", "finder", "guard", "order", "token")
 
-    def __init__(self, guard: Guard, finder: Finder, *, order: int, blocks: bool, token: str) -> None:
+    def __init__(self, guard: Guard, finder: Finder | RegexFinder, *, order: int, blocks: bool, token: str) -> None:
         self.guard = guard
         self.finder = finder
         self.order = order
         self.blocks = blocks
         self.token = token
 
-    def matches(self, text: str) -> Iterator[Match]:
+    def find(self, text: str, position: int, patience: Patience) -> Match | None:
+        """The leftmost match from `position` on; raises `Undecided`."""
+        finder = self.finder
+        budget = patience.budget(enforced=self.guard.enforced)
+        match = finder.find(text, position, budget) if isinstance(finder, RegexFinder) else finder.find(text, position)
+        if match is not None:
+            budget.spend(MATCH_S, match[1] - position)
+        return match
+
+    def matches(self, text: str, tally: Tally, patience: Patience) -> Iterator[Match]:
         position = 0
         try:
-            while (match := self.finder.find(text, position)) is not None:
+            while (match := self.find(text, position, patience)) is not None:
                 yield match
                 position = match[1] if match[1] > match[0] else match[0] + 1
         except Undecided:
-            if self.guard.enforced:
-                raise Blocked(self.guard) from None
+            if not patience.last:
+                raise
+            self.guard.gives_up(tally)
 
 
 class Guard:
@@ -72,6 +85,12 @@ class Guard:
         if self.enforced:
             raise Blocked(self)
         tally.add(self.order, self.name, "would_block", source)
+
+    def gives_up(self, tally: Tally) -> None:
+        """What it was looking for may be there."""
+        if self.enforced:
+            raise Blocked(self, timed_out=True) from None
+        tally.add(self.order, self.name, "timed_out", "")
 
     def masks(self, tally: Tally, source: str) -> None:
         tally.add(self.order, self.name, "masked" if self.enforced else "would_mask", source)
@@ -133,40 +152,35 @@ class Chain:
     def enforced(self) -> bool:
         return any(guard.enforced for guard in self.guards)
 
-    def examine(self, lines: Sequence[Slot | Line], tally: Tally) -> bool:
-        """Masks in place and says whether it did; raises `Blocked`."""
+    def examine(self, lines: Sequence[Slot | Line], tally: Tally, patience: Patience) -> list[Slot]:
+        """Gives the slots that are masked their new text, and says which; raises `Blocked`, and `Undecided`."""
         if not lines:
-            return False
-        texts = line_texts(lines)
-        found = self._words(lines) if self._any_words(texts) else {}
+            return []
+        views = views_of(lines)
+        texts = [view.text for view in views]
+        found = self._words(views) if self._any_words(texts) else {}
         together = "\0".join(texts) if self.rules else ""
         maskings: dict[int, Masking] = {}
         for guard in self.guards:
             for source in found.get(guard.order, ()):
                 guard.blocks(tally, source)
             for rule in guard.rules:
-                if rule.finder.separable and rule.finder.find(together, 0) is None:
+                if rule.finder.separable and rule.find(together, 0, patience) is None:
                     continue
-                for number, line in enumerate(lines):
-                    source = line.source if isinstance(line, Slot) else line.slots[0].source
-                    for match in _in_line(rule, line):
+                for view in views:
+                    for match in rule.matches(view.text, tally, patience):
+                        if view.counts is not None and not view.counts(match[0], match[1]):
+                            continue
                         if rule.blocks:
-                            guard.blocks(tally, source)
+                            guard.blocks(tally, view.source)
                             continue
                         if match[2] == match[3]:
                             continue
-                        guard.masks(tally, source)
+                        guard.masks(tally, view.source)
                         if guard.enforced:
-                            maskings.setdefault(number, Masking()).add(match[2], match[3], rule.order, rule.token)
-        for number, masking in maskings.items():
-            line = lines[number]
-            position = 0
-            for slot in (line,) if isinstance(line, Slot) else line.slots:
-                text = masking.cut(slot.text, position)
-                position += len(slot.text)
-                if text != slot.text:
-                    slot.write(text)
-        return bool(maskings)
+                            masking = maskings.setdefault(view.line, Masking())
+                            masking.add(*view.span(match[2], match[3]), rule.order, view.spelled(rule.token))
+        return [slot for number, masking in maskings.items() for slot in _masked(lines[number], masking)]
 
     def _any_words(self, texts: list[str]) -> bool:
         return any(
@@ -175,65 +189,32 @@ class Chain:
             if words is not None
         )
 
-    def _words(self, lines: Sequence[Slot | Line]) -> dict[int, list[str]]:
+    def _words(self, views: Sequence[View]) -> dict[int, list[str]]:
         """For each guardrail whose literals there are: the sources, one for each time."""
         found: dict[int, list[str]] = {}
-
-        def note(guards: Iterable[Guard], source: str) -> None:
-            for guard in guards:
-                found.setdefault(guard.order, []).append(source)
-
         for words in (self.words, self.watched):
             if words is None:
                 continue
-            for line in lines:
-                if isinstance(line, Slot):
-                    note(words.guards(line.text.casefold()), line.source)
-                    continue
-                slots = [slot.text.casefold() for slot in line.slots]
-                source = line.slots[0].source
-                if not line.parts:
-                    note(words.guards("".join(slots)), source)
-                    continue
-                for text in slots:
-                    note(words.guards(text), source)
-                crosses = _crossing(slots)
-                for number, start, end in words.literals.find("".join(slots)):
-                    if crosses(start, end):
-                        note(words.owners[number], source)
+            for view in views:
+                counts = view.counts_folded()
+                for number, start, end in words.literals.find(view.text.casefold()):
+                    if counts is None or counts(start, end):
+                        for guard in words.owners[number]:
+                            found.setdefault(guard.order, []).append(view.source)
         return found
 
 
-def _in_line(rule: Rule, line: Slot | Line) -> Iterator[Match]:
-    if isinstance(line, Slot):
-        yield from rule.matches(line.text)
-        return
-    texts = [slot.text for slot in line.slots]
-    if not line.parts:
-        yield from rule.matches("".join(texts))
-        return
+def _masked(line: Slot | Line, masking: Masking) -> Iterator[Slot]:
     position = 0
-    for text in texts:
-        for start, end, first, last in rule.matches(text):
-            yield start + position, end + position, first + position, last + position
-        position += len(text)
-    crosses = _crossing(texts)
-    for match in rule.matches("".join(texts)):
-        if crosses(match[0], match[1]):
-            yield match
+    for slot in (line,) if isinstance(line, Slot) else line.slots:
+        text = masking.cut(slot.text, position)
+        position += len(slot.text)
+        if text != slot.text:
+            slot.new = text
+            yield slot
 
 
-def _crossing(texts: list[str]) -> Callable[[int, int], bool]:
-    """Tells whether a stretch of the joined texts lies in more than one of them."""
-    borders: list[int] = []
-    position = 0
-    for text in texts[:-1]:
-        position += len(text)
-        borders.append(position)
-    return lambda start, end: any(start < border < end for border in borders)
-
-
-def _finders(spec: GuardrailSpec, max_length: int | None) -> Iterator[tuple[Finder, bool, str]]:
+def _finders(spec: GuardrailSpec, max_length: int | None) -> Iterator[tuple[Finder | RegexFinder, bool, str]]:
     """(finder, whether it blocks, what it puts in place). `max_length` is the longest match of its regexes, declared."""
     if spec.kind == "keyword":
         for pattern in spec.patterns:

@@ -4,6 +4,9 @@ A position is decided when no text to come can change what is found before it. F
 that a literal begins with; for a detector or a regular expression everything but the positions at which a match could
 still begin or change. Both are kept in characters of the text; for literals in characters of its case-folded form, which
 may be longer.
+
+A text that begins like JSON has a copy without its escapes (see `unescape`), which is a channel of its own; what is found
+in that is masked where it stands in the text.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ import regex
 
 from penstock.gateway.guardrails.chain import Blocked, Chain, Rule
 from penstock.gateway.guardrails.events import DELTA, Key
-from penstock.gateway.guardrails.finders import Undecided
 from penstock.gateway.guardrails.inspection import StreamBlocked, Tally
 from penstock.gateway.guardrails.masking import Masking
+from penstock.gateway.guardrails.patience import Patience, Undecided
+from penstock.gateway.guardrails.unescape import LEVELS, Escapes, begins_json, escaped
+from penstock.gateway.guardrails.views import UNESCAPED
 
 __all__ = ["Channel", "Channels"]
 
@@ -26,19 +31,38 @@ _MOST = 4096
 
 class Channel:
     __slots__ = (
-        *("_base", "_carry", "_chain", "_cursors", "_slack", "_tally", "_text", "_watched_state", "_word_state"),
-        *("decided", "end", "folded_decided", "folded_end", "masking", "open", "released"),
+        *(
+            "_base",
+            "_blank",
+            "_carry",
+            "_chain",
+            "_cursors",
+            "_level",
+            "_patience",
+            "_slack",
+            "_source",
+            "_tally",
+            "_text",
+        ),
+        *("_watched_state", "_word_state"),
+        *("copy", "decided", "end", "folded_decided", "folded_end", "masking", "open", "released"),
     )
 
-    def __init__(self, chain: Chain, tally: Tally, slack: int) -> None:
+    def __init__(self, chain: Chain, tally: Tally, slack: int, patience: Patience, level: int = 0) -> None:
         self._chain = chain
         self._tally = tally
         self._slack = slack
+        self._patience = patience
+        self._level = level
+        self._source = DELTA + UNESCAPED if level else DELTA
+        self.copy: Copy | None = None
         self._word_state = self._watched_state = ""
         self._text = ""
         self._base = 0
         self._cursors = [0] * len(chain.rules)
         self._carry = ""
+        self._blank = True
+        """There has been no sign but space."""
         self.end = self.decided = 0
         self.folded_end = self.folded_decided = 0
         self.masking = Masking()
@@ -58,29 +82,56 @@ class Channel:
             state = self._word_state
             known = state + folded
             for guard in chain.words.guards(known, len(state)):
-                guard.blocks(self._tally, DELTA)
+                guard.blocks(self._tally, self._source)
             self._word_state = state = chain.words.literals.rest(known)
             self.folded_decided = self.folded_end - len(state)
         if chain.watched is not None:
             known = self._watched_state + text.casefold()
             for guard in chain.watched.guards(known, len(self._watched_state)):
-                guard.blocks(self._tally, DELTA)
+                guard.blocks(self._tally, self._source)
             self._watched_state = chain.watched.literals.rest(known)
         if chain.rules:
             self._text += text
             self._advance(final=False)
         else:
             self.decided = self.end
+        if self.copy is not None:
+            self.copy.add(text)
+        elif self._blank and text and not text.isspace():
+            self._blank = False
+            if self._level < LEVELS and begins_json(text):
+                self.copy = Copy(self, self._chain, self._tally, self._slack, self._patience, self._level + 1)
+                self.copy.add(" " * (self.end - len(text)) + text)
         return text
 
     def close(self) -> None:
         """No more is expected; if more comes, it is searched together with the end of this."""
         if self.open:
             self.open = False
+            if self.copy is not None:
+                self.copy.close()
             if self._chain.rules:
                 self._advance(final=True)
             self.decided = self.end
             self.folded_decided = self.folded_end
+
+    def ends(self) -> Ends:
+        """How far this and its copies have come."""
+        return ((self, self.end, self.folded_end), *(self.copy.ends() if self.copy is not None else ()))
+
+    @property
+    def clean(self) -> bool:
+        """All of it is decided."""
+        return (
+            self.decided == self.end
+            and self.folded_decided == self.folded_end
+            and (self.copy is None or (not self.copy.pending and self.copy.clean))
+        )
+
+    def mask(self, first: int, last: int, rule: Rule, token: str) -> None:
+        if first < self.released:
+            raise Blocked(rule.guard)  # a part of it has left, so it cannot be masked any more
+        self.masking.add(first, last, rule.order, token)
 
     def _whole_characters(self, text: str) -> str:
         """A pair of surrogates that JSON escapes split over two events is one character of the second."""
@@ -131,7 +182,7 @@ class Channel:
         stop = length + 1 if final else undecided
         try:
             while cursor < stop:
-                match = rule.finder.find(text, cursor)
+                match = rule.find(text, cursor, self._patience)
                 if match is None or match[0] >= stop:
                     break
                 start, end, first, last = match
@@ -139,26 +190,66 @@ class Channel:
                     return start  # it may go on, whatever its declared length
                 cursor = end if end > start else start + 1
                 if rule.blocks:
-                    rule.guard.blocks(self._tally, DELTA)
+                    rule.guard.blocks(self._tally, self._source)
                 elif first < last:
-                    rule.guard.masks(self._tally, DELTA)
+                    rule.guard.masks(self._tally, self._source)
                     if rule.guard.enforced:
-                        if base + first < self.released:
-                            raise Blocked(rule.guard)  # a part of it has left, so it cannot be masked any more
-                        self.masking.add(base + first, base + last, rule.order, rule.token)
+                        self.mask(base + first, base + last, rule, rule.token)
         except Undecided:
-            if rule.guard.enforced:
-                raise Blocked(rule.guard) from None
+            rule.guard.gives_up(self._tally)
         return max(cursor, undecided)
 
 
-class Channels:
-    __slots__ = ("_chain", "_known", "_slack", "_tally")
+class Copy(Channel):
+    """Of another channel's text, without its escapes."""
 
-    def __init__(self, chain: Chain, tally: Tally, slack: int) -> None:
+    __slots__ = ("_escapes", "_original")
+
+    def __init__(
+        self, original: Channel, chain: Chain, tally: Tally, slack: int, patience: Patience, level: int
+    ) -> None:
+        super().__init__(chain, tally, slack, patience, level)
+        self._original = original
+        self._escapes = Escapes()
+
+    def add(self, text: str) -> str:
+        self._escapes.forget(self.decided)
+        return super().add(self._escapes.feed(text))
+
+    def close(self) -> None:
+        if self.open and self._escapes.tail:
+            super().add(self._escapes.flush())
+        super().close()
+
+    def mask(self, first: int, last: int, rule: Rule, token: str) -> None:
+        origin = self._escapes.origin
+        self._original.mask(origin(first), origin(last), rule, escaped(token))
+
+    @property
+    def pending(self) -> bool:
+        """The original ends within an escape."""
+        return bool(self._escapes.tail)
+
+    def ends(self) -> Ends:
+        if not self.pending:
+            return super().ends()
+        # decided when the character is that the escape will become
+        (_, end, folded_end), *deeper = super().ends()
+        return ((self, end + 1, folded_end + (self._chain.words is not None)), *deeper)
+
+
+Ends = tuple[tuple[Channel, int, int], ...]
+"""A channel, and ends of its text and of its folded text."""
+
+
+class Channels:
+    __slots__ = ("_chain", "_known", "_patience", "_slack", "_tally")
+
+    def __init__(self, chain: Chain, tally: Tally, slack: int, patience: Patience) -> None:
         self._chain = chain
         self._tally = tally
         self._slack = slack
+        self._patience = patience
         self._known: dict[Key, Channel] = {}
 
     def at(self, key: Key) -> Channel:
@@ -171,7 +262,7 @@ class Channels:
                 self._known = {known: channel for known, channel in self._known.items() if channel.open}
                 if len(self._known) >= _MOST:
                     raise StreamBlocked(None)
-            channel = self._known[key] = Channel(self._chain, self._tally, self._slack)
+            channel = self._known[key] = Channel(self._chain, self._tally, self._slack, self._patience)
         return channel
 
     def close(self, beginning: Key) -> None:

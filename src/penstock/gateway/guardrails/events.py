@@ -3,9 +3,9 @@
 A text that goes on has an address (`Key`): of a response (item, part, kind of delta), of a chat or a completion (choice,
 path of the field). An event that ends a text tells that no more is to come, so nothing need be held back for it.
 
-A chat has no such events until the choice's finish reason. There a field counts as ended when an event has text of the
-same choice and none of that field: the stream has moved from reasoning to content, from one tool call to the next. Should
-the field go on after all, what spans the gap is still found, but its first part has left by then.
+A chat has no such events until the choice's finish reason. There a stream moves from one field to another: from reasoning
+to content, from one tool call to the next, and perhaps back. A name is complete then; any other field is not, but what
+comes in the meantime need not wait for it: a piece of it can leave later, as an event of its own (`alone`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.gateway.guardrails.texts import OPAQUE, Line, Slot, is_text, mode_below, reply_texts, walk
 
-__all__ = ["DELTA", "NOTHING", "Key", "Reader", "Reading"]
+__all__ = ["DELTA", "NOTHING", "Key", "Reader", "Reading", "alone"]
 
 Key = tuple[Any, ...]
 
@@ -52,10 +52,13 @@ _BEGUN = {
 
 _DEEP = 16
 
-Reading = tuple[list[tuple[Key, Slot]], list[Slot | Line], list[Key]]
-"""Text that goes on with its address; complete text; beginnings of the addresses at which texts have ended."""
+Reading = tuple[list[tuple[Key, Slot]], list[Slot | Line], list[Key], list[Key]]
+"""Text that goes on with its address; complete text; beginnings of the addresses at which texts have ended; addresses that
+the stream has moved away from."""
 
-NOTHING: Reading = ([], [], [])
+NOTHING: Reading = ([], [], [], [])
+
+_CHUNK_HEAD = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 
 
 class Reader:
@@ -69,7 +72,7 @@ class Reader:
 
     def read(self, payload: Any, name: bytes) -> Reading:
         if type(payload) is not dict:
-            return [], walk(payload, "event"), []
+            return [], walk([payload], "event"), [], []
         # by its shape, not by the route: an upstream may answer in another dialect than it was asked in
         choices = payload.get("choices")
         return self._chunk(payload, choices) if type(choices) is list else _response_event(payload, name)
@@ -77,6 +80,7 @@ class Reader:
     def _chunk(self, payload: dict[str, Any], choices: list[Any]) -> Reading:
         pieces: list[tuple[Key, Slot]] = []
         ended: list[Key] = []
+        moved: list[Key] = []
         whole: list[Slot | Line] = []
         if not payload.keys() <= _CHUNK_KEYS:
             whole = walk(payload, "event", without=_CHUNK_KEYS)
@@ -101,14 +105,41 @@ class Reader:
                 fields = tuple([key for key, _ in pieces[first:]])
                 before = self._fields.get(index) if type(index) is int else None
                 if before != fields:
-                    ended += [key for key in before or () if key not in fields]
+                    for key in before or ():
+                        if key not in fields:
+                            (ended if _is_name(key) else moved).append(key)
                     if type(index) is int:
                         self._fields[index] = fields
             if choice.get("finish_reason") is not None:
                 ended.append((index,))
                 if type(index) is int:
                     self._fields.pop(index, None)
-        return pieces, whole, ended
+        return pieces, whole, ended, moved
+
+
+def _is_name(key: Key) -> bool:
+    path = key[-1]
+    return type(path) is tuple and path[-1] == "name"
+
+
+def alone(payload: dict[str, Any], key: Key, slot: Slot) -> dict[str, Any] | None:
+    """A chunk with nothing but this one piece of the chunk that is given; None where that cannot be told."""
+    index, _, path = key
+    steps = path if type(path) is tuple else (path,)
+    if any(slot.container is choice for choice in payload["choices"]):
+        choice = {"index": index, slot.key: slot.text}
+    else:
+        delta: Any = slot.text
+        for step in reversed(steps):
+            if type(step) is str:
+                delta = {step: delta}
+            elif type(step) is int:
+                delta = [{"index": step, **delta} if type(delta) is dict else delta]
+            else:
+                return None
+        choice = {"index": index, "delta": delta}
+    head = {name: payload[name] for name in _CHUNK_HEAD if name in payload}
+    return {**head, "choices": [{**choice, "finish_reason": None}]}
 
 
 def _response_event(payload: dict[str, Any], name: bytes) -> Reading:
@@ -121,25 +152,25 @@ def _response_event(payload: dict[str, Any], name: bytes) -> Reading:
             if kind in _BINARY or not delta:
                 return NOTHING
             plain: Key = (payload.get("output_index"), _part(payload), kind, None)
-            return [(plain, Slot(payload, "delta", delta, DELTA))], [], []
+            return [(plain, Slot(payload, "delta", delta, DELTA))], [], [], []
         whole = walk(payload, kind, without=_DELTA_KEYS)
         if kind in _BINARY:
-            return [], whole, []
+            return [], whole, [], []
         key = _address(payload, kind)
         pieces = [((*key, path), slot) for path, slot in _leaves(payload, "delta", delta)]
         if type(delta) is str:
             pieces = [(key, slot) for _, slot in pieces]
-        return pieces, whole, []
+        return pieces, whole, [], []
     if not kind.startswith("response.") and kind not in _TERMINAL:
         # of a dialect that is not known here: whatever stands at the same place in two events may be one text
-        return [((None, None, kind, path), slot) for path, slot in _leaves(None, None, payload)], [], []
+        return [((None, None, kind, path), slot) for path, slot in _leaves(None, None, payload)], [], [], []
     whole = walk(payload, kind, without=_RESPONSE)
     response = payload.get("response")
     if type(response) is dict:
         whole += reply_texts(response, kind)
     elif response is not None:
         whole += walk(response, kind)
-    return _begun(payload, kind, whole), whole, _ended(payload, kind)
+    return _begun(payload, kind, whole), whole, _ended(payload, kind), []
 
 
 def _part(payload: dict[str, Any]) -> Any:

@@ -1,22 +1,21 @@
 """A regular expression of the operator's, as a finder.
 
 The engine is `regex`, not `re`: it knows `\\p{…}` and `(?<name>…)`, so that more of what Rust's engine takes is taken here,
-it is faster on prose, and a search can be given a time limit. A pattern that backtracks without end would otherwise stop
-the whole worker on one hostile text; here the text counts as undecided, which an enforced guardrail treats as a match.
+it is faster on prose, it gives up the interpreter's lock while it searches, and a search can be given a time limit. A
+pattern that backtracks without end would otherwise stop the whole worker on one hostile text; here the text counts as
+undecided (see `patience`).
 """
 
 from __future__ import annotations
 
+from time import thread_time
+
 import regex
 
 from penstock.gateway.guardrails.detectors import MARGIN, Match
+from penstock.gateway.guardrails.patience import Budget
 
-__all__ = ["RegexFinder", "Undecided", "regex_problem"]
-
-_PATIENCE_S = 0.1
-_PATIENCE_S_PER_CHARACTER = 100e-9
-"""An honest pattern reads a character in 1 to 30 ns."""
-
+__all__ = ["RegexFinder", "regex_problem"]
 
 _SHORT = 8192
 """The time limit costs 2 to 5 µs a search. A pattern with one repetition, of one character or class, does without it on a
@@ -24,10 +23,6 @@ short text: at worst it reads that once for each of its characters."""
 
 _SLOW = regex.compile(r"\)[*+?{]|\(\?(?:R|[+-]?[0-9]|&|P>)")
 """A group that is repeated, or calls itself."""
-
-
-class Undecided(Exception):
-    """A search took too long."""
 
 
 class RegexFinder:
@@ -46,15 +41,18 @@ class RegexFinder:
         self.reach = reach
         self.numeric = False
 
-    def find(self, text: str, position: int) -> Match | None:
+    def find(self, text: str, position: int, budget: Budget) -> Match | None:
+        limit = budget.limit(len(text) - position)
+        began = thread_time()
         if self._hasty and len(text) < _SHORT:
             match = self._regex.search(text, position)
         else:
             try:
-                patience = _PATIENCE_S + len(text) * _PATIENCE_S_PER_CHARACTER
-                match = self._regex.search(text, position, timeout=patience)
+                match = self._regex.search(text, position, timeout=limit, concurrent=True)
             except TimeoutError:
-                raise Undecided from None
+                budget.spend_all()
+        read = (len(text) if match is None else match.end()) - position
+        budget.spend(thread_time() - began, read)
         if match is None:
             return None
         start, end = match.span()

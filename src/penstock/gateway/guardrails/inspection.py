@@ -8,7 +8,7 @@ from penstock.gateway.ledger.entry import GuardrailHit
 
 __all__ = ["Action", "GuardrailErrors", "Inspection", "StreamBlocked", "Tally"]
 
-Action = Literal["blocked", "masked", "would_block", "would_mask"]
+Action = Literal["blocked", "masked", "would_block", "would_mask", "timed_out"]
 
 
 class GuardrailErrors(ValueError):
@@ -22,20 +22,24 @@ class GuardrailErrors(ValueError):
 class StreamBlocked(Exception):
     """The rest of a stream must not be released. `guardrail` is None when more would have to be held than may be."""
 
-    def __init__(self, guardrail: str | None) -> None:
+    def __init__(self, guardrail: str | None, *, timed_out: bool = False) -> None:
         super().__init__("the stream was blocked" if guardrail is None else f"the stream was blocked by {guardrail!r}")
         self.guardrail = guardrail
+        self.timed_out = timed_out
+        """Nothing was found; the time for looking is over."""
 
 
 class Inspection:
-    """`changed`: the body was masked in place. A blocked body is left as it was."""
+    """`body` is what may go on its way: the one that was inspected, or with its masks. A blocked one is not masked."""
 
-    __slots__ = ("blocked_by", "changed", "hits")
+    __slots__ = ("blocked_by", "body", "hits", "timed_out")
 
-    def __init__(self, blocked_by: str | None, hits: list[GuardrailHit], *, changed: bool) -> None:
-        self.blocked_by = blocked_by
+    def __init__(self, body: bytes, hits: list[GuardrailHit], *, blocked_by: str | None, timed_out: bool) -> None:
+        self.body = body
         self.hits = hits
-        self.changed = changed
+        self.blocked_by = blocked_by
+        self.timed_out = timed_out
+        """Nothing was found; the time for looking is over. Then `blocked_by` is whose time it was."""
 
 
 class Tally:
@@ -61,7 +65,7 @@ class Tally:
                 guardrail=name,
                 hook=self._hook,
                 action=action,
-                count=1 if action == "blocked" else max(counts.values()),
+                count=1 if action in ("blocked", "timed_out") else max(counts.values()),
             )
             for (_, name, action), counts in sorted(self._counts.items(), key=lambda item: item[0])
         ]

@@ -1,4 +1,4 @@
-"""The event that tells a caller, in the middle of a stream, that the rest was blocked."""
+"""What a caller is told of a block, and the event that tells it in the middle of a stream."""
 
 from __future__ import annotations
 
@@ -8,27 +8,40 @@ import orjson
 
 from penstock.gateway.routes import Route
 
-__all__ = ["block_message", "late_block_event"]
+__all__ = ["block_message", "block_type", "late_block_event"]
 
 
-def block_message(side: str, guardrail: str | None) -> str:
+def block_type(*, timed_out: bool) -> str:
+    return "inspection_timeout" if timed_out else "content_filter"
+
+
+def block_message(side: str, guardrail: str | None, *, timed_out: bool = False) -> str:
     """`side` is "request" or "response"."""
     named = "" if guardrail is None else f" (guardrail '{guardrail}')"
+    if timed_out:
+        return f"The {side} could not be inspected in the time that there is for it{named}."
     return f"The {side} was blocked by content policy{named}."
 
 
 def late_block_event(
-    route: Route, guardrail: str | None, response_id: str | None, sequence: int, *, model: str = ""
+    route: Route,
+    guardrail: str | None,
+    response_id: str | None,
+    sequence: int,
+    *,
+    model: str = "",
+    timed_out: bool = False,
 ) -> bytes:
-    message = block_message("response", guardrail)
+    message = block_message("response", guardrail, timed_out=timed_out)
+    kind = block_type(timed_out=timed_out)
     if route != "responses":
-        return b"data: " + orjson.dumps({"error": {"message": message, "type": "content_filter"}}) + b"\n\n"
+        return b"data: " + orjson.dumps({"error": {"message": message, "type": kind}}) + b"\n\n"
     response = {
         "id": response_id or "",
         "object": "response",
         "created_at": int(time.time()),
         "status": "failed",
-        "error": {"code": "content_filter", "message": message, "type": "content_filter"},
+        "error": {"code": kind, "message": message, "type": kind},
         "incomplete_details": None,
         "instructions": None,
         "max_output_tokens": None,

@@ -7,27 +7,35 @@ begin later, and a stream that is masked as it flows reads like one that was mas
 
 from __future__ import annotations
 
-from bisect import insort
-
 __all__ = ["Masking"]
 
 
 class Masking:
-    __slots__ = ("_covered", "_spans")
+    __slots__ = ("_covered", "_ordered", "_spans")
 
     def __init__(self) -> None:
         self._spans: list[tuple[int, int, int, str]] = []
+        self._ordered = True
         self._covered = 0
         """Everything before this position is either written or masked."""
 
     def add(self, start: int, end: int, order: int, token: str) -> None:
-        insort(self._spans, (start, order, end, token))
+        self._spans.append((start, order, end, token))
+        self._ordered = False
+
+    def _order(self) -> None:
+        """When they are needed, not at each: a text may have a million of them."""
+        if not self._ordered:
+            self._spans.sort()
+            self._ordered = True
 
     def touches(self, start: int, end: int) -> bool:
+        self._order()
         return self._covered > start or (bool(self._spans) and self._spans[0][0] < end)
 
     def cut(self, text: str, start: int) -> str:
         """What becomes of `text`, which begins at `start`. Pieces are cut in order, each once."""
+        self._order()
         end = start + len(text)
         written: list[str] = []
         position = start

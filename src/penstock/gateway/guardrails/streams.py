@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import orjson
@@ -16,6 +17,8 @@ from penstock.gateway.guardrails.channels import Channels
 from penstock.gateway.guardrails.events import NOTHING, Key, Reader, Reading
 from penstock.gateway.guardrails.inspection import StreamBlocked, Tally
 from penstock.gateway.guardrails.late import late_block_event
+from penstock.gateway.guardrails.patience import Patience
+from penstock.gateway.guardrails.splice import splice
 from penstock.gateway.guardrails.texts import Line, Slot
 from penstock.gateway.ledger.entry import GuardrailHit
 from penstock.gateway.routes import Route
@@ -28,63 +31,102 @@ above what is held of a stream."""
 
 _DONE = b"[DONE]"
 _BROKEN = object()
+_KNOWN = 64
+"""Comments and the like that are remembered to be clean: what there is of them comes again and again."""
+_FIELD = re.compile(r"(?:event|id|retry)?: ?")
+_NAMES = frozenset(("message", "error", "ping", "done"))
+"""Of events, where the data does not say the same: words of the protocol, like the types in the data."""
+
+
+class Beside:
+    """The lines of a frame that are not its data, as one text: an upstream may write anything there."""
+
+    __slots__ = ("_fields", "_lines", "line")
+
+    def __init__(self, frame: Frame, payload: Any) -> None:
+        kind = payload.get("type") if type(payload) is dict else None
+        self._fields: list[str] = []
+        self._lines: list[Slot] = []
+        for line in frame.others.decode("utf-8", "replace").splitlines(keepends=True):
+            found = _FIELD.match(line)
+            field = found[0] if found is not None else ""
+            text = line[len(field) :]
+            name = text.rstrip("\n")
+            if field.startswith("event") and (name == kind or name in _NAMES):
+                field, text = line, ""
+            self._fields.append(field)
+            self._lines.append(Slot(None, None, text, "lines"))
+        self.line = Line(self._lines, parts=False)
+
+    def __bool__(self) -> bool:
+        """There is something to be looked at."""
+        return any(slot.text for slot in self._lines)
+
+    @property
+    def masked(self) -> str | None:
+        """None: nothing is."""
+        if all(slot.new is None for slot in self._lines):
+            return None
+        texts = [slot.text if slot.new is None else slot.new for slot in self._lines]
+        return "".join([field + text for field, text in zip(self._fields, texts, strict=True)])
 
 
 class Event:
-    """A frame and what is in it. The data that is no JSON is kept as `{"data": text}`."""
+    """A frame and what is in it. Data that is no JSON is kept as its text."""
 
-    __slots__ = ("changed", "frame", "payload", "plain", "reading")
+    __slots__ = ("_root", "_source", "beside", "frame", "plain", "reading")
 
     def __init__(self, frame: Frame, reader: Reader) -> None:
         self.frame = frame
-        self.changed = False
         self.plain = False
-        self.payload: Any = None
+        self.beside: Beside | None = None
+        """The lines that are not data, where they have to be looked at."""
         self.reading: Reading = NOTHING
-        data = frame.data
+        self._root: list[Any] = [None]
+        self._source = data = frame.data or b""
         if not data:
             return
         try:
-            self.payload = orjson.loads(data)
+            self._root[0] = orjson.loads(data)
         except orjson.JSONDecodeError:
             if data.strip() == _DONE:
-                self.reading = ([], [], [()])
+                self.reading = ([], [], [()], [])
                 return
-            self.payload = _lenient(data)
-            if self.payload is _BROKEN:
+            self._source = data.decode("utf-8", "replace").encode()
+            self._root[0] = _lenient(self._source)
+            if self._root[0] is _BROKEN:
                 self.plain = True
-                text = data.decode("utf-8", "replace")
-                self.payload = {"data": text}
-                self.reading = ([(("plain",), Slot(self.payload, "data", text, "delta"))], [], [])
+                self._root[0] = text = self._source.decode()
+                self.reading = ([(("plain",), Slot(self._root, 0, text, "delta"))], [], [], [])
                 return
-        self.reading = reader.read(self.payload, frame.name)
+        self.reading = reader.read(self._root[0], frame.name)
+
+    @property
+    def payload(self) -> Any:
+        return None if self.plain else self._root[0]
 
     @property
     def raw(self) -> bytes:
-        if not self.changed:
-            return self.frame.raw
+        """With its masks."""
+        frame = self.frame
+        if self.beside is not None and (masked := self.beside.masked) is not None:
+            frame = Frame(frame.with_others(masked.encode("utf-8", "replace")))
+        slots = [slot for _, slot in self.reading[0]]
+        for line in self.reading[1]:
+            slots += (line,) if isinstance(line, Slot) else line.slots
+        if all(slot.new is None for slot in slots):
+            return frame.raw
         if self.plain:
-            return self.frame.with_data(self.payload["data"].encode("utf-8", "replace"))
-        if type(self.payload) is dict and type(self.payload.get("choices")) is list:
-            for choice in self.payload["choices"]:
-                if type(choice) is dict and choice.get("logprobs"):
-                    choice["logprobs"] = None  # it spells out the text that was masked
-        try:
-            return self.frame.with_data(orjson.dumps(self.payload))
-        except TypeError:  # lone surrogates, numbers beyond 64 bits
-            return self.frame.with_data(json.dumps(self.payload).encode())
+            return frame.with_data((slots[0].new or "").encode("utf-8", "replace"))
+        return frame.with_data(splice(self._source, self._source, self._root, slots))
 
 
 def _lenient(data: bytes) -> Any:
-    """What orjson refuses and others accept: lone surrogates, NaN, bytes that are not UTF-8."""
+    """What orjson refuses and others accept: lone surrogates, NaN."""
     try:
-        return json.loads(data.decode("utf-8", "replace"))
+        return json.loads(data)
     except (ValueError, RecursionError):
         return _BROKEN
-
-
-def _written(line: Slot | Line) -> bool:
-    return line.written if isinstance(line, Slot) else any(slot.written for slot in line.slots)
 
 
 class StreamGuard:
@@ -92,14 +134,18 @@ class StreamGuard:
 
     holds = True
     """Nothing passes but what it releases."""
+    at_end = False
+    """All of its inspection is in `finish`, which can be begun again until it has returned."""
     longest = MAX_EVENT_BYTES
     """An event beyond it need not be whole when it is given to the guard."""
 
-    def __init__(self, chain: Chain, route: Route) -> None:
+    def __init__(self, chain: Chain, route: Route, patience: Patience) -> None:
         self._chain = chain
         self._route = route
+        self._patience = patience
         self._tally = Tally("output")
         self._reader = Reader()
+        self._known: set[bytes] = set()
         self._last: Any = None
         self.response_id: str | None = None
         """Of the response or the chunk that the stream began with."""
@@ -120,17 +166,32 @@ class StreamGuard:
         """Something of what it was given has not been released."""
         return False
 
+    @property
+    def held_bytes(self) -> int:
+        """As much as waits."""
+        return 0
+
     def feed(self, frames: list[Frame], pending: int) -> bytes:
         """What may be released now; raises `StreamBlocked`. `pending` bytes have arrived of the frame after these."""
         raise NotImplementedError
 
-    def finish(self, rest: Frame | None) -> bytes:
-        """The upstream has ended, with a frame that lacks its end: what is left; raises `StreamBlocked`."""
+    def finish(self, rest: Frame | None, patience: Patience | None = None) -> bytes:
+        """The upstream has ended, with a frame that lacks its end: what is left; raises `StreamBlocked`.
+
+        `patience` is what a guard `at_end` has; the others have had theirs from the beginning.
+        """
         raise NotImplementedError
 
-    def late_block(self, guardrail: str | None) -> bytes:
+    def late_block(self, by: StreamBlocked) -> bytes:
         """The event that ends this stream for the caller when a part of it has been released."""
-        return late_block_event(self._route, guardrail, self.response_id, self.next_sequence, model=self.model)
+        return late_block_event(
+            self._route,
+            by.guardrail,
+            self.response_id,
+            self.next_sequence,
+            model=self.model,
+            timed_out=by.timed_out,
+        )
 
     def _identify(self, payload: Any) -> None:
         if type(payload) is dict:
@@ -141,69 +202,97 @@ class StreamGuard:
 
     def _blocked(self, blocked: Blocked) -> StreamBlocked:
         blocked.count(self._tally)
-        return StreamBlocked(blocked.guard.name)
+        return StreamBlocked(blocked.guard.name, timed_out=blocked.timed_out)
 
-    def _last_event(self, rest: Frame | None) -> tuple[Event | None, bytes]:
+    def _event(self, frame: Frame) -> Event:
+        """With the lines beside its data, unless they are known to be clean."""
+        event = Event(frame, self._reader)
+        if frame.others and frame.others not in self._known:
+            event.beside = Beside(frame, event.payload) or None
+        return event
+
+    def _examine_beside(self, event: Event) -> None:
+        """What is no data does not go on in another event."""
+        if (
+            event.beside is not None
+            and not self._chain.examine([event.beside.line], self._tally, self._patience)
+            and len(self._known) < _KNOWN
+        ):
+            self._known.add(event.frame.others)
+
+    def _last_event(self, rest: Frame | None) -> Event | None:
         """The frame that the upstream did not end, or bytes that are none.
 
-        One that cannot be understood is dropped: it is half an event, which no client can use, and nobody can say what
-        its text would have been.
+        One whose data cannot be understood is dropped: it is half an event, which no client can use, and nobody can say
+        what its text would have been.
         """
         if rest is None:
-            return None, b""
-        event = Event(rest, self._reader)
-        if rest.data is None:
-            return None, rest.raw
-        return (None, b"") if event.plain else (event, b"")
+            return None
+        event = self._event(rest)
+        return None if event.plain else event
 
 
 class BufferGuard(StreamGuard):
     """Nothing leaves before all is inspected."""
 
-    def __init__(self, chain: Chain, route: Route, limit: int) -> None:
-        super().__init__(chain, route)
+    at_end = True
+
+    def __init__(self, chain: Chain, route: Route, limit: int, patience: Patience) -> None:
+        super().__init__(chain, route, patience)
         self.longest = self._limit = limit
         self._size = 0
         self._events: list[Event] = []
+        self._beside: dict[bytes, Beside] = {}
 
     @property
     def waiting(self) -> bool:
         return bool(self._events)
 
+    @property
+    def held_bytes(self) -> int:
+        return self._size
+
     def feed(self, frames: list[Frame], pending: int) -> bytes:
         self._size += sum([len(frame.raw) for frame in frames])
         if self._size + pending > self._limit:
             raise StreamBlocked(None)
-        self._events.extend(Event(frame, self._reader) for frame in frames)
+        self._events.extend(self._event(frame) for frame in frames)
         return b""
 
-    def finish(self, rest: Frame | None) -> bytes:
-        event, left = self._last_event(rest)
-        if event is not None:
-            self._events.append(event)
+    def _event(self, frame: Frame) -> Event:
+        """Lines that come again and again are looked at once."""
+        event = super()._event(frame)
+        if event.beside is not None:
+            event.beside = self._beside.setdefault(frame.others, event.beside)
+        return event
+
+    def finish(self, rest: Frame | None, patience: Patience | None = None) -> bytes:
+        last = self._last_event(rest)
+        events = self._events if last is None else [*self._events, last]
+        self._tally = Tally("output")
+        try:
+            self._examine(events, patience or self._patience)
+        except Blocked as blocked:
+            raise self._blocked(blocked) from None
+        self._events = []
+        return b"".join([event.raw for event in events])
+
+    def _examine(self, events: list[Event], patience: Patience) -> None:
         texts: dict[Key, list[Slot]] = {}
         lines: list[Slot | Line] = []
-        for event in self._events:
+        for event in events:
             if self.response_id is None:
                 self._identify(event.payload)
-            pieces, whole, _ = event.reading
+            pieces, whole, _, _ = event.reading
             for key, slot in pieces:
                 try:
                     texts.setdefault(key, []).append(slot)
                 except TypeError:
                     texts.setdefault((repr(key),), []).append(slot)
             lines += whole
+        lines += [beside.line for beside in self._beside.values()]
         lines += [Line(slots, parts=False) for slots in texts.values()]
-        try:
-            changed = self._chain.examine(lines, self._tally)
-        except Blocked as blocked:
-            raise self._blocked(blocked) from None
-        if changed:
-            for event in self._events:
-                pieces, whole, _ = event.reading
-                event.changed = any(slot.written for _, slot in pieces) or any(map(_written, whole))
-        events, self._events = self._events, []
-        return b"".join([event.raw for event in events]) + left
+        self._chain.examine(lines, self._tally, patience)
 
 
 class WatchGuard(StreamGuard):
@@ -211,9 +300,9 @@ class WatchGuard(StreamGuard):
 
     holds = False
 
-    def __init__(self, chain: Chain, route: Route, limit: int) -> None:
-        super().__init__(chain, route)
-        self._channels = Channels(chain, self._tally, limit)
+    def __init__(self, chain: Chain, route: Route, limit: int, patience: Patience) -> None:
+        super().__init__(chain, route, patience)
+        self._channels = Channels(chain, self._tally, limit, patience)
         self._watching = True
 
     def feed(self, frames: list[Frame], pending: int) -> bytes:
@@ -222,12 +311,13 @@ class WatchGuard(StreamGuard):
             if isinstance(frame, Part):
                 self._watching = False
             if self._watching:
-                self._watch(Event(frame, self._reader))
+                self._watch(self._event(frame))
         return b""
 
-    def finish(self, rest: Frame | None) -> bytes:
+    def finish(self, rest: Frame | None, patience: Patience | None = None) -> bytes:
+        del patience
         if self._watching:
-            event, _ = self._last_event(rest)
+            event = self._last_event(rest)
             if event is not None:
                 self._watch(event)
             self._channels.close(())
@@ -238,12 +328,13 @@ class WatchGuard(StreamGuard):
         if self.response_id is None:
             self._identify(event.payload)
         self._last = event.payload
-        pieces, whole, ended = event.reading
+        pieces, whole, ended, _ = event.reading
         try:
+            self._examine_beside(event)
             for key, slot in pieces:
                 self._channels.at(key).add(slot.text)
             if whole:
-                self._chain.examine(whole, self._tally)
+                self._chain.examine(whole, self._tally, self._patience)
             for beginning in ended:
                 self._channels.close(beginning)
         except StreamBlocked:

@@ -13,10 +13,9 @@ Token ids (a prompt or an input of numbers) are not text to us; a guardrail does
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["OPAQUE", "Line", "Slot", "is_text", "line_texts", "mode_below", "reply_texts", "request_texts", "walk"]
+__all__ = ["OPAQUE", "KeySlot", "Line", "Slot", "is_text", "mode_below", "reply_texts", "request_texts", "walk"]
 
 _NOT_TEXT = frozenset(
     (
@@ -68,35 +67,22 @@ _SOMETIMES = frozenset(("text", "data", "result"))
 
 
 class Slot:
-    """A string and the place to put another one."""
+    """A string, where it stands, and the one to be put in its place."""
 
-    __slots__ = ("container", "key", "source", "text", "written")
+    __slots__ = ("container", "key", "new", "source", "text")
 
     def __init__(self, container: Any, key: Any, text: str, source: str) -> None:
         self.container = container
         self.key = key
         self.text = text
         self.source = source
-        self.written = False
-
-    def write(self, text: str) -> None:
-        self.written = True
-        self.container[self.key] = text
-        if type(self.container) is dict and self.container.get("logprobs"):
-            # they spell out the text that was just masked
-            self.container["logprobs"] = [] if type(self.container["logprobs"]) is list else None
+        self.new: str | None = None
 
 
 class KeySlot(Slot):
     """A key of the caller's own."""
 
     __slots__ = ()
-
-    def write(self, text: str) -> None:
-        self.written = True
-        items = [(text if key == self.key else key, value) for key, value in self.container.items()]
-        self.container.clear()
-        self.container.update(items)
 
 
 class Line:
@@ -109,24 +95,14 @@ class Line:
         self.parts = parts
 
 
-def line_texts(lines: Iterable[Slot | Line]) -> list[str]:
-    texts: list[str] = []
-    for line in lines:
-        if isinstance(line, Slot):
-            texts.append(line.text)
-            continue
-        if line.parts:
-            texts.extend(slot.text for slot in line.slots)
-        texts.append("".join([slot.text for slot in line.slots]))
-    return texts
-
-
-def request_texts(body: dict[str, Any]) -> list[Slot | Line]:
+def request_texts(body: Any) -> list[Slot | Line]:
     return walk(body, "request", join=True)
 
 
-def reply_texts(body: dict[str, Any], source: str = "reply") -> list[Slot | Line]:
-    """Of a whole JSON reply, or of the response object within an event."""
+def reply_texts(body: Any, source: str = "reply") -> list[Slot | Line]:
+    """Of a whole JSON reply, whatever its shape, or of the response object within an event."""
+    if type(body) is not dict:
+        return walk(body, source)
     is_response = body.get("object") == "response" or "output" in body
     return walk(body, source, without=_ECHO if is_response else frozenset())
 
@@ -164,7 +140,7 @@ def walk(
                         stack.append((value, deeper))
                 elif kind is int and key in _TEXT:
                     found.append(Slot(node, key, str(value), source))
-    return found + keys if keys else found  # keys last: renaming one moves what stands below it
+    return found + keys if keys else found
 
 
 _Stack = list[tuple[Any, int]]

@@ -4,16 +4,22 @@ Events leave whole and in order, each as soon as all of its text is decided (see
 Until the first text is decided nothing leaves at all, so that a block that comes early is still an error of its own and
 not the end of a stream that has begun. What is held is bounded in bytes; events without any text that wait for a first
 one are let go when they alone reach the bound.
+
+Where a chat has moved on from a field whose end is not decided, that piece is taken out of its event and set aside as an
+event of its own, so that nothing waits for it; it leaves when the field goes on or ends.
 """
 
 from __future__ import annotations
 
+import json
 from collections import deque
 
 from penstock.gateway.frames import Frame, Part
 from penstock.gateway.guardrails.chain import Blocked, Chain
 from penstock.gateway.guardrails.channels import Channel, Channels
+from penstock.gateway.guardrails.events import Key, Reader, alone
 from penstock.gateway.guardrails.inspection import StreamBlocked
+from penstock.gateway.guardrails.patience import Patience
 from penstock.gateway.guardrails.streams import Event, StreamGuard
 from penstock.gateway.guardrails.texts import Slot
 from penstock.gateway.routes import Route
@@ -24,25 +30,30 @@ __all__ = ["WindowGuard"]
 class _Segment:
     """A piece of a text and its place in it."""
 
-    __slots__ = ("channel", "end", "folded_end", "slot", "text")
+    __slots__ = ("channel", "end", "ends", "key", "slot", "text")
 
-    def __init__(self, channel: Channel, slot: Slot, text: str) -> None:
+    def __init__(self, key: Key, channel: Channel, slot: Slot, text: str) -> None:
+        self.key = key
         self.channel = channel
         self.slot = slot
         self.text = text
         self.end = channel.end
-        self.folded_end = channel.folded_end
+        self.ends = channel.ends()
 
-    def leave(self) -> bool:
+    def decided(self) -> bool:
+        return all(
+            channel.decided >= end and channel.folded_decided >= folded_end for channel, end, folded_end in self.ends
+        )
+
+    def leave(self) -> None:
         """Puts the masked text in place, where there is any; called in order."""
         channel, end, text = self.channel, self.end, self.text
         start = end - len(text)
         if channel.masking.touches(start, end):
             masked = channel.masking.cut(text, start)
             if masked != text:
-                self.slot.write(masked)
+                self.slot.new = masked
         channel.released = end
-        return self.slot.written
 
 
 class _Held:
@@ -54,26 +65,29 @@ class _Held:
         self.size = len(event.frame.raw)
 
     def decided(self) -> bool:
+        return all(segment.decided() for segment in self.segments)
+
+    def leave(self) -> bytes:
         for segment in self.segments:
-            channel = segment.channel
-            if channel.decided < segment.end or channel.folded_decided < segment.folded_end:
-                return False
-        return True
+            segment.leave()
+        return self.event.raw
 
 
 class WindowGuard(StreamGuard):
-    def __init__(self, chain: Chain, route: Route, limit: int) -> None:
-        super().__init__(chain, route)
+    def __init__(self, chain: Chain, route: Route, limit: int, patience: Patience) -> None:
+        super().__init__(chain, route, patience)
         self._limit = limit
-        self._channels = Channels(chain, self._tally, limit)
+        self._channels = Channels(chain, self._tally, limit, patience)
         self._held: deque[_Held] = deque()
+        self._aside: list[_Held] = []
+        """Single pieces that the rest does not wait for; of one text they are in order, and before what is held."""
         self._size = 0
         self._begun = False
         """Text has been released."""
 
     @property
     def waiting(self) -> bool:
-        return bool(self._held)
+        return bool(self._held or self._aside)
 
     @property
     def held_bytes(self) -> int:
@@ -84,13 +98,13 @@ class WindowGuard(StreamGuard):
         if frames and isinstance(frames[-1], Part):
             raise StreamBlocked(None)
         try:
-            if len(frames) == 1 and self._begun and not self._held:
+            if len(frames) == 1 and self._begun and not self.waiting:
                 released = self._at_once(frames[0])
                 if released:
                     return released
             else:
                 for frame in frames:
-                    self._examine(Event(frame, self._reader))
+                    self._examine(self._event(frame))
         except Blocked as blocked:
             raise self._blocked(blocked) from None
         released = self._release()
@@ -98,8 +112,9 @@ class WindowGuard(StreamGuard):
             released += self._relieve()
         return released
 
-    def finish(self, rest: Frame | None) -> bytes:
-        event, left = self._last_event(rest)
+    def finish(self, rest: Frame | None, patience: Patience | None = None) -> bytes:
+        del patience
+        event = self._last_event(rest)
         try:
             if event is not None:
                 self._examine(event)
@@ -107,44 +122,57 @@ class WindowGuard(StreamGuard):
         except Blocked as blocked:
             raise self._blocked(blocked) from None
         self._begun = True
-        return self._release() + left
+        return self._release()
 
     def _at_once(self, frame: Frame) -> bytes:
         """One event with one piece of text that is clean, and nothing waits: what most of a stream is."""
-        event = Event(frame, self._reader)
-        pieces, whole, ended = event.reading
-        if len(pieces) != 1 or whole or ended:
+        event = self._event(frame)
+        pieces, whole, ended, moved = event.reading
+        if len(pieces) != 1 or whole or ended or moved or event.beside is not None:
             self._examine(event)
             return b""
         key, slot = pieces[0]
         channel = self._channels.at(key)
         text = channel.add(slot.text)
         end = channel.end
-        if (
-            channel.decided == end
-            and channel.folded_decided == channel.folded_end
-            and not channel.masking.touches(channel.released, end)
-        ):
+        if channel.clean and not channel.masking.touches(channel.released, end):
             channel.released = end
             self._last = event.payload
             return frame.raw
-        self._hold(event, [_Segment(channel, slot, text)])
+        self._hold(event, [_Segment(key, channel, slot, text)])
         return b""
 
     def _examine(self, event: Event) -> None:
         if self.response_id is None:
             self._identify(event.payload)
-        pieces, whole, ended = event.reading
+        pieces, whole, ended, moved = event.reading
+        self._examine_beside(event)
         segments: list[_Segment] = []
         for key, slot in pieces:
             channel = self._channels.at(key)
             text = channel.add(slot.text)
-            segments.append(_Segment(channel, slot, text))
-        if whole and self._chain.examine(whole, self._tally):
-            event.changed = True
+            segments.append(_Segment(key, channel, slot, text))
+        if whole:
+            self._chain.examine(whole, self._tally, self._patience)
         for beginning in ended:
             self._channels.close(beginning)
+        for key in moved:
+            self._set_aside(self._channels.at(key))
         self._hold(event, segments)
+
+    def _set_aside(self, channel: Channel) -> None:
+        """What is not decided of a text that the stream has moved away from."""
+        for held in self._held:
+            for segment in [found for found in held.segments if found.channel is channel and not found.decided()]:
+                payload = alone(held.event.payload, segment.key, segment.slot)
+                if payload is None:
+                    continue
+                piece = Event(Frame(f"data: {json.dumps(payload)}\n\n".encode()), Reader())
+                held.segments.remove(segment)
+                segment.slot.new = ""
+                segment.slot = piece.reading[0][0][1]
+                self._aside.append(_Held(piece, [segment]))
+                self._size += self._aside[-1].size
 
     def _hold(self, event: Event, segments: list[_Segment]) -> None:
         held = _Held(event, segments)
@@ -155,18 +183,21 @@ class WindowGuard(StreamGuard):
         held = self._held
         if not self._begun and not self._may_begin():
             return b""
-        out: list[bytes] = []
+        out = self._release_aside() if self._aside else []
         while held and held[0].decided():
             first = held.popleft()
             self._size -= first.size
-            event = first.event
-            for segment in first.segments:
-                if segment.leave():
-                    event.changed = True
-            out.append(event.raw if event.changed else event.frame.raw)
-            if event.payload is not None:
-                self._last = event.payload
+            out.append(first.leave())
+            if first.event.payload is not None:
+                self._last = first.event.payload
         return out[0] if len(out) == 1 else b"".join(out)
+
+    def _release_aside(self) -> list[bytes]:
+        ready = [held for held in self._aside if held.decided()]
+        if ready:
+            self._aside = [held for held in self._aside if held not in ready]
+            self._size -= sum([held.size for held in ready])
+        return [held.leave() for held in ready]
 
     def _may_begin(self) -> bool:
         for held in self._held:
@@ -182,4 +213,7 @@ class WindowGuard(StreamGuard):
         if not all(held.decided() for held in self._held):
             raise StreamBlocked(None)
         self._begun = True
-        return self._release()
+        released = self._release()
+        if self._size > self._limit:
+            raise StreamBlocked(None)
+        return released

@@ -32,7 +32,7 @@ class Attempt(msgspec.Struct, kw_only=True):
 class GuardrailHit(msgspec.Struct, kw_only=True):
     guardrail: str
     hook: Literal["input", "output"]
-    action: Literal["blocked", "masked", "would_block", "would_mask"]
+    action: Literal["blocked", "masked", "would_block", "would_mask", "timed_out"]
     count: int = 1
 
 
