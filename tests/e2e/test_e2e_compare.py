@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import time
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from programs import Capture, MockServer, Program, wait_for
+from programs import BIN, Capture, MockServer, Program, wait_for
 
 
 def payloads(program: Program, count: int) -> str:
@@ -106,6 +107,30 @@ def test_a_run_that_is_invalid_decides_nothing(program: Program, mock: Callable[
     assert found["a"]["verdict"] == "INVALID"
     assert "One of the runs (A) is INVALID" in found["conclusion"]
     assert any("A: INVALID." in note for note in found["notes"])
+
+
+def test_servers_that_we_failed_ourselves_are_not_decided_between(
+    program: Program, mock: Callable[..., MockServer]
+) -> None:
+    """The run may have fewer files open than it comes to need."""
+    words = ["compare", "--model", "m", "--input-file", program.prompts(60), "--use-server-token-count"]
+    words += [
+        "--url",
+        mock(ttft=1500).url,
+        "--url",
+        mock(ttft=1500).url,
+        "--request-rate",
+        200,
+        "--artifact-dir",
+        "out",
+    ]
+    limited = ["bash", "-c", 'ulimit -n 120; exec "$@"', "-", BIN / "penstock", *map(str, words)]
+    done = subprocess.run(limited, cwd=program.folder, env=program.env, capture_output=True, text=True, timeout=60)
+    found = json.loads((program.folder / "out" / "compare.json").read_text())
+    assert {found[side]["verdict"] for side in "ab"} == {"INVALID"}, done
+    assert "Both runs are INVALID: do not decide by this comparison.\n" in done.stdout
+    assert "Both runs are INVALID" in found["conclusion"]
+    assert any("fault of the client itself" in note for note in found["notes"])
 
 
 def test_few_pairs_are_said_to_be_few_and_lines_fit(program: Program, mock: Callable[..., MockServer]) -> None:
