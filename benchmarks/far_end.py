@@ -67,6 +67,8 @@ class Run:
             self.json: dict[str, Any] = json.load(f)
 
     def value(self, tag: str, stat: str = "avg") -> float:
+        if tag not in self.json:
+            raise SystemExit(f"The run measured no {tag}:\n{self.output}")
         return float(self.json[tag][stat])
 
     @property

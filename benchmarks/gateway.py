@@ -19,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.far_end import far_end, line, profile
@@ -109,24 +109,25 @@ def litellm(upstream: str) -> Iterator[Server]:
 @contextmanager
 def _started(command: list[str], url: str, probe: str, environment: dict[str, str]) -> Iterator[Server]:
     began = time.monotonic()
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        while not _answers(url + probe):
-            if process.poll() is not None or time.monotonic() - began > 120:
-                raise SystemExit(f"{command[0]} did not start")
-            time.sleep(0.02)
-        started = time.monotonic() - began
-        time.sleep(1)
-        yield Server(url, started, _memory_mb(process.pid))
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
-            process.wait(timeout=15)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            while not _answers(url + probe):
+                if process.poll() is not None or time.monotonic() - began > 120:
+                    log.seek(0)
+                    raise SystemExit(f"{command[0]} did not start: {log.read().decode(errors='replace')[-2000:]}")
+                time.sleep(0.02)
+            started = time.monotonic() - began
+            time.sleep(1)
+            yield Server(url, started, _memory_mb(process.pid))
+        finally:
+            with suppress(ProcessLookupError):  # it ended by itself, and what it said is on its way up
+                os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def _answers(url: str) -> bool:
