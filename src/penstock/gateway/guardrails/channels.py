@@ -54,7 +54,7 @@ class Channel:
         self._slack = slack
         self._patience = patience
         self._level = level
-        self._source = DELTA + UNESCAPED if level else DELTA
+        self._source = DELTA + UNESCAPED * level
         self.copy: Copy | None = None
         self._word_state = self._watched_state = ""
         self._text = ""

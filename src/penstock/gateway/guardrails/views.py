@@ -13,7 +13,7 @@ from penstock.gateway.guardrails.unescape import LEVELS, Escapes, begins_json, e
 __all__ = ["UNESCAPED", "View", "views_of"]
 
 UNESCAPED = " without escapes"
-"""Behind the source: what is found in both spellings counts once."""
+"""Behind the source, for each level: what is found in several spellings counts once."""
 
 _Counts = Callable[[int, int], bool]
 
@@ -85,7 +85,7 @@ def _add(views: list[View], text: str, source: str, line: int, offset: int = 0) 
         escapes = Escapes()
         text = escapes.feed(text) + escapes.flush()
         levels = (*levels, escapes)
-        views.append(View(text, source + UNESCAPED, line, offset=offset, escapes=levels))
+        views.append(View(text, source + UNESCAPED * len(levels), line, offset=offset, escapes=levels))
 
 
 def _crossing(texts: list[str]) -> _Counts:
