@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -30,10 +32,21 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "HF_HUB_OFFLINE": "1",
     }
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=110
+    page_runs = subprocess.Popen(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    try:
+        out, err = page_runs.communicate(timeout=110)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # servers of a page that failed would keep their ports
+            os.killpg(page_runs.pid, signal.SIGKILL)
+    assert page_runs.returncode == 0, f"{out[-3000:]}\n{err[-3000:]}"
 
 
 def test_the_metrics_page_is_the_catalogue() -> None:

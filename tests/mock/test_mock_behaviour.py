@@ -25,7 +25,7 @@ def test_a_url_gives_a_behaviour() -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("mock://?tfft=50", ["'tfft'", "ttft", "idle_close"]),
+        ("mock://?tfft=50", ["'tfft'", "did you mean ttft?"]),
         ("mock://?ttft=soon", ["ttft", "milliseconds", "'soon'"]),
         ("mock://?ttft=-1", ["ttft", "0 or more"]),
         ("mock://?ttft=nan", ["ttft", "milliseconds"]),

@@ -33,7 +33,10 @@ class Arguments(argparse.ArgumentParser):
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
         """A word that is no option is named first: argparse would rather complain of what is missing beside it."""
-        for word in words[: words.index("--")] if "--" in words else words:
+        options = words[: words.index("--")] if "--" in words else words
+        if {"--help", "-h"} & set(options):
+            return self.parse_args(["--help"])
+        for word in options:
             name = word.partition("=")[0]
             if len(name) > 1 and name.startswith("-") and name not in self._option_string_actions:
                 hint = did_you_mean(name.replace("_", "-"), self._option_string_actions, f"see `{self.prog} --help`.")

@@ -41,7 +41,9 @@ SUBCOMMAND = "validate"
 
 
 def run(words: list[str], program: str) -> int:
-    if words and words[0] == SUBCOMMAND and not {"--help", "-h"} & set(words):
+    if {"--help", "-h"} & set(words):
+        words = ["--help"]
+    if words and words[0] == SUBCOMMAND:
         return _validate(words[1:], program)
     if words and not words[0].startswith("-"):
         hint = did_you_mean(words[0], [SUBCOMMAND], f"see `{program} gateway --help`.")
