@@ -126,7 +126,7 @@ def test_the_ledger_is_looked_for_here(
         (["--by", "colour"], "--by takes key, model and day"),
         (["--since", "yesterday"], "--since takes a date"),
         (["--since", "2026-06-02", "--until", "2026-06-01"], "is not before"),
-        (["--sinse", "7d"], "Unrecognized arguments: --sinse"),
+        (["--sinse", "7d"], "There is no option --sinse; did you mean --since?"),
         (["--ledger", "redis://x:hush@here"], "neither sqlite"),
     ],
 )
