@@ -115,10 +115,6 @@ class Channel:
             self.decided = self.end
             self.folded_decided = self.folded_end
 
-    def ends(self) -> Ends:
-        """How far this and its copies have come."""
-        return ((self, self.end, self.folded_end), *(self.copy.ends() if self.copy is not None else ()))
-
     @property
     def clean(self) -> bool:
         """All of it is decided."""
@@ -231,15 +227,14 @@ class Copy(Channel):
         return bool(self._escapes.tail)
 
     def ends(self) -> Ends:
-        if not self.pending:
-            return super().ends()
-        # decided when the character is that the escape will become
-        (_, end, folded_end), *deeper = super().ends()
-        return ((self, end + 1, folded_end + (self._chain.words is not None)), *deeper)
+        """How far this and its own copy have come; within an escape, as far as the character that it will become."""
+        more = 1 if self.pending else 0
+        own = (self, self.end + more, self.folded_end + (more if self._chain.words is not None else 0))
+        return (own, *self.copy.ends()) if self.copy is not None else (own,)
 
 
-Ends = tuple[tuple[Channel, int, int], ...]
-"""A channel, and ends of its text and of its folded text."""
+Ends = tuple[tuple[Copy, int, int], ...]
+"""A copy, and ends of its text and of its folded text."""
 
 
 class Channels:

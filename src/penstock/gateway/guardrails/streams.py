@@ -71,6 +71,12 @@ class Beside:
         return "".join([field + text for field, text in zip(self._fields, texts, strict=True)])
 
 
+def _names_its_type(frame: Frame, payload: Any) -> bool:
+    """What stands beside the data is the event's type, and nothing else: so it is with most events of a response."""
+    kind = payload.get("type") if type(payload) is dict else None
+    return type(kind) is str and frame.others == b"event: " + kind.encode("utf-8", "replace")
+
+
 class Event:
     """A frame and what is in it. Data that is no JSON is kept as its text."""
 
@@ -111,10 +117,10 @@ class Event:
         frame = self.frame
         if self.beside is not None and (masked := self.beside.masked) is not None:
             frame = Frame(frame.with_others(masked.encode("utf-8", "replace")))
-        slots = [slot for _, slot in self.reading[0]]
+        slots = [slot for _, slot in self.reading[0] if slot.new is not None]
         for line in self.reading[1]:
-            slots += (line,) if isinstance(line, Slot) else line.slots
-        if all(slot.new is None for slot in slots):
+            slots += [slot for slot in ((line,) if isinstance(line, Slot) else line.slots) if slot.new is not None]
+        if not slots:
             return frame.raw
         if self.plain:
             return frame.with_data((slots[0].new or "").encode("utf-8", "replace"))
@@ -207,7 +213,7 @@ class StreamGuard:
     def _event(self, frame: Frame) -> Event:
         """With the lines beside its data, unless they are known to be clean."""
         event = Event(frame, self._reader)
-        if frame.others and frame.others not in self._known:
+        if frame.others and frame.others not in self._known and not _names_its_type(frame, event.payload):
             event.beside = Beside(frame, event.payload) or None
         return event
 

@@ -30,7 +30,7 @@ __all__ = ["WindowGuard"]
 class _Segment:
     """A piece of a text and its place in it."""
 
-    __slots__ = ("channel", "end", "ends", "key", "slot", "text")
+    __slots__ = ("_copies", "_folded_end", "channel", "end", "key", "slot", "text")
 
     def __init__(self, key: Key, channel: Channel, slot: Slot, text: str) -> None:
         self.key = key
@@ -38,11 +38,15 @@ class _Segment:
         self.slot = slot
         self.text = text
         self.end = channel.end
-        self.ends = channel.ends()
+        self._folded_end = channel.folded_end
+        self._copies = channel.copy.ends() if channel.copy is not None else ()
 
     def decided(self) -> bool:
-        return all(
-            channel.decided >= end and channel.folded_decided >= folded_end for channel, end, folded_end in self.ends
+        channel = self.channel
+        if channel.decided < self.end or channel.folded_decided < self._folded_end:
+            return False
+        return not self._copies or all(
+            copy.decided >= end and copy.folded_decided >= folded_end for copy, end, folded_end in self._copies
         )
 
     def leave(self) -> None:
@@ -65,7 +69,7 @@ class _Held:
         self.size = len(event.frame.raw)
 
     def decided(self) -> bool:
-        return all(segment.decided() for segment in self.segments)
+        return all(map(_Segment.decided, self.segments))
 
     def leave(self) -> bytes:
         for segment in self.segments:
