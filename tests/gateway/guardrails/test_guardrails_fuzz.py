@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from guardrail_streams import Outcome, guards, keyword, pii, run
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.gateway.resources import Pattern
@@ -86,6 +86,7 @@ def test_any_stream(route: Route, events: list[Any], size: int) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(ROUTES), st.dictionaries(KEYS, JSON, max_size=5))
+@example(ROUTES[0], {"metadata": {"note": "joe@example.com", "logprobs": ["joe@example.com"]}})
 def test_any_body(route: Route, body: dict[str, Any]) -> None:
     made = guards(*SPECS)
     for inspect in (made.request, made.reply):

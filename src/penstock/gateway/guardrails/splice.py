@@ -51,28 +51,30 @@ def _forget_probabilities(holder: dict[str, Any], values: Places) -> None:
 class _Open:
     """A container that the reading is in, and where in it."""
 
-    __slots__ = ("node", "place", "replaced_at")
+    __slots__ = ("gone", "node", "place", "replaced_at")
 
-    def __init__(self, node: Any, replaced_at: int) -> None:
+    def __init__(self, node: Any, replaced_at: int, gone: bool) -> None:
         self.node = node
         self.place: Any = 0 if type(node) is list else None
         """Index, or key; None where a key comes next."""
         self.replaced_at = replaced_at
         """Where it begins when all of it is to be replaced, else -1."""
+        self.gone = gone or replaced_at >= 0
+        """Nothing in it is written any more: it is replaced, or one around it is."""
 
 
 def _spliced(body: bytes, source: bytes, root: Any, keys: Places, values: Places) -> bytes:
     out: list[bytes] = []
     done = 0
-    stack = [_Open(root, -1)]
+    stack = [_Open(root, -1, False)]
     for token in _TOKEN.finditer(source):
         start, end = token.span()
         sign = source[start : start + 1]
         top = stack[-1]
         at = id(top.node), top.place
         if sign in b"{[":
-            replaced = start if at in values else -1
-            stack.append(_Open(_below(top, dict if sign == b"{" else list), replaced))
+            replaced = start if at in values and not top.gone else -1
+            stack.append(_Open(_below(top, dict if sign == b"{" else list), replaced, top.gone))
         elif sign in b"}]":
             stack.pop()
             if top.replaced_at >= 0:
@@ -88,7 +90,7 @@ def _spliced(body: bytes, source: bytes, root: Any, keys: Places, values: Places
                 found = keys.get((id(top.node), top.place))
             elif at in values:
                 found = values[at]
-            if found is not None and start >= done:
+            if found is not None and not top.gone:
                 out += (body[done:start], found)
                 done = end
     out.append(body[done:])
