@@ -13,20 +13,19 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 
 import msgspec
 
-import penstock
 from penstock.errors import RunError, UserError
 from penstock.gateway.config import GatewayConfig, ListenConfig
 from penstock.gateway.limits import SharedTable
 from penstock.gateway.observe.access_log import check_log
 from penstock.gateway.runtime import Runtime
 from penstock.gateway.say import say
+from penstock.processes import spawn
 
 __all__ = ["Gateway"]
 
@@ -115,14 +114,7 @@ class Gateway:
     # -- workers ------------------------------------------------------------------------------------------------------
 
     def _spawn(self, runtime: Runtime, number: int) -> subprocess.Popen[bytes]:
-        # The child must find this package, however this process found it, and nothing in the working directory.
-        home = os.path.dirname(os.path.dirname(os.path.abspath(penstock.__file__)))
-        known = os.environ.get("PYTHONPATH")
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "penstock.gateway.worker", runtime.folder, str(number)],
-            stdin=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": home if not known else home + os.pathsep + known},
-        )
+        return spawn("penstock.gateway.worker", runtime.folder, str(number))
 
     def _await_start(self, runtime: Runtime) -> None:
         deadline = time.monotonic() + START_S

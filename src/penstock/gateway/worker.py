@@ -7,7 +7,6 @@ way for as long as `drain_s` allows, and cuts off the rest, each with its record
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
 import signal
@@ -24,6 +23,7 @@ from penstock.gateway.drain import Drain
 from penstock.gateway.limits import SharedTable, open_limiter
 from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.runtime import Runtime
+from penstock.processes import on_closed_stdin, raise_descriptor_limit
 
 CUT_OFF = signal.SIGUSR1
 BACKLOG = 2048
@@ -34,7 +34,7 @@ CONNECTIONS = 1 << 16
 def main() -> int:
     folder, number = sys.argv[1], int(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which tells us
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     runtime = Runtime.attach(folder)
     config = runtime.config
     limiter = open_limiter(config.limits, SharedTable.attach(runtime.limits_path))
@@ -67,7 +67,7 @@ async def _serve(app: App) -> None:
 
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(CUT_OFF, cut_off)
-    _end_with_parent(loop)
+    on_closed_stdin(loop, lambda: os.kill(os.getpid(), signal.SIGTERM))  # the main process is gone
     app.start(loop)
     await server.serve()
     await app.limiter.close()
@@ -92,29 +92,6 @@ def _server(app: App, listen: ListenConfig) -> Server:
         ssl_key=Path(listen.tls_key) if listen.tls_key else None,
         ssl_protocol_min=SSLProtocols.tls12,
     )
-
-
-def _end_with_parent(loop: asyncio.AbstractEventLoop) -> None:
-    """Standard input is a pipe from the main process: its end is the main process's end."""
-    stdin = sys.stdin.fileno()
-    os.set_blocking(stdin, False)
-
-    def readable() -> None:
-        with contextlib.suppress(BlockingIOError):
-            if not os.read(stdin, 4096):
-                loop.remove_reader(stdin)
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    loop.add_reader(stdin, readable)
-
-
-def _raise_descriptor_limit() -> None:
-    """A connection is a descriptor on each side; the usual 1,024 would end at 500 streams."""
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":
