@@ -69,6 +69,17 @@ def test_a_start_that_fails_leaves_no_empty_folder(program):
     assert not outcome.folder.exists()
 
 
+def test_the_report_of_an_interrupted_run_says_so_later_too(mock, program):
+    server = mock(ttft=50)
+    run = program.begin(server.url, "--request-count", 1000)
+    wait_for(lambda: sent(server) > 3)
+    run.interrupt()
+    folder = run.wait().folder
+    again = program.run("report", folder, command="penstock")
+    assert "complete" not in again.out.splitlines()[0]
+    assert "The run was stopped before its end." in again.out
+
+
 def test_a_second_run_into_the_same_folder_is_refused(mock, program):
     server = mock(ttft=100)
     first = program.begin(server.url, "--request-count", 1000)

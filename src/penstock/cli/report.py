@@ -34,10 +34,13 @@ def run(words: list[str], program: str) -> int:
 
     log = open_run(given.folder)
     header = log.header
-    silent = header.workers - len(log.reports())
+    reports = log.reports()
+    silent = header.workers - len(reports)
     log.close()
     tokenizer = TokenizerOnce(given.tokenizer or header.tokenizer, header.models[0], header.tokenizer_revision)
     incomplete = None
+    if any(each.stopped for each in reports):
+        incomplete = "The run was stopped before its end."
     if silent:
         whose = (
             "its worker's report is"

@@ -128,6 +128,7 @@ class Worker:
             pool.close()
         self._report.gauge = self._gauge
         self._report.clock_steps = self._clock.steps
+        self._report.stopped = self._stop_seen > 0
         self._report.machine = machine.facts()
         self._log.report(self._report)
         self._log.close()

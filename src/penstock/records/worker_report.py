@@ -47,4 +47,6 @@ class WorkerReport(msgspec.Struct):
     starved_ticks: int = 0
     """How often sending found that the dataset was not indexed far enough."""
     clock_steps: int = 0
+    stopped: bool = False
+    """The run was told to end before its time."""
     machine: MachineFacts = msgspec.field(default_factory=MachineFacts)
