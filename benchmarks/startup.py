@@ -72,10 +72,10 @@ def help_text() -> bool:
 def prompts() -> bool:
     code = (
         "import time; t = time.monotonic()\n"
-        "from penstock.datasets.synthetic import synthesize\n"
+        "from penstock.datasets.synthetic import Synthetic\n"
         "from penstock.settings.model import InputSettings\n"
         "from penstock.tokens.load import load\n"
-        "made = synthesize(InputSettings(seed=1), 10_000, load('builtin', 'm').tokenizer)\n"
+        "made = list(Synthetic(InputSettings(seed=1), 10_000, load('builtin', 'm').tokenizer))\n"
         "print(time.monotonic() - t)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=os.environ)
