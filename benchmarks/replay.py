@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.far_end import AIPERF, far_end, line, profile
 from benchmarks.memory import _anonymous
 
-_LOAD = ("--concurrency", "64", "--request-count", "20000")
+_LOAD = ("--concurrency", "64", "--request-count", "50000")
 _SYNTHETIC = ("--isl", "50", "--num-dataset-entries", "1000", "--osl", "100", "--random-seed", "1")
 _ROUNDS = 3
 _SLOWEST_OPEN_S = 2.0
