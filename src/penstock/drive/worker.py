@@ -253,12 +253,11 @@ class Worker:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Send everything that is due."""
+        """Send what is due, a burst at most: the loop reads in between."""
         if not self._running:
             return
         stepper, later = self._stepper, self._later
-        sends = 0
-        while True:
+        for _ in range(_BURST):
             if self._desk.full:
                 self._held_since = self._held_since or monotonic_ns()
                 return
@@ -269,11 +268,7 @@ class Worker:
             if later and (later[0][0] <= now or stepper.closed(now)):
                 due, _, session = heapq.heappop(later)
                 self._next_turn(session, due, now)
-                sends += 1
-                if sends < _BURST:
-                    continue
-                self._pump_soon()
-                return
+                continue
             picked = self._deck.pick(self._plan.first + stepper.number // self._plan.arms)
             if picked is None:
                 self._starve(now)
@@ -283,11 +278,7 @@ class Worker:
             step = stepper.next(now)
             if step.kind == "send":
                 self._begin(step.number, picked, step.at, step.free)
-                sends += 1
-                if sends < _BURST:
-                    continue
-                self._pump_soon()
-                return
+                continue
             if step.kind == "wait":
                 self._timer.at(min(step.at, later[0][0]) if later else step.at)
             elif later:
@@ -295,6 +286,7 @@ class Worker:
             elif step.kind == "over":
                 self._check_over(now)
             return
+        self._pump_soon()
 
     def _starve(self, now: int) -> None:
         """The next conversation is not indexed yet; the next tick asks again."""
