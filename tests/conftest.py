@@ -16,6 +16,13 @@ settings.register_profile("shared", deadline=None, suppress_health_check=[Health
 settings.load_profile("shared")
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes that nobody can read are named by their argument: a body made at import, such as one that gzip stamped
+    with the time, must not give a test another name in each process that collects it."""
+    unreadable = isinstance(val, bytes) and not (val.isascii() and val.decode().isprintable() and len(val) <= 40)
+    return argname if unreadable else None
+
+
 @pytest.fixture
 def mock(tmp_path: Path) -> Iterator[Callable[..., MockServer]]:
     """Start a mock: `mock(ttft=20, itl=2, error=500, error_rate=0.5)`; `writes` and `hashes` add to its log."""
