@@ -20,7 +20,8 @@ from penstock.drive.board import Board
 from penstock.drive.conductor import Conductor, Progress
 from penstock.drive.indexer import Sources
 from penstock.drive.job import Job
-from penstock.drive.worker import ConnectError, Worker
+from penstock.drive.opening import ConnectError
+from penstock.drive.worker import Worker
 from penstock.errors import RunError, UserError, disk_full
 from penstock.plan.stepper import Share
 from penstock.processes import cores

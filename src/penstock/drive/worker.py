@@ -7,7 +7,6 @@ full nothing new is sent, and that time is counted.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import heapq
 import secrets
@@ -23,13 +22,14 @@ from penstock.drive.deck import Deck
 from penstock.drive.desk import Desk
 from penstock.drive.job import Job
 from penstock.drive.machine import Machine
+from penstock.drive.opening import Opening
 from penstock.drive.session import Bodies, Session
 from penstock.endpoints.registry import endpoint
 from penstock.endpoints.reply import Reply
 from penstock.errors import RunError
 from penstock.plan.arms import arm
 from penstock.plan.phases import PhasePlan
-from penstock.plan.stepper import Share, Stepper, split
+from penstock.plan.stepper import Share, Stepper
 from penstock.records.log import LogWriter
 from penstock.records.payloads import Missing, PayloadStore
 from penstock.records.reader import Ticket
@@ -45,7 +45,6 @@ from penstock.wire.timer import Timer
 __all__ = ["Worker"]
 
 _BURST = 32  # sends before the loop may read again: about a millisecond
-_OPEN_NS = 30_000_000_000  # without one more open connection: then opening ahead is given up
 _TICK_S = 0.01
 _CLOCK_EVERY = 5  # ticks
 _LOOK_EVERY = 100
@@ -76,6 +75,7 @@ class Worker:
         self._bodies = Bodies(job.log, self._payloads, self._endpoint, job.settings, share.worker)
         self._log = LogWriter(job.log, share.worker, self._bodies.flush)
         self._pools = [Pool(loop, t.origin, self._clock, self._gauge, reuse=job.reuse) for t in job.targets]
+        self._opening = Opening(job, share, board, loop, self._clock, self._pools)
         self._timer = Timer(loop, self._pump)
         self._id_prefix = str(uuid.uuid4())[:24]
         self._id = secrets.randbits(40)
@@ -86,10 +86,6 @@ class Worker:
         self._held_since = 0
         self._later: list[tuple[int, int, Session]] = []  # a heap of turns that wait for their time
         self._sent = self._ended = 0
-        self._connected: dict[Pool, int] = {}
-        """Of those that are opened before the first request, how many are open."""
-        self._connected_at = 0
-        self._opening: asyncio.Future[list[None]] | None = None
         self._ticking = False
         self._pump_again = False
         self._fault: Exception | None = None
@@ -115,7 +111,9 @@ class Worker:
         self._tick_due = time.monotonic()
         self._tick()
         try:
-            await self._open_ahead()
+            await self._opening.run()
+            if self._fault is not None:
+                raise self._fault
             for index, plan in enumerate(self._job.phases):
                 await self._run_phase(index, plan)
         finally:
@@ -142,65 +140,7 @@ class Worker:
             self._fault = error if isinstance(error, Exception) else RuntimeError(repr(error))
         if self._over is not None and not self._over.done():
             self._over.set_exception(self._fault)
-        if self._opening is not None:
-            self._opening.cancel()
-
-    async def _open_ahead(self) -> None:
-        self._board.set(self._me, cells.READY, 0)
-        pools = self._pools if self._job.reuse else self._probes()
-        counts = self._connections_ahead()
-        wanted = [(pool, count) for pool, count in zip(pools, counts, strict=True) if count]
-        if wanted:
-            self._connected = dict.fromkeys((pool for pool, _ in wanted), 0)
-            self._connected_at = monotonic_ns()
-            self._opening = asyncio.gather(*(self._open_pool(pool, count) for pool, count in wanted))
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._opening
-            self._opening = None
-            if self._fault is not None:
-                raise self._fault
-            silent = [n for n, pool in enumerate(pools) if self._connected.get(pool) == 0]
-            if silent and self._stop_seen == 0:
-                text = f"{self._where(silent[0])} did not open a connection within {self._patience / 1e9:g} s."
-                raise ConnectError(Trouble("ConnectTimeout", text, "server"))
-        if not self._job.reuse:
-            for pool in pools:
-                pool.close()
-        self._board.set(self._me, cells.READY, 1)
-
-    def _connections_ahead(self) -> list[int]:
-        """To each url. The first worker opens at least one to each, so that a url where nobody answers ends the run before its
-        first request, whatever the load is and however connections are used."""
-        wanted = split(self._job.open_ahead, self._share) if self._job.reuse else 0
-        least = 1 if self._me == 0 else 0
-        return [max(least, split(wanted, Share(n, len(self._pools)))) for n in range(len(self._pools))]
-
-    def _probes(self) -> list[Pool]:
-        """For connections that are closed again, and appear in no figure: each request is to open its own."""
-        return [Pool(self._loop, target.origin, self._clock, Gauge()) for target in self._job.targets]
-
-    def _where(self, url: int) -> str:
-        return "The server" if len(self._job.targets) == 1 else f"The server at {self._job.targets[url].url}"
-
-    @property
-    def _patience(self) -> int:
-        return min(self._job.timeout_ns, _OPEN_NS)
-
-    async def _open_pool(self, pool: Pool, count: int) -> None:
-        done: asyncio.Future[None] = self._loop.create_future()
-
-        def opened(n: int, trouble: Trouble | None) -> None:
-            self._connected[pool] = n
-            self._connected_at = monotonic_ns()
-            self._board.set(self._me, cells.CONNECTED, sum(self._connected.values()))
-            if not done.done() and (trouble is not None or n >= count):
-                if trouble is not None and n == 0:
-                    done.set_exception(ConnectError(trouble))
-                else:
-                    done.set_result(None)
-
-        pool.open_ahead(count, opened)
-        await done
+        self._opening.cancel()
 
     async def _run_phase(self, index: int, plan: PhasePlan) -> None:
         while (begin := self._board.gone(index)) is None:
@@ -370,14 +310,13 @@ class Worker:
                 self._report.queued.add(record.issued - record.intended)
         self._ended += 1
         self._desk.add(exchange)
-        end = exchange.end if exchange.end >= 0 else monotonic_ns()
         session: Session = ticket.session
         if not session.has_next:
-            self._stepper.ended(end)
+            self._stepper.ended(exchange.end)
         elif self._bodies.waits_for_reply(session):
             return  # goes on in `_on_read`
         else:
-            self._schedule(session, end)
+            self._schedule(session, exchange.end)
         # Not here: when 500 streams end in one poll, 500 sends between their reads would hold up the rest for 15 ms.
         self._pump_soon()
 
@@ -443,11 +382,11 @@ class Worker:
         if self._open_ended:
             self._close_plan()
         self._time_out(now)
+        self._opening.look(now)
         stop = self._board.stop
-        if self._opening is not None and (stop or now - self._connected_at > self._patience):
-            self._opening.cancel()
         if stop > self._stop_seen:
             self._stop_seen = stop
+            self._opening.cancel()
             self._stepper.stop()
             if stop >= 2:
                 self._cancel_all("Cancelled: the run was interrupted.")
@@ -481,11 +420,3 @@ def _overdue(pool: Pool, before: int) -> list[Exchange]:
             break
         found.append(exchange)
     return found
-
-
-class ConnectError(Exception):
-    """Not one connection to a target could be opened."""
-
-    def __init__(self, trouble: Trouble) -> None:
-        super().__init__(trouble.message)
-        self.trouble = trouble

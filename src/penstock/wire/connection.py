@@ -397,8 +397,8 @@ class Connection:
         how = "closed the connection" if error is None else f"connection failed ({os.strerror(error.errno or 0)})"
         subject = "The server" if error is None else "The"
         when = "in the middle of its reply" if self._reader.started else "before it replied"
-        fault = "server" if error is None or error.errno in (errno.ECONNRESET, errno.EPIPE) else "network"
-        self._close(Trouble("ConnectionLost", f"{subject} {how} {when}.", "server" if fault == "server" else "network"))
+        by_server = error is None or error.errno in (errno.ECONNRESET, errno.EPIPE)
+        self._close(Trouble("ConnectionLost", f"{subject} {how} {when}.", "server" if by_server else "network"))
 
     def abandon(self) -> None:
         """Give up the exchange in flight, leaving with it what has arrived, and close."""
