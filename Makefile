@@ -35,7 +35,7 @@ demo: $(RUN)
 	$(BIN)/aiperf profile --model demo --tokenizer builtin --streaming --isl 100 --osl 64 \
 	    --url 'mock://?ttft=50&itl=5' --concurrency 8 --request-count 64 --artifact-dir artifacts/demo
 
-# Redis and PostgreSQL, which some tests of the gateway talk to.
+# Redis and PostgreSQL, which some tests of the gateway talk to, and the shells of the completion scripts.
 services:
 	@sh scripts/install-services.sh
 

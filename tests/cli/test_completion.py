@@ -69,6 +69,28 @@ def test_bash_completes(words: list[str], expected: set[str], tmp_path: Path) ->
     assert set(done.stdout.split()) == expected
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("aiperf pro", {"profile"}),
+        ("aiperf completion ", {"bash", "zsh", "fish"}),
+        ("aiperf profile --endpoint-type co", {"completions"}),
+        ("aiperf profile --concurrency ", set()),
+        ("penstock mock --stall-a", {"--stall-after"}),
+        ("penstock help pro", {"profile"}),
+    ],
+)
+def test_fish_completes(line: str, expected: set[str], tmp_path: Path) -> None:
+    fish = shutil.which("fish")
+    if fish is None:
+        pytest.skip("fish is not installed")
+    path = tmp_path / "script"
+    path.write_text(script("fish"))
+    ask = [fish, "--no-config", "-c", f"source {path}; complete -C '{line}'"]
+    done = subprocess.run(ask, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert {offer.split("\t")[0] for offer in done.stdout.splitlines()} == expected
+
+
 def test_other_shells() -> None:
     with pytest.raises(UserError, match="did you mean bash"):
         script("bahs")

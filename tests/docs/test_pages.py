@@ -42,7 +42,7 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
         start_new_session=True,
     )
     try:
-        out, err = page_runs.communicate(timeout=110)
+        out, err = page_runs.communicate(timeout=280)
     finally:
         with contextlib.suppress(ProcessLookupError):  # servers of a page that failed would keep their ports
             os.killpg(page_runs.pid, signal.SIGKILL)

@@ -285,7 +285,7 @@ def test_a_request_that_takes_too_long_has_failed_and_the_others_have_not(mock, 
 def test_a_connection_that_cannot_be_had_ends_the_run_before_its_first_request(program, strategy):
     held, port = deaf_port()
     flags = ["--connection-reuse-strategy", strategy, "--request-timeout-seconds", 0.5, "--request-count", 3]
-    outcome = program.profile(f"http://127.0.0.1:{port}", *flags, timeout=20)
+    outcome = program.profile(f"http://127.0.0.1:{port}", *flags)
     for sock in held:
         sock.close()
     assert outcome.status == 2, outcome

@@ -227,7 +227,7 @@ def test_no_reply_is_so_odd_that_it_breaks_the_run(capture, program, kind):
     else:
         capture.answers = [(kind, odd.removeprefix(b"data: ").replace(b"delta", b"message")) for odd in NASTY.values()]
     flags = ["--input-file", program.prompts(2), "--tokenizer", "builtin", "--request-count", len(NASTY)]
-    outcome = program.profile(capture.url, *flags, texts=None, timeout=30)
+    outcome = program.profile(capture.url, *flags, texts=None)
     assert outcome.status == 1, outcome
     assert len(outcome.records) == len(NASTY)
     assert "Traceback" not in outcome.out + outcome.err

@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def client(mock: Any) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=mock.url + "/v1", api_key="none", max_retries=0, timeout=10) as made:
+    with openai.OpenAI(base_url=mock.url + "/v1", api_key="none", max_retries=0, timeout=60) as made:
         yield made
 
 

@@ -30,7 +30,7 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 @pytest.fixture(scope="module")
 def client(mock: Any) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=mock.url + "/v1", api_key="x", max_retries=0, timeout=20) as made:
+    with openai.OpenAI(base_url=mock.url + "/v1", api_key="x", max_retries=0, timeout=60) as made:
         yield made
 
 

@@ -144,13 +144,13 @@ class Client:
         self.pool.start(exchange)
         return exchange
 
-    def wait(self, *exchanges: Exchange, timeout: float = 20) -> None:
+    def wait(self, *exchanges: Exchange, timeout: float = 60) -> None:
         async def all_of() -> None:
             await asyncio.wait_for(asyncio.gather(*[exchange.tag for exchange in exchanges]), timeout)
 
         self.loop.run_until_complete(all_of())
 
-    def ask(self, data: bytes | None = None, timeout: float = 20) -> Exchange:
+    def ask(self, data: bytes | None = None, timeout: float = 60) -> Exchange:
         exchange = self.start(data)
         self.wait(exchange, timeout=timeout)
         return exchange
@@ -169,7 +169,7 @@ class Client:
         """Let the loop see what happens."""
         self.loop.run_until_complete(asyncio.sleep(seconds))
 
-    def run_until(self, over: Callable[[], Any], timeout: float = 20) -> None:
+    def run_until(self, over: Callable[[], Any], timeout: float = 60) -> None:
         deadline = time.monotonic() + timeout
         while not over():
             assert time.monotonic() < deadline, "it did not happen"

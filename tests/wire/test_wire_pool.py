@@ -184,7 +184,7 @@ def test_a_reply_that_is_cut_has_failed_and_keeps_what_came(part, pause, close):
         close(sock)
 
     with Server(talk) as server, Client(server.port) as client:
-        exchange = client.ask(timeout=5)
+        exchange = client.ask()
     assert exchange.status == 200
     assert body_of(exchange) == b"hello"
     assert exchange.trouble is not None
@@ -199,7 +199,7 @@ def test_a_whole_reply_with_a_reset_right_behind_it_stands():
         hang_up_rudely(sock)
 
     with Server(talk) as server, Client(server.port) as client:
-        exchanges = [client.ask(timeout=5) for _ in range(20)]
+        exchanges = [client.ask() for _ in range(20)]
     assert [(e.status, body_of(e), e.trouble) for e in exchanges] == [(200, b"hello", None)] * 20
 
 
@@ -211,7 +211,7 @@ def test_a_long_reply_with_a_reset_in_it_ends():
 
     with Server(talk) as server, Client(server.port) as client:
         for _ in range(5):
-            exchange = client.ask(timeout=5)
+            exchange = client.ask()
             assert exchange.trouble is not None
             assert exchange.trouble.type == "ConnectionLost"
 
@@ -271,7 +271,7 @@ def test_a_server_that_speaks_something_else():
 def test_a_server_that_changes_the_protocol_is_refused_at_once():
     upgrade = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n"
     with Server(forever(upgrade)) as server, Client(server.port) as client:
-        exchange = client.ask(timeout=5)
+        exchange = client.ask()
     assert exchange.trouble is not None
     assert exchange.trouble.type == "ProtocolError"
 
@@ -369,7 +369,7 @@ def test_a_slow_reader_does_not_hold_up_the_others():
     with Server(talk) as server, Client(server.port) as client:
         slow = client.start(request(bytes(32 * MEGA)))
         client.run_until(lambda: slow.start >= 0)
-        quick = client.ask(timeout=5)
+        quick = client.ask()
         assert slow.sent < 0
         gate.set()
         client.wait(slow)
@@ -407,7 +407,7 @@ def test_a_reply_of_200_megabytes_takes_seconds(chunked):
 
     with Server(talk) as server, Client(server.port) as client:
         began = time.monotonic()
-        exchange = client.ask(timeout=60)
+        exchange = client.ask()
         took = time.monotonic() - began
     assert exchange.trouble is None
     assert sum(map(len, exchange.pieces)) == size

@@ -173,7 +173,7 @@ class GatewayProcess:
     def said(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def stop(self, timeout: float = 15.0) -> int:
+    def stop(self, timeout: float = 60.0) -> int:
         """Returns its exit status; the ledger is complete then."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -233,7 +233,7 @@ class GatewayProcess:
         return self.post("/v1/responses", {"model": ALIAS, "input": input_, **more}, key=key, headers=headers)
 
     def stream(
-        self, path: str = "/v1/responses", body: Any = None, *, key: str = CALLER, timeout: float = 20.0
+        self, path: str = "/v1/responses", body: Any = None, *, key: str = CALLER, timeout: float = 60.0
     ) -> Stream:
         """`body` gets what it needs to be a request for a stream."""
         sent = {"model": ALIAS, "stream": True, **(body or {})}
@@ -292,7 +292,7 @@ def _headers(key: str | None, more: dict[str, str] | None) -> dict[str, str]:
 
 
 def fetch(port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Reply:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         data = body if isinstance(body, bytes | str | None) else json.dumps(body)
         with contextlib.suppress(BrokenPipeError):  # a body may be refused before all of it is there

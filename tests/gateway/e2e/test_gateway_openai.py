@@ -13,7 +13,7 @@ from scripted_upstream import CHAT_USAGE, Received, Upstream, Wire, answer, chat
 
 @pytest.fixture
 def client(gateway: GatewayProcess) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"http://127.0.0.1:{gateway.port}/v1", api_key=CALLER, max_retries=0, timeout=20)
+    return openai.OpenAI(base_url=f"http://127.0.0.1:{gateway.port}/v1", api_key=CALLER, max_retries=0, timeout=60)
 
 
 def test_responses_create(client: openai.OpenAI, upstream: Upstream) -> None:
@@ -193,7 +193,7 @@ def test_an_error_within_a_stream(client: openai.OpenAI, upstream: Upstream) -> 
 
 
 def test_the_library_retries_what_the_gateway_refuses_for_now(gateway: GatewayProcess, upstream: Upstream) -> None:
-    client = openai.OpenAI(base_url=f"http://127.0.0.1:{gateway.port}/v1", api_key=CALLER, max_retries=1, timeout=20)
+    client = openai.OpenAI(base_url=f"http://127.0.0.1:{gateway.port}/v1", api_key=CALLER, max_retries=1, timeout=60)
     answers = iter([429, 200])
 
     def script(request: Received, wire: Wire) -> None:

@@ -265,7 +265,7 @@ def test_tls(start: Any, upstream: Upstream, tmp_path: Path) -> None:
 
     context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
     for stream in (False, True):
-        connection = http.client.HTTPSConnection("localhost", gateway.port, timeout=10, context=context)
+        connection = http.client.HTTPSConnection("localhost", gateway.port, timeout=60, context=context)
         body = json.dumps({"model": ALIAS, "input": "Hi.", "stream": stream})
         connection.request("POST", "/v1/responses", body, {"Authorization": f"Bearer {CALLER}"})
         reply = Stream(connection)
@@ -403,7 +403,7 @@ def test_the_demo_answers_the_page_s_curl(program: Program) -> None:
         assert line, running.wait()
         said += line
     command = said[said.index("curl -sS") : said.index("Caller API key")]
-    answered = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=20)
+    answered = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     running.interrupt()
     outcome = running.wait()
     assert outcome.status == 0

@@ -164,7 +164,7 @@ def test_large_bodies_are_refused_by_their_declared_length_and_by_their_real_one
     assert_refused(gateway, reply, 413, "invalid_request_error")
     assert "limit" in reply.error["message"]
     assert "30" not in reply.error["message"]
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
     pieces = iter([json.dumps(large).encode()[at : at + 5000] for at in range(0, 30_100, 5000)])
     with contextlib.suppress(BrokenPipeError):  # it is refused before all of it is there
         connection.request("POST", "/v1/responses", pieces, {"Authorization": f"Bearer {CALLER}"}, encode_chunked=True)
