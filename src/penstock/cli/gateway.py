@@ -11,7 +11,7 @@ from penstock.errors import UserError
 from penstock.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from penstock.gateway.server import Gateway
+    from penstock.gateway.serving.server import Gateway
 
 __all__ = ["run"]
 
@@ -53,7 +53,7 @@ def run(words: list[str], program: str) -> int:
     if given.demo:
         if given.resources is not None:
             raise UserError("--demo brings its own resources; leave out --resources.")
-        from penstock.gateway.demo import demo
+        from penstock.gateway.serving.demo import demo
 
         return demo(given.config, port, announce)
     if given.resources is None:
@@ -85,8 +85,8 @@ def arguments(program: str) -> Arguments:
 def _serve(resources: str, config_path: str | None, port: int | None) -> int:
     import msgspec
 
-    from penstock.gateway.config_file import load_config
-    from penstock.gateway.server import Gateway
+    from penstock.gateway.resources.config_file import load_config
+    from penstock.gateway.serving.server import Gateway
 
     config = load_config(config_path)
     if port is not None:
@@ -116,8 +116,8 @@ def _shown(host: str) -> str:
 def _validate(words: list[str], program: str) -> int:
     if len(words) != 1 or words[0].startswith("-"):
         raise UserError(f"Name one resource file: `{program} gateway validate resources.yaml`.")
-    from penstock.gateway.reload import checked, counts_text
-    from penstock.gateway.resource_file import load_resources
+    from penstock.gateway.resources.file import load_resources
+    from penstock.gateway.serving.reload import checked, counts_text
 
     snapshot = checked(load_resources(words[0], os.environ))
     print(f"{words[0]} is valid: {counts_text(snapshot)}.")

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.resources import CallerKey, Model, Snapshot
+from penstock.gateway.resources.snapshot import CallerKey, Model, Snapshot
 from penstock.gateway.rsgi import Headers
 from penstock.secrets import REDACTED
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.gateway.auth import allows, authenticate, authorize, client_ip, named_in_records, tells_key
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.resources import CallerKey, Model, Snapshot
+from penstock.gateway.resources.snapshot import CallerKey, Model, Snapshot
 
 NOW = 1_800_000_000.0
 

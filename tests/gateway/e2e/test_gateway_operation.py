@@ -449,7 +449,7 @@ def test_it_is_small(start: Any, upstream: Upstream) -> None:
         total += int(status.split("VmRSS:")[1].split()[0])
     assert total < 100_000
     loaded = subprocess.run(
-        [str(BIN / "python"), "-X", "importtime", "-c", "import penstock.gateway.worker"],
+        [str(BIN / "python"), "-X", "importtime", "-c", "import penstock.gateway.serving.worker"],
         capture_output=True,
         text=True,
     ).stderr

@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from penstock.gateway.config import GuardrailMode
 from penstock.gateway.frames import Frames
 from penstock.gateway.guardrails import Guards, Inspection, Patience, StreamBlocked, StreamGuard
 from penstock.gateway.guardrails.window import WindowGuard
-from penstock.gateway.resources import GuardrailSpec, Pattern
+from penstock.gateway.resources.config import GuardrailMode
+from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 from penstock.gateway.routes import Route
 from penstock.wire.sse import split
 

@@ -9,7 +9,7 @@ from guardrail_streams import Outcome, guards, keyword, pii, run
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.gateway.resources import Pattern
+from penstock.gateway.resources.snapshot import Pattern
 from penstock.gateway.routes import Route
 
 KEYS = st.sampled_from(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.gateway.guardrails import Ambiguous, Patience
 from penstock.gateway.guardrails.unescape import Escapes
-from penstock.gateway.resources import GuardrailSpec, Pattern
+from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 
 Mode = Literal["buffer", "window"]
 both_modes = pytest.mark.parametrize("mode", ["buffer", "window"])

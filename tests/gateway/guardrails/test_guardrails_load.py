@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from guardrail_streams import guards, keyword, pii
 
-from penstock.gateway.config import GuardrailMode
 from penstock.gateway.guardrails import GuardrailErrors, guardrail_problems
-from penstock.gateway.resources import GuardrailSpec, Pattern
+from penstock.gateway.resources.config import GuardrailMode
+from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 
 
 def test_all_problems_are_told_at_once_and_none_quotes_a_pattern() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.gateway.guardrails.detectors import DETECTORS
-from penstock.gateway.resources import Pattern
+from penstock.gateway.resources.snapshot import Pattern
 
 SHORT = st.sampled_from(["ab", "ab\n", "ab 1", "b1-a", "abAB ßéİ界-1\n"]).flatmap(
     lambda signs: st.text(signs, max_size=12)

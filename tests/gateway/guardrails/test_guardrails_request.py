@@ -10,7 +10,7 @@ import pytest
 from guardrail_streams import Looked, guards, keyword, pii
 
 from penstock.gateway.guardrails.texts import Slot, request_texts
-from penstock.gateway.resources import GuardrailSpec, Pattern
+from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 from penstock.gateway.routes import Route
 
 BLOCK = keyword("BLOCKME")

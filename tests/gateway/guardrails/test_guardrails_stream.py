@@ -24,7 +24,7 @@ from guardrail_streams import (
 from openai.types.responses import ResponseFailedEvent
 
 from penstock.gateway.guardrails import late_block_event
-from penstock.gateway.resources import GuardrailSpec
+from penstock.gateway.resources.snapshot import GuardrailSpec
 from penstock.gateway.routes import Route
 
 Mode = Literal["buffer", "window"]

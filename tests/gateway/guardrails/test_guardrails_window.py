@@ -21,7 +21,7 @@ from guardrail_streams import (
     wire,
 )
 
-from penstock.gateway.resources import GuardrailSpec, Pattern
+from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 
 
 def left_after(payloads: list[Any], *specs: GuardrailSpec, route: Any = "chat") -> list[int]:

@@ -15,8 +15,8 @@ import time
 
 from made_limits import NOW, attempt, key, model
 
-from penstock.gateway.config import LimitsConfig
 from penstock.gateway.limits import Reservation, SharedTable, open_limiter
+from penstock.gateway.resources.config import LimitsConfig
 
 MODEL = model()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.gateway.limits import Limiter, Reservation
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.resources import CallerKey, Model, Policy, RateLimit
+from penstock.gateway.resources.snapshot import CallerKey, Model, Policy, RateLimit
 
 NOW = 1_800_000_000.0
 """A whole multiple of every window, so that the tests can speak of ticks."""

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from made_limits import admitted, attempt, key, model, run
 
-from penstock.gateway.config import LimitsConfig
 from penstock.gateway.limits import Reservation, SharedTable, open_limiter
 from penstock.gateway.limits.plan import Window
+from penstock.gateway.resources.config import LimitsConfig
 
 SCRIPT = str(Path(__file__).with_name("limit_process.py"))
 Start = Callable[..., "subprocess.Popen[str]"]

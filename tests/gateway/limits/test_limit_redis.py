@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from made_limits import admitted, attempt, key, model, run
 from redis_server import RedisServer
 
-from penstock.gateway.config import LimitsConfig
 from penstock.gateway.limits import Limiter, Reservation, SharedTable, open_limiter, scripts
 from penstock.gateway.limits.local import LocalLimiter
 from penstock.gateway.refusal import Refusal
+from penstock.gateway.resources.config import LimitsConfig
 
 MINUTE_US = 60_000_000
 
@@ -268,7 +268,7 @@ def test_every_key_expires(redis_server: RedisServer) -> None:
 HOLD = """
 import asyncio, json, sys, time
 from made_limits import attempt, key, model
-from penstock.gateway.config import LimitsConfig
+from penstock.gateway.resources.config import LimitsConfig
 from penstock.gateway.limits import open_limiter, Reservation
 async def main():
     limiter = open_limiter(LimitsConfig(redis_url=sys.argv[1]), None)

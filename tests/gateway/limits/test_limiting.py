@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_limits import admitted, attempt, key, model, policy
 
-from penstock.gateway.config import LimitsConfig
 from penstock.gateway.limits import Limiter, Reservation, open_limiter
 from penstock.gateway.refusal import Refusal
+from penstock.gateway.resources.config import LimitsConfig
 
 FRESH = itertools.count()
 Play = Callable[[Callable[[Limiter], Awaitable[Any]]], Any]

@@ -16,7 +16,7 @@ from penstock.gateway.observe.exposition import ConfigState, Exposition
 from penstock.gateway.observe.families import FAMILIES
 from penstock.gateway.observe.metrics import MAX_SERIES, Metrics
 from penstock.gateway.observe.recorder import Recorder
-from penstock.gateway.resources import CallerKey, GuardrailSpec, Model, Snapshot
+from penstock.gateway.resources.snapshot import CallerKey, GuardrailSpec, Model, Snapshot
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

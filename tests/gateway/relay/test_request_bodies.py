@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.body import read_body, replace_model
 from penstock.gateway.refusal import Refusal
+from penstock.gateway.relay.body import read_body, replace_model
 
 KEYS = st.sampled_from(["model", "a", 'm"', "\\u"])
 VALUES = st.recursive(

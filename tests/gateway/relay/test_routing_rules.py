@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.resources import Cooldown, Model, ProviderKey, Routing
-from penstock.gateway.routing import Cooldowns, Rules, Turns, backoff_s, order
-from penstock.gateway.upstream import Failure
-from penstock.gateway.upstream import Target as RealTarget
+from penstock.gateway.relay.routing import Cooldowns, Rules, Turns, backoff_s, order
+from penstock.gateway.relay.upstream import Failure
+from penstock.gateway.relay.upstream import Target as RealTarget
+from penstock.gateway.resources.snapshot import Cooldown, Model, ProviderKey, Routing
 from penstock.secrets import Secret
 
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.gateway.frames import Frames, joined
-from penstock.gateway.model_names import ModelNames, restore_model
-from penstock.gateway.usage import StreamReader, read_reply
+from penstock.gateway.relay.model_names import ModelNames, restore_model
+from penstock.gateway.relay.usage import StreamReader, read_reply
 
 USAGE = {"input_tokens": 11, "output_tokens": 7, "output_tokens_details": {"reasoning_tokens": 2}}
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from penstock.gateway.forward import Forward, Limits
-from penstock.gateway.hosts import Host, Hosts
+from penstock.gateway.relay.forward import Forward, Limits
+from penstock.gateway.relay.hosts import Host, Hosts
 from penstock.wire.exchange import Exchange
 
 GOOD, OTHER = "127.0.0.1", "127.0.0.2"

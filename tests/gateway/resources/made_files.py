@@ -4,8 +4,8 @@ from typing import ClassVar
 
 import pytest
 
-from penstock.gateway.resource_file import ResourceErrors, parse_resources
-from penstock.gateway.resources import Snapshot
+from penstock.gateway.resources.file import ResourceErrors, parse_resources
+from penstock.gateway.resources.snapshot import Snapshot
 
 
 class Files:

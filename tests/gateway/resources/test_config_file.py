@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from penstock.errors import UserError
-from penstock.gateway.config import GatewayConfig
-from penstock.gateway.config_file import load_config
+from penstock.gateway.resources.config import GatewayConfig
+from penstock.gateway.resources.config_file import load_config
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_files import Files
 
-from penstock.gateway.resource_file import ResourceErrors, parse_resources
+from penstock.gateway.resources.file import ResourceErrors, parse_resources
 
 MODEL = "display_name: m, provider: openai, model_name: x, provider_key: up"
 KEY = "display_name: k, key_env: CALLER, allowed_models: []"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from made_files import Files
 
-from penstock.gateway.resource_file import ResourceErrors, load_resources, parse_resources
-from penstock.gateway.resources import Cooldown, RateLimit
+from penstock.gateway.resources.file import ResourceErrors, load_resources, parse_resources
+from penstock.gateway.resources.snapshot import Cooldown, RateLimit
 
 WHOLE = """
 _format_version: "1"

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from penstock.gateway.config import GuardrailMode
 from penstock.gateway.guardrails.chain import Blocked, Chain, guardrail_problems
 from penstock.gateway.guardrails.inspection import GuardrailErrors, Inspection, StreamBlocked, Tally
 from penstock.gateway.guardrails.late import block_message, block_type, late_block_event
@@ -20,7 +19,8 @@ from penstock.gateway.guardrails.splice import splice
 from penstock.gateway.guardrails.streams import BufferGuard, StreamGuard, WatchGuard
 from penstock.gateway.guardrails.texts import Line, Slot, reply_texts, request_texts
 from penstock.gateway.guardrails.window import WindowGuard
-from penstock.gateway.resources import GuardrailSpec
+from penstock.gateway.resources.config import GuardrailMode
+from penstock.gateway.resources.snapshot import GuardrailSpec
 from penstock.gateway.routes import Route
 
 __all__ = [

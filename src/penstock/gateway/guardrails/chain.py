@@ -18,7 +18,7 @@ from penstock.gateway.guardrails.masking import Masking
 from penstock.gateway.guardrails.patience import MATCH_S, Patience, Undecided
 from penstock.gateway.guardrails.texts import Line, Slot
 from penstock.gateway.guardrails.views import View, views_of
-from penstock.gateway.resources import GuardrailSpec, Pattern
+from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 
 __all__ = ["Blocked", "Chain", "Guard", "Rule", "Words", "guardrail_problems"]
 

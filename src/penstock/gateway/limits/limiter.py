@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.gateway.resources import CallerKey, Model, Policy
+from penstock.gateway.resources.snapshot import CallerKey, Model, Policy
 
 __all__ = ["Limiter", "Reservation"]
 

@@ -11,7 +11,7 @@ from penstock.gateway.limits.plan import Plan, Planner, Slots, Window
 from penstock.gateway.limits.table import RING, SharedTable
 from penstock.gateway.limits.windows import TICKS, remaining, reset_us, wait_us
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.resources import CallerKey, Model, Policy
+from penstock.gateway.resources.snapshot import CallerKey, Model, Policy
 
 __all__ = ["LocalLimiter"]
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from penstock.gateway.limits.windows import width_us
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.resources import CallerKey, Model, Policy, RateLimit
+from penstock.gateway.resources.snapshot import CallerKey, Model, Policy, RateLimit
 
 __all__ = ["Plan", "Planner", "Slots", "Window", "bucket_key"]
 

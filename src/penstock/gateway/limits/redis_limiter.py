@@ -24,7 +24,7 @@ from penstock.gateway.limits import scripts
 from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.limits.local import LocalLimiter
 from penstock.gateway.limits.plan import Plan, Planner, Slots, Window
-from penstock.gateway.resources import CallerKey, Model, Policy
+from penstock.gateway.resources.snapshot import CallerKey, Model, Policy
 from penstock.gateway.say import say
 
 __all__ = ["RedisLimiter"]

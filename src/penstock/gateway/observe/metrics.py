@@ -23,7 +23,7 @@ from penstock.gateway.observe.families import (
     PHASES,
     TTFT_EDGES,
 )
-from penstock.gateway.resources import Snapshot
+from penstock.gateway.resources.snapshot import Snapshot
 from penstock.gateway.routes import ENDPOINTS
 
 __all__ = ["Counts", "Labels", "Metrics", "Numbers", "Series", "resident_bytes"]

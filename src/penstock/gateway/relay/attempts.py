@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from penstock.gateway.body import Request, replace_model
-from penstock.gateway.books import AttemptKind
-from penstock.gateway.caller import Caller
-from penstock.gateway.forward import ENDED, Forward
 from penstock.gateway.guardrails import Guards, StreamBlocked
 from penstock.gateway.limits.limiter import Reservation
-from penstock.gateway.live import Live
-from penstock.gateway.model_names import restore_model
-from penstock.gateway.outlet import Outlet
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.replies import JSON, blocked, content_type, error_event, shutting_down
-from penstock.gateway.resources import Model
+from penstock.gateway.relay.body import Request, replace_model
+from penstock.gateway.relay.books import AttemptKind
+from penstock.gateway.relay.caller import Caller
+from penstock.gateway.relay.forward import ENDED, Forward
+from penstock.gateway.relay.model_names import restore_model
+from penstock.gateway.relay.outlet import Outlet
+from penstock.gateway.relay.replies import JSON, blocked, content_type, error_event, shutting_down
+from penstock.gateway.relay.routing import Rules, backoff_s, order
+from penstock.gateway.relay.upstream import GONE, Failure, Target, aborted, failure_of, plain_body, undecodable
+from penstock.gateway.relay.usage import StreamReader, read_reply, text_tokens
+from penstock.gateway.resources.snapshot import Model
 from penstock.gateway.routes import Route
-from penstock.gateway.routing import Rules, backoff_s, order
-from penstock.gateway.upstream import GONE, Failure, Target, aborted, failure_of, plain_body, undecodable
-from penstock.gateway.usage import StreamReader, read_reply, text_tokens
+from penstock.gateway.serving.live import Live
 from penstock.wire.exchange import Trouble
 
 if TYPE_CHECKING:
-    from penstock.gateway.app import App
+    from penstock.gateway.serving.app import App
 
 __all__ = ["Attempts", "CallerGoneError"]
 

@@ -17,11 +17,11 @@ from typing import Literal, Protocol
 
 from penstock.gateway.frames import FRAME_BYTES, Frame, Frames, joined
 from penstock.gateway.guardrails import Guards, StreamBlocked, StreamGuard
-from penstock.gateway.model_names import ModelNames
-from penstock.gateway.outlet import Outlet
+from penstock.gateway.relay.model_names import ModelNames
+from penstock.gateway.relay.outlet import Outlet
+from penstock.gateway.relay.upstream import GONE, TIMEOUT, Target
+from penstock.gateway.relay.usage import StreamReader
 from penstock.gateway.routes import Route
-from penstock.gateway.upstream import GONE, TIMEOUT, Target
-from penstock.gateway.usage import StreamReader
 from penstock.wire.exchange import Exchange, Trouble
 
 __all__ = ["ENDED", "Forward", "Limits", "Owner"]

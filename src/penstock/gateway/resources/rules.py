@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from penstock.gateway.fields import Fields
 from penstock.gateway.guardrails.detectors import DETECTORS
 from penstock.gateway.guardrails.finders import regex_problem
-from penstock.gateway.resources import GuardrailSpec, Pattern, Policy
+from penstock.gateway.resources.fields import Fields
+from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern, Policy
 
 __all__ = ["guardrail", "policy"]
 

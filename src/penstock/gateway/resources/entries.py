@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from penstock.gateway.fields import Fields
-from penstock.gateway.resources import (
+from penstock.gateway.resources.fields import Fields
+from penstock.gateway.resources.snapshot import (
     CallerKey,
     Cooldown,
     Model,

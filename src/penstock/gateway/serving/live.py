@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.gateway.config import GatewayConfig
-from penstock.gateway.forward import Limits
 from penstock.gateway.guardrails import Guards
-from penstock.gateway.hosts import HostKey, Hosts
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.resources import Model, Snapshot
+from penstock.gateway.relay.forward import Limits
+from penstock.gateway.relay.hosts import HostKey, Hosts
+from penstock.gateway.relay.upstream import Target, base_of
+from penstock.gateway.resources.config import GatewayConfig
+from penstock.gateway.resources.snapshot import Model, Snapshot
 from penstock.gateway.routes import Route
-from penstock.gateway.upstream import Target, base_of
 
 __all__ = ["Live"]
 

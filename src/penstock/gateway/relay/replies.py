@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import orjson
 
-from penstock.gateway.forward import Forward
 from penstock.gateway.guardrails import block_message, block_type
 from penstock.gateway.refusal import Refusal
+from penstock.gateway.relay.forward import Forward
+from penstock.gateway.relay.usage import StreamReader
 from penstock.gateway.routes import Route
-from penstock.gateway.usage import StreamReader
 
 __all__ = ["JSON", "blocked", "content_type", "error_event", "late_body", "shutting_down", "too_large"]
 

@@ -20,11 +20,11 @@ from collections.abc import Callable
 import msgspec
 
 from penstock.errors import RunError, UserError
-from penstock.gateway.config import GatewayConfig, ListenConfig
 from penstock.gateway.limits import SharedTable
 from penstock.gateway.observe.access_log import check_log
-from penstock.gateway.runtime import Runtime
+from penstock.gateway.resources.config import GatewayConfig, ListenConfig
 from penstock.gateway.say import say
+from penstock.gateway.serving.runtime import Runtime
 from penstock.processes import spawn
 
 __all__ = ["Gateway"]
@@ -65,7 +65,7 @@ class Gateway:
             runtime.remove()
 
     def _run(self, runtime: Runtime, announce: Callable[[Gateway], None]) -> int:
-        from penstock.gateway.reload import Reloader
+        from penstock.gateway.serving.reload import Reloader
 
         reloader = Reloader(self._resources, runtime, os.environ, say)
         reloader.first()
@@ -78,7 +78,7 @@ class Gateway:
         self._signals(reloader.ask)
         self._workers = [self._spawn(runtime, number) for number in range(self.config.listen.workers)]
         # The workers take a moment to start, in which the rest is made ready.
-        from penstock.gateway.status import StatusListener
+        from penstock.gateway.serving.status import StatusListener
 
         listen = self.config.listen
         try:
@@ -114,7 +114,7 @@ class Gateway:
     # -- workers ------------------------------------------------------------------------------------------------------
 
     def _spawn(self, runtime: Runtime, number: int) -> subprocess.Popen[bytes]:
-        return spawn("penstock.gateway.worker", runtime.folder, str(number))
+        return spawn("penstock.gateway.serving.worker", runtime.folder, str(number))
 
     def _await_start(self, runtime: Runtime) -> None:
         deadline = time.monotonic() + START_S

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import orjson
 
-from penstock.gateway.estimate import estimate_tokens
 from penstock.gateway.frames import Frame, Part
+from penstock.gateway.relay.estimate import estimate_tokens
 from penstock.gateway.routes import Route
 
 __all__ = ["StreamReader", "Usage", "input_estimate", "read_reply"]

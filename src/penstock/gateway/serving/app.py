@@ -10,21 +10,21 @@ import orjson
 
 from penstock import __version__
 from penstock.gateway.auth import allows, authenticate, tells_key
-from penstock.gateway.call import Call
-from penstock.gateway.hosts import Hosts
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.limits.limiter import Limiter
-from penstock.gateway.live import Live
 from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.observe.timing import server_timing
-from penstock.gateway.outlet import Peers
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.replies import JSON, shutting_down
+from penstock.gateway.relay.call import Call
+from penstock.gateway.relay.hosts import Hosts
+from penstock.gateway.relay.outlet import Peers
+from penstock.gateway.relay.replies import JSON, shutting_down
+from penstock.gateway.relay.routing import Cooldowns, Turns
 from penstock.gateway.routes import BY_PATH, MODELS
-from penstock.gateway.routing import Cooldowns, Turns
 from penstock.gateway.rsgi import HTTPProtocol, Scope
-from penstock.gateway.runtime import Runtime, Slot
 from penstock.gateway.say import say
+from penstock.gateway.serving.live import Live
+from penstock.gateway.serving.runtime import Runtime, Slot
 
 __all__ = ["App"]
 

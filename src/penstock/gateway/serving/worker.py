@@ -1,4 +1,4 @@
-"""A worker process: `python -m penstock.gateway.worker FOLDER NUMBER`, started by `gateway.server`.
+"""A worker process: `python -m penstock.gateway.serving.worker FOLDER NUMBER`, started by `serving.server`.
 
 It serves until it is told to stop or its parent is gone. On SIGTERM it takes no more connections, finishes what is under
 way for as long as `drain_s` allows, and cuts off the rest, each with its record; on SIGUSR1 it cuts off all of it at once.
@@ -17,12 +17,12 @@ from granian.constants import HTTPModes, Interfaces, SSLProtocols
 from granian.http import HTTP1Settings
 from granian.server.embed import Server
 
-from penstock.gateway.app import App
-from penstock.gateway.config import ListenConfig
-from penstock.gateway.drain import Drain
 from penstock.gateway.limits import SharedTable, open_limiter
 from penstock.gateway.observe.recorder import Recorder
-from penstock.gateway.runtime import Runtime
+from penstock.gateway.resources.config import ListenConfig
+from penstock.gateway.serving.app import App
+from penstock.gateway.serving.drain import Drain
+from penstock.gateway.serving.runtime import Runtime
 from penstock.processes import on_closed_stdin, raise_descriptor_limit
 
 CUT_OFF = signal.SIGUSR1

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.gateway.books import Books
-from penstock.gateway.forward import Forward
 from penstock.gateway.observe.timing import server_timing
-from penstock.gateway.outlet import Outlet
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.replies import JSON, content_type
+from penstock.gateway.relay.books import Books
+from penstock.gateway.relay.forward import Forward
+from penstock.gateway.relay.outlet import Outlet
+from penstock.gateway.relay.replies import JSON, content_type
+from penstock.gateway.relay.upstream import Target
 from penstock.gateway.rsgi import HTTPProtocol
-from penstock.gateway.upstream import Target
 
 if TYPE_CHECKING:
-    from penstock.gateway.app import App
+    from penstock.gateway.serving.app import App
 
 __all__ = ["Caller"]
 

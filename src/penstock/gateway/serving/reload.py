@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from penstock.gateway.observe.exposition import ConfigState
-from penstock.gateway.resource_file import ResourceErrors, parse_resources
-from penstock.gateway.resources import Snapshot
-from penstock.gateway.runtime import Runtime
+from penstock.gateway.resources.file import ResourceErrors, parse_resources
+from penstock.gateway.resources.snapshot import Snapshot
+from penstock.gateway.serving.runtime import Runtime
 
 __all__ = ["Reloader", "checked", "counts_text"]
 

@@ -8,9 +8,9 @@ from typing import Literal
 
 from penstock.gateway.guardrails import Inspection
 from penstock.gateway.ledger.entry import Attempt, Entry
+from penstock.gateway.relay.upstream import Target
+from penstock.gateway.relay.usage import StreamReader, Usage, input_estimate
 from penstock.gateway.routes import Route
-from penstock.gateway.upstream import Target
-from penstock.gateway.usage import StreamReader, Usage, input_estimate
 from penstock.wire.exchange import Exchange
 
 __all__ = ["AttemptKind", "Books"]

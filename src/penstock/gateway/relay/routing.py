@@ -6,8 +6,8 @@ import random
 from typing import NamedTuple
 
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.resources import Model, ProviderKey, Routing
-from penstock.gateway.upstream import Failure, Target
+from penstock.gateway.relay.upstream import Failure, Target
+from penstock.gateway.resources.snapshot import Model, ProviderKey, Routing
 
 __all__ = ["Cooldowns", "Rules", "Turns", "backoff_s", "order"]
 

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from penstock.errors import UserError
-from penstock.gateway.config import GatewayConfig
-from penstock.gateway.yaml_tree import BROKEN, Problems, read_tree
+from penstock.gateway.resources.config import GatewayConfig
+from penstock.gateway.resources.yaml_tree import BROKEN, Problems, read_tree
 
 __all__ = ["load_config", "parse_config"]
 

@@ -10,7 +10,7 @@ import msgspec
 import orjson
 
 from penstock.gateway.frames import Frame, Part
-from penstock.gateway.members import top_level_spans
+from penstock.gateway.relay.members import top_level_spans
 
 __all__ = ["ModelNames", "restore_model"]
 

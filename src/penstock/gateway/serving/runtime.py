@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 
 from penstock.gateway import owned_file
-from penstock.gateway.config import GatewayConfig
-from penstock.gateway.resources import Snapshot
+from penstock.gateway.resources.config import GatewayConfig
+from penstock.gateway.resources.snapshot import Snapshot
 from penstock.secrets import Secret
 
 __all__ = ["Board", "Runtime", "Slot"]

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from penstock.gateway.config import GatewayConfig
-from penstock.gateway.config_file import load_config
 from penstock.gateway.ledger.ledger import UsageQuery, open_ledger
+from penstock.gateway.resources.config import GatewayConfig
+from penstock.gateway.resources.config_file import load_config
 from penstock.gateway.say import say
-from penstock.gateway.server import Gateway
+from penstock.gateway.serving.server import Gateway
 from penstock.mock.beside import Beside, parse_mock_url
 
 __all__ = ["ALIAS", "demo"]

@@ -20,11 +20,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.errors import UserError
-from penstock.gateway.fields import Fields, entries
-from penstock.gateway.resource_entries import caller_key, model, provider_key
-from penstock.gateway.resource_rules import guardrail, policy
-from penstock.gateway.resources import CallerKey, GuardrailSpec, Model, Policy, ProviderKey, Snapshot
-from penstock.gateway.yaml_tree import BROKEN, Problems, read_tree
+from penstock.gateway.resources.entries import caller_key, model, provider_key
+from penstock.gateway.resources.fields import Fields, entries
+from penstock.gateway.resources.rules import guardrail, policy
+from penstock.gateway.resources.snapshot import CallerKey, GuardrailSpec, Model, Policy, ProviderKey, Snapshot
+from penstock.gateway.resources.yaml_tree import BROKEN, Problems, read_tree
 
 __all__ = ["ResourceErrors", "load_resources", "parse_resources", "resource_id"]
 

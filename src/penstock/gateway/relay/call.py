@@ -14,23 +14,23 @@ import traceback
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.gateway.attempts import Attempts, CallerGoneError
 from penstock.gateway.auth import authenticate, authorize, client_ip, named_in_records
-from penstock.gateway.body import Request, read_body
-from penstock.gateway.books import Books
-from penstock.gateway.caller import Caller
-from penstock.gateway.estimate import estimate_tokens
 from penstock.gateway.guardrails import Ambiguous, Guards
 from penstock.gateway.limits.limiter import Reservation
-from penstock.gateway.live import Live
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.replies import blocked, late_body, shutting_down, too_large
+from penstock.gateway.relay.attempts import Attempts, CallerGoneError
+from penstock.gateway.relay.body import Request, read_body
+from penstock.gateway.relay.books import Books
+from penstock.gateway.relay.caller import Caller
+from penstock.gateway.relay.estimate import estimate_tokens
+from penstock.gateway.relay.replies import blocked, late_body, shutting_down, too_large
 from penstock.gateway.routes import Route
 from penstock.gateway.rsgi import HTTPProtocol, Scope
 from penstock.gateway.say import say
+from penstock.gateway.serving.live import Live
 
 if TYPE_CHECKING:
-    from penstock.gateway.app import App
+    from penstock.gateway.serving.app import App
 
 __all__ = ["Call"]
 

@@ -14,10 +14,10 @@ import struct
 import termios
 from typing import TYPE_CHECKING
 
-from penstock.gateway.outlet import borrowed
+from penstock.gateway.relay.outlet import borrowed
 
 if TYPE_CHECKING:
-    from penstock.gateway.app import App
+    from penstock.gateway.serving.app import App
 
 __all__ = ["Drain"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, TypeVar
 
-from penstock.gateway.yaml_tree import BROKEN, Problems
+from penstock.gateway.resources.yaml_tree import BROKEN, Problems
 
 __all__ = ["Fields", "entries"]
 
