@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -22,11 +24,20 @@ class RedisServer:
             cwd=self._folder,
             stdout=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 20
-        while not self.socket.exists():
+        deadline = time.monotonic() + 60
+        while not self._answers():
             assert self._process.poll() is None, "redis-server did not start"
-            assert time.monotonic() < deadline, "redis-server did not open its socket"
+            assert time.monotonic() < deadline, "redis-server did not answer"
             time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        """Its socket is there a moment before it listens."""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(10)
+            probe.connect(str(self.socket))
+            probe.sendall(b"PING\r\n")
+            return probe.recv(16).startswith(b"+PONG")
+        return False
 
     def signal(self, number: int) -> None:
         assert self._process is not None
