@@ -11,6 +11,7 @@ import time
 import pytest
 from loopback import Client, Server, body_of, forever, hang_up_rudely, reply, request, take
 
+from penstock.wire import pool
 from penstock.wire.exchange import Trouble
 
 MEGA = 1 << 20
@@ -90,6 +91,13 @@ class OneReply:
             self._close(sock)
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may need longer than a round trip to see that a connection is gone."""
+    monkeypatch.setattr(pool, "_AT_ONCE_NS", 60_000_000_000)
+
+
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("close", [socket.socket.close, hang_up_rudely], ids=["FIN", "RST"])
 def test_a_stale_connection_is_replaced_and_the_request_sent_again(close):
     once = OneReply(close)
@@ -101,6 +109,7 @@ def test_a_stale_connection_is_replaced_and_the_request_sent_again(close):
     assert (second.status, second.retries, second.trouble) == (200, 1, None)
     assert not second.reused
     assert second.start <= second.first_byte
+    assert second.lost_ns > 0
     assert client.gauge.stale == 1
     assert server.connections == 2
 
@@ -127,6 +136,43 @@ def silent(asked: list[int]):
     return talk
 
 
+@pytest.mark.parametrize("close", [socket.socket.close, hang_up_rudely], ids=["FIN", "RST"])
+def test_a_request_that_the_server_took_and_dropped_has_failed(close):
+    asked: list[bytes | None] = []
+    drop = threading.Event()
+
+    def talk(sock: socket.socket, _: int) -> None:
+        asked.append(take(sock))
+        drop.wait(20)
+        close(sock)
+
+    with Server(talk) as server, Client(server.port) as client:
+        client.open_ahead(1)
+        exchange = client.start()
+        client.run_until(lambda: asked)
+        client.run((pool._AT_ONCE_NS + 3 * client.gauge.connect.largest) / 1e9)
+        drop.set()
+        client.wait(exchange)
+    assert exchange.trouble is not None
+    assert (exchange.trouble.type, exchange.trouble.fault) == ("ConnectionLost", "server")
+    assert (exchange.retries, exchange.lost_ns, client.gauge.stale) == (0, 0, 0)
+    assert asked == [b"{}"]
+
+
+def test_a_connection_that_took_long_to_open_is_given_three_times_as_long(monkeypatch):
+    """A round trip to a server far away may be longer than any fixed time."""
+    monkeypatch.setattr(pool, "_AT_ONCE_NS", 0)
+    asked: list[int] = []
+    with Server(silent(asked)) as server, Client(server.port) as client:
+        client.open_ahead(1)
+        connection = next(iter(client.pool._idle))
+        connection.opening -= 60_000_000_000
+        exchange = client.ask()
+    assert exchange.retries == 1
+    assert len(asked) == 2
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_request_is_sent_at_most_twice():
     asked: list[int] = []
     with Server(silent(asked)) as server, Client(server.port) as client:

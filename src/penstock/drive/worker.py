@@ -305,7 +305,8 @@ class Worker:
         record = ticket.record
         self._pools[record.url].ended(exchange)
         if exchange.start >= 0:
-            self._report.lateness.add(exchange.start - self._job.epoch - record.issued - exchange.connect_ns)
+            ours = exchange.start - self._job.epoch - record.issued - exchange.connect_ns - exchange.lost_ns
+            self._report.lateness.add(ours)
             if record.issued > record.intended:
                 self._report.queued.add(record.issued - record.intended)
         self._ended += 1

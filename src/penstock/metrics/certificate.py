@@ -120,6 +120,8 @@ class _Facts:
         if self.stamps:
             parts.append(f"{_share(self.coalesced, self.stamps):.1%} of the stamps cover several segments")
         parts.append(f"{self.cpu:.0%} of a core")
+        if self.stale:
+            parts.append(f"{self.stale:,} sent again on a new connection")
         return "; ".join(parts)
 
     def figures(self) -> dict[str, float | int | str | bool | None]:

@@ -37,6 +37,7 @@ class Exchange:
         "end",
         "first_byte",
         "headers",
+        "lost_ns",
         "on_data",
         "on_end",
         "pieces",
@@ -61,6 +62,8 @@ class Exchange:
         self.connect_ns = 0
         self.reused = True
         self.retries = 0
+        self.lost_ns = 0
+        """What the first try took, when it was lost and sent again; `start` is that of the second."""
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         """Of the reply, names in lower case."""

@@ -18,6 +18,10 @@ from penstock.wire.gauge import Gauge
 __all__ = ["Pool", "resolve"]
 
 _OPENING_AT_ONCE = 256  # stays below the usual listen backlogs
+_AT_ONCE_NS = 50_000_000
+"""A connection that the server had closed is lost within a round trip of using it: the end that was on its way arrives, or the
+answer to our first bytes does. Longer than this, and than three times what the connection took to open, the server had the
+request."""
 
 
 def resolve(host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Origin, ...]:
@@ -116,10 +120,10 @@ class Pool:
         if exchange is None:
             self._idle.pop(connection, None)
             return
-        # Sent on a connection that had been idle, and nothing came back: the server had closed it, so ask again.
-        if connection.used and not connection.heard and exchange.retries == 0 and trouble:
+        if trouble and exchange.retries == 0 and _was_stale(connection, exchange):
             self._gauge.stale += 1
             exchange.retries = 1
+            exchange.lost_ns = exchange.end - exchange.start
             exchange.start = exchange.sent = exchange.end = -1
             try:
                 fresh = self._busy[exchange] = self._connection()  # in its old place: the oldest come first
@@ -172,6 +176,14 @@ class Pool:
         for connection in [*self._idle, *self._opening]:
             connection.close()
         self._idle.clear()
+
+
+def _was_stale(connection: Connection, exchange: Exchange) -> bool:
+    """It had been idle, and was lost at once with nothing of a reply: the server had closed it and never saw the request."""
+    if not connection.used or connection.heard:
+        return False
+    took = exchange.end - exchange.start
+    return took <= max(_AT_ONCE_NS, 3 * (connection.opened - connection.opening))
 
 
 def _socket_trouble(error: OSError) -> Trouble:
