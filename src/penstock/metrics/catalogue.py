@@ -298,14 +298,15 @@ _THROUGHPUT = (
         "benchmark_duration",
         "Benchmark Duration",
         "sec",
-        "The first start to the last end of the successful requests; of the failed ones when none succeeded.",
+        "The first start to the last end of all requests, failed and cancelled ones included: a server that hangs does "
+        "not look fast. AIPerf's covers the successful ones alone.",
     ),
     _run(
         "effective_concurrency",
         "Effective Concurrency",
         "requests",
-        "Requests between start and end, weighted by time, from the first start to the last end. Failed requests are "
-        "in it, cancelled ones are not.",
+        "Requests between start and end, weighted by time, from the first start to the last end; failed and cancelled "
+        "ones are in it.",
     ),
 )
 

@@ -68,7 +68,6 @@ class Tally:
         self._starts = Column(f"{prefix}-starts.f64")
         self._ends = Column(f"{prefix}-ends.f64")
         self._groups: dict[tuple[str, int | None, str, Fault], _Group] = {}
-        self._good_span = _Span()
         self._span = _Span()
         self._overflows = 0
         self._streamed = 0
@@ -94,16 +93,16 @@ class Tally:
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """First start and last end of the requests that completed, well or not."""
+        """First start and last end of all requests: what hung or failed took its time, too."""
         return self._span.bounds
 
     def add(self, record: Record, measures: Measures) -> None:
-        if record.cancelled:
-            self.cancelled += 1
-            return
         self._starts.append(record.start)
         self._ends.append(record.end)
         self._span.cover(record)
+        if record.cancelled:
+            self.cancelled += 1
+            return
         if (waited := record.issued - record.intended) > 0:
             self.queued += 1
             self.longest_queued_ns = max(self.longest_queued_ns, waited)
@@ -131,7 +130,6 @@ class Tally:
 
     def _succeed(self, record: Record, values: dict[str, float]) -> None:
         self.succeeded += 1
-        self._good_span.cover(record)
         self.without_usage += record.usage is None
         for reason in record.finish:
             self.finish_reasons[reason] = self.finish_reasons.get(reason, 0) + 1
@@ -186,8 +184,7 @@ class Tally:
         return {tag: found[tag] for tag in CATALOGUE if tag in found}
 
     def _duration_s(self) -> float | None:
-        bounds = self._good_span.bounds or self._span.bounds
-        return None if bounds is None else (bounds[1] - bounds[0]) / 1e9
+        return None if self.span is None else (self.span[1] - self.span[0]) / 1e9
 
     def _counts(self) -> dict[str, float]:
         completed = self.succeeded + self.failed
