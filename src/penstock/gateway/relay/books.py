@@ -133,19 +133,23 @@ class Books:
         if found.blocked_by is not None:
             self.entry.blocked = True
 
-    # -- usage ------------------------------------------------------------------------------------------------------------
+    # -- usage: of all attempts together, for a reply that was lost on its way was billed as well ------------------------
 
     def report(self, usage: Usage) -> None:
         """What the upstream says it was."""
         entry = self.entry
-        entry.usage_source = "upstream"
-        entry.input_tokens, entry.output_tokens = usage.input, usage.output
-        entry.reasoning_tokens, entry.cached_tokens = usage.reasoning, usage.cached
+        if entry.usage_source == "none":
+            entry.usage_source = "upstream"
+        entry.input_tokens += usage.input
+        entry.output_tokens += usage.output
+        entry.reasoning_tokens += usage.reasoning
+        entry.cached_tokens += usage.cached
 
     def estimate(self, request: bytes, output: int) -> None:
         entry = self.entry
         entry.usage_source = "estimated"
-        entry.input_tokens, entry.output_tokens = input_estimate(request), output
+        entry.input_tokens += input_estimate(request)
+        entry.output_tokens += output
 
     def identify(self, target: Target, upstream_id: str | None, finish: str | None) -> None:
         """What the upstream calls its reply and the reply's end. It may call them anything."""

@@ -7,6 +7,7 @@ terminal event repeats the whole answer) only the end is read, where its usage s
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -121,20 +122,15 @@ def text_tokens(body: bytes) -> int:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:
         return 0
-    return sum(estimate_tokens(text) for text in _texts(found))
+    return _output_tokens(found)
 
 
-_TEXT_MEMBERS = frozenset({"text", "content", "arguments", "refusal", "input", "reasoning_content", "output"})
+_OUTPUT = frozenset({"text", "content", "arguments", "refusal", "input", "reasoning_content", "output"})
+_NO_INPUT = frozenset({"type", "role", "id", "file_data"})
 
 
-def _texts(value: object, name: str = "") -> list[str]:
-    if isinstance(value, str):
-        return [value] if name in _TEXT_MEMBERS else []
-    if isinstance(value, dict):
-        return [text for key, member in value.items() for text in _texts(member, key)]
-    if isinstance(value, list):
-        return [text for member in value for text in _texts(member, name)]
-    return []
+def _output_tokens(value: object) -> int:
+    return sum(estimate_tokens(text) for name, text in _strings(value) if name in _OUTPUT)
 
 
 def input_estimate(body: bytes) -> int:
@@ -143,18 +139,29 @@ def input_estimate(body: bytes) -> int:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:
         return estimate_tokens(len(body))
+    if not isinstance(found, dict):
+        return 0
     members = ("input", "instructions", "messages", "prompt", "tools", "text", "response_format")
-    return sum(_all_text(found.get(member)) for member in members) if isinstance(found, dict) else 0
+    given = {member: found.get(member) for member in members}
+    return sum(
+        estimate_tokens(text)
+        for name, text in _strings(given)
+        if name not in _NO_INPUT and not text.startswith("data:")
+    )
 
 
-def _all_text(value: object) -> int:
-    if isinstance(value, str):
-        return 0 if value.startswith("data:") else estimate_tokens(value)
-    if isinstance(value, dict):
-        return sum(_all_text(member) for key, member in value.items() if key not in ("type", "role", "id", "file_data"))
-    if isinstance(value, list):
-        return sum(_all_text(member) for member in value)
-    return 0
+def _strings(value: object) -> Iterator[tuple[str, str]]:
+    """Every string in it, with the key that it stands under, in no order. A body may be nested deeper than Python calls
+    functions, and what a caller or an upstream nests must not keep its tokens from being counted."""
+    left = [("", value)]
+    while left:
+        name, value = left.pop()
+        if isinstance(value, str):
+            yield name, value
+        elif isinstance(value, dict):
+            left.extend(value.items())
+        elif isinstance(value, list):
+            left.extend((name, member) for member in value)
 
 
 # -- streams --------------------------------------------------------------------------------------------------------------
@@ -284,7 +291,7 @@ class StreamReader:
                     if type(text) is str:
                         self.tokens += estimate_tokens(text)
                 if delta.tool_calls is not None:
-                    self.tokens += sum(estimate_tokens(text) for text in _texts(delta.tool_calls))
+                    self.tokens += _output_tokens(delta.tool_calls)
             elif type(choice.text) is str:
                 self.tokens += estimate_tokens(choice.text)
 
