@@ -14,6 +14,7 @@ import orjson
 from penstock import __version__
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.hosts import Host, Hosts
+from penstock.gateway.relay.members import with_members
 from penstock.gateway.resources.snapshot import Model, ProviderKey
 from penstock.gateway.routes import PATHS, PREFIX, Route
 from penstock.wire.coding import decoded
@@ -94,7 +95,7 @@ def base_of(key: ProviderKey, provider: str) -> Base | None:
 class Target:
     """A direct model, ready to be called on one route."""
 
-    __slots__ = ("_head", "_rewrite", "_secrets", "host", "key", "model", "upstream_json")
+    __slots__ = ("_defaults", "_head", "_renames", "_secrets", "host", "key", "model", "upstream_json")
 
     def __init__(self, model: Model, key: ProviderKey, route: Route, hosts: Hosts) -> None:
         base = base_of(key, model.provider)
@@ -129,7 +130,8 @@ class Target:
         # nothing.
         values = [key.secret.reveal(), *(value for _, value in [*headers, *parse_qsl(base.query)])]
         self._secrets = [value for value in values if len(value) >= _SHORTEST_SECRET]
-        self._rewrite = bool(key.param_renames or key.default_body_fields)
+        self._renames = {old.encode(): new.encode() for old, new in key.param_renames.items()}
+        self._defaults = {name.encode(): orjson.dumps(value) for name, value in key.default_body_fields.items()}
 
     def redact(self, text: str) -> str:
         """Of what an upstream says: without what we told it in confidence."""
@@ -138,24 +140,14 @@ class Target:
         return text
 
     def message(self, body: bytes, request_id: str) -> bytes:
-        if self._rewrite:
-            body = self._fields(body)
+        if self._renames or self._defaults:
+            body = with_members(body, self._renames, self._defaults)
         return b"%bX-Penstock-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
             self._head,
             request_id.encode(),
             len(body),
             body,
         )
-
-    def _fields(self, body: bytes) -> bytes:
-        found: dict[str, Any] = orjson.loads(body)
-        for old, new in self.key.param_renames.items():
-            if old in found:
-                value = found.pop(old)
-                found.setdefault(new, value)
-        for name, value in self.key.default_body_fields.items():
-            found.setdefault(name, value)
-        return orjson.dumps(found)
 
 
 def _fits_header(text: str) -> bool:
@@ -172,6 +164,8 @@ class Failure(NamedTuple):
     refusal: Refusal
     retryable: bool
     retry_after_s: float | None = None
+    quotes: bool = False
+    """The refusal is in the upstream's own words."""
 
 
 def failure_of(exchange: Exchange, headers: dict[bytes, bytes], target: Target, elapsed_ms: float) -> Failure | None:
@@ -190,7 +184,7 @@ def failure_of(exchange: Exchange, headers: dict[bytes, bytes], target: Target, 
         message = f"The upstream answered with status {status}."
         refusal = Refusal(502, "upstream_error", message, retry_after=retry_after)
     hint = _seconds(retry_after)
-    return Failure("upstream_status", status, refusal, retryable=not refused, retry_after_s=hint)
+    return Failure("upstream_status", status, refusal, retryable=not refused, retry_after_s=hint, quotes=refused)
 
 
 def plain_body(exchange: Exchange, headers: dict[bytes, bytes]) -> bytes:
