@@ -199,6 +199,33 @@ def test_a_drain_tells_whoever_has_not_sent_its_request_yet(start: Any, upstream
     assert (row["status"], row["error"]) == (503, "shutting_down")
 
 
+def test_whoever_comes_after_the_cut_off_is_told_and_recorded(start: Any, upstream: Upstream) -> None:
+    """On a connection on which half a head was there before."""
+    gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 0})
+    upstream.does(lambda _request, wire: wire.gone(30) and None)
+    body = json.dumps({"model": ALIAS, "input": "Hi."}).encode()
+    head = f"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {CALLER}\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), 30) as late:
+        late.sendall(head[:50].encode())
+        assert gateway.request("GET", "/livez").status == 200
+        gateway.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: not accepts(gateway.port), 5)
+        said = b""
+        try:
+            late.sendall(head[50:].encode() + body)
+            while more := late.recv(65536):
+                said += more
+        except ConnectionError:
+            pass
+    assert gateway.process.wait(10) == 0
+    assert upstream.requests == []
+    assert "killed" not in gateway.said()
+    rows = [(row["status"], row["error"]) for row in gateway.rows()]
+    if said:  # on a machine that is very busy it may have been too late altogether
+        assert said.startswith(b"HTTP/1.1 503 ")
+        assert rows == [(503, "shutting_down")]
+
+
 def accepts(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gateway_process import GatewayProcess, resources
-from scripted_upstream import Received, Upstream, Wire, answer
+from gateway_process import GatewayProcess, keyword, resources
+from scripted_upstream import CHAT_USAGE, Received, Upstream, Wire, answer, chat_events, response_events
+
+from programs import wait_for
 
 
 def direct(name: str, key: str = "up", **more: Any) -> dict[str, Any]:
@@ -117,6 +119,61 @@ def test_failover_of_a_stream_until_its_first_byte(gateway: GatewayProcess, upst
     assert stream.status == 200
     assert b"response.completed" in stream.rest()
     assert [attempt["error"] for attempt in gateway.entry(stream)["attempts"]] == ["transport", None]
+
+
+def test_a_target_that_breaks_off_in_mid_stream_is_left_alone(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """The caller has been served, if badly; the next one is spared."""
+
+    def script(request: Received, wire: Wire) -> None:
+        if request.json["model"] == "m-upstream":
+            wire.start()
+            wire.chunk(response_events()[0])
+            wait_for(lambda: len(streams) == len(upstream.requests), 10)
+            wire.cut()
+        else:
+            answer(request, wire)
+
+    gateway.reload(resources(upstream.url, models=[direct("m"), direct("n"), group("m", "n")]))
+    upstream.does(script)
+    streams: list[Any] = []
+    for _ in range(3):
+        streams.append(gateway.stream(body={"model": "group"}))
+        streams[-1].rest()
+    assert [request.json["model"] for request in upstream.requests] == ["m-upstream", "n-upstream", "n-upstream"]
+    entries = [gateway.entry(stream) for stream in streams]
+    assert [(entry["status"], entry["error"]) for entry in entries] == [
+        (502, "stream_aborted"),
+        (200, None),
+        (200, None),
+    ]
+
+
+def test_what_a_lost_stream_came_to_is_counted(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """Held back by a guardrail and lost with its target: it was billed, to the caller's limits and to the target's."""
+
+    def script(request: Received, wire: Wire) -> None:
+        if request.json["model"] == "o-upstream":
+            wire.start()
+            for piece in chat_events(["Hello"], usage=CHAT_USAGE, done=False):
+                wire.chunk(piece)
+            wire.cut()
+        else:
+            wire.stream(chat_events(["Hello"], usage=CHAT_USAGE))
+
+    first = direct("o", rate_limit={"tpm": 70}, cooldown={"enabled": False})
+    models = [first, direct("p"), group("o", "p")]
+    gateway.reload(resources(upstream.url, models=models, guardrails=[keyword("words", "nothing-of-this")]))
+    upstream.does(script)
+    ways = []
+    for _ in range(2):
+        stream = gateway.stream("/v1/chat/completions", {"model": "group", "max_tokens": 10})
+        assert b"[DONE]" in stream.rest()
+        entry = gateway.entry(stream)
+        ways.append([(attempt["model"], attempt["error"]) for attempt in entry["attempts"]])
+        assert entry["usage_source"] == "upstream"
+        tokens = (17, 23) if len(ways) == 2 else (34, 46)
+        assert (entry["input_tokens"], entry["output_tokens"]) == tokens
+    assert ways == [[("o", "transport"), ("p", None)], [("o", "over_limit"), ("p", None)]]
 
 
 @pytest.mark.parametrize("routing", [{"retry_on_429": True}, {"fallback_on_statuses": [429]}])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 import threading
 import time
 
 import pytest
-from gateway_process import ALIAS, UPSTREAM_SECRET, GatewayProcess, free_port, keyword, resources
+from gateway_process import ALIAS, CALLER, UPSTREAM_SECRET, GatewayProcess, free_port, keyword, resources
 from scripted_upstream import Received, Upstream, Wire, answer, chat_events, response_body, response_events
 
 from programs import wait_for
@@ -95,6 +96,27 @@ def test_what_the_base_s_query_says_does_not_come_back(gateway: GatewayProcess, 
     reply = gateway.respond()
     assert upstream.requests[0].path == "/v1/responses?key=sk-in-the-query"
     assert (reply.status, reply.error["message"]) == (401, "Wrong key: <redacted>.")
+
+
+def test_an_error_passes_the_output_guardrails(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """A provider's error may quote what its model was about to say."""
+    masks = {"name": "mail", "kind": "pii", "detectors": [{"type": "email", "action": "mask"}]}
+    gateway.reload(resources(upstream.url, guardrails=[keyword("words", "nightjar", hook_point="output"), masks]))
+    upstream.replies({"error": {"message": "It said: Nightjar.", "type": "policy", "code": 7}}, 400)
+    for stream in (False, True):
+        reply = gateway.respond(stream=stream)
+        assert (reply.status, reply.error["type"]) == (422, "content_filter")
+        assert b"ightjar." not in reply.body
+        entry = gateway.entry(reply)
+        assert (entry["blocked"], entry["attempts"][0]["status"]) == (1, 400)
+        assert [(hit["guardrail"], hit["action"]) for hit in entry["guardrails"]] == [("words", "blocked")]
+    error = {"message": "Not for bob@example.com.", "type": "policy", "code": 7, "param": "eve@example.com"}
+    upstream.replies({"error": error}, 400, retry_after="3")
+    reply = gateway.respond()
+    masked = {"message": "Not for [EMAIL_REDACTED].", "type": "policy", "code": 7, "param": "[EMAIL_REDACTED]"}
+    assert (reply.status, reply.error, reply.headers["retry-after"]) == (400, masked, "3")
+    upstream.replies({"error": error}, 500)  # these words are ours
+    assert gateway.respond().error["message"] == "The upstream answered with status 500."
 
 
 @pytest.mark.parametrize("status", [301, 500, 503])
@@ -299,6 +321,20 @@ def test_a_provider_key_s_own_fields_and_headers(gateway: GatewayProcess, upstre
     assert sent.json == {"model": "gpt-4o-mini", "input": "Hi.", "max_output_tokens": 5, "user": "me", "store": False}
 
 
+@pytest.mark.parametrize(
+    "content", [b'"half \\ud83d"', b"[" * 300 + b"]" * 300, b"[1.0e2, 123456789012345678901234567890]"]
+)
+def test_a_provider_key_s_fields_change_no_other_byte(
+    gateway: GatewayProcess, upstream: Upstream, content: bytes
+) -> None:
+    request = {"default_body_fields": {"store": False}, "param_renames": {"max_tokens": "max_output_tokens"}}
+    gateway.reload(resources(upstream.url, provider_key={"request": request}))
+    body = b'{"model": "%b", "max_tokens":  5, "input": %b }' % (ALIAS.encode(), content)
+    assert gateway.post("/v1/responses", body).status == 200
+    expected = b'{"model": "gpt-4o-mini", "max_output_tokens":  5, "input": %b ,"store":false}' % content
+    assert upstream.requests[0].body == expected
+
+
 def test_whose_header_counts(gateway: GatewayProcess, upstream: Upstream) -> None:
     """What the gateway must say itself comes before what the operator says, and that before our defaults; each once."""
     given = {
@@ -379,6 +415,37 @@ def test_a_slow_caller_slows_its_upstream_down(gateway: GatewayProcess, upstream
     assert gateway.entry(stream)["status"] == 200
 
 
+def test_a_caller_that_does_not_read_is_no_failure_of_the_upstream(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """It is gone, as one that has left, and the target is asked again by the next one."""
+    direct = {"display_name": "a", "provider": "openai", "model_name": "a", "provider_key": "up", "retries": 0}
+    group = {"display_name": "group", "routing": {"targets": [{"model": "a"}]}}
+    gateway.reload(resources(upstream.url, models=[direct | {"stream_timeout": 500}, group]))
+    delta = response_events(["z" * 20_000])[4]
+
+    def flood(request: Received, wire: Wire) -> None:
+        wire.start()
+        while True:
+            wire.chunk(delta)
+
+    upstream.does(flood)
+    before = len(gateway.rows())
+    body = json.dumps({"model": "group", "input": "Hi.", "stream": True}).encode()
+    head = f"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {CALLER}\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), 60) as caller:
+        caller.sendall(head.encode() + body)
+        [row] = wait_for(lambda: gateway.rows()[before:], 30)
+        received = b""
+        while more := caller.recv(1 << 20):
+            received = received[-1000:] + more
+            if received.endswith(b"0\r\n\r\n"):
+                break
+    assert (row["status"], row["error"], row["finish"]) == (499, "client_disconnected", "disconnected")
+    assert row["attempts"][0]["error"] is None
+    assert b'"code":"stream_aborted"' in received  # should it read on after all
+    upstream.does(answer)
+    assert gateway.post("/v1/responses", {"model": "group", "input": "Hi."}).status == 200
+
+
 def test_large_bodies_pass_both_ways(gateway: GatewayProcess, upstream: Upstream) -> None:
     text = "A sentence of some length. " * 200_000
     upstream.replies(response_body(text))
@@ -428,3 +495,22 @@ def test_the_alias_however_the_upstream_spells_it(gateway: GatewayProcess, upstr
     upstream.replies(b'{"x": {"model":"inner"}, "model" : "gpt-x", "choices": []}')
     reply = gateway.post("/v1/chat/completions", {"model": ALIAS, "messages": [{"role": "user", "content": "Hi."}]})
     assert reply.body == b'{"x": {"model":"inner"}, "model" : "%b", "choices": []}' % ALIAS.encode()
+
+
+@pytest.mark.parametrize("depth", [20, 900])
+def test_nothing_that_is_nested_keeps_tokens_from_being_counted(
+    gateway: GatewayProcess, upstream: Upstream, depth: int
+) -> None:
+    """An upstream that reports no usage, and a body that is nested deeper than Python calls functions."""
+    gateway.reload(resources(upstream.url, caller={"rate_limit": {"tpm": 100_000}}))
+    upstream.streams(chat_events(["word " * 400]))
+    body = (
+        b'{"model": "%b", "stream": true, "max_tokens": 5, "text": %b, "messages": [{"role": "user", "content": "%b"}]}'
+    )
+    deep = b"[" * depth + b'"x"' + b"]" * depth
+    reply = gateway.post("/v1/chat/completions", body % (ALIAS.encode(), deep, b"word " * 800))
+    assert reply.status == 200
+    assert reply.body.endswith(b"data: [DONE]\n\n")
+    entry = gateway.entry(reply)
+    assert (entry["status"], entry["usage_source"]) == (200, "estimated")
+    assert (entry["input_tokens"], entry["output_tokens"]) == (1001, 500)

@@ -49,6 +49,7 @@ class Attempts:
         "__weakref__",
         "_app",
         "_caller",
+        "_counted",
         "_ended",
         "_forward",
         "_live",
@@ -78,6 +79,8 @@ class Attempts:
         self._forward: Forward | None = None
         self._reservation: Reservation | None = None
         """With the limits of the target."""
+        self._counted = 0
+        """Tokens that the attempts before this one came to."""
         self._sleeper: asyncio.Future[None] | None = None
         self.gone = False
         self._watched = False
@@ -101,7 +104,6 @@ class Attempts:
             while True:
                 failure = await self._attempt(target, kind)
                 if failure is None:
-                    app.cooldowns.succeeded(target)
                     return
                 rules = Rules(model.routing, app.config.upstream.retries)
                 app.cooldowns.failed(target, failure, perf_counter())
@@ -114,24 +116,26 @@ class Attempts:
                 break
             kind = "fallback"
         assert failure is not None
+        if failure.quotes:
+            await self._inspect_refusal(failure.refusal)
         raise failure.refusal
 
-    async def close(self, tokens: int) -> None:
-        """`tokens` is what the request came to."""
+    async def close(self) -> None:
         self._forward = None  # it holds us
-        if self._reservation is not None:
-            await self._settle(tokens)
+        await self._settle()
 
     async def _attempt(self, target: Target, kind: AttemptKind) -> Failure | None:
         """None when the request has been served, well or not; a Failure while another attempt could still serve it."""
         app, books, model, request = self._app, self.books, self._model, self._request
         direct = target.model
+        self._check()
         if model.routing is not None:
             try:
                 self._reservation = await app.limiter.admit_target(direct, self._tokens, time())
             except Refusal as refusal:
                 books.over_limit(target, kind)
                 return Failure("over_limit", None, refusal, retryable=True)
+            self._check()  # asking takes a while where the limits are another machine's
         books.entry.upstream_model, books.entry.provider = direct.upstream, direct.provider
         books.enter("upstream")
         attempt = books.attempt(target, kind)
@@ -147,13 +151,15 @@ class Attempts:
         failure = await (self._end_whole(forward) if reader is None else self._end_stream(forward, reader))
         if failure is not None:
             attempt.error = failure.error
-            await self._settle(0)
+            await self._settle()
         return failure
 
-    async def _settle(self, tokens: int) -> None:
+    async def _settle(self) -> None:
+        """The target is charged with what its own attempt came to."""
+        spent, self._counted = self.books.tokens - self._counted, self.books.tokens
         reservation, self._reservation = self._reservation, None
         if reservation is not None:
-            await self._app.limiter.settle(reservation, tokens, time())
+            await self._app.limiter.settle(reservation, spent, time())
 
     async def _sleep(self, seconds: float) -> None:
         self.watch()
@@ -206,6 +212,7 @@ class Attempts:
         caller.note_upstream(forward)
         caller.note_target(forward.target)
         entry.status = exchange.status
+        self._app.cooldowns.succeeded(forward.target)
         caller.answer(exchange.status, content_type(forward, "application/json"), body)
         entry.ttft_ms = entry.phases_ms["total"]
         return None
@@ -216,6 +223,15 @@ class Attempts:
         if found.blocked_by is not None:
             raise blocked("response", found.blocked_by, timed_out=found.timed_out)
         return found.body
+
+    async def _inspect_refusal(self, refusal: Refusal) -> None:
+        """An upstream's own words are a reply as well: they may quote what it was sent, or what it was about to say."""
+        guards = self._live.guards
+        if guards is None or not guards.has_output:
+            return
+        self.books.enter("guardrail_out")
+        error = orjson.loads(await self._inspect(guards, refusal.body()))["error"]
+        refusal.message, refusal.code, refusal.param = error["message"], error.get("code"), error.get("param")
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
@@ -239,30 +255,34 @@ class Attempts:
 
     async def _end_stream(self, forward: Forward, reader: StreamReader) -> Failure | None:
         exchange, books = forward.exchange, self.books
-        if self.gone and not forward.complete and forward.blocked is None:
+        if self.gone and not forward.complete and forward.blocked_by is None:
             self._close_stream(forward, reader)
+            if self.outlet is not None and self.outlet.full:  # it may read on one day, and sees that the end is missing
+                self.outlet.send(error_event(self.route, forward, reader, "stream_aborted"))
             raise CallerGoneError
         failed = None
-        if forward.blocked is None:
+        if forward.blocked_by is None:
             if exchange.trouble is not None and not forward.complete:
                 failed = failure_of(exchange, forward.headers, forward.target, forward.elapsed_ms)
                 if self.outlet is None and not self._ended:
-                    if reader.events:  # held back, and lost with the attempt; it was billed all the same
-                        self._close_stream(forward, reader)
+                    self._lose_stream(forward, reader)
                     return failed
             if forward.guard is not None:
                 books.enter("guardrail_out")
             await forward.finish()
             books.enter("serialise")
-        self._close_stream(forward, reader)
-        if forward.blocked is not None:
+        if forward.blocked_by is not None:
+            self._close_stream(forward, reader)
             books.entry.finish = "blocked"
             return None
         if self.outlet is None:
+            self._lose_stream(forward, reader)
             self._check()
             return aborted()
+        self._close_stream(forward, reader)
         if failed is None:
             books.entry.status = exchange.status
+            self._app.cooldowns.succeeded(forward.target)
             return None
         # The head is gone, so the caller is told within the stream; its own reader sees that the end is missing.
         self._app.cooldowns.failed(forward.target, failed, perf_counter())
@@ -277,6 +297,11 @@ class Attempts:
         self.books.stream(forward.target, reader, self._request.data)
         if forward.guard is not None:
             self.books.entry.guardrails += forward.guard.hits
+
+    def _lose_stream(self, forward: Forward, reader: StreamReader) -> None:
+        """Nothing of it has left, and nothing will. What was held back is billed all the same."""
+        if reader.events:
+            self._close_stream(forward, reader)
 
     def break_off(self, kind: str) -> None:
         """Tell the caller in its stream that it ends here, after a fault of ours."""
@@ -305,7 +330,7 @@ class Attempts:
     def _on_gone(self) -> None:
         if not self.gone:
             self.gone = True
-            if self._forward is None or self._forward.blocked is None:
+            if self._forward is None or self._forward.blocked_by is None:
                 self._stop(GONE)
 
     def _stop(self, why: Trouble) -> None:

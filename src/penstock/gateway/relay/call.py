@@ -2,7 +2,7 @@
 
     size ─▶ key ─▶ body ─▶ alias, permission ─▶ provider ─▶ input guardrails ─▶ limits ─▶ upstream ─▶ output guardrails
 
-Each of them can end the request with a `Refusal`; the last two are in `gateway.attempts`. However it ends, exactly one
+Each of them can end the request with a `Refusal`; the last two are in `relay.attempts`. However it ends, exactly one
 entry is written.
 """
 
@@ -109,6 +109,8 @@ class Call:
         else:
             entry.client = peer.rpartition(":")[0].strip("[]")
         key = authenticate(headers, live.snapshot, entry)
+        if self._ended:
+            raise shutting_down()
         books.enter("receive")
         data = await self._receive(length)
         books.enter("auth")
@@ -175,11 +177,10 @@ class Call:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def _settle(self) -> None:
-        tokens = self.books.tokens
         if self._attempts is not None:
-            await self._attempts.close(tokens)
+            await self._attempts.close()
         if self._reservation is not None and not self._reservation.settled:
-            await self._app.limiter.settle(self._reservation, tokens, time())
+            await self._app.limiter.settle(self._reservation, self.books.tokens, time())
 
     def _fault(self, error: BaseException) -> None:
         """Ours: the caller gets a bare 500, the log gets the place. Messages of exceptions may quote what was sent."""

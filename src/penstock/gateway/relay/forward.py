@@ -57,7 +57,7 @@ class Owner(Protocol):
 
     route: Route
     gone: bool
-    """The caller has left."""
+    """The caller has left, or reads no more."""
 
     @property
     def outlet(self) -> Outlet | None:
@@ -88,7 +88,7 @@ class Forward:
         "_paused",
         "_rest",
         "_terminal_at",
-        "blocked",
+        "blocked_by",
         "due",
         "exchange",
         "guard",
@@ -126,7 +126,7 @@ class Forward:
         """Spent in it."""
         self.headers: dict[bytes, bytes] = {}
         """Of the reply, by lower-case name; of several the first."""
-        self.blocked: StreamBlocked | None = None
+        self.blocked_by: StreamBlocked | None = None
         self.exchange = exchange = Exchange(message, self._on_end)
         exchange.on_data = self._on_data
 
@@ -317,7 +317,7 @@ class Forward:
             self.target.host.resume(self.exchange)
 
     def _block(self, blocked: StreamBlocked, reader: StreamReader) -> None:
-        self.blocked = blocked
+        self.blocked_by = blocked
         self._owner.block(self, blocked)
         if self._done.done():
             return
@@ -345,7 +345,10 @@ class Forward:
         if now < self.due:
             return
         outlet = self._owner.outlet
-        if self._terminal_at or self.mode == "drain" or (outlet is not None and outlet.full):
+        if self._terminal_at or self.mode == "drain":
+            self.abort(GONE)
+        elif outlet is not None and outlet.full:
+            self._owner.gone = True  # the silence is the caller's, who does not read, and not the upstream's
             self.abort(GONE)
         else:
             self.abort(_TIMED_OUT)

@@ -58,6 +58,7 @@ class App:
         self._live: Live
         self._generation = b""
         self._ticks = 0
+        self._cut_off = False
         # Unique in all workers of all times, and cheap: a random head and a count.
         self._id_head = f"req_{os.urandom(9).hex()}"
         self._ids = 0
@@ -88,6 +89,8 @@ class App:
         metrics = self.recorder.metrics
         metrics.started()
         self.calls[call] = None
+        if self._cut_off:
+            call.end()
         try:
             await call.run()
         finally:
@@ -201,7 +204,8 @@ class App:
         metrics.totals["limits_evicted_windows_total"] = limiter.evicted
 
     def cut_off(self) -> None:
-        """The time for draining is over: end what is left, with its records."""
+        """The time for draining is over: end what is left, and what still comes, with its records."""
+        self._cut_off = True
         for call in list(self.calls):
             call.end()
 
