@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 from made_records import MS, made
 
@@ -43,6 +45,7 @@ class Log:
 
     def __init__(self, store):
         self.payloads = store
+        self.header = SimpleNamespace(prompt_tokenizer=("words", "builtin"), tokenizer=None)
 
     def entry(self, record):
         return self.payloads.entry(record.payload)
@@ -109,8 +112,28 @@ def test_the_tokenizer_is_loaded_when_a_text_asks_for_it(log):
         raise AssertionError("loaded for nothing")
 
     counter = ClientCounter(load, log, split)
-    assert counter.count([made(failure=FAILED), made(cancelled=True)]) == [Counts(42), Counts(42)]
+    failed, cancelled = made(payload=2, failure=FAILED), made(payload=2, cancelled=True)
+    assert counter.count([failed, cancelled]) == [Counts(), Counts()]
     assert counter.tokenizer is None
+
+
+@pytest.mark.parametrize(
+    ("made_by", "asked_for", "tokens"),
+    [
+        (("words", "builtin"), None, 42),
+        (("other", "builtin"), None, 2),
+        (("words", "hub"), None, 2),
+        (("other", "builtin"), "words", 2),
+        (None, "words", 42),
+        (None, "other", 2),
+        (None, None, 2),
+    ],
+)
+def test_a_count_made_before_is_believed_of_the_tokenizer_that_counts_here(log, words, made_by, asked_for, tokens):
+    """The last three are logs that do not say who made the prompts."""
+    log.header = SimpleNamespace(prompt_tokenizer=made_by, tokenizer=asked_for)
+    counter = ClientCounter(lambda: (words, None), log, split)
+    assert counter.count([made(failure=FAILED)]) == [Counts(tokens)]
 
 
 def test_a_tokenizer_that_cannot_be_loaded_costs_the_tokens_alone(log):

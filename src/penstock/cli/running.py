@@ -17,7 +17,7 @@ from penstock.cli.terminal import counted
 from penstock.datasets import load as datasets
 from penstock.drive import local
 from penstock.drive.folder import LOG_FOLDER, RunFolder
-from penstock.drive.prepare import Prepared, default_entries, prepare
+from penstock.drive.prepare import Prepared, default_entries, prepare, reach
 from penstock.endpoints.base import Endpoint
 from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.errors import UserError
@@ -94,6 +94,7 @@ def _execute(settings: Settings, folder: RunFolder, arms: int) -> Executed:
     quiet = settings.output.ui == "none"
     with _mocks(settings) as settings:  # noqa: PLR1704 - from here on with the urls of the mocks
         endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
+        targets = reach(settings, endpoint)
         tokenizer = TokenizerOnce(settings.tokenizer.name, settings.models[0], settings.tokenizer.revision)
         if not settings.endpoint.server_token_count:
             tokenizer.check()
@@ -105,7 +106,16 @@ def _execute(settings: Settings, folder: RunFolder, arms: int) -> Executed:
             scheduled=settings.load.recorded is not None,
         )
         reading = step_progress(f"Reading {dataset.name}", quiet)
-        prepared = prepare(folder.log, settings, endpoint, dataset, reading, arms)
+        prepared = prepare(
+            folder.log,
+            settings,
+            endpoint,
+            targets,
+            dataset,
+            reading,
+            prompt_tokenizer=tokenizer.identity,
+            arms=arms,
+        )
         if not quiet:
             _announce(settings, endpoint, dataset, tokenizer, prepared)
             if folder.replaces is not None:
@@ -294,6 +304,11 @@ class TokenizerOnce:
     def get(self) -> Tokenizer:
         tokenizer: Tokenizer = self.load().tokenizer
         return tokenizer
+
+    @property
+    def identity(self) -> tuple[str, str] | None:
+        """Its name and source, once it is loaded."""
+        return None if self._loaded is None else (self._loaded.tokenizer.name, self._loaded.tokenizer.source)
 
     @property
     def note(self) -> str | None:

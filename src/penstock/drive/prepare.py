@@ -12,8 +12,8 @@ from typing import Any
 from penstock import __version__
 from penstock.datasets.load import Dataset
 from penstock.drive.indexer import Sources
-from penstock.drive.job import Job, targets
-from penstock.drive.local import choose_workers, raise_file_limit
+from penstock.drive.job import Job, Target, targets
+from penstock.drive.local import choose_workers, most_workers, raise_file_limit
 from penstock.drive.store import Stored, store
 from penstock.endpoints.base import Endpoint
 from penstock.plan.phases import PhasePlan, phases
@@ -22,7 +22,7 @@ from penstock.secrets import redact_url
 from penstock.settings.describe import input_config
 from penstock.settings.model import Settings
 
-__all__ = ["Prepared", "default_entries", "prepare"]
+__all__ = ["Prepared", "default_entries", "prepare", "reach"]
 
 _AHEAD_SECONDS = 0.1
 _MEDIA_ENTRIES = 1000
@@ -55,15 +55,28 @@ def default_entries(settings: Settings) -> int:
     return min(count, _MEDIA_ENTRIES) if heavy else count
 
 
+def reach(settings: Settings, endpoint: Endpoint) -> tuple[Target, ...]:
+    """Where to send. What is wrong with that, and more connections than there can be, is told before prompts are made, which
+    may take minutes."""
+    found = targets(settings.endpoint, settings.endpoint.path or endpoint.path)
+    if (slots := settings.load.concurrency) is not None:
+        raise_file_limit(slots, slots, most_workers(settings.workers_max))
+    return found
+
+
 def prepare(
     log: str,
     settings: Settings,
     endpoint: Endpoint,
+    targets: tuple[Target, ...],
     dataset: Dataset,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    prompt_tokenizer: tuple[str, str] | None = None,
     arms: int = 1,
 ) -> Prepared:
-    """`log` is an empty folder; `arms` is how many servers each conversation goes to, when they are compared."""
+    """`log` is an empty folder; `prompt_tokenizer` is the name and source of the one that synthetic prompts are made with;
+    `arms` is how many servers each conversation goes to, when they are compared."""
     seed = settings.input.seed if settings.input.seed is not None else secrets.randbits(32)
     turns = dataset.turns
     plans = tuple(
@@ -87,7 +100,7 @@ def prepare(
         endpoint=settings.endpoint.type,
         settings=settings.endpoint,
         files=stored.files,
-        targets=targets(settings.endpoint, settings.endpoint.path or endpoint.path),
+        targets=targets,
         phases=plans,
         sampling=settings.input.sampling,
         seed=seed,
@@ -96,7 +109,8 @@ def prepare(
         open_ahead=ahead,
         epoch=monotonic_ns(),
     )
-    RunLog.write_header(log, _header(settings, dataset, stored, plans, seed, workers, job.epoch))
+    maker = prompt_tokenizer if dataset.synthetic else None
+    RunLog.write_header(log, _header(settings, dataset, stored, plans, seed, workers, job.epoch, maker))
     return Prepared(job, workers, expected, stored.conversations, stored.sources)
 
 
@@ -137,6 +151,7 @@ def _header(
     seed: int,
     workers: int,
     epoch: int,
+    prompt_tokenizer: tuple[str, str] | None,
 ) -> RunHeader:
     load, output = settings.load, settings.output
     return RunHeader(
@@ -156,6 +171,7 @@ def _header(
         conversations=stored.conversations,
         sampling=settings.input.sampling,
         seed=settings.input.seed,
+        plan_seed=seed,
         concurrency=plans[-1].slots,
         rate=load.rate,
         arrivals="recorded" if load.recorded is not None else load.arrivals,
@@ -164,22 +180,22 @@ def _header(
         workers=workers,
         tokenizer=settings.tokenizer.name,
         tokenizer_revision=settings.tokenizer.revision,
+        prompt_tokenizer=prompt_tokenizer,
         level=output.level,
         prefix=output.prefix,
         http_trace=output.http_trace,
         command=settings.command,
         input_config=input_config(settings),
-        machine=_machine(seed),
+        machine=_machine(),
     )
 
 
-def _machine(seed: int) -> dict[str, Any]:
+def _machine() -> dict[str, Any]:
     return {
         "system": f"{platform.system()} {platform.release()}",
         "processor": _processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
-        "plan_seed": seed,
     }
 
 

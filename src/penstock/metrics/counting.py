@@ -62,7 +62,7 @@ def _by_server(record: Record) -> Counts:
 
 
 class ClientCounter:
-    """Counts with a tokenizer that is loaded when the first text asks for it."""
+    """Counts with a tokenizer that is loaded when the first text, or the first count made before, asks for it."""
 
     def __init__(self, load: LoadTokenizer | None, log: RunLog, input_texts: Callable[[bytes], list[str]]) -> None:
         self._load = load
@@ -107,7 +107,7 @@ class ClientCounter:
         if self._known(record) != _UNKNOWN:
             return None
         try:
-            known = self._log.entry(record).input_tokens
+            known = self._counted_before(record)
             texts = [] if known >= 0 else self._input_texts(self._log.body(record))
         except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError, msgspec.MsgspecError):
             # A replayed body may have any shape, and a worker that was killed may have lost what it built: such a body
@@ -117,6 +117,20 @@ class ClientCounter:
             return " ".join(texts)
         self._remember(record, known if known >= 0 else _NO_TEXT)
         return None
+
+    def _counted_before(self, record: Record) -> int:
+        """By the tokenizer that made the prompt, when that is the one that counts here; otherwise -1. One that cannot be had
+        counts nothing, and then the count of before is all there is."""
+        known = self._log.entry(record).input_tokens
+        tokenizer = self._loaded() if known >= 0 else None
+        if tokenizer is None:
+            return known
+        header = self._log.header
+        if header.prompt_tokenizer is None:  # a log from before it was written down
+            same = tokenizer.name == header.tokenizer
+        else:
+            same = header.prompt_tokenizer == (tokenizer.name, tokenizer.source)
+        return known if same else _UNKNOWN
 
     def _count_texts(self, texts: list[str]) -> None:
         """Into the cache, which forgets nothing while a batch is being counted."""

@@ -62,6 +62,9 @@ class RunHeader(msgspec.Struct, kw_only=True):
     """None when the dataset was still being read as the run began."""
     sampling: str
     seed: int | None
+    """The one asked for."""
+    plan_seed: int | None = None
+    """The one that was used."""
     concurrency: int | None
     rate: float | None
     arrivals: str
@@ -71,6 +74,8 @@ class RunHeader(msgspec.Struct, kw_only=True):
     tokenizer: str | None
     """The one asked for, or None for the model's own."""
     tokenizer_revision: str
+    prompt_tokenizer: tuple[str, str] | None = None
+    """Name and source of the one that counted the synthetic prompts as they were made."""
     level: str
     prefix: str | None
     http_trace: bool
@@ -110,12 +115,10 @@ class LogWriter:
     def flush(self) -> None:
         if self._before_flush is not None:
             self._before_flush()
-        view = memoryview(self._buffer)
-        done = 0
-        while done < len(view):
-            done += os.write(self._file, view[done:])
-        view.release()
-        self._buffer = bytearray()
+        buffer = self._buffer
+        while buffer:
+            # What is written goes at once: after a full disk the next attempt must not write it a second time.
+            del buffer[: os.write(self._file, buffer)]
         self._flushed = time.monotonic_ns()
 
     def close(self) -> None:
@@ -137,7 +140,10 @@ class RunLog:
             raise UserError(f"{folder} holds no run: there is no run.json in it.") from None
         except msgspec.MsgspecError as error:
             raise UserError(f"{folder}/run.json is not readable as a run of this version: {error}.") from None
-        self.payloads = PayloadStore(folder, self.header.payload_files)
+        try:
+            self.payloads = PayloadStore(folder, self.header.payload_files)
+        except FileNotFoundError as error:
+            raise UserError(f"{folder} is not whole: {os.path.basename(error.filename)} is missing.") from None
         self._built: dict[int, PayloadStore] = {}
         self.torn_bytes = 0
         """What a killed writer left behind; known after `records()` or `reports()` has been read to its end."""

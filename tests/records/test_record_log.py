@@ -1,0 +1,44 @@
+"""Writing a log when the disk does not take it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock import frames
+from penstock.records.log import LogWriter
+from penstock.records.record import Record
+
+
+def record(number: int) -> Record:
+    return Record(0, number, 0, 0, 0, 0, 0, f"request {number}", "session", 0, 0)
+
+
+def test_after_a_full_disk_nothing_is_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = LogWriter(str(tmp_path), 0)
+    for number in range(3):
+        writer.record(record(number))
+    room = [10]
+    write = os.write
+
+    def some(file: int, data: bytearray) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = write(file, data[: room[0]])
+        room[0] -= done
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", some)
+        with pytest.raises(OSError, match="No space left"):
+            writer.flush()
+        with pytest.raises(OSError, match="No space left"):
+            writer.flush()
+    writer.record(record(3))
+    writer.close()
+    with (tmp_path / "worker-0.log").open("rb") as file:
+        assert len(list(frames.read(file))) == 4
+        assert not file.read()
