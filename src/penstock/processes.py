@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -13,9 +12,11 @@ if TYPE_CHECKING:
     import asyncio
     import subprocess
 
-__all__ = ["cores", "end_with_parent", "on_closed_stdin", "raise_descriptor_limit", "spawn"]
+__all__ = ["cores", "end_with_parent", "on_closed_stdin", "parent_watch", "raise_descriptor_limit", "spawn"]
 
 _PR_SET_PDEATHSIG = 1
+_OPEN_MAX = 10_240
+"""More than this macOS refuses, also where it names no limit."""
 
 
 def cores() -> int:
@@ -68,10 +69,34 @@ def end_with_parent(parent: int, by: signal.Signals) -> bool:
     return os.getppid() == parent
 
 
-def raise_descriptor_limit() -> None:
-    """To what the system allows. A connection is a descriptor: many of them should not end at the usual 1,024."""
+def parent_watch(parent: int) -> Callable[[], None] | None:
+    """Where `end_with_parent` cannot arrange it: what to call now and then, to end this process when the parent is gone."""
+    if sys.platform == "linux":
+        return None
+
+    def look() -> None:
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return look
+
+
+def raise_descriptor_limit(wanted: int | None = None) -> int:
+    """To `wanted`, or to all that the system allows; never lowers it. Returns what it is then. A connection is a descriptor:
+    many of them should not end at the usual 1,024."""
     import resource
 
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    infinite = resource.RLIM_INFINITY
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if wanted is None or (hard != infinite and wanted > hard):
+        wanted = hard
+    for limit in (wanted, _OPEN_MAX):
+        if soft == infinite or (limit != infinite and soft >= limit):
+            break
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        except (OSError, ValueError):
+            continue
+        soft = limit
+        break
+    return sys.maxsize if soft == infinite else soft

@@ -14,6 +14,7 @@ from penstock.drive.board import Board
 from penstock.drive.conductor import Conductor, Progress
 from penstock.drive.local import choose_workers, raise_file_limit
 from penstock.errors import UserError
+from penstock.plan.stepper import Share
 
 
 @pytest.mark.parametrize(
@@ -45,24 +46,47 @@ def test_one_process_for_what_one_core_does_with_ease(monkeypatch, cores, concur
 
 
 class Limits:
-    RLIMIT_NOFILE = resource.RLIMIT_NOFILE
-    RLIM_INFINITY = resource.RLIM_INFINITY
+    """Those of a system that takes no soft limit above `most`."""
 
-    def __init__(self, soft: int, hard: int) -> None:
+    def __init__(self, soft: int, hard: int, most: int) -> None:
         self.now = (soft, hard)
+        self._most = most
 
     def getrlimit(self, _: int) -> tuple[int, int]:
         return self.now
 
     def setrlimit(self, _: int, limits: tuple[int, int]) -> None:
+        if limits[0] == resource.RLIM_INFINITY or limits[0] > self._most:
+            raise ValueError("current limit exceeds maximum limit")
         self.now = limits
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, made: Limits) -> Limits:
+    monkeypatch.setattr(resource, "getrlimit", made.getrlimit)
+    monkeypatch.setattr(resource, "setrlimit", made.setrlimit)
+    return made
 
 
 @pytest.fixture
 def limits(monkeypatch):
-    made = Limits(1024, 4096)
-    monkeypatch.setattr(local, "resource", made)
-    return made
+    return limited(monkeypatch, Limits(1024, 4096, 4096))
+
+
+def test_a_system_that_names_no_limit_and_has_one(monkeypatch):
+    """macOS refuses more than 10,240, whatever it says."""
+    limits = limited(monkeypatch, Limits(256, resource.RLIM_INFINITY, 10_240))
+    raise_file_limit(300, 300, 1)
+    assert 300 < limits.now[0] < 400
+    raise_file_limit(None, 40, 1)
+    assert limits.now[0] == 10_240
+    with pytest.raises(UserError, match="the system allows 10240"):
+        raise_file_limit(20_000, 20_000, 1)
+
+
+def test_a_system_without_a_limit(monkeypatch):
+    limits = limited(monkeypatch, Limits(resource.RLIM_INFINITY, resource.RLIM_INFINITY, 0))
+    raise_file_limit(20_000, 20_000, 1)
+    assert limits.now[0] == resource.RLIM_INFINITY
 
 
 def test_the_limit_of_open_files_is_left_where_it_suffices(limits):
@@ -88,6 +112,14 @@ def test_several_workers_share_the_need(limits):
 def test_a_limit_that_is_too_low_is_told_before_the_run(limits):
     with pytest.raises(UserError, match=r"20000 connections .* the system allows 4096; raise the limit \(ulimit -n\)"):
         raise_file_limit(20_000, 20_000, 1)
+
+
+def test_a_worker_whose_parent_is_gone_ends_before_it_begins():
+    """Asked in a child, because the system is told to end it with its parent."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(local._child(None, Share(), Board(1), -1, os.getpid()))  # type: ignore[arg-type]
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 
 
 def test_the_board_is_shared_with_children():

@@ -34,6 +34,18 @@ def sends(made: Stepper, now: int) -> list[Step]:
     return found
 
 
+@pytest.mark.parametrize("arrivals", [None, 10], ids=["closed loop", "open loop"])
+def test_whether_it_would_send_is_known_without_sending(arrivals):
+    made = stepper(5 * MS, slots=2, arrivals=None if arrivals is None else every(arrivals), requests=3)
+    for now in range(0, 60 * MS, MS):
+        assert made.ready(now) is made.ready(now)
+        ready = made.ready(now)
+        assert (made.next(now).kind == "send") is ready
+        if now == 30 * MS:
+            made.ended(now)
+    assert not made.ready(60 * MS)
+
+
 # -- closed loop ------------------------------------------------------------------------------------------------------
 
 

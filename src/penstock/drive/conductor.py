@@ -40,10 +40,10 @@ class Conductor:
         board: Board,
         phases: int,
         display: Callable[[Progress], None] | None,
-        look: Callable[[], str | None] | None = None,
+        look: Callable[[], bool] | None = None,
         on_begin: Callable[[], None] | None = None,
     ) -> None:
-        """`look` says why the run must end, once there is a reason; `on_begin` is called before the first request."""
+        """`look` says whether the run must end; `on_begin` is called before the first request."""
         self._board = board
         self._on_begin = on_begin
         self._look = look
@@ -58,6 +58,11 @@ class Conductor:
     def interrupted(self) -> int:
         return self._interrupts
 
+    @property
+    def began(self) -> bool:
+        """A first request may have been sent."""
+        return self._phase >= 0
+
     def interrupt(self, now: int | None = None) -> None:
         """Ctrl-C: once, finish what is in flight; twice, stop."""
         now = monotonic_ns() if now is None else now
@@ -71,7 +76,7 @@ class Conductor:
     def step(self) -> None:
         """Call this every few milliseconds."""
         board = self._board
-        if self._look is not None and board.stop == 0 and self._look() is not None:
+        if self._look is not None and board.stop == 0 and self._look():
             board.stop = 1
         ready = board.stop == 0 and board.least(cells.READY) and board.least(cells.PHASE_DONE) > self._phase
         if ready and self._phase + 1 < self._phases:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import signal
 import sys
 import time
@@ -22,15 +21,18 @@ from penstock.drive.indexer import Sources
 from penstock.drive.job import Job
 from penstock.drive.opening import ConnectError
 from penstock.drive.worker import Worker
-from penstock.errors import RunError, UserError, disk_full
+from penstock.errors import PenstockError, RunError, UserError, disk_full
 from penstock.plan.stepper import Share
-from penstock.processes import cores
+from penstock.processes import cores, end_with_parent, parent_watch, raise_descriptor_limit
 from penstock.wire.exchange import Trouble
 
-__all__ = ["Outcome", "choose_workers", "raise_file_limit", "run"]
+__all__ = ["Outcome", "choose_workers", "most_workers", "raise_file_limit", "run"]
 
 _POLL_S = 0.01
-_USER = "\0"  # before what a worker says when the user must change something
+_USER, _RUN, _FAULT = "u", "r", "f"
+"""Before what a worker says: a sentence about what the user must change, one about the run, or a traceback."""
+_END = "\0"  # behind it
+_SAID_BYTES = 4000  # so that what several say at once is not mixed up in the pipe
 _SPARE_FILES = 64
 _MANY_FILES = 1 << 20
 _BUSY_STREAMS = 512  # what one core carries with ease: 500 streams of 100 tokens/s take about half of it
@@ -39,11 +41,16 @@ _MANY_REQUESTS = 20_000
 """So many in one run mean a fast server or a long run; a second process helps the one and harms none."""
 
 
+def most_workers(limit: int | None) -> int:
+    """Leaving a core to others, unless the user says how many."""
+    return max(1, cores() - 1) if limit is None else limit
+
+
 def choose_workers(concurrency: int | None, rate: float | None, requests: int | None, limit: int | None) -> int:
-    """One process for what one core does with ease; beyond that one for each such part, leaving a core to others."""
+    """One process for what one core does with ease; beyond that one for each such part."""
     parts = ((concurrency, _BUSY_STREAMS), (int(rate or 0), _BUSY_RATE), (requests, _MANY_REQUESTS))
     wanted = max(1, *(-(-(load or 0) // each) for load, each in parts))
-    workers = min(wanted, max(1, cores() - 1)) if limit is None else limit
+    workers = min(wanted, most_workers(None)) if limit is None else limit
     for bound in (concurrency, requests):
         if bound is not None:
             workers = min(workers, bound)
@@ -55,16 +62,10 @@ def raise_file_limit(slots: int | None, ahead: int, workers: int) -> None:
     knows how many there will be, beyond those that are opened `ahead`."""
     connections = ahead if slots is None else slots
     needed = -(-connections // workers) + _SPARE_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = max(needed, _MANY_FILES) if slots is None else needed
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        soft = wanted
-    if soft < needed:
+    allowed = raise_descriptor_limit(max(needed, _MANY_FILES) if slots is None else needed)
+    if allowed < needed:
         raise UserError(
-            f"{connections} connections need {needed} open files a process, but the system allows {soft}; "
+            f"{connections} connections need {needed} open files a process, but the system allows {allowed}; "
             "raise the limit (ulimit -n), use more --workers-max, or lower --concurrency."
         )
 
@@ -94,6 +95,13 @@ def run(
             _run_here(job, board, conductor)
         else:
             _run_children(job, board, conductor, workers)
+    except RunError as error:
+        if not conductor.began:
+            raise
+        folder = os.path.dirname(job.log)
+        raise RunError(
+            f"{error} The records up to then are in {job.log}; `penstock report {folder}` shows them."
+        ) from None
     finally:
         if sources is not None:
             trouble = sources.finish()
@@ -134,25 +142,28 @@ def _unreachable(job: Job, trouble: Trouble) -> UserError:
 def _run_children(job: Job, board: Board, conductor: Conductor, workers: int) -> None:
     with _interrupts(conductor):
         died, said = _attended(job, board, conductor, workers)
-    if said.startswith(_USER):
-        raise UserError(said.split(_USER)[1])
+    for kind, error in ((_USER, UserError), (_RUN, RunError)):
+        for word in said:
+            if word.startswith(kind):
+                raise error(word[1:])
     if died is not None:
         number, status = died
         how = f"was killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "failed"
-        raise RunError(f"Worker {number} {how}; its records up to then are in {job.log}.{' ' + said if said else ''}")
+        raise RunError(" ".join([f"Worker {number} {how}.", *(word[1:] for word in said)]))
 
 
-def _attended(job: Job, board: Board, conductor: Conductor, workers: int) -> tuple[tuple[int, int] | None, str]:
+def _attended(job: Job, board: Board, conductor: Conductor, workers: int) -> tuple[tuple[int, int] | None, list[str]]:
     """Lives with the workers until the last has ended: (the first that failed, and its status; what they said)."""
     children: dict[int, int] = {}
     read_end, write_end = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    me = os.getpid()
     for number in range(workers):
         pid = os.fork()
         if pid == 0:
             os.close(read_end)
-            os._exit(_child(job, Share(number, workers), board, write_end))
+            os._exit(_child(job, Share(number, workers), board, write_end, me))
         children[pid] = number
     os.close(write_end)
     os.set_blocking(read_end, False)
@@ -178,7 +189,7 @@ def _attended(job: Job, board: Board, conductor: Conductor, workers: int) -> tup
             os.waitpid(pid, 0)
     said += _available(read_end)
     os.close(read_end)
-    return died, said.decode("utf-8", "replace")
+    return died, [word for word in said.decode("utf-8", "replace").split(_END) if word]
 
 
 def _available(pipe: int) -> bytes:
@@ -190,21 +201,25 @@ def _available(pipe: int) -> bytes:
     return found
 
 
-def _child(job: Job, share: Share, board: Board, tell: int) -> int:
+def _child(job: Job, share: Share, board: Board, tell: int, parent: int) -> int:
+    """A worker's whole life."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
-    parent = os.getppid()
-
-    def end_with_parent() -> None:
-        if os.getppid() != parent:
-            os._exit(1)
-
+    if not end_with_parent(parent, signal.SIGKILL):
+        return 1
     try:
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
-        loop.run_until_complete(Worker(job, share, board, loop, end_with_parent).run())
+        loop.run_until_complete(Worker(job, share, board, loop, parent_watch(parent)).run())
     except BaseException as error:  # this is the end of the process: nobody else would hear of it
-        user = _unreachable(job, error.trouble) if isinstance(error, ConnectError) else disk_full(error)
-        os.write(tell, (traceback.format_exc()[-4000:] if user is None else f"{_USER}{user}").encode())
+        kind, text = _in_words(job, error)
+        os.write(tell, f"{kind}{text}{_END}".encode())
         return 1
     return 0
+
+
+def _in_words(job: Job, error: BaseException) -> tuple[str, str]:
+    found = _unreachable(job, error.trouble) if isinstance(error, ConnectError) else disk_full(error) or error
+    if not isinstance(found, PenstockError):
+        return _FAULT, traceback.format_exc()[-_SAID_BYTES:]
+    return _USER if isinstance(found, UserError) else _RUN, str(found)[:_SAID_BYTES]

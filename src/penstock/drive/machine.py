@@ -14,25 +14,27 @@ __all__ = ["Machine"]
 
 
 class Machine:
-    """Reads the machine's counters now and again at `stop`."""
+    """Reads the machine's counters now and again when it is asked what they say."""
 
     def __init__(self) -> None:
         self._before = _counters()
-        self._after = self._before
-
-    def stop(self) -> None:
-        self._after = _counters()
 
     def facts(self) -> MachineFacts:
+        after = _counters()
+
         def difference(name: str) -> Any:
-            first, last = self._before.get(name), self._after.get(name)
+            first, last = self._before.get(name), after.get(name)
             return None if first is None or last is None else last - first
 
+        run_delay, throttled = difference("run_delay"), difference("throttled")
+        if run_delay and throttled:
+            # Counted once for each core that the quota stopped, and while it stopped us we were ready to run.
+            throttled = min(throttled, run_delay)
         return MachineFacts(
             wall_s=difference("wall"),
             cpu_s=difference("cpu"),
-            run_delay_s=difference("run_delay"),
-            throttled_s=difference("throttled"),
+            run_delay_s=run_delay,
+            throttled_s=throttled,
             steal_s=difference("steal"),
             switches=int(difference("switches")),
         )
@@ -48,9 +50,14 @@ def _counters() -> dict[str, float | None]:
     if sys.platform == "linux":
         found["run_delay"] = _field("/proc/self/schedstat", lambda text: int(text.split()[1]) / 1e9)
         found["throttled"] = _throttled()
-        ticks = os.sysconf("SC_CLK_TCK")
-        found["steal"] = _field("/proc/stat", lambda text: int(text.split("\n", 1)[0].split()[8]) / ticks)
+        found["steal"] = _field("/proc/stat", _stolen)
     return found
+
+
+def _stolen(text: str) -> float:
+    """Of each core, on average: the first line of /proc/stat adds up the lines of the cores behind it."""
+    lines = [line.split() for line in text.splitlines() if line.startswith("cpu")]
+    return int(lines[0][8]) / (len(lines) - 1) / os.sysconf("SC_CLK_TCK")
 
 
 def _throttled() -> float | None:
@@ -78,5 +85,5 @@ def _field(path: str, read: Any) -> float | None:
     try:
         with open(path) as f:
             return float(read(f.read()))
-    except (OSError, ValueError, IndexError, KeyError):
+    except (OSError, ValueError, IndexError, KeyError, ZeroDivisionError):
         return None

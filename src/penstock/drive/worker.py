@@ -7,6 +7,7 @@ full nothing new is sent, and that time is counted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import heapq
 import secrets
@@ -98,11 +99,11 @@ class Worker:
         self._tick_due = 0.0
         self._stop_seen = 0
         self._open_ended = False
+        self._machine: Machine | None = None
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        machine = Machine()
         self._loop.set_exception_handler(self._on_fault)
         gc.collect()
         gc.freeze()
@@ -116,18 +117,22 @@ class Worker:
                 raise self._fault
             for index, plan in enumerate(self._job.phases):
                 await self._run_phase(index, plan)
+            if self._machine is not None:
+                self._report.machine = self._machine.facts()
+        except Missing:
+            raise RunError(f"The run's own file of request bodies in {self._job.log} is gone.") from None
         finally:
             self._ticking = False
             self._running = False
             gc.enable()
-        machine.stop()
+            with contextlib.suppress(OSError):
+                self._log.flush()  # what a fault ends was still measured
         self._timer.close()
         for pool in self._pools:
             pool.close()
         self._report.gauge = self._gauge
         self._report.clock_steps = self._clock.steps
         self._report.stopped = self._stop_seen > 0
-        self._report.machine = machine.facts()
         self._log.report(self._report)
         self._log.close()
         self._bodies.close()
@@ -148,6 +153,8 @@ class Worker:
                 self._board.set(self._me, cells.PHASE_DONE, index + 1)
                 return
             await asyncio.sleep(0.001)
+        if self._machine is None:
+            self._machine = Machine()
         self._phase = index
         self._plan = plan
         self._stepper = plan.stepper(self._share, self._recorded_times() if plan.scale is not None else None)
@@ -210,13 +217,15 @@ class Worker:
                 self._next_turn(session, due, now)
                 continue
             picked = self._deck.pick(self._plan.first + stepper.number // self._plan.arms)
-            if picked is None:
-                self._starve(now)
+            if picked is None and stepper.ready(now):
+                self._report.starved_ticks += 1  # it is not indexed yet; the next tick asks again
+                if later:
+                    self._timer.at(later[0][0])
                 return
             if self._open_ended:
                 self._close_plan()  # the end may have become known with this very pick
             step = stepper.next(now)
-            if step.kind == "send":
+            if step.kind == "send" and picked is not None:
                 self._begin(step.number, picked, step.at, step.free)
                 continue
             if step.kind == "wait":
@@ -227,14 +236,6 @@ class Worker:
                 self._check_over(now)
             return
         self._pump_soon()
-
-    def _starve(self, now: int) -> None:
-        """The next conversation is not indexed yet; the next tick asks again."""
-        self._report.starved_ticks += 1
-        if self._later:
-            self._timer.at(self._later[0][0])
-        elif self._stepper.closed(now):
-            self._check_over(now)
 
     def _pump_soon(self) -> None:
         if not self._pump_again:
@@ -269,7 +270,7 @@ class Worker:
             entry, payload, body, built = self._bodies.next(session)
         except Missing as missing:
             if missing.file == 0:
-                raise RunError(f"The run's own file of request bodies in {self._job.log} is gone.") from None
+                raise
             self._board.broken = missing.file
             self._stepper.stop()
             self._stepper.ended(monotonic_ns())

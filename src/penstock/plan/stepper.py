@@ -106,23 +106,31 @@ class Stepper:
         """Nothing may be sent any more, not even the next turn of a conversation."""
         return self._stopped or self._requests_left == 0 or (self._end is not None and now >= self._end)
 
-    def next(self, now: int) -> Step:
+    def ready(self, now: int) -> bool:
+        """Whether `next` would send."""
+        return self._held(now) is None
+
+    def _held(self, now: int) -> Step | None:
+        """Why nothing is to be sent now."""
         if self._left == 0 or self.closed(now):
             return _OVER
+        due = self._begin if self._due is None else self._due
+        if self._end is not None and due >= self._end:
+            return _OVER
+        if due > now:
+            return Step("wait", due)
+        if self._slots is not None and self._live >= self._slots:
+            return _FULL
+        return None
+
+    def next(self, now: int) -> Step:
+        held = self._held(now)
+        if held is not None:
+            return held
         if self._due is None:
-            if now < self._begin:
-                return Step("wait", self._begin)
-            if self._slots is not None and self._live >= self._slots:
-                return _FULL
             at = free = self._free.popleft() if self._free else self._begin
         else:
             at = self._due
-            if self._end is not None and at >= self._end:
-                return _OVER
-            if at > now:
-                return Step("wait", at)
-            if self._slots is not None and self._live >= self._slots:
-                return _FULL
             free = max(at, self._freed)
             assert self._arrivals is not None
             self._due = self._begin + next(self._arrivals)

@@ -16,9 +16,9 @@ class MachineFacts(msgspec.Struct):
     run_delay_s: float | None = None
     """How long the process was ready to run but had no core (Linux schedstat)."""
     throttled_s: float | None = None
-    """How long the container's CPU quota stopped us."""
+    """How long the container's CPU quota stopped us, at most."""
     steal_s: float | None = None
-    """What the hypervisor took, over all cores."""
+    """What the hypervisor took of each core, on average."""
     switches: int = 0
     """Involuntary context switches."""
 
