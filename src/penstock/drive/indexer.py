@@ -28,6 +28,8 @@ FIRST_BYTES = int(os.environ.get("PENSTOCK_FIRST_BYTES", str(64 << 20)))
 """Checked before the first request; the variable is for tests, which have no large files."""
 _FLUSH_EVERY = 1000
 """Conversations; fewer than fill the writer's buffer, which would let the reader see them before their bodies."""
+_FLUSH_BYTES = 4 << 20
+"""Scanned; so that large bodies do not wait for a thousand of them."""
 _MOST_FILES = 0xFFFF
 """What the index can number; the bodies of a folder with more files are copied."""
 _LONGEST = 0x7FFFF000
@@ -75,11 +77,13 @@ class Index:
         """Go on until so many bytes are scanned, or to the end; with `only_needed`, no farther than the run can need. Behind
         a problem nothing is written any more: the rest is read for what else is wrong."""
         writer, recording = self._writer, self._recording
+        flushed = recording.scanned
         for number, recorded in enumerate(self._found, 1):
             self._missing.discard(recorded.session or "")
             if not self.problems.count and not self._full:
                 self._write(recorded)
-            if number % _FLUSH_EVERY == 0:
+            if number % _FLUSH_EVERY == 0 or recording.scanned - flushed >= _FLUSH_BYTES:
+                flushed = recording.scanned
                 writer.flush()
                 if progress is not None:
                     progress(recording.scanned, self._total)
@@ -151,9 +155,10 @@ class Sources:
         self._pipe = -1
         self._heard = b""
         self._over = index.done
-        self._changed = False
-        self.trouble: str | None = None
-        """Why the run must end."""
+        self._wrong: str | None = None
+        """What the child found."""
+        self._changed: SourceFile | None = None
+        """The first that is not what it was."""
         self.notes: list[str] = index.notes() if index.done else []
 
     def start(self, board: Board) -> None:
@@ -172,25 +177,29 @@ class Sources:
             os._exit(_carry_on(self._index, board, tell, me))
         os.close(tell)
 
-    def look(self) -> str | None:
-        """Call this every few milliseconds; returns why the run must end, once there is a reason."""
-        if self.trouble is None and self._child:
+    @property
+    def _must_end(self) -> bool:
+        return self._wrong is not None or self._changed is not None
+
+    def look(self) -> bool:
+        """Call this every few milliseconds; returns whether the run must end."""
+        if not self._must_end and self._child:
             self._listen()
-            if self.trouble is not None:
+            if self._wrong is not None:
                 self._watch(len(self._files))  # what the reader stumbled over may be the change of a file
-        if self.trouble is None and self._board is not None and self._board.broken:
-            self.trouble = self._what_changed(self._files[self._board.broken - 1])
+        if not self._must_end and self._board is not None and self._board.broken:
+            self._changed = self._files[self._board.broken - 1]
         now = monotonic()
-        if self.trouble is None and now >= self._due:
+        if not self._must_end and now >= self._due:
             self._due = now + _LOOK_S
             self._watch(_LOOK_FILES)
-        return self.trouble
+        return self._must_end
 
     def finish(self) -> str | None:
         """The run is over: why it had to be, if it had to."""
         try:
-            if self._child and not self._changed:
-                self._listen(wait=self.trouble is not None)  # then the list of problems is being completed
+            if self._child and self._changed is None:
+                self._listen(wait=self._wrong is not None)  # then the list of problems is being completed
             if self._child and not self._over:
                 os.kill(self._child, signal.SIGKILL)  # the run ended before the file did
         finally:
@@ -198,9 +207,9 @@ class Sources:
                 os.waitpid(self._child, 0)
                 os.close(self._pipe)
                 self._child = 0
-        if self.trouble is None:
+        if not self._must_end:
             self._watch(len(self._files))
-        return self.trouble
+        return self._wrong if self._changed is None else _what_changed(self._changed)
 
     def _listen(self, *, wait: bool = False) -> None:
         os.set_blocking(self._pipe, wait)
@@ -213,11 +222,11 @@ class Sources:
             for line in lines:
                 word = msgspec.json.decode(line, type=_Word)
                 self._over = self._over or word.last
-                self.trouble = word.wrong or self.trouble
+                self._wrong = word.wrong or self._wrong
                 self.notes += word.notes
             if not data and not self._over:
                 self._over = True
-                self.trouble = "The process that reads the input file ahead of the sending ended before its time."
+                self._wrong = "The process that reads the input file ahead of the sending ended before its time."
 
     def _watch(self, count: int) -> None:
         for _ in range(min(count, len(self._files))):
@@ -228,25 +237,28 @@ class Sources:
             except OSError:
                 same = False
             if not same:
-                self._changed = True
-                self.trouble = self._what_changed(file)
+                self._changed = file
                 return
 
-    def _what_changed(self, file: SourceFile) -> str:
-        name = os.path.basename(file.path)
-        before = file.identity
-        try:
-            now = Identity.of(os.stat(file.path))
-        except OSError as error:
-            return f"{name} cannot be read any more ({error.strerror}): it was there when the run began."
-        if now.inode != before.inode:
-            return f"{name} was replaced by another file during the run; replay a copy that nobody touches."
-        if now.size < before.size:
-            line = _lines_in(file.path) + 1
-            return f"{name}:{line}: the file was cut short during the run, from {before.size:,} to {now.size:,} bytes."
-        if now.size > before.size:
-            return f"{name} grew during the run, from {before.size:,} to {now.size:,} bytes; replay a copy that nobody writes."
-        return f"{name} was changed during the run (its modification time moved); replay a copy that nobody writes."
+
+def _what_changed(file: SourceFile) -> str:
+    """To be asked when nothing is measured any more: it may have to count the lines of a large file."""
+    name = os.path.basename(file.path)
+    before = file.identity
+    try:
+        now = Identity.of(os.stat(file.path))
+    except OSError as error:
+        return f"{name} cannot be read any more ({error.strerror}): it was there when the run began."
+    if now.inode != before.inode:
+        return f"{name} was replaced by another file during the run; replay a copy that nobody touches."
+    if now.size < before.size:
+        line = _lines_in(file.path) + 1
+        return f"{name}:{line}: the file was cut short during the run, from {before.size:,} to {now.size:,} bytes."
+    if now.size > before.size:
+        return (
+            f"{name} grew during the run, from {before.size:,} to {now.size:,} bytes; replay a copy that nobody writes."
+        )
+    return f"{name} was changed during the run (its modification time moved); replay a copy that nobody writes."
 
 
 def _lines_in(path: str) -> int:
