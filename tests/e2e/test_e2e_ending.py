@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import time
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.records.log import RunLog
+from penstock.cli.running import report
+from penstock.records.log import LogWriter, RunLog
 from penstock.records.record import Record
+from penstock.records.worker_report import WorkerReport
 from programs import BIN, Outcome, Running, wait_for
 
 
 def sent(server) -> int:
     """How many requests the mock has logged as ended."""
     return len(server.log.read_bytes().splitlines())
+
+
+def under_way(server) -> int:
+    """How many requests the mock has and has not answered."""
+    with urllib.request.urlopen(f"{server.url}/mock/stats") as reply:
+        return int(json.load(reply)["active"])
+
+
+@contextlib.contextmanager
+def closed_port() -> Iterator[int]:
+    """A port that nobody listens on. It is held, because another test might get one that is free."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def one_sentence(text: str) -> str:
@@ -52,9 +71,8 @@ def test_a_good_run_ends_with_zero(mock, program):
 
 def test_a_start_that_fails_leaves_the_run_before_as_it_was(mock, program):
     before = program.profile(mock().url, "--request-count", 3)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    outcome = program.profile(f"localhost:{port}", "--request-count", 5, into=before.folder)
+    with closed_port() as port:
+        outcome = program.profile(f"localhost:{port}", "--request-count", 5, into=before.folder)
     assert outcome.status == 2
     assert len(logged(outcome.folder)) == len(outcome.records) == 3
     assert program.run("verify", outcome.folder, command="penstock").status == 0
@@ -62,9 +80,8 @@ def test_a_start_that_fails_leaves_the_run_before_as_it_was(mock, program):
 
 
 def test_a_start_that_fails_leaves_no_empty_folder(program):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    outcome = program.profile(f"localhost:{port}", "--request-count", 5)
+    with closed_port() as port:
+        outcome = program.profile(f"localhost:{port}", "--request-count", 5)
     assert outcome.status == 2
     assert not outcome.folder.exists()
 
@@ -135,27 +152,23 @@ def test_a_full_disk_is_one_sentence(mock, program):
 
 
 def test_a_server_that_is_not_there_is_one_sentence(program):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    began = time.monotonic()
-    outcome = program.profile(f"localhost:{port}", "--request-count", 3)
+    with closed_port() as port:
+        outcome = program.profile(f"localhost:{port}", "--request-count", 3)
     assert outcome.status == 2
     sentence = one_sentence(outcome.err)
     assert str(port) in sentence
     assert "refused" in sentence
     assert "--url" in sentence
-    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("strategy", ["pooled", "never"])
 def test_one_dead_url_of_several_ends_the_run_before_its_first_request(mock, program, strategy, workers):
     """Also when fewer connections are opened ahead than there are urls."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
     server = mock()
-    flags = ["--url", f"localhost:{port}", "--connection-reuse-strategy", strategy, "--workers-max", workers]
-    outcome = program.profile(server.url, *flags, "--request-count", 4, "--concurrency", workers)
+    with closed_port() as port:
+        flags = ["--url", f"localhost:{port}", "--connection-reuse-strategy", strategy, "--workers-max", workers]
+        outcome = program.profile(server.url, *flags, "--request-count", 4, "--concurrency", workers)
     assert outcome.status == 2
     assert f"Nothing listens on localhost:{port}" in one_sentence(outcome.err)
     assert server.truth() == []
@@ -215,7 +228,7 @@ def test_a_server_that_goes_away_in_mid_run_is_blamed(mock, program):
     running = program.begin(server.url, "--request-count", 200, "--concurrency", 2)
     wait_for(lambda: sent(server) >= 10, what="the first ten requests")
     server.stop()
-    outcome = running.wait(30)
+    outcome = running.wait()
     assert outcome.status == 1
     kinds = {e["type"] for e in outcome.errors()}
     assert kinds <= {"ConnectionLost", "ConnectionRefused", "ConnectionFailed"}
@@ -225,18 +238,30 @@ def test_a_server_that_goes_away_in_mid_run_is_blamed(mock, program):
     assert "Traceback" not in outcome.err
 
 
-def test_a_certificate_that_must_be_valid_counts_for_the_exit_status(mock, program):
-    server = mock(ttft=5, itl=2, tokens=5)
-    outcome = program.profile(server.url, "--request-count", 5, "--streaming", "--require-valid")
-    valid = outcome.summary["certificate"]["verdict"] == "VALID"
-    assert outcome.status == (0 if valid else 1), outcome
-    assert valid or "--require-valid" in outcome.err
+@pytest.mark.parametrize("verdict", ["VALID", "DEGRADED"])
+def test_a_certificate_that_must_be_valid_counts_for_the_exit_status(mock, program, capfd, verdict):
+    """Of a run whose worker is made to say what it is judged by: how the machine was that day does not count."""
+    outcome = program.profile(mock().url, "--request-count", 3)
+    records = logged(outcome.folder)
+    writer = LogWriter(str(outcome.folder / "log"), 0)
+    for record in records:
+        writer.record(record)
+    writer.report(WorkerReport(0, starved_ticks=0 if verdict == "VALID" else 1))
+    writer.close()
+    status = report(str(outcome.folder), require_valid=True)
+    said = capfd.readouterr()
+    assert f"Certificate: {verdict}" in said.out
+    if verdict == "VALID":
+        assert (status, said.err) == (0, "")
+    else:
+        assert status == 1
+        assert said.err.startswith("The certificate is DEGRADED, and --require-valid was given: Sending had to wait")
 
 
 def test_a_client_that_is_starved_cannot_vouch_for_its_figures(mock, program):
     """A process that is stopped for a second in mid-run has sent late and read late, and says so."""
     server = mock(ttft=20)
-    flags = ["--request-rate", 50, "--arrival-pattern", "constant", "--request-count", 60, "--require-valid"]
+    flags = ["--request-rate", 50, "--arrival-pattern", "constant", "--request-count", 250, "--require-valid"]
     running = program.begin(server.url, *flags)
     wait_for(lambda: sent(server) >= 5, what="the first requests")
     running.interrupt(signal.SIGSTOP)
@@ -249,10 +274,10 @@ def test_a_client_that_is_starved_cannot_vouch_for_its_figures(mock, program):
     assert certificate["reasons"]
     assert "--require-valid" in outcome.err
     # None was dropped, and none has lost its place in the plan.
-    assert outcome.summary["request_count"]["avg"] == 60
+    assert outcome.summary["request_count"]["avg"] == 250
     assert max(outcome.values("credit_to_start_latency")) > 500
-    assert outcome.summary["effective_latency"]["max"] > 500
-    assert outcome.summary["request_latency"]["p50"] < 200
+    # Nor is the server blamed for it.
+    assert outcome.summary["effective_latency"]["max"] > 500 + outcome.summary["request_latency"]["p50"]
 
 
 def test_a_reader_that_goes_away_ends_the_run_without_a_word(mock, program):
@@ -270,7 +295,7 @@ def test_a_reader_that_goes_away_ends_the_run_without_a_word(mock, program):
 
 def test_a_request_that_takes_too_long_has_failed_and_the_others_have_not(mock, program):
     server = mock(ttft=10, stall="inf", stall_after=0, stall_rate=0.3, seed=6)
-    flags = ["--request-count", 12, "--concurrency", 4, "--request-timeout-seconds", 0.5]
+    flags = ["--request-count", 12, "--concurrency", 12, "--request-timeout-seconds", 3]
     outcome = program.profile(server.url, *flags)
     struck = sum(1 for t in server.truth() if t["fault"])
     assert struck > 0
@@ -278,7 +303,7 @@ def test_a_request_that_takes_too_long_has_failed_and_the_others_have_not(mock, 
     assert [(e["type"], e["count"]) for e in outcome.errors()] == [("Timeout", struck)]
     failed = [r["metadata"] for r in outcome.records if "error" in r]
     for meta in failed:
-        assert 0.45 < (meta["request_end_ns"] - meta["request_start_ns"]) / 1e9 < 2
+        assert (meta["request_end_ns"] - meta["request_start_ns"]) / 1e9 > 2.9
 
 
 @pytest.mark.parametrize("strategy", ["pooled", "never"])
@@ -300,11 +325,11 @@ def interrupted(
 ) -> tuple[Outcome, Any]:
     server = mock(ttft=ttft)
     running = program.begin(server.url, "--request-count", 500, "--concurrency", 3, *flags)
-    wait_for(lambda: sent(server) >= 6, what="the first requests")
+    wait_for(lambda: sent(server) >= 3 and under_way(server) == 3, what="the first requests")
     for _ in range(times):
         running.interrupt(number)
-        time.sleep(0.4)  # sooner, it would count as the same one
-    return running.wait(20), server
+        time.sleep(1.0)  # sooner, it could count as the same one
+    return running.wait(), server
 
 
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 1)])
@@ -327,7 +352,7 @@ def test_ctrl_c_once_finishes_what_is_under_way(mock, program, workers, number):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_twice_stops(mock, program, workers):
-    outcome, server = interrupted(mock, program, 2, "--workers-max", workers, ttft=900)
+    outcome, server = interrupted(mock, program, 2, "--workers-max", workers, ttft=3000)
     assert outcome.status == 130, outcome
     assert outcome.summary["was_cancelled"] is True
     cut = [r for r in outcome.records if r["metadata"]["was_cancelled"]]
@@ -343,7 +368,7 @@ def test_ctrl_c_in_the_warmup(mock, program):
     running = program.begin(server.url, "--request-count", 50, "--warmup-request-count", 400)
     wait_for(lambda: sent(server) >= 2, what="the first requests")
     running.interrupt()
-    outcome = running.wait(20)
+    outcome = running.wait()
     assert outcome.status == 130, outcome
     assert outcome.summary["was_cancelled"] is True
     assert outcome.summary["request_count"]["avg"] == 0
@@ -355,7 +380,7 @@ def test_ctrl_c_with_a_mock_beside_the_run(program):
     log = running.folder / "log" / "worker-0.log"
     wait_for(lambda: log.exists() and log.stat().st_size > 0, what="the first records")
     running.interrupt()
-    outcome = running.wait(20)
+    outcome = running.wait()
     assert outcome.status == 130, outcome
     assert outcome.summary["request_count"]["avg"] >= 2
     assert outcome.errors() == []
@@ -379,12 +404,12 @@ def deaf_port() -> tuple[list[socket.socket], int]:
 def test_ctrl_c_while_no_connection_can_be_had(program):
     held, port = deaf_port()
     running = program.begin(f"http://127.0.0.1:{port}", "--request-count", 5)
-    time.sleep(1.5)
+    wait_for((running.folder / "log" / "run.json").exists)
     assert running.process.poll() is None
     running.interrupt()
-    time.sleep(0.4)
+    time.sleep(1.0)
     running.interrupt()
-    outcome = running.wait(10)
+    outcome = running.wait()
     for sock in held:
         sock.close()
     assert outcome.status == 130, outcome
@@ -395,15 +420,20 @@ def test_ctrl_c_while_no_connection_can_be_had(program):
 
 
 def killed(mock, program, *flags: Any) -> tuple[Running, list[dict[str, Any]]]:
-    """A run that is killed two seconds in, and what the server had completed a second before that."""
+    """A run that is killed under load, and what the server had completed a second before that."""
     server = mock(ttft=10, itl=1, tokens=5)
+
+    def completed(until: int) -> list[dict[str, Any]]:
+        lines = server.log.read_text().rpartition("\n")[0].splitlines()
+        return [t for t in map(json.loads, lines) if t["end"] == "complete" and t["ended_ns"] < until]
+
     running = program.begin(server.url, "--streaming", "--concurrency", 4, "--request-count", 100_000, *flags)
-    wait_for(lambda: sent(server) >= 300, what="some load")
+    wait_for(lambda: len(completed(time.time_ns() - 1_000_000_000)) > 50, what="a second under load")
     at = time.time_ns()
     os.killpg(os.getpgid(running.process.pid), signal.SIGKILL)
     running.process.wait()
-    time.sleep(0.3)
-    return running, [t for t in server.truth() if t["end"] == "complete" and t["ended_ns"] < at - 1_000_000_000]
+    server.stop()
+    return running, completed(at - 1_000_000_000)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -440,7 +470,7 @@ def test_the_workers_of_a_run_that_was_killed_end_with_it(mock, program):
         return False
 
     try:
-        wait_for(gone, 5, what="the end of the workers")
+        wait_for(gone, what="the end of the workers")
     finally:
         if not gone():
             os.killpg(group, signal.SIGKILL)
@@ -452,7 +482,7 @@ def test_a_worker_that_dies_is_told_and_its_records_are_kept(mock, program):
     wait_for(lambda: sent(server) >= 40, what="some load")
     children = [int(p.parent.name) for p in Path("/proc").glob("[0-9]*/stat") if parent_of(p) == running.process.pid]
     os.kill(children[0], signal.SIGKILL)
-    outcome = running.wait(20)
+    outcome = running.wait()
     assert outcome.status == 1
     assert "killed" in outcome.err
     assert "Traceback" not in outcome.err

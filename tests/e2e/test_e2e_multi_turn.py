@@ -80,7 +80,7 @@ def test_chat_has_messages_instead(program: Program) -> None:
 
 
 def test_sessions_run_side_by_side_and_their_turns_in_order(mock: Callable[..., MockServer], program: Program) -> None:
-    server = mock(ttft=30, itl=1)
+    server = mock(ttft=200, itl=1)
     run = program.profile(
         server.url,
         *(

@@ -90,7 +90,7 @@ def test_a_folder_holds_a_conversation_a_file(program: Program, capture: Capture
 
 
 def test_turns_wait_for_each_other_and_sessions_do_not(program: Program, mock) -> None:
-    server = mock(ttft=30, hashes=True)
+    server = mock(ttft=1000, hashes=True)
     sessions = {f"s{n}": numbered(3, talk=n) for n in range(4)}
     data = [{"session_id": name, "payloads": [json.loads(p) for p in payloads]} for name, payloads in sessions.items()]
     path = program.folder / "inputs.json"
@@ -381,11 +381,11 @@ def test_recorded_requests_go_out_at_their_times(program: Program, mock) -> None
 def test_a_trace_that_is_named_one_follows_its_times_and_sessions_their_turns(
     program: Program, capture: Capture
 ) -> None:
-    lines = [*rows([0, 40], session_id="s"), *rows([20]), *rows([60], session_id="s")]
+    lines = [*rows([0, 500], session_id="s"), *rows([250]), *rows([750], session_id="s")]
     path = write(program, "trace.jsonl", lines)
     done = replay(program, capture.url, path, "--custom-dataset-type", "mooncake_trace")
     assert done.status == 0, done
-    assert [body["messages"][0]["content"] for body in capture.bodies] == ["0", "20", "40", "60"]
+    assert [body["messages"][0]["content"] for body in capture.bodies] == ["0", "250", "500", "750"]
     assert [r["metadata"]["conversation_id"] for r in done.records] == ["s", "session_000001", "s", "s"]
     words = ("--custom-dataset-type", "mooncake_trace", "--no-fixed-schedule")
     loose = replay(program, capture.url, path, *words)
