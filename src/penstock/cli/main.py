@@ -11,21 +11,17 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from penstock.cli.commands import AIPERF_COMMANDS, COMMANDS
+from penstock.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PIPE, EXIT_USER
 from penstock.errors import PenstockError, UserError, disk_full
 from penstock.suggest import did_you_mean
 
 __all__ = ["main"]
 
-EXIT_FAILED = 1
-EXIT_USER = 2
-EXIT_INTERRUPTED = 130
-EXIT_PIPE = 141
-"""What the shell reports for a program that writes into a closed pipe."""
-
 _MODULES = {command.name: command.module for command in COMMANDS}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    _open_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     program = _program()
     where = f"{program} {words[0]}" if words and words[0] in _MODULES else program
@@ -46,6 +42,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _say(f"{where}: {full}", EXIT_USER)
         return _unexpected(error, where)
     return status
+
+
+def _open_streams() -> None:
+    """One that the caller has closed (`>&-`) leads nowhere. Left closed, the next socket would get its number, and be written
+    to."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), mode))  # noqa: SIM115 - for the life of the process
 
 
 def _dispatch(words: list[str], program: str) -> int:

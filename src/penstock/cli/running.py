@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from penstock.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER
 from penstock.cli.progress import Display, step_progress
 from penstock.cli.terminal import counted
 from penstock.datasets import load as datasets
@@ -28,11 +29,7 @@ from penstock.tokens.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from penstock.metrics.summary import Summary
 
-__all__ = ["EXIT_FAILURES", "EXIT_INTERRUPTED", "Executed", "execute", "profile", "report", "report_arm"]
-
-EXIT_FAILURES = 1
-EXIT_USER = 2
-EXIT_INTERRUPTED = 130
+__all__ = ["Executed", "TokenizerOnce", "execute", "profile", "report", "report_arm"]
 
 
 class Executed(NamedTuple):
@@ -227,7 +224,7 @@ def _status(summary: Summary, interrupted: bool, max_error_rate: float, require_
         print(problem, file=sys.stderr)
     if interrupted:
         return EXIT_INTERRUPTED
-    return EXIT_FAILURES if problems else 0
+    return EXIT_FAILED if problems else 0
 
 
 def _warn(prepared: Prepared, known: int) -> int:
@@ -267,7 +264,25 @@ def _announce(
     for note in (dataset.note, tokenizer.note):
         if note:
             print(f"Note: {note}")
+    if settings.output.verbose:
+        print("\n".join(_decisions(tokenizer, prepared)))
     sys.stdout.flush()
+
+
+def _decisions(tokenizer: TokenizerOnce, prepared: Prepared) -> Iterator[str]:
+    """What was settled without the user's word."""
+    job = prepared.job
+    for target in job.targets:
+        host, port = target.origin.address[:2]
+        yield f"Address of {target.url}: {host}, port {port}{', TLS' if target.origin.tls else ''}"
+    yield f"Worker processes: {prepared.workers}"
+    yield f"Connections opened before the first request: {job.open_ahead if job.reuse else 0:,}"
+    for plan, expected in zip(job.phases, prepared.expected, strict=True):
+        yield f"Requests of the {plan.name} phase: {'not known beforehand' if expected is None else f'{expected:,}'}"
+    yield f"Seed of the plan: {job.seed}"
+    if tokenizer.identity is not None:
+        name, source = tokenizer.identity
+        yield f"Tokenizer: {name} ({source})"
 
 
 def _moment(seconds: float) -> str:

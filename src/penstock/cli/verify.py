@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.cli.arguments import Arguments
+from penstock.cli.exits import EXIT_FAILED
 from penstock.errors import UserError
 
 if TYPE_CHECKING:
     from penstock.records.verify import Verdict
 
 __all__ = ["run"]
-
-EXIT_DIFFERENT = 1
 
 _DETAILS = """\
 Each request's record holds the SHA-256 of the body that was handed to the socket. This command reads the bodies once
@@ -83,7 +82,7 @@ def run(words: list[str], program: str) -> int:
     else:
         source = given.against or ", ".join(os.path.basename(path) for path in log.header.payload_files[:3])
         _show(verdict, source or "the run's own folder")
-    return 0 if verdict.holds else EXIT_DIFFERENT
+    return 0 if verdict.holds else EXIT_FAILED
 
 
 def _reported_root(path: str) -> str | None:
@@ -112,7 +111,9 @@ def _show(verdict: Verdict, source: str) -> None:
     if verdict.elsewhere:
         print(f"{verdict.elsewhere:,} of the bodies stand at another place of {source} than in the run.")
     if verdict.unsent:
-        print(f"{verdict.unsent:,} requests were never handed to a connection and have no body to compare.")
+        print(
+            f"{verdict.unsent:,} requests were not handed whole to a connection, so that there is no body to compare."
+        )
     if verdict.export is not None:
         print(verdict.export)
     if verdict.reported_root is None:

@@ -92,24 +92,27 @@ def _number(flag: Flag, spelled: str, text: str) -> int | float:
         has_unit = flag.metavar == "SECONDS" and bare[:1].isdigit() and bare[-1:].isalpha()
         hint = " (a plain number of seconds, without a unit)" if has_unit else ""
         raise UserError(f"{spelled} must be {wanted(flag)}, not {text!r}{hint}.")
+    if value < flag.least:
+        raise UserError(f"{spelled} must be at least {flag.least}, not {text!r}.")
+    if value > flag.most and value != math.inf:
+        raise UserError(f"{spelled} must be at most {flag.most:,}, not {text!r}.")
     return value
 
 
 def _choice(flag: Flag, spelled: str, text: str) -> str:
     plain = _plain(text)
-    for choice in flag.choices:
-        if _plain(choice) == plain:
-            return choice
-    flag = flag._replace(choices=(*flag.choices, *_plugged(flag)))
-    for choice in flag.choices:
-        if _plain(choice) == plain:
-            return choice
+    known = {_plain(choice): choice for choice in flag.choices}
+    if plain not in known:
+        known |= {_plain(choice): choice for choice in _plugged(flag)}
+    if plain in known:
+        return known[plain]
+    flag = flag._replace(choices=tuple(known.values()))
     for choice in flag.unbuilt_choices:
         if _plain(choice) == plain:
             have = " and ".join([", ".join(flag.choices[:-1]), flag.choices[-1]] if flag.choices[1:] else flag.choices)
             raise UserError(f"{spelled} {choice} is not built yet; this version of Penstock has {have}.")
-    guess = nearest(plain, [_plain(choice) for choice in flag.choices])
-    hint = next((f" (did you mean {choice}?)" for choice in flag.choices if _plain(choice) == guess), "")
+    guess = nearest(plain, known)
+    hint = "" if guess is None else f" (did you mean {known[guess]}?)"
     raise UserError(f"{spelled} must be {wanted(flag)}, not {text!r}{hint}.")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.settings.flags.flag import Flag, Group
+from penstock.settings.flags.flag import MOST_TOKENS, Flag, Group
 
 __all__ = ["CONVERSATION"]
 
@@ -18,6 +18,7 @@ CONVERSATION = Group(
             metavar="N",
             default="1",
             ge=1,
+            most=10_000,
             sweeps=True,
         ),
         Flag(
@@ -29,6 +30,7 @@ CONVERSATION = Group(
             metavar="N",
             default="0",
             ge=0,
+            most=10_000,
         ),
         Flag(
             "--conversation-turn-delay-mean",
@@ -67,6 +69,7 @@ CONVERSATION = Group(
             target="input.conversation.system_tokens",
             metavar="TOKENS",
             ge=1,
+            most=MOST_TOKENS,
         ),
         Flag(
             "--user-context-prompt-length",
@@ -75,6 +78,7 @@ CONVERSATION = Group(
             target="input.conversation.context_tokens",
             metavar="TOKENS",
             ge=1,
+            most=MOST_TOKENS,
         ),
     ),
 )

@@ -117,6 +117,7 @@ ENDPOINT = Group(
             metavar="SECONDS",
             default="21600 (6 hours)",
             gt=0,
+            least=0.001,
         ),
         Flag(
             "--connection-reuse-strategy",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["Flag", "Group", "Kind", "Unbuilt", "wanted"]
+__all__ = ["MOST_TOKENS", "Flag", "Group", "Kind", "Unbuilt", "wanted"]
 
 Kind = Literal["bool", "enum", "extra", "float", "headers", "int", "list", "path", "str"]
 """`extra` and `headers` are pairs: the first keeps types (body fields), the second keeps strings."""
+
+
+MOST_TOKENS = 10_000_000
+"""Of one text."""
 
 
 class Flag(NamedTuple):
@@ -24,6 +28,9 @@ class Flag(NamedTuple):
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
+    least: float = 0.0
+    most: float = 1_000_000_000
+    """Beyond these a number is a slip of the finger that no clock or memory can take; only who gives it hears of them."""
     infinite: bool = False
     """`inf` is a value."""
     choices: tuple[str, ...] = ()

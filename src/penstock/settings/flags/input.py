@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.settings.flags.flag import Flag, Group
+from penstock.settings.flags.flag import MOST_TOKENS, Flag, Group
 
 __all__ = ["INPUT", "LENGTHS", "TOKENIZER"]
 
@@ -60,6 +60,7 @@ INPUT = Group(
             metavar="N",
             default="1",
             ge=1,
+            most=10_000,
         ),
         Flag(
             "--random-seed",
@@ -69,6 +70,7 @@ INPUT = Group(
             metavar="N",
             default="a new one for each run",
             ge=0,
+            most=2**63 - 1,
         ),
     ),
 )
@@ -85,6 +87,7 @@ LENGTHS = Group(
             metavar="TOKENS",
             default="550",
             ge=1,
+            most=MOST_TOKENS,
             sweeps=True,
         ),
         Flag(
@@ -96,6 +99,7 @@ LENGTHS = Group(
             metavar="TOKENS",
             default="0",
             ge=0,
+            most=MOST_TOKENS,
             sweeps=True,
         ),
         Flag(
@@ -107,6 +111,7 @@ LENGTHS = Group(
             metavar="TOKENS",
             default="no limit",
             ge=1,
+            most=MOST_TOKENS,
             sweeps=True,
         ),
         Flag(
@@ -118,6 +123,7 @@ LENGTHS = Group(
             metavar="TOKENS",
             default="0",
             ge=0,
+            most=MOST_TOKENS,
             sweeps=True,
         ),
     ),

@@ -26,6 +26,7 @@ LOAD = Group(
             target="load.rate",
             metavar="PER_SECOND",
             gt=0,
+            least=0.0001,
             sweeps=True,
         ),
         Flag(
@@ -66,6 +67,7 @@ LOAD = Group(
             target="load.duration_s",
             metavar="SECONDS",
             gt=0,
+            least=0.001,
             sweeps=True,
         ),
         Flag(
@@ -123,6 +125,7 @@ SCHEDULE = Group(
             target="load.schedule.start_ms",
             metavar="MS",
             ge=0,
+            most=10**15,
         ),
         Flag(
             "--fixed-schedule-end-offset",
@@ -131,6 +134,7 @@ SCHEDULE = Group(
             target="load.schedule.end_ms",
             metavar="MS",
             ge=0,
+            most=10**15,
         ),
         Flag(
             "--replay-speedup",
@@ -140,6 +144,7 @@ SCHEDULE = Group(
             metavar="FACTOR",
             default="1",
             gt=0,
+            least=0.0001,
         ),
     ),
 )

@@ -27,6 +27,7 @@ IMAGE = Group(
             metavar="PIXELS",
             default="0",
             ge=0,
+            most=16_384,
         ),
         Flag(
             "--image-height-mean",
@@ -46,6 +47,7 @@ IMAGE = Group(
             metavar="PIXELS",
             default="0",
             ge=0,
+            most=16_384,
         ),
         Flag(
             "--image-format",
@@ -64,6 +66,7 @@ IMAGE = Group(
             metavar="N",
             default="1",
             ge=0,
+            most=1_000,
         ),
     ),
 )
@@ -89,6 +92,7 @@ AUDIO = Group(
             metavar="SECONDS",
             default="0",
             ge=0,
+            most=3_600,
         ),
         Flag(
             "--audio-format",
@@ -135,6 +139,7 @@ AUDIO = Group(
             metavar="N",
             default="1",
             ge=0,
+            most=1_000,
         ),
     ),
 )

@@ -69,7 +69,7 @@ OUTPUT = Group(
         Flag(
             "--verbose",
             "bool",
-            "Say more about what is done.",
+            "Also print what was settled without you: addresses, processes, connections, seed, tokenizer.",
             aliases=("-v",),
             target="output.verbose",
         ),
