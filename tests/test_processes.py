@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.processes import cores, spawn
+from penstock.processes import spawn
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system binds no process to cores")
@@ -15,7 +15,6 @@ def test_cores_are_those_that_may_be_used() -> None:
     code = f"import os; os.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}}); "
     code += "from penstock.processes import cores; print(cores())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "1\n"
-    assert cores() >= 1
 
 
 def test_a_child_finds_this_package_and_nothing_where_it_is_started(tmp_path: Path) -> None:

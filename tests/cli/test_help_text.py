@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 
 import pytest
@@ -102,4 +103,12 @@ def test_wrap_and_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "500")
     assert columns() == 110
     monkeypatch.setenv("COLUMNS", "wide")
-    assert 60 <= columns() <= 110
+    monkeypatch.setattr("sys.stdout.fileno", lambda: 1, raising=False)
+    monkeypatch.setattr("os.get_terminal_size", lambda _: os.terminal_size((90, 24)))
+    assert columns() == 90
+
+    def no_terminal(_: int) -> None:
+        raise OSError
+
+    monkeypatch.setattr("os.get_terminal_size", no_terminal)
+    assert columns() == 100

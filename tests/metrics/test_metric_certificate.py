@@ -42,8 +42,8 @@ def test_what_we_failed_ourselves_counts_from_the_first(ours: int, verdict: str)
 
 
 def test_stamps_are_those_of_the_figures_and_not_of_the_warmup() -> None:
-    """A worker counts those of a warmup among its own."""
-    warmed = report(late_ms=50, streams=116, first_coalesced=8, stamps=1160, coalesced=900)
+    """A worker's own count has those of a warmup in it."""
+    warmed = report(late_ms=50, streams=116)
     assert judged(GOOD, warmed).verdict == "VALID"
     blurred = GOOD._replace(streams=16, first_coalesced=8)
     found = judged(blurred, warmed)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 from typing import IO, TYPE_CHECKING
 
+from penstock.cli.terminal import terminal_width
 from penstock.reports.console import WIDTH, draw
 
 if TYPE_CHECKING:
@@ -37,16 +37,5 @@ def show(summary: Summary, artifacts: Artifacts, *, show_http: bool = False, fil
 
 
 def columns(stream: IO[str]) -> int:
-    """COLUMNS where that is set, else as many as the terminal has, else 140."""
-    try:
-        width = int(os.environ["COLUMNS"])
-    except (KeyError, ValueError):
-        width = _terminal_width(stream)
-    return max(_NARROWEST, width)
-
-
-def _terminal_width(stream: IO[str]) -> int:
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or WIDTH
-    except (OSError, ValueError):
-        return WIDTH
+    """The width to draw tables for: the terminal's, 140 where there is none."""
+    return max(_NARROWEST, terminal_width(stream) or WIDTH)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+from typing import IO
 
-__all__ = ["Paint", "columns", "counted", "fit", "wrap"]
+__all__ = ["Paint", "columns", "counted", "fit", "terminal_width", "wrap"]
 
 _TWO_COLUMNS = re.compile(r"( +\S+(?: \S+)*  +)(\S.*)")
 """Indented: a name, a gap, and what is said about it."""
@@ -23,14 +24,20 @@ class Paint:
         return f"\x1b[2m{text}\x1b[0m" if self._on else text
 
 
-def columns() -> int:
-    """The width to write for: the terminal's, between 60 and 110; 100 where there is none."""
+def terminal_width(stream: IO[str]) -> int | None:
+    """COLUMNS where that is set, else as many as the terminal has; None where there is none."""
     text = os.environ.get("COLUMNS", "")
+    if text.isdecimal() and int(text):
+        return int(text)
     try:
-        width = int(text) if text.isdigit() and int(text) else os.get_terminal_size(sys.stdout.fileno()).columns
+        return os.get_terminal_size(stream.fileno()).columns or None
     except (OSError, ValueError):
-        return 100
-    return max(60, min(width, 110))
+        return None
+
+
+def columns() -> int:
+    """The width to write text for: the terminal's, between 60 and 110; 100 where there is none."""
+    return max(60, min(terminal_width(sys.stdout) or 100, 110))
 
 
 def wrap(text: str, width: int, indent: int) -> list[str]:

@@ -103,9 +103,6 @@ class Desk:
             self.failed += 1
         if record.stamps:
             report.streams += 1
-            report.first_coalesced += record.first_coalesced
-            report.stamps += len(record.stamps)
-            report.coalesced += record.coalesced
             if report.streams & 7 == 1:
                 report.ttft.add(record.stamps[0])
         if report.requests & 7 == 1:  # its median is all that is asked of it

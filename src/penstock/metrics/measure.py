@@ -37,6 +37,19 @@ class Counts(msgspec.Struct, frozen=True, gc=False):
 
 UNCOUNTED = Counts()
 _NOTHING = Measures({}, {})
+_USAGE = (
+    ("usage_prompt_tokens", "prompt"),
+    ("usage_prompt_cache_read_tokens", "cache_read"),
+    ("usage_prompt_cache_write_tokens", "cache_write"),
+    ("usage_prompt_audio_tokens", "prompt_audio"),
+    ("usage_completion_tokens", "completion"),
+    ("usage_reasoning_tokens", "reasoning"),
+    ("usage_completion_audio_tokens", "completion_audio"),
+    ("usage_accepted_prediction_tokens", "accepted_prediction"),
+    ("usage_rejected_prediction_tokens", "rejected_prediction"),
+    ("usage_total_tokens", "total"),
+)
+"""Metrics and the fields of `Usage` that they are, in the order of the catalogue."""
 
 
 def measure(record: Record, counts: Counts) -> Measures:
@@ -142,26 +155,10 @@ def _lengths(record: Record, counts: Counts, length: int | None, found: dict[str
 
 
 def _usage(usage: Usage, found: dict[str, float]) -> None:
-    if usage.prompt is not None:
-        found["usage_prompt_tokens"] = usage.prompt
-    if usage.cache_read is not None:
-        found["usage_prompt_cache_read_tokens"] = usage.cache_read
-    if usage.cache_write is not None:
-        found["usage_prompt_cache_write_tokens"] = usage.cache_write
-    if usage.prompt_audio is not None:
-        found["usage_prompt_audio_tokens"] = usage.prompt_audio
-    if usage.completion is not None:
-        found["usage_completion_tokens"] = usage.completion
-    if usage.reasoning is not None:
-        found["usage_reasoning_tokens"] = usage.reasoning
-    if usage.completion_audio is not None:
-        found["usage_completion_audio_tokens"] = usage.completion_audio
-    if usage.accepted_prediction is not None:
-        found["usage_accepted_prediction_tokens"] = usage.accepted_prediction
-    if usage.rejected_prediction is not None:
-        found["usage_rejected_prediction_tokens"] = usage.rejected_prediction
-    if usage.total is not None:
-        found["usage_total_tokens"] = usage.total
+    for tag, field in _USAGE:
+        tokens = getattr(usage, field)
+        if tokens is not None:
+            found[tag] = tokens
 
 
 def _differences(usage: Usage, counts: Counts, length: int | None, found: dict[str, float]) -> None:

@@ -158,7 +158,8 @@ class RunLog:
         os.replace(path + ".new", path)
 
     def records(self) -> Iterator[Record]:
-        """Every record, in the order in which they ended."""
+        """Every record, in the order in which its worker wrote them: as they ended, give or take what was read in one go. Those
+        of several workers are merged by their ends."""
         decode = msgspec.msgpack.Decoder(Record).decode
         self._mend()
         workers = [map(decode, self._frames_of(path, RECORD)) for path in self.worker_files()]

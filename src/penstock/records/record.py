@@ -17,7 +17,7 @@ class Record(msgspec.Struct, array_like=True):
     phase: int
     """Index into the run's phases (warmup first when there is one)."""
     number: int
-    """The request's place in the plan of its phase, over all workers."""
+    """The place of its conversation in the plan of its phase, over all workers; its turns share it."""
     conversation: int
     """Index of the conversation in the dataset."""
     turn: int
@@ -42,6 +42,7 @@ class Record(msgspec.Struct, array_like=True):
     first_byte: int | None = None
     """Arrival of the reply's first byte."""
     dns_ns: int = 0
+    """Always 0 in this version: names are resolved once, before the first request."""
     connect_ns: int = 0
     """TCP and TLS set-up that this request had to wait for."""
     reused: bool = True

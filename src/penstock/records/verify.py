@@ -50,7 +50,7 @@ class Verdict(msgspec.Struct):
     elsewhere: int = 0
     """Of the matched: the body stands at another place of the file."""
     unsent: int = 0
-    """Requests that never had a connection: there is nothing to compare."""
+    """Requests whose body was not handed whole to a socket: there is nothing to compare."""
     differing: int = 0
     differences: list[Difference] = []
     """The first of them."""

@@ -36,10 +36,6 @@ class WorkerReport(msgspec.Struct):
     """Of every eighth request."""
     requests: int = 0
     streams: int = 0
-    first_coalesced: int = 0
-    """Streams whose first stamp covers more than one segment."""
-    stamps: int = 0
-    coalesced: int = 0
     stalls: Spread = msgspec.field(default_factory=Spread)
     """How late a 10 ms tick of the loop came."""
     held_ns: int = 0

@@ -318,7 +318,8 @@ class Connection:
             return
         self._note(exchange, arrived, segments, n)
         if exchange.on_data is not None:
-            self._relay(exchange)
+            self._pass_on(exchange)
+            exchange.on_data(exchange)
             if self.exchange is not exchange:
                 return  # the caller gave it up
         if reader.complete:
@@ -329,19 +330,9 @@ class Connection:
             exchange.first_byte = arrived
         if segments > 1:
             exchange.coarse.append(len(exchange.times))
-            self._gauge.coarse += 1
         exchange.times.append(arrived)
         exchange.counts.append(len(self._reader.pieces))
         exchange.bytes_received += n
-
-    def _relay(self, exchange: Exchange) -> None:
-        reader = self._reader
-        exchange.status = reader.status
-        exchange.headers = reader.headers
-        exchange.pieces += reader.pieces
-        reader.pieces.clear()
-        assert exchange.on_data is not None
-        exchange.on_data(exchange)
 
     def keep_alive(self) -> None:
         """Let the system ask now and then whether an idle peer is still there."""
@@ -356,12 +347,15 @@ class Connection:
         if not self.closed:
             self._loop.add_reader(self._fd, self._readable if self._tls is None else self._readable_tls)
 
-    def _hand_over(self, exchange: Exchange) -> None:
+    def _pass_on(self, exchange: Exchange) -> None:
         reader = self._reader
         exchange.status = reader.status
         exchange.headers = reader.headers
         exchange.pieces += reader.pieces
         reader.pieces.clear()
+
+    def _hand_over(self, exchange: Exchange) -> None:
+        self._pass_on(exchange)
         exchange.end = exchange.times[-1] if exchange.times else monotonic_ns()
 
     def _finish(self, exchange: Exchange, *, reusable: bool) -> None:

@@ -7,7 +7,7 @@ import msgspec
 __all__ = ["Gauge", "Spread"]
 
 _BUCKETS = 64
-_SUB = 4  # buckets per doubling: a quantile is known to within 19 %
+_SUB = 4  # buckets per doubling: a quantile is at most 25 % too high
 
 
 class Spread(msgspec.Struct):
@@ -56,8 +56,6 @@ class Gauge(msgspec.Struct):
     reads: int = 0
     stamped: int = 0
     """Reads that carried a kernel stamp."""
-    coarse: int = 0
-    """Reads that covered more than one segment."""
     delay: Spread = msgspec.field(default_factory=Spread)
     """From the kernel's stamp to our read."""
     connects: int = 0

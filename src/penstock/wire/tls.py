@@ -43,9 +43,6 @@ class TLS:
     def feed(self, data: bytes | memoryview) -> None:
         self._incoming.write(data)
 
-    def eof(self) -> None:
-        self._incoming.write_eof()
-
     def plain(self) -> list[bytes]:
         """What can be decrypted now."""
         found = []
