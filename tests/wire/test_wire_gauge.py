@@ -61,6 +61,6 @@ def test_a_century_fits():
 
 
 def test_it_survives_the_way_into_the_log():
-    gauge = Gauge(reads=3, stamped=2, coarse=1, stale=1)
+    gauge = Gauge(reads=3, stamped=2, stale=1)
     gauge.delay.add(1234)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(gauge), type=Gauge) == gauge
