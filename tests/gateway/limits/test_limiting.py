@@ -86,10 +86,10 @@ def test_a_second_passes_and_there_is_room_again(play: Play) -> None:
 
 def test_a_limit_of_nothing_lets_nobody_in(play: Play) -> None:
     async def work(limiter: Limiter) -> list[bool]:
-        nothing: list[dict[str, int]] = [{"rpm": 0}, {"concurrency": 0}]
-        return [admitted(await attempt(limiter, key(**limits), now=now())) for limits in nothing]
+        nothing: list[dict[str, int]] = [{"rpm": 0}, {"concurrency": 0}, {"tpm": 0}, {"tpd": 0}]
+        return [admitted(await attempt(limiter, key(**limits), tokens=50, now=now())) for limits in nothing]
 
-    assert play(work) == [False, False]
+    assert play(work) == [False] * 4
 
 
 def test_no_limits_no_headers(play: Play) -> None:

@@ -2,6 +2,7 @@
 
 windows.py          the arithmetic of a sliding window
 plan.py             which counters a request is charged to, and what a caller is told
+planned.py          what both limiters have in common
 table.py            counters shared by the processes of one machine
 local.py            the limiter on that table
 redis_limiter.py    the limiter that counts in Redis, and on this machine while Redis is away

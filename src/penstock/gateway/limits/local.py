@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Final
 
 from penstock.gateway.limits.limiter import Reservation
-from penstock.gateway.limits.plan import Plan, Planner, Slots, Window
+from penstock.gateway.limits.plan import Plan, Slots, Window
+from penstock.gateway.limits.planned import PlannedLimiter
 from penstock.gateway.limits.table import RING, SharedTable
 from penstock.gateway.limits.windows import TICKS, remaining, reset_us, wait_us
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.resources.snapshot import CallerKey, Model, Policy
 
 __all__ = ["LocalLimiter"]
 
-_UNLIMITED: Final = Reservation()
 _REAP_EVERY_S: Final = 1.0
-_NO_POLICIES: Final[tuple[Policy, ...]] = ()
 
 _Found = tuple[int, int, int, int, int]
 """Of a window: where its record is, its tick, the µs since that began, what is to be charged, and the room that is left
 then (limit - used - amount) times the window's width."""
 
 
-class LocalLimiter:
+class LocalLimiter(PlannedLimiter):
     """Exact across all processes that are attached to the table."""
 
     degraded = False
     failures = 0
 
     def __init__(self, table: SharedTable) -> None:
+        super().__init__()
         self._table = table
-        self._planner = Planner()
         self._reaped = 0.0
         self._closed = False
         table.claim_row()
@@ -41,13 +38,8 @@ class LocalLimiter:
     def evicted(self) -> int:
         return self._table.evicted
 
-    async def admit(
-        self, key: CallerKey, model: Model, policies: Sequence[Policy], tokens: int, now: float
-    ) -> Reservation:
-        return self.admit_plan(self._planner.plan(key, model, policies), tokens, now)
-
-    async def admit_target(self, model: Model, tokens: int, now: float) -> Reservation:
-        return self.admit_plan(self._planner.plan(None, model, _NO_POLICIES), tokens, now)
+    async def _admit(self, plan: Plan, tokens: int, now: float) -> Reservation:
+        return self.admit_plan(plan, tokens, now)
 
     async def settle(self, reservation: Reservation, tokens: int, now: float) -> None:
         self.settle_now(reservation, tokens, now)
@@ -63,8 +55,6 @@ class LocalLimiter:
 
         4 µs for one window and 2 more for each further one, headers included; 0.7 of that is the lock.
         """
-        if not plan.windows and not plan.slots:
-            return _UNLIMITED
         now_us = int(now * 1_000_000)
         table = self._table
         words = table.words
@@ -159,10 +149,7 @@ class LocalLimiter:
                 current = table.advance(at, tick)
                 if current != tick:
                     tick, elapsed = current, 0
-            amount = 1
-            if window.tokens:
-                # a request that reserves more than the whole limit waits for a free window, not for ever
-                amount = tokens if tokens < limit else limit
+            amount = window.amount(tokens)
             room = (limit - words[at + 3] - amount) * width + words[at + RING + (tick + 1) % TICKS] * elapsed
             if room < 0:
                 fits = False

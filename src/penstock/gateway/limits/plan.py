@@ -54,6 +54,13 @@ class Window:
         self.at = -1
         """Where the local table had it last."""
 
+    def amount(self, tokens: int) -> int:
+        """What a request of so many tokens is charged.
+
+        One that reserves more than the whole limit waits for a free window, not for ever. A limit of 0 has none.
+        """
+        return min(tokens, max(1, self.limit)) if self.tokens else 1
+
 
 class Slots:
     """A limit on requests at the same time."""

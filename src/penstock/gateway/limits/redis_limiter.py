@@ -11,7 +11,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -23,14 +23,12 @@ from redis.exceptions import RedisError
 from penstock.gateway.limits import scripts
 from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.limits.local import LocalLimiter
-from penstock.gateway.limits.plan import Plan, Planner, Slots, Window
-from penstock.gateway.resources.snapshot import CallerKey, Model, Policy
+from penstock.gateway.limits.plan import Plan, Slots, Window
+from penstock.gateway.limits.planned import PlannedLimiter
 from penstock.gateway.say import say
 
 __all__ = ["RedisLimiter"]
 
-_UNLIMITED: Final = Reservation()
-_NO_POLICIES: Final[tuple[Policy, ...]] = ()
 _TIMEOUT_S: Final = 0.5
 """A Redis that takes longer holds up every request; `?socket_timeout=` in the URL overrides it."""
 _PROBE_EVERY_S: Final = 1.0
@@ -41,12 +39,12 @@ _OWNERS: Final = _PREFIX + b"owners"
 _LOST: Final = (RedisError, OSError, asyncio.TimeoutError)
 
 
-class RedisLimiter:
+class RedisLimiter(PlannedLimiter):
     def __init__(self, url: str, local: LocalLimiter) -> None:
+        super().__init__()
         self.degraded = False
         self.failures = 0
         self._local = local
-        self._planner = Planner()
         self._where = _without_credentials(url)
         self._owner = uuid.uuid4().hex
         self._held: Counter[bytes] = Counter()
@@ -72,15 +70,10 @@ class RedisLimiter:
     def evicted(self) -> int:
         return self._local.evicted
 
-    async def admit(
-        self, key: CallerKey, model: Model, policies: Sequence[Policy], tokens: int, now: float
-    ) -> Reservation:
-        return await self._admit(self._planner.plan(key, model, policies), tokens, now)
-
-    async def admit_target(self, model: Model, tokens: int, now: float) -> Reservation:
-        return await self._admit(self._planner.plan(None, model, _NO_POLICIES), tokens, now)
-
     async def settle(self, reservation: Reservation, tokens: int, now: float) -> None:
+        self._settle_soon(reservation, tokens, now)
+
+    def _settle_soon(self, reservation: Reservation, tokens: int, now: float) -> None:
         if reservation.owner is self._local:
             self._local.settle_now(reservation, tokens, now)
         elif not reservation.settled:
@@ -103,8 +96,6 @@ class RedisLimiter:
         await self._local.close()
 
     async def _admit(self, plan: Plan, tokens: int, now: float) -> Reservation:
-        if not plan.windows and not plan.slots:
-            return _UNLIMITED
         if self.degraded:
             return self._local.admit_plan(plan, tokens, now)
         counting = self._spawn(self._count(plan, tokens, now))
@@ -118,7 +109,7 @@ class RedisLimiter:
     async def _count(self, plan: Plan, tokens: int, now: float) -> Reservation:
         owner = self._owner
         keys = [_OWNERS, *(_window_key(one) for one in plan.windows), *(_slots_key(one) for one in plan.slots)]
-        amounts = [min(tokens, window.limit) if window.tokens else 1 for window in plan.windows]
+        amounts = [window.amount(tokens) for window in plan.windows]
         arguments: list[Any] = ["", owner, len(amounts)]
         for window, amount in zip(plan.windows, amounts, strict=True):
             arguments += (window.limit, amount, window.width)
@@ -163,14 +154,8 @@ class RedisLimiter:
             self._lost(error)
 
     def _take_back(self, counting: asyncio.Task[Reservation]) -> None:
-        if counting.cancelled() or counting.exception() is not None:
-            return
-        reservation = counting.result()
-        if reservation.owner is self._local:
-            self._local.settle_now(reservation, 0, time.time())
-        elif not reservation.settled:
-            reservation.settled = True
-            self._spawn(self._settle(reservation, 0))
+        if not counting.cancelled() and counting.exception() is None:
+            self._settle_soon(counting.result(), 0, time.time())
 
     async def _beat(self) -> None:
         """Says that this process lives, for as long as it holds slots."""

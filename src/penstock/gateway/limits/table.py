@@ -40,7 +40,8 @@ RING: Final = 8
 
 
 class SharedTable:
-    """`create` in the main process before the workers start, `attach` in each worker, `unlink` at the end."""
+    """`create` in the main process before the workers start, `attach` in each worker. To remove the file is left to whoever
+    made its folder; processes that are attached keep the table until they close it."""
 
     def __init__(self, path: str | None, fd: int, memory: mmap.mmap) -> None:
         self.path = path
@@ -110,11 +111,6 @@ class SharedTable:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def unlink(self) -> None:
-        """Processes that are attached keep it until they close it."""
-        if self.path is not None and os.path.lexists(self.path):
-            os.unlink(self.path)
 
     def claim_row(self) -> None:
         """Takes a row for this process, once those of dead processes are cleared."""
