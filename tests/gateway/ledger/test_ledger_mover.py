@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from cluster import PASSWORD, QUOTED, Cluster
 from made_entries import eventually, made, worker
@@ -256,3 +257,25 @@ def test_what_can_never_work_is_said_before_anything_starts(tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="spool folder"):
         Mover(str(tmp_path / "file"), f"sqlite:///{tmp_path}/usage.db")
+
+
+def test_frames_that_are_no_entries_are_set_aside(tmp_path: Path) -> None:
+    """A segment of another version: its entries count, and what else is in it is kept for whoever knows it."""
+    spool = Spool(str(tmp_path / "spool"), 0)
+    spool.append(made(request_id="first"))
+    spool.close()
+    (path,) = map(Path, segment_paths(str(tmp_path / "spool")))
+    like_an_entry = msgspec.msgpack.encode(made(request_id="second"))
+    with path.open("ab") as file:
+        file.write(frames.pack(ENTRY + 1, like_an_entry))
+        file.write(frames.pack(ENTRY, msgspec.msgpack.encode(made(request_id="third"))))
+    said: list[str] = []
+    url = f"sqlite:///{tmp_path}/usage.db"
+    mover = Mover(str(tmp_path / "spool"), url, said.append)
+    mover.start()
+    assert mover.stop() == 0
+    assert requests(url) == 2
+    assert mover.state().refused == 1
+    assert "frames of kind 2" in said[0]
+    with (tmp_path / "spool" / REFUSED).open("rb") as kept:
+        assert list(frames.read(kept)) == [(ENTRY + 1, like_an_entry)]

@@ -23,7 +23,7 @@ def ids(folder: Path) -> list[str]:
     found = []
     for path in segment_paths(str(folder)):
         segment = Segment(path)
-        found += [msgspec.msgpack.decode(data, type=Entry).request_id for data in segment.read(1_000_000).entries]
+        found += [msgspec.msgpack.decode(data, type=Entry).request_id for _, data in segment.read(1_000_000).entries]
         segment.close()
     return found
 
@@ -159,3 +159,12 @@ def test_a_folder_that_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:
         open_folder(str(tmp_path / "file"))
     open_folder(str(tmp_path / "new" / "spool"))
     assert os.listdir(tmp_path / "new" / "spool") == []
+
+
+def test_only_segments_are_read(tmp_path: Path) -> None:
+    for name in ("entries-old.spool", "entries-.spool", "entries-1-2-3.spool", "entries-0-x-1.spool", "notes.spool"):
+        (tmp_path / name).write_text("somebody else's")
+    spool = Spool(str(tmp_path), 7)
+    spool.append(made(request_id="ours"))
+    assert ids(tmp_path) == ["ours"]
+    spool.close()

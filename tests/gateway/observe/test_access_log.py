@@ -172,3 +172,21 @@ def test_a_reader_that_stands_still_holds_up_nobody() -> None:
 def test_a_log_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be written"):
         AccessLog("text", str(tmp_path / "no" / "such" / "folder"))
+
+
+def test_lines_that_the_disk_does_not_take_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "access.log"
+    path.parent.mkdir()
+    log = AccessLog("text", str(path))
+    os.rename(path.parent, tmp_path / "away")  # there is no place for the file any more
+    for number in range(3):
+        log.write(ended(request_id=f"lost-{number}"))
+    while log.dropped < 3:
+        time.sleep(0.01)
+    path.parent.mkdir()
+    log.write(ended(request_id="back"))
+    log.close()
+    assert log.dropped == 3
+    line, told = path.read_text().splitlines()
+    assert "id=back" in line
+    assert told.startswith("penstock gateway: 3 access log lines were left out here")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.gateway.observe.timing import parse_server_timing, server_timing
+from penstock.gateway.observe.timing import server_timing
+from penstock.wire.server_timing import parse_server_timing
 
 
 def test_what_is_written_can_be_read() -> None:

@@ -72,7 +72,7 @@ class Entry(msgspec.Struct, kw_only=True):
     ttft_ms: float | None = None
     """From the arrival of the request to the first byte of the body that was sent to the caller; None when none was."""
     phases_ms: dict[str, float] = {}
-    """auth, guardrail_in, quota, connect, upstream, guardrail_out, total."""
+    """auth, receive, guardrail_in, quota, connect, upstream, guardrail_out, serialise, total."""
     attempts: list[Attempt] = []
     guardrails: list[GuardrailHit] = []
     client: str = ""

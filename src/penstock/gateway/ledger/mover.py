@@ -27,6 +27,7 @@ from penstock.gateway.ledger.ledger import EntryRefusedError, Ledger, LedgerAway
 from penstock.gateway.ledger.repair import repair, repaired
 from penstock.gateway.ledger.segment import Backlog, Segment
 from penstock.gateway.ledger.spool import ENTRY, open_folder, segment_paths
+from penstock.gateway.say import say
 
 __all__ = ["Mover", "MoverState"]
 
@@ -53,13 +54,13 @@ class MoverState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mover:
-    def __init__(self, folder: str, url: str, say: Callable[[str], None] | None = None) -> None:
+    def __init__(self, folder: str, url: str, say: Callable[[str], None] = say) -> None:
         """Raises UserError for a folder or a url that cannot work."""
         check_url(url)
         open_folder(folder)
         self._folder = folder
         self._url = url
-        self._say = say or _to_stderr
+        self._say = say
         self._decode = msgspec.msgpack.Decoder(Entry).decode
         self._ledger: Ledger | None = None
         self._segments: dict[str, Segment] = {}
@@ -160,8 +161,8 @@ class Mover:
             entries, unreadable = self._decoded(piece.entries)
             if entries:
                 self._insert(entries)
-            for data, why in unreadable:
-                self._set_aside(data, why)
+            for kind, data, why in unreadable:
+                self._set_aside(kind, data, why)
             moved, _ = self._done.get(path, (0, 0))
             self._done[path] = (moved + len(piece.entries), piece.end)
             segment.position = piece.end
@@ -178,17 +179,20 @@ class Mover:
             segment.remove()
         self._forget(segment.path)
 
-    def _decoded(self, pieces: Sequence[bytes]) -> tuple[list[Entry], list[tuple[bytes, str]]]:
+    def _decoded(self, pieces: Sequence[tuple[int, bytes]]) -> tuple[list[Entry], list[tuple[int, bytes, str]]]:
         entries: list[Entry] = []
-        unreadable: list[tuple[bytes, str]] = []
-        for data in pieces:
+        unreadable: list[tuple[int, bytes, str]] = []
+        for kind, data in pieces:
+            if kind != ENTRY:
+                unreadable.append((kind, data, f"frames of kind {kind} are unknown here"))
+                continue
             try:
                 entries.append(self._decode(data))
             except msgspec.MsgspecError as wrong:
                 try:
                     entries.append(repair(msgspec.msgpack.decode(data)))
                 except (msgspec.MsgspecError, ValueError, AttributeError):
-                    unreadable.append((data, str(wrong)))
+                    unreadable.append((kind, data, str(wrong)))
         return entries, unreadable
 
     def _insert(self, entries: Sequence[Entry]) -> None:
@@ -205,13 +209,13 @@ class Mover:
             try:
                 self._moved += self._ledger.insert([repaired(entries[0])])
             except (EntryRefusedError, ValueError):
-                self._set_aside(msgspec.msgpack.encode(entries[0]), str(refused))
+                self._set_aside(ENTRY, msgspec.msgpack.encode(entries[0]), str(refused))
 
-    def _set_aside(self, data: bytes, why: str) -> None:
+    def _set_aside(self, kind: int, data: bytes, why: str) -> None:
         self._refused += 1
         path = os.path.join(self._folder, REFUSED)
         with open(path, "ab") as file:
-            file.write(frames.pack(ENTRY, data))
+            file.write(frames.pack(kind, data))
         self._say(f"A usage entry that the ledger does not take is kept in {path}: {why}.")
 
     def _away(self, error: Exception) -> None:
@@ -244,8 +248,3 @@ class Mover:
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None
-
-
-def _to_stderr(sentence: str) -> None:
-    sys.stderr.write(f"penstock gateway: {sentence}\n")
-    sys.stderr.flush()

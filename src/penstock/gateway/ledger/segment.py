@@ -12,7 +12,8 @@ __all__ = ["Backlog", "Piece", "Segment", "Waiting"]
 
 
 class Piece(NamedTuple):
-    entries: list[bytes]
+    entries: list[tuple[int, bytes]]
+    """Each with the kind of its frame: a segment of another version may hold what is no entry to us."""
     end: int
     """The position after them."""
     last: bool
@@ -33,17 +34,17 @@ class Segment:
     def read(self, most: int) -> Piece:
         # Asked before reading: once nobody owns the file it cannot grow, so its end is then the end.
         self._orphan = self._orphan or owned_file.is_orphan(self._file.fileno())
-        entries: list[bytes] = []
+        entries: list[tuple[int, bytes]] = []
         end = self.position
         self._file.seek(end)
         reading = frames.read(self._file)
         while len(entries) < most:
             try:
-                _, data = next(reading)
+                kind, data = next(reading)
             except StopIteration as finished:
                 return Piece(entries, end, self._orphan, finished.value)
             end += frames.HEAD.size + len(data)
-            entries.append(data)
+            entries.append((kind, data))
         return Piece(entries, end, last=False, torn=0)
 
     def remove(self) -> None:

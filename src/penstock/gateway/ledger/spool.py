@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 
 import msgspec
@@ -24,7 +25,7 @@ from penstock.gateway.ledger.repair import repaired
 __all__ = ["ENTRY", "Spool", "open_folder", "segment_paths"]
 
 ENTRY = 1
-_PREFIX, _SUFFIX = "entries-", ".spool"
+_NAME = re.compile(r"entries-[0-9]+-([0-9]{20})-[0-9]+\.spool")
 
 SEGMENT_BYTES = 8 << 20
 SEGMENT_S = 30.0
@@ -47,13 +48,13 @@ def open_folder(folder: str) -> None:
 
 
 def segment_paths(folder: str) -> list[str]:
-    """The oldest first."""
+    """The oldest first. What somebody else put there is not ours to read, or to remove."""
     try:
         there = os.listdir(folder)
     except FileNotFoundError:
         return []
-    names = [name for name in there if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
-    return [os.path.join(folder, name) for name in sorted(names, key=lambda name: name.split("-")[2])]
+    found = [(name[1], name[0]) for name in map(_NAME.fullmatch, there) if name is not None]
+    return [os.path.join(folder, name) for _, name in sorted(found)]
 
 
 class Spool:
@@ -141,7 +142,7 @@ class Spool:
 
     def _open(self) -> None:
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        name = f"{_PREFIX}{self._worker}-{time.time_ns():020d}-{os.getpid()}{_SUFFIX}"
+        name = f"entries-{self._worker}-{time.time_ns():020d}-{os.getpid()}.spool"
         self._file = owned_file.create(os.path.join(self._folder, name))
         self._size = 0
         self._opened = time.monotonic()

@@ -16,6 +16,10 @@ from penstock.gateway.ledger.table import COLUMNS, INDEXES, NAMES, TABLE, Column
 __all__ = ["SqliteLedger"]
 
 _BUSY_S = 5.0
+_REFUSALS = (
+    *(sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError),
+    *(sqlite3.ProgrammingError, UnicodeEncodeError),  # a value of a type that it does not know
+)
 _TYPES = {"text": "TEXT", "integer": "INTEGER", "real": "REAL", "boolean": "INTEGER", "json": "TEXT"}
 _DEFAULTS = {"text": "''", "integer": "0", "real": "0", "boolean": "0", "json": "'{}'"}
 
@@ -52,9 +56,7 @@ class SqliteLedger:
             try:
                 with self._base:
                     self._base.executemany(_INSERT, rows(entries))
-            except (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError) as error:
-                raise EntryRefusedError(str(error)) from error
-            except (sqlite3.ProgrammingError, UnicodeEncodeError) as error:  # a value of a type that it does not know
+            except _REFUSALS as error:
                 raise EntryRefusedError(str(error)) from error
             return self._base.total_changes - before
 

@@ -1,7 +1,8 @@
 """One line for each request, written when it has ended: only then are its status, tokens and times known.
 
 A line costs the request 5 µs: it goes into memory, and a thread writes what has gathered, so that a
-reader who does not keep up holds up nobody. Lines that pass the bound meanwhile are counted and left out.
+reader who does not keep up holds up nobody. Lines that pass the bound meanwhile, and those that cannot be written, are
+counted and left out.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ class AccessLog:
         self._stamp = ""
         self._heads: dict[tuple[object, ...], str] = {}
         self._encode = msgspec.json.Encoder().encode
-        self.dropped = 0
+        self._passed = 0
+        """Lines beyond the bound; counted by whoever writes them."""
+        self._failed = 0
+        """Lines that the file did not take; counted by the thread."""
         self._told = 0
         if form == "off":
             self.write = _nothing  # type: ignore[method-assign]
@@ -67,10 +71,14 @@ class AccessLog:
         self._thread = threading.Thread(target=self._run, name="penstock-access-log", daemon=True)
         self._thread.start()
 
+    @property
+    def dropped(self) -> int:
+        return self._passed + self._failed
+
     def write(self, entry: Entry) -> None:
         lines = self._lines
         if len(lines) >= BACKLOG_LINES:
-            self.dropped += 1
+            self._passed += 1
             return
         lines.append(self._line(entry))
         if len(lines) == 1:
@@ -156,26 +164,35 @@ class AccessLog:
             lines = [self._lines.popleft() for _ in range(len(self._lines))]
             if self._lines:
                 self._ready.set()
-            if self.dropped > self._told:
-                lost, self._told = self.dropped - self._told, self.dropped
-                lines.append(b"penstock gateway: %d access log lines were left out here: too slow a reader\n" % lost)
-            with contextlib.suppress(OSError, UserError):  # nobody to tell: the log is what failed
-                self._put(lines)
+            lost = self.dropped - self._told
+            if lost:
+                why = b"too slow a reader, or a log that took nothing"
+                lines.append(b"penstock gateway: %d access log lines were left out here: %b\n" % (lost, why))
+            failed = self._put(lines)
+            if not failed:
+                self._told += lost
+            else:  # nobody to tell now: the log is what failed
+                self._failed += failed - bool(lost)
             if self._ending and not self._lines:
                 return
 
-    def _put(self, lines: list[bytes]) -> None:
-        if self._path is not None and self._moved_away(self._path):
-            before, self._file = self._file, _opened(self._path)
-            os.close(before)
-            self._know_file()
+    def _put(self, lines: list[bytes]) -> int:
+        """How many of them, the last ones, could not be written."""
         start = size = 0
-        for number, line in enumerate(lines):
-            if size + len(line) > self._atomic and size:
-                _write_all(self._file, b"".join(lines[start:number]))
-                start, size = number, 0
-            size += len(line)
-        _write_all(self._file, b"".join(lines[start:]))
+        try:
+            if self._path is not None and self._moved_away(self._path):
+                before, self._file = self._file, _opened(self._path)
+                os.close(before)
+                self._know_file()
+            for number, line in enumerate(lines):
+                if size + len(line) > self._atomic and size:
+                    _write_all(self._file, b"".join(lines[start:number]))
+                    start, size = number, 0
+                size += len(line)
+            _write_all(self._file, b"".join(lines[start:]))
+        except (OSError, UserError):
+            return len(lines) - start
+        return 0
 
     def _know_file(self) -> None:
         with contextlib.suppress(OSError):

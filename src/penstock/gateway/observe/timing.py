@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from penstock.wire.server_timing import parse_server_timing
-
-__all__ = ["layout", "parse_server_timing", "server_timing"]
+__all__ = ["layout", "server_timing"]
 
 
 @lru_cache(256)
