@@ -441,6 +441,27 @@ def test_the_demo_answers_the_page_s_curl(program: Program) -> None:
     assert reply["output"][0]["content"][0]["text"]
 
 
+def test_a_demo_that_nobody_asked_anything(program: Program) -> None:
+    running = program.start("gateway", "--demo", "--port", free_port(), command="penstock")
+    assert running.process.stdout is not None
+    while (line := running.process.stdout.readline()) and "Ctrl-C" not in line:
+        pass
+    running.interrupt()
+    outcome = running.wait()
+    assert outcome.status == 0, outcome
+    assert "the demo has ended; its ledger tells of no request" in outcome.err
+
+
+def test_somebody_else_s_files_in_the_spool(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url))
+    theirs = gateway.folder / "spool" / "entries-old.spool"
+    theirs.write_text("not ours")
+    assert gateway.entry(gateway.respond())["status"] == 200
+    assert "penstock_gateway_ledger_up 1" in gateway.metrics()
+    assert gateway.stop() == 0
+    assert theirs.read_text() == "not ours"
+
+
 def test_the_access_log_in_a_file(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url), access_log="json", access_log_file="access.log")
     log = gateway.folder / "access.log"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from penstock.errors import RunError, UserError
 from penstock.gateway.ledger.ledger import UsageQuery, open_ledger
 from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.config_file import load_config
@@ -66,14 +67,20 @@ def _resources(url: str) -> dict[str, object]:
 
 
 def _served(url: str, since: float) -> int:
-    ledger = open_ledger(url, read_only=True)
+    """As far as the ledger tells: there is none before the first request, and one that is away is no failure of the demo."""
     try:
-        return sum(row.requests for row in ledger.usage(UsageQuery(by=(), since=since)))
-    finally:
-        ledger.close()
+        ledger = open_ledger(url, read_only=True)
+        try:
+            return sum(row.requests for row in ledger.usage(UsageQuery(by=(), since=since)))
+        finally:
+            ledger.close()
+    except (UserError, RunError):
+        return 0
 
 
 def _farewell(requests: int, *, kept: bool) -> str:
+    if not requests:
+        return "the demo has ended; its ledger tells of no request"
     served = "1 request was" if requests == 1 else f"{requests} requests were"
     return f"the demo has ended; {served} served, and its ledger {'is kept' if kept else 'is gone with it'}"
 

@@ -8,6 +8,7 @@ into the ledger, and ends all of it in order.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -16,6 +17,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,6 +28,10 @@ from penstock.gateway.resources.config import GatewayConfig, ListenConfig
 from penstock.gateway.say import say
 from penstock.gateway.serving.runtime import Runtime
 from penstock.processes import spawn
+
+if TYPE_CHECKING:
+    from penstock.gateway.serving.reload import Reloader
+    from penstock.gateway.serving.status import StatusListener
 
 __all__ = ["Gateway"]
 
@@ -70,14 +76,33 @@ class Gateway:
         reloader = Reloader(self._resources, runtime, os.environ, say)
         reloader.first()
         from penstock.gateway.ledger.mover import Mover
-        from penstock.gateway.observe.exposition import CONTENT_TYPE, Exposition
+        from penstock.gateway.observe.exposition import Exposition
 
         mover = Mover(self.config.ledger.spool, self.config.ledger.url, say)
         exposition = Exposition(self.config.ledger.spool)
-        table = SharedTable.create(runtime.limits_path)
-        self._signals(reloader.ask)
-        self._workers = [self._spawn(runtime, number) for number in range(self.config.listen.workers)]
-        # The workers take a moment to start, in which the rest is made ready.
+        with contextlib.ExitStack() as ends:  # the last one first, and all of them, whatever happens to one
+            ends.callback(SharedTable.create(runtime.limits_path).close)
+            self._signals(reloader.ask)
+            self._workers = [self._spawn(runtime, number) for number in range(self.config.listen.workers)]
+            # The workers take a moment to start, in which the rest is made ready.
+            status = self._status(runtime, reloader, lambda: exposition.render(mover.state(), reloader.metrics()))
+            status.start()
+            ends.callback(status.stop)
+            mover.start()
+            ends.callback(mover.stop)
+            ends.callback(self._end_workers)
+            reloader.start()
+            ends.callback(reloader.stop)
+            self._await_start(runtime)
+            if not self._stops:
+                announce(self)
+            failed = self._watch(runtime)
+            self._drain(runtime)
+        return 1 if failed else 0
+
+    def _status(self, runtime: Runtime, reloader: Reloader, metrics: Callable[[], bytes]) -> StatusListener:
+        """It listens from now on; which port it is, is in the configuration then."""
+        from penstock.gateway.observe.exposition import CONTENT_TYPE
         from penstock.gateway.serving.status import StatusListener
 
         listen = self.config.listen
@@ -87,29 +112,14 @@ class Gateway:
                 listen.status_port,
                 lambda: self._ready(runtime),
                 reloader.status,
-                lambda: (CONTENT_TYPE, exposition.render(mover.state(), reloader.metrics())),
+                lambda: (CONTENT_TYPE, metrics()),
             )
         except OSError as error:
             raise _cannot_listen(listen.status_host, listen.status_port, error, "listen.status_port") from None
         self.config = msgspec.structs.replace(
             self.config, listen=msgspec.structs.replace(listen, status_port=status.port)
         )
-        status.start()
-        mover.start()
-        reloader.start()
-        self._await_start(runtime)
-        if not self._stops:
-            announce(self)
-        try:
-            failed = self._watch(runtime)
-            self._drain(runtime)
-        finally:
-            reloader.stop()
-            self._end_workers()
-            mover.stop()
-            status.stop()
-            table.close()
-        return 1 if failed else 0
+        return status
 
     # -- workers ------------------------------------------------------------------------------------------------------
 
