@@ -39,37 +39,7 @@ def provider_key(fields: Fields, id_: str, name: str) -> ProviderKey:
     if api_base is not None and (problem := _base_problem(api_base.strip())) is not None:
         fields.problem("api_base", problem)
     provider = (fields.string("provider") if fields.raw("provider") != "" else None) or ""
-    request = fields.mapping("request")
-    headers: dict[str, str] = {}
-    body: dict[str, Any] = {}
-    renames: dict[str, str] = {}
-    if request is not None:
-        headers = request.texts("default_headers")
-        for header, value in headers.items():
-            if "${" in value:
-                request.problem(f"default_headers.{header}", "is a template, which Penstock does not fill in")
-        renames = request.texts("param_renames")
-        given = request.raw("default_body_fields")
-        if isinstance(given, dict):
-            body = given
-        elif given is not None:
-            request.problem("default_body_fields", "must be a mapping")
-        request.refuse("param_constraints", "is not supported")
-        request.refuse("forward_client_headers", "is not supported: no header of a caller goes upstream")
-        request.finish()
-    response = fields.mapping("response")
-    if response is not None:
-        # a stream is relayed as it comes, with or without its [DONE]
-        response.skip("stream_done_marker", "error_envelope")
-        response.refuse("content_list_to_string", "is not supported")
-        response.refuse("reasoning_field", "is not supported")
-        response.finish()
-    tls = fields.mapping("tls")
-    verify = True
-    if tls is not None:
-        verify = tls.flag("verify", True)
-        tls.refuse("ca_cert", "is not supported: add the authority to the system's trust store")
-        tls.finish()
+    _check_response(fields)
     # no header of a caller is forwarded, so there is none to strip
     fields.skip("strip_headers")
     fields.refuse("telemetry_tags", "is not supported")
@@ -80,26 +50,59 @@ def provider_key(fields: Fields, id_: str, name: str) -> ProviderKey:
         api_base=api_base.strip() if api_base is not None else None,
         provider=provider,
         adapter=fields.choice("adapter", _ADAPTERS) or ("anthropic" if provider == "anthropic" else "openai"),
-        default_headers=tuple((header, Secret(value)) for header, value in headers.items()),
-        default_body_fields=body,
-        param_renames=renames,
-        verify_tls=verify,
+        verify_tls=_verify_tls(fields),
+        **_request(fields),
     )
+
+
+def _request(fields: Fields) -> dict[str, Any]:
+    """What the provider key changes in every request."""
+    request = fields.mapping("request")
+    if request is None:
+        return {}
+    headers = request.texts("default_headers")
+    for header, value in headers.items():
+        if "${" in value:
+            request.problem(f"default_headers.{header}", "is a template, which Penstock does not fill in")
+    body = request.raw("default_body_fields")
+    if body is not None and not isinstance(body, dict):
+        request.problem("default_body_fields", "must be a mapping")
+    renames = request.texts("param_renames")
+    request.refuse("param_constraints", "is not supported")
+    request.refuse("forward_client_headers", "is not supported: no header of a caller goes upstream")
+    request.finish()
+    return {
+        "default_headers": tuple((header, Secret(value)) for header, value in headers.items()),
+        "default_body_fields": body or {},
+        "param_renames": renames,
+    }
+
+
+def _check_response(fields: Fields) -> None:
+    response = fields.mapping("response")
+    if response is not None:
+        # a stream is relayed as it comes, with or without its [DONE]
+        response.skip("stream_done_marker", "error_envelope")
+        response.refuse("content_list_to_string", "is not supported")
+        response.refuse("reasoning_field", "is not supported")
+        response.finish()
+
+
+def _verify_tls(fields: Fields) -> bool:
+    tls = fields.mapping("tls")
+    if tls is None:
+        return True
+    verify = tls.flag("verify", True)
+    tls.refuse("ca_cert", "is not supported: add the authority to the system's trust store")
+    tls.finish()
+    return verify
 
 
 def model(fields: Fields, id_: str, name: str, key_ids: Mapping[str, str]) -> Model:
     """`key_ids` are the provider keys: id -> name."""
     if "*" in name:
         fields.problem("display_name", "has a *: Penstock has no wildcard aliases")
-    for shape in ("ensemble", "semantic"):
-        fields.refuse(shape, "is a kind of model that Penstock does not have")
-    direct = not fields.has("ensemble") and not fields.has("semantic")
-    fields.refuse("cost", "is not supported: Penstock counts tokens, not money")
-    for switch in ("background_model_check", "auto_prompt_caching"):
-        given = fields.raw(switch)
-        if not (isinstance(given, dict) and given.get("enabled") is False):
-            fields.refuse(switch, "is not supported")
-    fields.skip("embedding")
+    _refuse_kinds(fields)
     timeout = fields.integer("timeout")
     stream_timeout = fields.integer("stream_timeout") or None
     common: dict[str, Any] = {
@@ -115,22 +118,40 @@ def model(fields: Fields, id_: str, name: str, key_ids: Mapping[str, str]) -> Mo
             if fields.raw(name_) is not None:
                 fields.problem(name_, "does not go together with routing")
         return Model(routing=_routing(fields), **common)
+    direct = not fields.has("ensemble") and not fields.has("semantic")
     provider = fields.string("provider", required=direct) or ""
     if provider and not _PROVIDER.match(provider):
         fields.problem("provider", "must be 1 to 64 of a-z, 0-9, '.', '_' and '-', the first a letter or digit")
-    reference = fields.one_of("provider_key", "provider_key_id", required=direct)
-    names = set(key_ids.values())
-    if reference is not None and reference not in names and reference not in key_ids:
-        which = "provider_key" if fields.has("provider_key") else "provider_key_id"
-        fields.problem(which, f"names {fields.problems.show(reference)}, which is not among the provider_keys")
     return Model(
         provider=provider,
         upstream=fields.string("model_name", required=direct) or "",
-        provider_key=key_ids.get(reference, reference) if reference is not None else None,
+        provider_key=_key_of(fields, key_ids, required=direct),
         retries=fields.integer("retries"),
         cooldown=_cooldown(fields),
         **common,
     )
+
+
+def _refuse_kinds(fields: Fields) -> None:
+    for shape in ("ensemble", "semantic"):
+        fields.refuse(shape, "is a kind of model that Penstock does not have")
+    fields.refuse("cost", "is not supported: Penstock counts tokens, not money")
+    for switch in ("background_model_check", "auto_prompt_caching"):
+        given = fields.raw(switch)
+        if not (isinstance(given, dict) and given.get("enabled") is False):
+            fields.refuse(switch, "is not supported")
+    fields.skip("embedding")
+
+
+def _key_of(fields: Fields, key_ids: Mapping[str, str], *, required: bool) -> str | None:
+    """The name of the provider key that a model refers to by its name or its id."""
+    reference = fields.one_of("provider_key", "provider_key_id", required=required)
+    if reference is None:
+        return None
+    if reference not in key_ids and reference not in key_ids.values():
+        which = "provider_key" if fields.has("provider_key") else "provider_key_id"
+        fields.problem(which, f"names {fields.problems.show(reference)}, which is not among the provider_keys")
+    return key_ids.get(reference, reference)
 
 
 def _routing(fields: Fields) -> Routing | None:

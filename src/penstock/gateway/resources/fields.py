@@ -79,16 +79,10 @@ class Fields:
         value = self._typed(name, lambda v: type(v) is int and low <= v <= high, bounds, False)
         return default if value is _ABSENT else int(value)
 
-    def number(self, name: str) -> float | None:
-        value = self._typed(name, lambda v: type(v) in (int, float), "a number", False)
-        return None if value is _ABSENT else float(value)
-
-    def choice(
-        self, name: str, known: tuple[_T, ...], *, default: _T | None = None, required: bool = False
-    ) -> _T | None:
+    def choice(self, name: str, known: tuple[_T, ...], *, required: bool = False) -> _T | None:
         what = "one of " + ", ".join(str(one) for one in known)
         value = self._typed(name, lambda v: isinstance(v, str) and v in known, what, required)
-        return default if value is _ABSENT else next(one for one in known if one == value)
+        return None if value is _ABSENT else next(one for one in known if one == value)
 
     def strings(self, name: str, *, required: bool = False) -> tuple[str, ...]:
         def fits(value: Any) -> bool:

@@ -26,7 +26,7 @@ from penstock.gateway.resources.rules import guardrail, policy
 from penstock.gateway.resources.snapshot import CallerKey, GuardrailSpec, Model, Policy, ProviderKey, Snapshot
 from penstock.gateway.resources.yaml_tree import BROKEN, Problems, read_tree
 
-__all__ = ["ResourceErrors", "load_resources", "parse_resources", "resource_id"]
+__all__ = ["ResourceErrors", "load_resources", "parse_resources", "read_resources", "resource_id"]
 
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://github.com/api7/aisix#resources-file")
 """The format's own, so that an id written into a file by its other readers means the same here."""
@@ -56,12 +56,15 @@ class ResourceErrors(UserError):
 
 
 def load_resources(path: str, environment: Mapping[str, str]) -> Snapshot:
+    return parse_resources(read_resources(path), environment, source=path)
+
+
+def read_resources(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            data = file.read()
+            return file.read()
     except OSError as error:
         raise ResourceErrors(path, [f"it cannot be read: {error.strerror or type(error).__name__}"]) from None
-    return parse_resources(data, environment, source=path)
 
 
 def parse_resources(data: bytes, environment: Mapping[str, str], *, source: str = "resources") -> Snapshot:

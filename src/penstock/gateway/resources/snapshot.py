@@ -1,6 +1,6 @@
 """What the gateway serves, as an immutable snapshot: one is read at the start of a request and kept to its end.
 
-The YAML form is read and checked in `gateway.resource_file`; nothing here knows about files.
+The YAML form is read and checked in `resources.file`; nothing here knows about files.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from penstock.gateway.routes import BY_PATH, MODELS
 from penstock.gateway.rsgi import HTTPProtocol, Scope
 from penstock.gateway.say import say
 from penstock.gateway.serving.live import Live
-from penstock.gateway.serving.runtime import Runtime, Slot
+from penstock.gateway.serving.runtime import Runtime, WorkerState
 
 __all__ = ["App"]
 
@@ -194,8 +194,8 @@ class App:
         self._report_limits()
 
     def _report(self) -> None:
-        slot = Slot(os.getpid(), self._live.generation, len(self.calls), self.hosts.open)
-        self.runtime.board.write_slot(self.worker, slot)
+        state = WorkerState(os.getpid(), self._live.generation, len(self.calls), self.hosts.open)
+        self.runtime.board.write_slot(self.worker, state)
 
     def _report_limits(self) -> None:
         metrics, limiter = self.recorder.metrics, self.limiter

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from penstock.gateway.observe.exposition import ConfigState
-from penstock.gateway.resources.file import ResourceErrors, parse_resources
+from penstock.gateway.resources.file import ResourceErrors, parse_resources, read_resources
 from penstock.gateway.resources.snapshot import Snapshot
 from penstock.gateway.serving.runtime import Runtime
 
@@ -48,7 +48,7 @@ class Reloader:
     def first(self) -> Snapshot:
         """Load it for the first time; raises ResourceErrors."""
         self._signature = self._look()
-        snapshot = self._load(self._read())
+        snapshot = self._load(read_resources(self._path))
         self._accept(snapshot)
         return snapshot
 
@@ -91,21 +91,13 @@ class Reloader:
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino
 
-    def _read(self) -> bytes:
-        try:
-            with open(self._path, "rb") as file:
-                return file.read()
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise ResourceErrors(self._path, [f"it cannot be read: {reason}"]) from None
-
     def _load(self, data: bytes) -> Snapshot:
         return checked(parse_resources(data, self._environment, source=self._path))
 
     def _reload(self, *, asked: bool) -> None:
         digest = ""
         try:
-            data = self._read()
+            data = read_resources(self._path)
             digest = hashlib.sha256(data).hexdigest()
             if not asked and digest in (self._snapshot.hash, self._refused):
                 return

@@ -26,7 +26,7 @@ from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.snapshot import Snapshot
 from penstock.secrets import Secret
 
-__all__ = ["Board", "Runtime", "Slot"]
+__all__ = ["Board", "Runtime", "WorkerState"]
 
 _WORD = struct.Struct("<Q")
 _SLOT = struct.Struct("<QQQQ")
@@ -37,7 +37,7 @@ _SLOT_SIZE = 64
 _DRAINING = 8
 
 
-class Slot(msgspec.Struct, frozen=True):
+class WorkerState(msgspec.Struct, frozen=True):
     """What a worker last said about itself."""
 
     pid: int
@@ -77,21 +77,21 @@ class Board:
     def drain(self) -> None:
         self._map[_DRAINING] = 1
 
-    def write_slot(self, worker: int, slot: Slot) -> None:
+    def write_slot(self, worker: int, state: WorkerState) -> None:
         _SLOT.pack_into(
             self._map,
             _HEAD + worker * _SLOT_SIZE,
-            slot.pid,
-            slot.generation,
-            slot.in_flight,
-            slot.upstream_connections,
+            state.pid,
+            state.generation,
+            state.in_flight,
+            state.upstream_connections,
         )
 
-    def slot(self, worker: int) -> Slot:
-        return Slot(*_SLOT.unpack_from(self._map, _HEAD + worker * _SLOT_SIZE))
+    def slot(self, worker: int) -> WorkerState:
+        return WorkerState(*_SLOT.unpack_from(self._map, _HEAD + worker * _SLOT_SIZE))
 
     def clear_slot(self, worker: int) -> None:
-        self.write_slot(worker, Slot(0, 0, 0, 0))
+        self.write_slot(worker, WorkerState(0, 0, 0, 0))
 
 
 class Runtime:

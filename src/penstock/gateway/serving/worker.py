@@ -81,7 +81,7 @@ def _server(app: App, listen: ListenConfig) -> Server:
         address=listen.host,
         port=listen.port,
         interface=Interfaces.RSGI,
-        # HTTP/2 would hide from us whether a caller keeps up with its stream (`gateway.outlet`).
+        # HTTP/2 would hide from us whether a caller keeps up with its stream (`relay.outlet`).
         http=HTTPModes.http1,
         http1_settings=HTTP1Settings(header_read_timeout=30_000),
         websockets=False,
