@@ -76,6 +76,7 @@ def test_chat_has_messages_instead(program: Program) -> None:
     roles = [message["role"] for message in bodies[-1]["messages"]]
     assert roles == ["user", "assistant", "user", "assistant", "user"]
     assert bodies[-1]["messages"][1]["tool_calls"][0]["id"] == "call_0"
+    assert bodies[-1]["messages"][1]["content"] is None
     assert bodies[-1]["messages"][3] == {"role": "assistant", "content": "Reply 1."}
 
 

@@ -9,8 +9,10 @@ import pytest
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints import registry
+from penstock.endpoints.base import History
 from penstock.endpoints.registry import endpoint
 from penstock.errors import UserError
+from penstock.settings.flags import BUILT_ENDPOINTS
 from penstock.settings.model import EndpointSettings
 
 
@@ -169,3 +171,36 @@ def test_a_plugin_joins_by_its_entry_point(monkeypatch):
 
     monkeypatch.setattr(registry, "entry_points", entry_points)
     assert isinstance(endpoint("mine"), Mine)
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}
+
+
+@pytest.mark.parametrize(
+    ("message", "remembered"),
+    [
+        ({"content": "Yes", "reasoning_content": "hm"}, {"content": "Yes"}),
+        ({"content": None, "reasoning_content": "hm"}, {"content": "hm"}),
+        ({"content": None, "refusal": "No."}, {"content": "No."}),
+        ({"content": None, "tool_calls": [CALL]}, {"content": None, "tool_calls": [CALL]}),
+        ({"content": "", "tool_calls": [CALL], "reasoning_content": "hm"}, {"content": None, "tool_calls": [CALL]}),
+        ({"content": "Let me see.", "tool_calls": [CALL]}, {"content": "Let me see.", "tool_calls": [CALL]}),
+    ],
+)
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_reply_is_remembered_as_the_api_wants_it_back(
+    message: dict[str, Any], remembered: dict[str, Any], streamed: bool
+) -> None:
+    chat, history, settings = endpoint("chat"), History(), EndpointSettings()
+    choice = {"index": 0, "delta" if streamed else "message": message, "finish_reason": "stop"}
+    body = orjson.dumps({"choices": [choice]})
+    reply = chat.read_stream(b"data: " + body + b"\n\n", timed=True) if streamed else chat.read_body(body)
+    chat.remember(history, HELLO, reply, settings)
+    assert history.items == [{"role": "user", "content": "Hello!"}, {"role": "assistant", **remembered}]
+    texts = chat.input_text({"messages": history.items})
+    assert "".join(texts).count("f") == ("tool_calls" in remembered), "a call is counted once"
+
+
+def test_every_endpoint_that_can_be_named_is_there_and_the_other_way_round() -> None:
+    assert tuple(registry.BUILTIN) == BUILT_ENDPOINTS
+    assert [registry.endpoint(name).name for name in BUILT_ENDPOINTS] == list(BUILT_ENDPOINTS)

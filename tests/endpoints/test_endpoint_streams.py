@@ -94,6 +94,16 @@ def test_prose_beside_a_tool_call_counts_too():
     assert read(ROLE, chunk(delta), STOP).outputs == ["Let me see. f{}"]
 
 
+def test_prose_beside_a_tool_call_is_known_apart():
+    """Whether it comes in the events that the fast way reads, in those of the call, or in another choice."""
+    other = say("no", index=1)
+    reply = read(ROLE, say("Let"), say(" me"), say(" see"), other, call("{", "f"), call("}"), say("."), STOP)
+    assert reply.content == "Let me see."
+    assert reply.items == [{"id": "", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    assert read(ROLE, say("Let"), say(" me"), say(" see"), call("{}", "f"), STOP).content == "Let me see"
+    assert read(ROLE, call("{}", "f"), STOP).content == ""
+
+
 def test_a_refusal_is_content():
     reply = read(ROLE, chunk({"refusal": "I can"}), chunk({"refusal": "not."}), STOP)
     assert (reply.texts, reply.outputs) == (["I can", "not."], ["I cannot."])

@@ -48,6 +48,8 @@ def test_tool_calls_and_refusals_are_content():
     calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}]
     assert read(message({"content": None, "tool_calls": calls})).outputs == ['f{"x":1}']
     assert read(message({"content": None, "refusal": "No."})).outputs == ["No."]
+    beside = read(message({"content": "See: ", "tool_calls": calls}))
+    assert (beside.outputs, beside.content) == (['See: f{"x":1}'], "See: ")
 
 
 def test_every_choice_counts():

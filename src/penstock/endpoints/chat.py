@@ -36,10 +36,11 @@ class Chat:
 
     def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:  # noqa: ARG002
         """The reply as the API wants it back: text and tool calls; reasoning only when there was nothing else."""
-        text = "".join(reply.outputs[:1]) or ("" if reply.items else "".join(reply.reasonings[:1]))
-        answer: dict[str, Any] = {"role": "assistant", "content": text or None}
+        answer: dict[str, Any] = {"role": "assistant"}
         if reply.items:
-            answer["tool_calls"] = reply.items
+            answer |= {"content": reply.content or None, "tool_calls": reply.items}
+        else:
+            answer["content"] = "".join(reply.outputs[:1] or reply.reasonings[:1]) or None
         history.items += [_message(turn), answer]
 
     def input_text(self, body: dict[str, Any]) -> list[str]:

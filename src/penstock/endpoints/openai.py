@@ -33,6 +33,7 @@ def read_whole(body: bytes) -> Reply:
             calls: dict[int, dict[str, Any]] = {}
             add_tool_calls(choice.message.tool_calls, calls)
             reply.items = list(calls.values())
+            reply.content = choice.message.content or ""
     if not chunk.choices:
         reply.failure = Failure("InvalidReply", f"The reply has no choices: {excerpt(body)}", "server")
     if chunk.usage:

@@ -70,7 +70,7 @@ def _repetitive(body: bytes, field: bytes, timed: bool) -> Reply | None:
     if len(texts) != len(parts) or "" in texts or _plain_text(sample) != texts[0]:
         return None
     reply, several = _read_events(body[:begin] + tail)  # what stands around the run
-    if reply.failure or reply.reasoning or several or reply.model not in (None, sample.model):
+    if reply.failure or reply.reasoning or reply.items or several or reply.model not in (None, sample.model):
         return None
     before = bisect_right(reply.ends, begin)
     if timed:
@@ -153,6 +153,9 @@ def _read_events(body: bytes) -> tuple[Reply, bool]:
             if choice.finish_reason:
                 finish[index] = choice.finish_reason
     reply.items = [calls[key] for key in sorted(calls)]
+    if calls:
+        choices = [choice for chunk in chunks for choice in chunk.choices or () if not choice.index]
+        reply.content = "".join([choice.delta.content or "" for choice in choices if choice.delta is not None])
     reply.reasoning = kinds if any(kinds) else None
     reply.outputs = ["".join(outputs[index]) for index in sorted(outputs)]
     reply.reasonings = ["".join(reasonings[index]) for index in sorted(reasonings)]

@@ -43,6 +43,7 @@ class Reply:
     each piece of content, in order."""
 
     __slots__ = (
+        "content",
         "done",
         "ends",
         "failure",
@@ -75,6 +76,9 @@ class Reply:
         self.id: str | None = None
         self.items: list[Any] = []
         """Structured output (tool calls, output items) for the history of a conversation."""
+        self.content = ""
+        """What a choice of chat completions says beside its tool calls: `outputs` holds both, which a history would
+        repeat. Empty when it calls no tools."""
         self.vectors = 0
         """Embeddings or ranked items, which are content without text."""
         self.warnings: dict[str, int] = {}
