@@ -20,8 +20,8 @@ import msgspec
 from penstock.datasets.format import Contents, Format
 from penstock.datasets.json_text import Cut, Malformed, items, members, skip_space, text_of
 from penstock.datasets.json_window import LineNumbers, Window
-from penstock.datasets.jsonl import Problems
-from penstock.datasets.recording import BOM, Place, Recorded, SourceFile, Wish, source_files
+from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, Problems
+from penstock.datasets.recording import Place, Recorded, SourceFile, Wish, source_files
 from penstock.settings.model import InputSettings
 
 __all__ = ["FORMAT", "InputsJson", "address", "is_inputs_json"]
@@ -101,8 +101,8 @@ class InputsJson:
     def _sessions(self, window: Window, lines: LineNumbers, problems: Problems) -> Iterator[Recorded]:
         if window.peek(len(BOM)) == BOM:
             window.at += len(BOM)
-        elif window.peek(2) in (b"\xff\xfe", b"\xfe\xff"):
-            problems.add(1, "the file is in UTF-16; save it as UTF-8")
+        elif window.peek(2) in UTF16:
+            problems.add(1, IN_UTF16)
             return
         window.skip_space()
         if not window.peek(1):

@@ -11,11 +11,14 @@ import msgspec
 
 from penstock.errors import UserError
 
-__all__ = ["Problems", "empty_file", "explain", "numbered_lines", "open_failure"]
+__all__ = ["BOM", "IN_UTF16", "UTF16", "Problems", "empty_file", "explain", "numbered_lines", "open_failure"]
 
 _SHOWN = 20
-_BOM = b"\xef\xbb\xbf"
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+BOM = b"\xef\xbb\xbf"
+"""A mark before the first line, which is none of it."""
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
+"""How a file in that coding begins."""
+IN_UTF16 = "the file is in UTF-16; save it as UTF-8"
 
 _EXPECTED = re.compile(
     r"Expected `(?P<wanted>[^`]+)`(?P<limit> [<>]=? [-\d.]+)?(?:, got `(?P<got>[^`]+)`)?(?: - at `\$\.?(?P<where>.*)`)?"
@@ -69,10 +72,10 @@ def numbered_lines(path: str, problems: Problems) -> Iterator[tuple[int, bytes]]
     try:
         with open(path, "rb") as file:
             for number, raw in enumerate(file, 1):
-                line = raw.removeprefix(_BOM) if number == 1 else raw
+                line = raw.removeprefix(BOM) if number == 1 else raw
                 if not line.isascii():
-                    if number == 1 and line.startswith(_UTF16):
-                        problems.add(1, "the file is in UTF-16; save it as UTF-8")
+                    if number == 1 and line.startswith(UTF16):
+                        problems.add(1, IN_UTF16)
                         return
                     try:
                         line.decode()

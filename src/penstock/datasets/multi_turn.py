@@ -20,10 +20,10 @@ from penstock.datasets.jsonl import Problems, empty_file, explain, numbered_line
 from penstock.datasets.turn_fields import TurnFields, turn_of, unused_note
 from penstock.settings.model import InputSettings
 
-__all__ = ["FORMAT", "read"]
+__all__ = ["BRANCHING", "FORMAT", "read"]
 
 _NAME = "multi_turn"
-_BRANCHING = {"messages", "forks", "spawns"}
+BRANCHING = {"messages", "forks", "spawns"}
 """Fields of turns in other formats that have a list of turns, too."""
 
 
@@ -45,7 +45,7 @@ def _matches(first: dict[str, Any]) -> bool:
     turns = first.get("turns")
     if not isinstance(turns, list) or not turns:
         return False
-    return all(isinstance(turn, dict) and not _BRANCHING & turn.keys() for turn in turns)
+    return all(isinstance(turn, dict) and not BRANCHING & turn.keys() for turn in turns)
 
 
 def read(path: str, settings: InputSettings) -> Contents:

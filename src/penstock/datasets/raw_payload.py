@@ -14,15 +14,14 @@ import msgspec
 
 from penstock.datasets.format import Contents, Format
 from penstock.datasets.json_text import Cut, Malformed, end_of_value, members, skip_space
-from penstock.datasets.jsonl import Problems
-from penstock.datasets.recording import BOM, Place, Recorded, SourceFile, Wish, source_files
+from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, Problems
+from penstock.datasets.recording import Place, Recorded, SourceFile, Wish, source_files
 from penstock.errors import UserError
 from penstock.settings.model import InputSettings
 
 __all__ = ["FORMAT", "Lines", "line_fault", "payload_files"]
 
 _NAME = "raw_payload"
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 REQUIRED = {
     "chat": "messages",
@@ -118,8 +117,8 @@ class Lines:
                 if line.endswith(b"\r") and len(line) < len(raw):
                     line = line[:-1]
                 if begin == 0:
-                    if line.startswith(_UTF16):
-                        problems.add(1, "the file is in UTF-16; save it as UTF-8", name)
+                    if line.startswith(UTF16):
+                        problems.add(1, IN_UTF16, name)
                         return
                     if line.startswith(BOM):
                         begin, line = len(BOM), line[len(BOM) :]

@@ -16,7 +16,6 @@ from penstock.errors import UserError
 from penstock.settings.model import ScheduleSettings
 
 __all__ = [
-    "BOM",
     "CONTEXT_MODE",
     "Identity",
     "Place",
@@ -28,7 +27,6 @@ __all__ = [
     "source_files",
 ]
 
-BOM = b"\xef\xbb\xbf"
 CONTEXT_MODE = "message_array_with_responses"
 """Each payload holds all that its turn needs: nothing is added to it and no reply is kept."""
 

@@ -27,7 +27,7 @@ FORMATS: tuple[Format, ...] = (
 
 def _branching_turns(first: dict[str, Any]) -> bool:
     turns = first.get("turns")
-    marks = {"messages", "forks", "spawns"}
+    marks = multi_turn.BRANCHING
     return isinstance(turns, list) and any(isinstance(turn, dict) and marks & turn.keys() for turn in turns)
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "decode_chunk",
     "decode_events",
     "error_failure",
+    "mended",
     "read_untyped",
 ]
 
@@ -186,10 +187,10 @@ def _text(found: Any) -> str | None:
         found = "".join(part for part in parts if isinstance(part, str))
     elif isinstance(found, dict) and found:
         found = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
-    return _whole(found) if isinstance(found, str) else None
+    return mended(found) if isinstance(found, str) else None
 
 
-def _whole(text: str) -> str:
+def mended(text: str) -> str:
     """Halves of characters, which some servers escape one by one, are replaced: nothing can store them."""
     if text.isascii():
         return text
@@ -213,4 +214,4 @@ def error_failure(chunk: Chunk) -> Failure | None:
     if not isinstance(message, str):
         message = json.dumps(message, ensure_ascii=False)
     known = code if isinstance(code, int) and abs(code) < 1 << 31 else None
-    return Failure("ErrorObject", f"The server replied with an error object: {_whole(message)}", "server", known)
+    return Failure("ErrorObject", f"The server replied with an error object: {mended(message)}", "server", known)

@@ -261,7 +261,7 @@ class _Reading:
 
     def _status(self, stands_for: str, said: str | None, name: str) -> str:
         """The response's own status, unless it was left at one that is no end."""
-        if said is None or said not in _UNFINISHED:
+        if said not in _UNFINISHED:
             return said or stands_for
         self._warn(f"{name} with the status {said}")
         return stands_for

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.endpoints.openai_types import UNREADABLE
+from penstock.endpoints.openai_types import UNREADABLE, mended
 from penstock.endpoints.usage import WireUsage, usage_of
 
 __all__ = [
@@ -164,7 +164,8 @@ def texts_of(item: Item) -> Iterator[tuple[str, int, str]]:
 def _lenient(data: bytes, kind: type[T]) -> T:
     """Every field that has the right type, and none of the others."""
     try:
-        found = _decode_fields(_mended(data))
+        # Halves of characters, which the typed decoder refuses, are the one fault that can be mended beforehand.
+        found = _decode_fields(mended(json.dumps(json.loads(data), ensure_ascii=False)).encode())
     except UNREADABLE:
         json.loads(data)  # it is JSON all the same, or this raises
         return kind()
@@ -179,9 +180,3 @@ def _lenient(data: bytes, kind: type[T]) -> T:
             if field.name == "usage":
                 good[field.name] = usage_of(msgspec.json.decode(value))
     return kind(**good)
-
-
-def _mended(data: bytes) -> bytes:
-    """The same JSON without halves of characters, which some servers escape one by one and nothing can store."""
-    text = json.dumps(json.loads(data), ensure_ascii=False)
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
