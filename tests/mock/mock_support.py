@@ -8,7 +8,7 @@ import time
 from typing import Any, NamedTuple
 
 CHAT = "/v1/chat/completions"
-QUICK = 10.0
+QUICK = 60.0
 """Seconds after which a read that should have returned is a failure."""
 
 
@@ -76,6 +76,7 @@ class Wire:
         self.sock.close()
 
     def send(self, data: bytes) -> None:
+        self.began = time.monotonic()
         self.sock.sendall(data)
 
     def ask(self, body: Any = None, **how: Any) -> Answer:
@@ -83,7 +84,6 @@ class Wire:
         return self.answer()
 
     def answer(self, *, bodiless: bool = False, silence: float = QUICK) -> Answer:
-        self.began = time.monotonic()
         self.sock.settimeout(silence)
         self.reads = []
         self.end = ""

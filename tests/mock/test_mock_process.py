@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from penstock.cli.main import main
 from penstock.errors import RunError
 from penstock.mock.behaviour import Behaviour
 from penstock.mock.beside import Beside
+from programs import wait_for
 
 SOURCE = str(Path(penstock.__file__).parent.parent)
 ENV = {**os.environ, "PYTHONPATH": SOURCE}
@@ -27,17 +27,11 @@ COMMAND = [sys.executable, "-m", "penstock", "mock"]
 
 
 def gone(pid: int) -> bool:
-    """Whether the process ends within five seconds."""
-    until = time.monotonic() + 5
-    while time.monotonic() < until:
-        try:
-            os.kill(pid, 0)
-            if sys.platform == "linux" and "State:\tZ" in Path(f"/proc/{pid}/status").read_text():
-                return True
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        time.sleep(0.02)
-    return False
+    try:
+        os.kill(pid, 0)
+        return sys.platform == "linux" and "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except (ProcessLookupError, FileNotFoundError):
+        return True
 
 
 def test_beside_starts_and_ends_with_its_block() -> None:
@@ -59,7 +53,7 @@ def test_beside_ends_when_its_parent_is_killed() -> None:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         parent.kill()
-    assert gone(pid)
+    wait_for(lambda: gone(pid), what="the end of the server")
 
 
 def test_beside_does_not_hear_ctrl_c() -> None:

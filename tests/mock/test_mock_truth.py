@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import sys
 import time
 from typing import Any
 
 from mock_support import chat, request
+
+from programs import wait_for
 
 
 def test_a_line_tells_all_of_a_request(start: Any) -> None:
@@ -72,10 +75,7 @@ def test_a_client_that_leaves_is_told_apart(start: Any) -> None:
 def test_lines_appear_while_the_server_runs(start: Any) -> None:
     server = start()
     server.ask(chat())
-    until = time.monotonic() + 5
-    while not server.log.read_text().endswith("}\n"):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    wait_for(lambda: server.log.read_text().endswith("}\n"), what="the line")
 
 
 def test_what_is_under_way_at_the_end_is_logged(start: Any) -> None:
@@ -91,7 +91,11 @@ def test_replies_to_a_client_that_does_not_read_are_marked(start: Any) -> None:
     server = start()
     with server.wire() as wire:
         wire.send(request(chat(stream=True, max_tokens=100_000), mock=""))
-        time.sleep(2)  # until the buffers of both sides are full
+        arrived, since = 0, time.monotonic()
+        while not arrived or time.monotonic() - since < 1.5:  # until nothing more fits into the buffers of both sides
+            if (now := len(wire.sock.recv(1 << 24, socket.MSG_PEEK))) > arrived:
+                arrived, since = now, time.monotonic()
+            time.sleep(0.05)
         assert wire.answer().events[-1] == "[DONE]"
     (line,) = server.truth()
     assert line["blocked"] > 0
