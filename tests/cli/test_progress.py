@@ -52,3 +52,13 @@ def test_what_is_left_is_not_told_once_it_stops(plans: Any, monkeypatch: pytest.
     assert "Stopping at once." in lines
     assert not [line for line in lines if "<" in line]
     assert lines[-1].endswith("| 60% [00:06] 1.0 requests/s")
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80])
+def test_it_stays_in_one_line_of_the_terminal(plans: Any, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    under_way = show(plans, monkeypatch, [(0, 0, 0), (4000, 5, 0)])[0].removeprefix("\x1b[K")
+    assert len(under_way) < width
+    assert under_way.startswith("Profiling: 5/10 ")
+    assert ("|█" in under_way) == (width >= 60)

@@ -177,9 +177,9 @@ def test_interrupts_are_passed_on_and_counted_to_two():
 def test_one_ctrl_c_that_comes_by_two_ways_is_one():
     conductor, board, _ = conducted(1, 1)
     conductor.interrupt(5_000_000_000)
-    conductor.interrupt(5_200_000_000)
+    conductor.interrupt(5_050_000_000)
     assert board.stop == conductor.interrupted == 1
-    conductor.interrupt(5_400_000_000)
+    conductor.interrupt(5_150_000_000)
     assert board.stop == conductor.interrupted == 2
 
 

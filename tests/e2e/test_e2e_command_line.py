@@ -40,7 +40,9 @@ def test_a_run_that_replaces_another_says_so(program: Program, capture: Capture)
     first = program.profile(capture.url)
     assert "Replaces" not in first.out
     again = program.profile(capture.url, into=first.folder)
-    assert re.search(rf"^Replaces the run of [0-9: -]+ in {first.folder}/$", again.out, re.MULTILINE)
+    assert re.search(
+        rf"^With its first request it replaces the run of [0-9: -]+ in {first.folder}/$", again.out, re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize("flags", [[], ["--session-turns-mean", 2, "--isl", 5, "--osl", 5, "--tokenizer", "builtin"]])

@@ -31,12 +31,6 @@ def test_a_prefix(tmp_path):
     assert set(os.listdir(done.folder)) == {"mine.json", "mine.csv", "mine.jsonl", "mine_console.txt", "inputs.json"}
 
 
-def test_a_summary_alone_removes_the_records_of_an_earlier_run(tmp_path):
-    run(tmp_path, [record()])
-    done = run(tmp_path, [record()], level="summary")
-    assert set(os.listdir(done.folder)) == ALL - {"profile_export.jsonl"}
-
-
 def test_a_replay_of_the_very_file_leaves_it_alone(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "inputs.json").write_text("the user's")

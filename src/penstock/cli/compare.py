@@ -72,25 +72,9 @@ def _runs(first: str, second: str, as_json: bool) -> int:
     for path in (first, second):
         if not os.path.exists(path):
             raise UserError(f"There is no run at '{path}'.")
-        _refuse_stale(path)
     pairs = pair(read_requests(first, first), read_requests(second, second))
     _show([compare(pairs, throughput=True, notes=(_APART,))], as_json)
     return 0
-
-
-def _refuse_stale(folder: str) -> None:
-    """A folder whose log is of a later run than its files would be taken for what it is not."""
-    from penstock.drive.folder import LOG_FOLDER
-    from penstock.records.log import RunLog
-    from penstock.reports.artifacts import stale
-
-    place = os.path.join(folder, LOG_FOLDER)
-    if not os.path.exists(os.path.join(place, "run.json")):
-        return  # the files of a run may stand alone
-    log = RunLog(place)
-    log.close()
-    if other := stale(folder, log.header):
-        raise UserError(other)
 
 
 def _servers(words: list[str], program: str, as_json: bool) -> int:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from time import monotonic_ns
 
-from penstock.cli.terminal import counted
+from penstock.cli.terminal import counted, terminal_width
 from penstock.drive.conductor import Progress
 from penstock.plan.phases import PhasePlan
 
@@ -20,6 +20,7 @@ __all__ = ["Display", "step_progress"]
 _BAR_NS = 250_000_000
 _LINE_NS = 5_000_000_000
 _WIDTH = 24
+_LEAST_WIDTH = 4
 _CLEAR = "\r\x1b[K"
 
 
@@ -56,8 +57,11 @@ class Display:
         self._last = progress, now
         if now >= self._due:
             self._due = now + (_BAR_NS if self._tty else _LINE_NS)
-            line = self._line(progress, now)
-            self._out(_CLEAR + line if self._tty else line + "\n")
+            if self._tty:
+                # One that reached the last column would go on in the next line, and each update would be a line of its own.
+                self._out(_CLEAR + self._line(progress, now, width=(terminal_width(sys.stdout) or 80) - 1))
+            else:
+                self._out(self._line(progress, now) + "\n")
 
     def _say_stop(self, progress: Progress) -> None:
         text = (
@@ -67,7 +71,7 @@ class Display:
         )
         self._out((_CLEAR if self._tty else "") + text + "\n")
 
-    def _line(self, progress: Progress, now: int, *, over: bool = False) -> str:
+    def _line(self, progress: Progress, now: int, *, over: bool = False, width: int = 1000) -> str:
         plan = self._phases[progress.phase]
         ended = progress.ended - self._ended_before
         failures = progress.failed - self._failed_before
@@ -84,19 +88,23 @@ class Display:
         # The clock of this line is too coarse for the rate of a shorter time.
         rate = f" {ended / seconds:.1f} requests/s" if seconds > 0.5 else "" if over else " starting"
         if share is None:
-            return f"{name}: {counts} [{_clock(seconds)}]{rate}{failed}"
-        filled = round(share * _WIDTH)
-        bar = "█" * filled + " " * (_WIDTH - filled)
+            return f"{name}: {counts} [{_clock(seconds)}]{rate}{failed}"[:width]
         # Once it stops, what is left to do is not what was asked for.
         known = share > 0 and not over and not progress.stopping
         left = f"<{_clock(seconds / share - seconds)}" if known else ""
-        return f"{name}: {counts} |{bar}| {share:.0%} [{_clock(seconds)}{left}]{rate}{failed}"
+        begin, end = f"{name}: {counts} ", f" {share:.0%} [{_clock(seconds)}{left}]{rate}{failed}"
+        return (begin + _bar(share, min(_WIDTH, width - len(begin) - len(end) - 2)) + end)[:width]
 
     def finish(self) -> None:
         """Leaves the last state of the phase on the screen."""
         if self._last is not None:
             self._out((_CLEAR if self._tty else "") + self._line(*self._last, over=True) + "\n", True)
             self._last = None
+
+
+def _bar(share: float, width: int) -> str:
+    filled = round(share * width)
+    return f"|{'█' * filled}{' ' * (width - filled)}|" if width >= _LEAST_WIDTH else ""
 
 
 def _clock(seconds: float) -> str:
@@ -142,7 +150,8 @@ def step_progress(what: str, quiet: bool) -> Callable[[int, int], None] | None:
             sys.stdout.write(_CLEAR)
         elif now - shown[0] >= 0.25:
             shown[0] = now
-            sys.stdout.write(f"{_CLEAR}{what}: {done}/{total} {done / total:.0%}")
+            line = f"{what}: {done}/{total} {done / total:.0%}"
+            sys.stdout.write(_CLEAR + line[: (terminal_width(sys.stdout) or 80) - 1])
         sys.stdout.flush()
 
     return show

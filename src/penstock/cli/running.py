@@ -116,17 +116,37 @@ def _execute(settings: Settings, folder: RunFolder, arms: int) -> Executed:
         if not quiet:
             _announce(settings, endpoint, dataset, tokenizer, prepared)
             if folder.replaces is not None:
+                where = os.path.join(settings.output.folder, "")
                 print(
-                    f"Replaces the run of {_moment(folder.replaces)} in {os.path.join(settings.output.folder, '')}",
-                    flush=True,
+                    f"With its first request it replaces the run of {_moment(folder.replaces)} in {where}", flush=True
                 )
+        begin = partial(folder.begin, _outdated(settings, folder))
         warned = _warn(prepared, 0)
         display = None if quiet else Display(prepared.job.phases, prepared.expected)
-        outcome = local.run(prepared.job, prepared.workers, display, prepared.sources, folder.begin)
+        outcome = local.run(prepared.job, prepared.workers, display, prepared.sources, begin)
         if display is not None:
             display.finish()
         _warn(prepared, warned)
     return Executed(settings, tokenizer, prepared, outcome)
+
+
+def _outdated(settings: Settings, folder: RunFolder) -> list[str]:
+    """The files in the folder that would pass for this run's, and those of the run that gives way; not the one that is sent
+    from, which is not written over either."""
+    from penstock.records.log import RunLog
+    from penstock.reports.artifacts import Artifacts
+
+    source = os.path.realpath(settings.input.file) if settings.input.file else ""
+    place = settings.output.folder
+    found = Artifacts.of(place, RunLog.read_header(folder.log)).every
+    if source in map(os.path.realpath, found):
+        raise UserError(
+            f"The run would write over its own input, {settings.input.file}; choose another --artifact-dir."
+        )
+    if folder.log_before is not None:
+        with contextlib.suppress(UserError):  # of another version: its files are not known
+            found += Artifacts.of(place, RunLog.read_header(folder.log_before)).every
+    return [path for path in dict.fromkeys(found) if os.path.realpath(path) != source]
 
 
 def report(

@@ -60,22 +60,19 @@ def run(words: list[str], program: str) -> int:
 
     from penstock.cli.finished import open_run
     from penstock.records.verify import verify
-    from penstock.reports.artifacts import Artifacts, stale
+    from penstock.reports.artifacts import Artifacts
 
     log = open_run(given.folder)
     artifacts = Artifacts.of(given.folder, log.header)
     export = artifacts.records
-    other = stale(given.folder, log.header)
     verdict = verify(
         log,
         against=given.against,
         format_=given.custom_dataset_type,
-        reported_root=None if other else _reported_root(artifacts.summary_json),
-        export=export if export is not None and os.path.exists(export) and not other else None,
+        reported_root=_reported_root(artifacts.summary_json),
+        export=export if export is not None and os.path.exists(export) else None,
     )
     log.close()
-    if other:
-        print(other, file=sys.stderr)
     if given.json:
         document = msgspec.to_builtins(verdict) | {"holds": verdict.holds}
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")

@@ -135,8 +135,8 @@ def _export(folder: str) -> str:
     if len(names) == 1:
         return os.path.join(folder, names[0])
     raise UserError(
-        f"'{folder}' holds no per-request file (profile_export.jsonl), from which runs are compared; name the folder of a "
-        "run that was made without --export-level summary."
+        f"'{folder}' holds no per-request file (profile_export.jsonl), from which runs are compared: `penstock report` "
+        "writes that of a run that was cut off, and --export-level summary has none."
     )
 
 

@@ -14,10 +14,9 @@ __all__ = ["Conductor", "Progress"]
 _LEAD_NS = (1_000_000, 30_000_000)
 """How far ahead a start is announced: to a worker in this process, and to others, which look every millisecond or so."""
 
-
-_ECHO_NS = 300_000_000
-"""A wrapper such as `timeout` passes on the Ctrl-C that the terminal has sent to us, too: one that follows this soon is the
-same one again."""
+_ECHO_NS = 100_000_000
+"""A wrapper such as `timeout` passes on the Ctrl-C that the terminal has sent to us, too: one that follows sooner than a
+finger could is the same one again."""
 
 
 class Progress(NamedTuple):

@@ -46,11 +46,13 @@ class Prepared:
 
 
 def default_entries(settings: Settings) -> int:
-    """How many distinct synthetic conversations a run has when nobody says: one for each that it needs, or 100."""
+    """How many distinct synthetic conversations a run has when nobody says: one for each that it needs, or 100; those of the
+    warmup are others, so that a server that caches prompts has seen none of the ones that are measured."""
     load = settings.load
     count = load.conversations if load.conversations is not None else load.requests
     if count is None:
         count = 100 if load.duration_s is not None else max(10, 2 * (load.concurrency or 1))
+    count += settings.warmup.requests
     heavy = settings.input.images.wanted or settings.input.audio.wanted
     return min(count, _MEDIA_ENTRIES) if heavy else count
 
@@ -59,7 +61,9 @@ def reach(settings: Settings, endpoint: Endpoint) -> tuple[Target, ...]:
     """Where to send. What is wrong with that, and more connections than there can be, is told before prompts are made, which
     may take minutes."""
     found = targets(settings.endpoint, settings.endpoint.path or endpoint.path)
-    if (slots := settings.load.concurrency) is not None:
+    load = settings.load
+    if load.concurrency is not None:
+        slots = load.concurrency if load.requests is None else min(load.concurrency, load.requests)
         raise_file_limit(slots, slots, most_workers(settings.workers_max))
     return found
 
@@ -94,7 +98,7 @@ def prepare(
     load = settings.load
     workers = choose_workers(plans[-1].slots, load.rate, expected[-1], settings.workers_max)
     ahead = _ahead(plans[-1], expected[-1])
-    raise_file_limit(plans[-1].slots, ahead, workers)
+    raise_file_limit(_at_once(plans[-1], expected[-1]), ahead, workers)
     job = Job(
         log=log,
         endpoint=settings.endpoint.type,
@@ -135,6 +139,11 @@ def _turns_of(plan: PhasePlan, turns: list[int], sampling: str) -> int | None:
     begin = plan.first % len(turns)
     last = [turns[(begin + at) % len(turns)] for at in range(rest)]
     return (rounds * sum(turns) + sum(last)) * plan.arms
+
+
+def _at_once(plan: PhasePlan, expected: int | None) -> int | None:
+    """The most requests in flight; None where nobody knows."""
+    return min(plan.slots, expected) if plan.slots is not None and expected is not None else plan.slots
 
 
 def _ahead(plan: PhasePlan, expected: int | None) -> int:

@@ -133,13 +133,7 @@ class RunLog:
         """With `url`, only the records of requests to that one."""
         self.folder = folder
         self._url = url
-        try:
-            with open(os.path.join(folder, "run.json"), "rb") as f:
-                self.header = msgspec.json.decode(f.read(), type=RunHeader)
-        except FileNotFoundError:
-            raise UserError(f"{folder} holds no run: there is no run.json in it.") from None
-        except msgspec.MsgspecError as error:
-            raise UserError(f"{folder}/run.json is not readable as a run of this version: {error}.") from None
+        self.header = self.read_header(folder)
         try:
             self.payloads = PayloadStore(folder, self.header.payload_files)
         except FileNotFoundError as error:
@@ -149,6 +143,16 @@ class RunLog:
         """What a killed writer left behind; known after `records()` or `reports()` has been read to its end."""
         self.torn_requests = False
         """Whether requests are in it: a torn report is the last thing in its file, and has none behind it."""
+
+    @staticmethod
+    def read_header(folder: str) -> RunHeader:
+        try:
+            with open(os.path.join(folder, "run.json"), "rb") as f:
+                return msgspec.json.decode(f.read(), type=RunHeader)
+        except FileNotFoundError:
+            raise UserError(f"{folder} holds no run: there is no run.json in it.") from None
+        except msgspec.MsgspecError as error:
+            raise UserError(f"{folder}/run.json is not readable as a run of this version: {error}.") from None
 
     @staticmethod
     def write_header(folder: str, header: RunHeader) -> None:

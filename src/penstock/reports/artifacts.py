@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.records.log import RunHeader
 
-__all__ = ["Artifacts", "Identity", "remove", "replacing", "stale"]
+__all__ = ["Artifacts", "remove", "replacing"]
 
 
 class Artifacts(msgspec.Struct, frozen=True):
@@ -22,8 +22,8 @@ class Artifacts(msgspec.Struct, frozen=True):
     """None when the export level asks for the summary alone."""
     inputs: str | None
     """None when that is the very file that was replayed."""
-    stale: tuple[str, ...]
-    """Written by other settings of an earlier run: they would pass for this one's."""
+    every: tuple[str, ...]
+    """All that a run of this name may write: what a folder has of them before it begins would pass for its own."""
 
     @classmethod
     def of(cls, folder: str, header: RunHeader) -> Artifacts:
@@ -31,37 +31,15 @@ class Artifacts(msgspec.Struct, frozen=True):
         summary = os.path.join(folder, prefix or "profile_export_aiperf")
         each = os.path.join(folder, prefix or "profile_export")
         records = each + ".jsonl"
-        wanted = header.level != "summary"
         inputs = os.path.join(folder, "inputs.json")
+        replayed = os.path.realpath(inputs) in map(os.path.realpath, header.payload_files)
+        always = (summary + ".json", summary + ".csv", each + "_console.txt")
         return cls(
-            summary_json=summary + ".json",
-            summary_csv=summary + ".csv",
-            console=each + "_console.txt",
-            records=records if wanted else None,
-            inputs=None if os.path.realpath(inputs) in map(os.path.realpath, header.payload_files) else inputs,
-            stale=() if wanted else (records,),
+            *always,
+            records=None if header.level == "summary" else records,
+            inputs=None if replayed else inputs,
+            every=(*always, records) if replayed else (*always, records, inputs),
         )
-
-
-class Identity(msgspec.Struct):
-    """Which run a summary is of."""
-
-    benchmark_id: str | None = None
-
-
-def stale(folder: str, header: RunHeader) -> str | None:
-    """A sentence when the files in a run's folder are those of the run before: this one was killed before its report."""
-    try:
-        with open(Artifacts.of(folder, header).summary_json, "rb") as file:
-            found = msgspec.json.decode(file.read(), type=Identity).benchmark_id
-    except (OSError, msgspec.MsgspecError):
-        return None
-    if found is None or found == header.benchmark_id:
-        return None
-    return (
-        f"The summary in {folder} is that of an earlier run ({found}): the run in its log ({header.benchmark_id}) was cut off "
-        f"before its report. `penstock report {folder}` writes it."
-    )
 
 
 def remove(path: str) -> None:

@@ -14,7 +14,7 @@ from penstock.metrics.measure import Measures, measure
 from penstock.metrics.summary import Summary, SummaryBuilder, TokenizerNote
 from penstock.records.log import RunLog
 from penstock.records.record import Record
-from penstock.reports.artifacts import Artifacts, remove, replacing
+from penstock.reports.artifacts import Artifacts, replacing
 from penstock.reports.console import console_text
 from penstock.reports.inputs_json import Lost, write_inputs_json
 from penstock.reports.jsonl import RecordWriter
@@ -84,8 +84,6 @@ def finish(
     summary.torn_requests = log.torn_requests
     summary.certificate = None if judge is None else judge(builder.measured())
     _write(artifacts, summary, log, show_http)
-    for path in artifacts.stale:
-        remove(path)
     return summary
 
 
