@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,13 @@ def test_a_lines_own_reply_length_does_not_change_the_others(file: str, tmp_path
         for path in (file, str(plain))
     )
     assert (with_own[0], with_own[2:]) == (without[0], without[2:])
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(UserError, match="is a pipe or a device; .* write it to a file first"):
+        load(InputSettings(file=str(path)), 10, unwanted)
 
 
 def test_a_format_without_a_file() -> None:

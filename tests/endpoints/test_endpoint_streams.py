@@ -89,6 +89,14 @@ def test_tool_calls_are_content():
     assert reply.finish == ["tool_calls"]
 
 
+def test_a_function_call_of_the_old_form_is_content():
+    calls = [{"name": "look_up", "arguments": ""}, {"arguments": '{"q":'}, {"arguments": '"x"}'}]
+    reply = read(ROLE, *[chunk({"function_call": call}) for call in calls], chunk(finish="function_call"))
+    assert reply.failure is None
+    assert reply.outputs == ['look_up{"q":"x"}']
+    assert reply.texts == ["look_up", '{"q":', '"x"}']
+
+
 def test_prose_beside_a_tool_call_counts_too():
     delta = {"content": "Let me see. ", "tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}
     assert read(ROLE, chunk(delta), STOP).outputs == ["Let me see. f{}"]

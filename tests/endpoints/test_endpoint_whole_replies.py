@@ -44,6 +44,10 @@ def test_reasoning(key):
     assert (reply.outputs, reply.reasonings) == (["Four"], ["Two and two"])
 
 
+def test_a_function_call_of_the_old_form_is_content():
+    assert read(message({"content": None, "function_call": {"name": "f", "arguments": "{}"}})).outputs == ["f{}"]
+
+
 def test_tool_calls_and_refusals_are_content():
     calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}]
     assert read(message({"content": None, "tool_calls": calls})).outputs == ['f{"x":1}']
@@ -73,11 +77,6 @@ def test_content_in_parts():
         (b"  \n", "EmptyReply", "no body"),
         (b"<html><h1>It works!</h1></html>", "MalformedJSON", "It works!"),
         (message({"content": "Hello"})[:-20], "MalformedJSON", "not JSON"),
-        (
-            b'data: {"choices": []}',
-            "MalformedJSON",
-            "but a stream of events, and its Content-Type is not text/event-stream",
-        ),
         (b'{"choices": 5, "us', "MalformedJSON", "not JSON"),
         (b"[1,2]", "InvalidReply", "not an object"),
         (b'"text"', "InvalidReply", "not an object"),

@@ -198,11 +198,12 @@ def test_the_content_type_says_whether_it_was_streamed(kind):
 
 
 @pytest.mark.parametrize("headers", [(), (JSON,), ((b"Content-Type", b"text/plain"),)])
-def test_events_under_another_content_type_are_no_reply(headers):
-    record = record_of(exchange((10, event("a") + DONE), headers=headers))
-    assert not record.streamed
-    assert record.failure is not None
-    assert record.failure.type == "MalformedJSON"
+def test_events_under_another_content_type_are_read_and_told(headers):
+    record = record_of(exchange((10, event("a")), (20, event("b") + DONE), headers=headers))
+    assert record.failure is None
+    assert record.streamed
+    assert in_ms(record) == [10, 20]
+    assert record.warnings == {"Streams of events whose Content-Type is not text/event-stream": 1}
 
 
 # -- codings ----------------------------------------------------------------------------------------------------------

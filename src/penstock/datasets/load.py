@@ -59,6 +59,10 @@ def load(
         made = Synthetic(settings, count, tokenizer(), progress)
         return Dataset("synthetic", made, made.turns, synthetic=True)
     path = settings.file
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise UserError(
+            f"The input file '{path}' is a pipe or a device; an input is read more than once, so write it to a file first."
+        )
     format_ = detect(path, scheduled=scheduled) if settings.format is None else lookup(settings.format)
     contents = format_.read(path, settings)
     conversations = _with_pauses(_with_lengths(contents.conversations, settings), settings.conversation.delay_ratio)

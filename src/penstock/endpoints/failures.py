@@ -7,16 +7,11 @@ from penstock.endpoints.reply import Failure
 __all__ = ["excerpt", "malformed", "not_json"]
 
 _SHOWN = 120
-_STREAM = (b"data:", b"event:", b"id:", b": ")
-"""How a stream of events begins."""
 
 
 def not_json(body: bytes) -> Failure:
     if not body.strip():
         return Failure("EmptyReply", "The reply has no body.", "server")
-    if body.lstrip().startswith(_STREAM):
-        what = "not JSON but a stream of events, and its Content-Type is not text/event-stream"
-        return Failure("MalformedJSON", f"The reply is {what}: {excerpt(body)}", "server")
     return Failure("MalformedJSON", f"The reply is not JSON: {excerpt(body)}", "server")
 
 

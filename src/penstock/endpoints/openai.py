@@ -46,13 +46,13 @@ def read_whole(body: bytes) -> Reply:
 def message_pieces(message: Message) -> tuple[str, str]:
     """(visible text, reasoning) of a message or delta."""
     calls = message.tool_calls
-    if calls is None and message.refusal is None:
+    if calls is None and message.refusal is None and message.function_call is None:
         text = message.content or ""
     else:
         parts = [message.content or "", message.refusal or ""]
-        for call in calls or []:
-            if call.function is not None:
-                parts += [call.function.name or "", call.function.arguments or ""]
+        for called in (message.function_call, *[call.function for call in calls or []]):
+            if called is not None:
+                parts += [called.name or "", called.arguments or ""]
         text = "".join(parts)
     return text, message.reasoning_content or message.reasoning or ""
 

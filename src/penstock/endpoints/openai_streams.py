@@ -108,7 +108,8 @@ def _plain_text(chunk: Chunk) -> str | None:
         return None
     if delta is None:
         return choice.text
-    return None if delta.tool_calls or delta.reasoning_content or delta.reasoning or delta.refusal else delta.content
+    others = delta.tool_calls or delta.function_call or delta.reasoning_content or delta.reasoning or delta.refusal
+    return None if others else delta.content
 
 
 def _by_event(body: bytes) -> Reply:

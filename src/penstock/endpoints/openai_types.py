@@ -55,6 +55,8 @@ class Message(msgspec.Struct):
     reasoning: str | None = None
     refusal: str | None = None
     tool_calls: list[ToolCall] | None = None
+    function_call: Function | None = None
+    """What tool calls were before there could be several."""
 
 
 class Choice(msgspec.Struct):
@@ -157,23 +159,24 @@ def _untyped_message(found: Any) -> Message | None:
         return None
     calls = []
     for call in _list(found.get("tool_calls")):
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict):
+        function = _function(call.get("function")) if isinstance(call, dict) else None
+        if function is not None:
             index = call.get("index")
-            calls.append(
-                ToolCall(
-                    Function(_text(function.get("name")), _text(function.get("arguments"))),
-                    index if isinstance(index, int) else None,
-                    _text(call.get("id")),
-                )
-            )
+            calls.append(ToolCall(function, index if isinstance(index, int) else None, _text(call.get("id"))))
     return Message(
         content=_text(found.get("content")),
         reasoning_content=_text(found.get("reasoning_content")),
         reasoning=_text(found.get("reasoning")),
         refusal=_text(found.get("refusal")),
         tool_calls=calls or None,
+        function_call=_function(found.get("function_call")),
     )
+
+
+def _function(found: Any) -> Function | None:
+    if not isinstance(found, dict):
+        return None
+    return Function(_text(found.get("name")), _text(found.get("arguments")))
 
 
 def _list(found: Any) -> list[Any]:

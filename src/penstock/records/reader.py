@@ -21,8 +21,10 @@ from penstock.wire.server_timing import parse_server_timing
 
 __all__ = ["Ticket", "read"]
 
-
 _STATUSES = frozenset(HTTPStatus)
+_STREAM = (b"data:", b"event:", b"id:", b": ")
+"""How a stream of events begins, and JSON does not."""
+_UNNAMED = "Streams of events whose Content-Type is not text/event-stream"
 
 
 class Ticket(NamedTuple):
@@ -85,7 +87,8 @@ def _understand(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply
         text = body[:2000].decode("utf-8", "replace").strip()
         record.failure = record.failure or _http_failure(exchange, text)
         return None
-    if content_type.startswith(b"text/event-stream"):
+    named = content_type.startswith(b"text/event-stream")
+    if named or body[:16].lstrip().startswith(_STREAM):
         record.streamed = True
         timed = len(exchange.times) > 1 and coding == b"identity"
         reply = endpoint.read_stream(body, timed=timed)
@@ -104,6 +107,8 @@ def _understand(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply
     record.model = reply.model
     record.response_id = reply.id
     record.warnings = reply.warnings
+    if record.streamed and not named:
+        record.warnings = {**record.warnings, _UNNAMED: 1}
     return reply
 
 

@@ -84,7 +84,7 @@ def _endpoint(given: Given) -> EndpointSettings:
     if "path" in fields:
         _check_path(fields["path"], str(spelled("endpoint.path")))
     endpoint = EndpointSettings(**fields, headers=tuple(headers))
-    if endpoint.legacy_max_tokens and endpoint.type != "chat":
+    if endpoint.legacy_max_tokens and endpoint.type not in ("chat", "completions"):
         one = " (max_output_tokens)" if endpoint.type == "responses" else ""
         raise UserError(
             f"{spelled('endpoint.legacy_max_tokens')} is for --endpoint-type chat; {endpoint.type} has one name for "
