@@ -93,6 +93,19 @@ def test_a_watched_file_is_taken_by_itself(start: Any, upstream: Upstream) -> No
     wait_for(lambda: gateway.respond(key="sk-second").status == 200, 5)
 
 
+def test_going_back_to_the_file_that_serves_mends_it(start: Any, upstream: Upstream) -> None:
+    good = resources(upstream.url)
+    gateway: GatewayProcess = start(good, watch=True)
+    for spoil in (lambda: gateway._write("]]] not yaml"), gateway.resources.unlink):
+        spoil()
+        wait_for(lambda: gateway.config()["state"] == "degraded", 10)
+        gateway._write(good)
+        state = wait_for(lambda: (now := gateway.config())["state"] == "synced" and now, 10, "a state that is synced")
+        assert state["last_failure"] is None
+        assert "penstock_gateway_config_last_reload_successful 1" in gateway.metrics()
+    assert gateway.respond().status == 200
+
+
 def test_environment_variables_are_the_main_process_s(start: Any, upstream: Upstream) -> None:
     given = resources(upstream.url, provider_key={"api_key": "${UP_KEY}"}, caller={"key_env": "CALLER_KEY"})
     del given["api_keys"][0]["key_hash"]

@@ -99,7 +99,7 @@ class Reloader:
         try:
             data = read_resources(self._path)
             digest = hashlib.sha256(data).hexdigest()
-            if not asked and digest in (self._snapshot.hash, self._refused):
+            if not asked and digest == (self._snapshot.hash if self._failure is None else self._refused):
                 return
             self._accept(self._load(data))
         except ResourceErrors as error:

@@ -59,6 +59,10 @@ class Gateway:
     def run(self, announce: Callable[[Gateway], None]) -> int:
         """Serve until a signal. `announce` is called when requests are served."""
         check_log(self.config.access_log_file)
+        if self.config.listen.tls_cert is not None:
+            from penstock.gateway.serving.tls import check_tls
+
+            check_tls(self.config.listen)
         runtime = Runtime.create(self.config)
         try:
             return self._run(runtime, announce)
@@ -207,8 +211,9 @@ class Gateway:
 
     def _ready(self, runtime: Runtime) -> tuple[bool, dict[str, object]]:
         # The workers that are left serve every connection while one is replaced: no reason to send callers elsewhere.
+        # One is alive a moment before it listens, and for a moment after it was killed: so callers' own way is tried.
         alive = sum(1 for number in range(len(self._workers)) if runtime.board.slot(number).pid)
-        ready = not self._draining and alive > 0
+        ready = not self._draining and alive > 0 and self._answers()
         detail: dict[str, object] = {
             "ready": ready,
             "draining": self._draining,

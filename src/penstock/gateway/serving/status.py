@@ -2,7 +2,7 @@
 takes nothing from the requests, and it knows nothing that a caller may not know either: no secret passes here.
 
     /livez          the main process is alive; with ?verbose=1 a line for each check
-    /readyz         200 while a worker serves and we do not drain, else 503; it says how many of them there are.
+    /readyz         200 while callers can connect and we do not drain, else 503; it says how many workers there are.
                     /status/ready is the same
     /status/config  which resource file counts, and why a newer one does not
     /metrics        Prometheus text
