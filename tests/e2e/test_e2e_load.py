@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import socketserver
 import threading
 from collections import Counter
@@ -234,20 +235,19 @@ def test_connections_that_the_server_closes_when_idle_cost_no_request(mock, prog
 
 
 def test_a_connection_that_turns_out_to_be_closed_is_replaced_and_the_request_sent_again(program):
-    """A server that answers once on each connection, and hangs up when it is asked again."""
+    """A server that hangs up behind each reply without a word of it: the next request goes to a connection that is gone."""
     answer = b'{"choices":[{"message":{"content":"Yes"},"finish_reason":"stop"}]}'
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
 
     class Once(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            for reply in (head + answer, b""):
-                asked = b""
-                while not asked.endswith(b"}"):
-                    part = self.request.recv(65536)
-                    if not part:
-                        return
-                    asked += part
-                self.request.sendall(reply)
+            asked = b""
+            while not asked.endswith(b"}"):
+                part = self.request.recv(65536)
+                if not part:
+                    return
+                asked += part
+            self.request.sendall(head + answer, socket.MSG_MORE)  # so the end goes out with it, in one segment
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Once) as server:
         server.daemon_threads = True
