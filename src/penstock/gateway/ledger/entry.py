@@ -20,8 +20,8 @@ class Attempt(msgspec.Struct, kw_only=True):
     kind: Literal["initial", "retry", "fallback"]
     status: int | None = None
     error: str | None = None
-    """`upstream_status`, `timeout`, `transport`, `decode`, `aborted`; `over_limit` when the target was passed over because
-    of its own limit; None when it succeeded."""
+    """`upstream_status`, `upstream_failed` (in a reply with the status of a success), `timeout`, `transport`, `decode`,
+    `aborted`; `over_limit` when the target was passed over because of its own limit; None when it succeeded."""
     started_ms: float = 0.0
     """After the request's arrival."""
     connect_ms: float = 0.0
@@ -53,7 +53,8 @@ class Entry(msgspec.Struct, kw_only=True):
     status: int = 0
     """What the caller got, 499 when it was gone before the end."""
     error: str | None = None
-    """The error's type; None for a success."""
+    """The error's type; None for a success. `upstream_failed` where the caller got a reply that says so itself, with
+    whatever status it came."""
     blocked: bool = False
     limited_by: str | None = None
     """The layer whose limit refused the request: `api_key`, `model` or `policy`."""

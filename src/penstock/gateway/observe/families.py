@@ -32,7 +32,9 @@ DURATION_EDGES = (
 )
 TTFT_EDGES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
-ATTEMPT_OUTCOMES = frozenset(("success", "upstream_status", "timeout", "transport", "decode", "aborted", "over_limit"))
+ATTEMPT_OUTCOMES = frozenset(
+    ("success", "upstream_status", "upstream_failed", "timeout", "transport", "decode", "aborted", "over_limit")
+)
 LAYERS = frozenset(("api_key", "model", "policy"))
 PHASES = frozenset(
     (

@@ -154,6 +154,14 @@ class Attempts:
             await self._settle()
         return failure
 
+    def _served(self, forward: Forward, *, well: bool) -> None:
+        """The caller gets what the upstream said, be it that it failed: then it is not known to be well again."""
+        self.books.entry.status = forward.exchange.status
+        if well:
+            self._app.cooldowns.succeeded(forward.target)
+        else:
+            self.books.failed_within()
+
     async def _settle(self) -> None:
         """The target is charged with what its own attempt came to."""
         spent, self._counted = self.books.tokens - self._counted, self.books.tokens
@@ -211,8 +219,7 @@ class Attempts:
             body = restore_model(body, bytes(reply.model), orjson.dumps(self._model.name))
         caller.note_upstream(forward)
         caller.note_target(forward.target)
-        entry.status = exchange.status
-        self._app.cooldowns.succeeded(forward.target)
+        self._served(forward, well=not reply.failed)
         caller.answer(exchange.status, content_type(forward, "application/json"), body)
         entry.ttft_ms = entry.phases_ms["total"]
         return None
@@ -281,8 +288,7 @@ class Attempts:
             return aborted()
         self._close_stream(forward, reader)
         if failed is None:
-            books.entry.status = exchange.status
-            self._app.cooldowns.succeeded(forward.target)
+            self._served(forward, well=not reader.failed)
             return None
         # The head is gone, so the caller is told within the stream; its own reader sees that the end is missing.
         self._app.cooldowns.failed(forward.target, failed, perf_counter())

@@ -16,6 +16,7 @@ from penstock.wire.exchange import Exchange
 __all__ = ["AttemptKind", "Books"]
 
 AttemptKind = Literal["initial", "retry", "fallback"]
+UPSTREAM_FAILED = "upstream_failed"
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -169,6 +170,10 @@ class Books:
         return self.entry.input_tokens + self.entry.output_tokens
 
     # -- the end ----------------------------------------------------------------------------------------------------------
+
+    def failed_within(self) -> None:
+        """The caller got the upstream's reply with its status, and the reply says that it failed."""
+        self.entry.error = self.entry.attempts[-1].error = UPSTREAM_FAILED
 
     def failed(self, status: int, error: str, finish: str | None = None) -> None:
         """An upstream may call its error anything; what is not a word is not for the records."""

@@ -28,6 +28,8 @@ _MOST = 10**12
 _LONGEST = 256
 """Of numbers and names that an upstream makes up."""
 _TERMINAL = {"response.completed": "completed", "response.incomplete": "incomplete", "response.failed": "failed"}
+_FAILED = ("failed", "error")
+"""Ends that are none of a success, whatever the status says."""
 
 
 class Usage:
@@ -84,6 +86,7 @@ class Reply(msgspec.Struct):
     id: Any = None
     status: Any = None
     usage: Any = None
+    error: Any = None
     model: msgspec.Raw = msgspec.Raw(b"")
     choices: list[_Choice] | None = None
 
@@ -95,7 +98,11 @@ class Reply(msgspec.Struct):
     def finish(self) -> str | None:
         if self.choices:
             return _text(self.choices[0].finish_reason)
-        return _text(self.status)
+        return _text(self.status) or ("error" if self.error else None)
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.error) or self.finish in _FAILED
 
     @property
     def reported(self) -> Usage | None:
@@ -173,6 +180,7 @@ class _Event(msgspec.Struct):
     type: str = ""
     delta: Any = None
     sequence_number: Any = None
+    error: Any = None
     response: msgspec.Raw = msgspec.Raw(b"")
 
 
@@ -239,6 +247,10 @@ class StreamReader:
         self.tokens = 0
         """An estimate of the tokens in the text that has passed."""
 
+    @property
+    def failed(self) -> bool:
+        return self.finish in _FAILED
+
     def read(self, frame: Frame) -> None:
         data = frame.data
         if data is None:
@@ -265,7 +277,7 @@ class StreamReader:
         if (kind := _TERMINAL.get(event.type)) is not None:
             self.finish = kind
             self.terminal = True
-        elif event.type == "error":
+        elif event.type == "error" or event.error:
             self.finish = "error"
             self.terminal = True
         if bytes(event.response) and (self.id is None or kind):
@@ -279,7 +291,7 @@ class StreamReader:
             self.id = _text(chunk.id)
         if chunk.usage is not None:
             self.usage = _usage(chunk.usage) or self.usage
-        if chunk.error is not None:
+        if chunk.error:
             self.finish = "error"
             self.terminal = True
         for choice in chunk.choices or ():
