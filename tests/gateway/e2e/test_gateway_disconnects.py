@@ -114,6 +114,31 @@ def test_a_caller_that_leaves_within_a_chunked_body(gateway: GatewayProcess, ups
     wait_for(lambda: len(gateway.rows()) == before + 2, 5)
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b'Content-Length: 100\r\n\r\n{"model":"m"',
+        b'Content-Length: 100000\r\n\r\n{"model":"m"',
+        b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"mod\r\n',
+        b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"m',
+    ],
+)
+def test_a_caller_that_ends_its_body_too_early_and_listens(gateway: GatewayProcess, rest: bytes) -> None:
+    """For the records it left, as one that closes both ways does; but it is told, and not that the gateway failed."""
+    with socket.create_connection(("127.0.0.1", gateway.port), 60) as caller:
+        start = b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\n" % CALLER.encode()
+        caller.sendall(start + rest)
+        caller.shutdown(socket.SHUT_WR)
+        said = b""
+        while more := caller.recv(65536):
+            said += more
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert b"The request body ended before it was complete." in said
+    id_ = said.split(b"x-penstock-request-id: ")[1].split(b"\r\n")[0].decode()
+    entry = gateway.entry(id_)
+    assert (entry["status"], entry["error"]) == (499, "client_disconnected")
+
+
 def test_what_the_provider_never_had_is_not_charged(gateway: GatewayProcess, upstream: Upstream) -> None:
     """The caller leaves while its request is still being sent upstream, to somebody who does not read."""
     limited = {"rate_limit": {"tpm": 20_000_000}}

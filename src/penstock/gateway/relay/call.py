@@ -23,7 +23,7 @@ from penstock.gateway.relay.body import Request, read_body
 from penstock.gateway.relay.books import Books
 from penstock.gateway.relay.caller import Caller
 from penstock.gateway.relay.estimate import estimate_tokens
-from penstock.gateway.relay.replies import blocked, late_body, shutting_down, too_large
+from penstock.gateway.relay.replies import JSON, blocked, broken_off, late_body, shutting_down, too_large
 from penstock.gateway.routes import Route
 from penstock.gateway.rsgi import HTTPProtocol, Scope
 from penstock.gateway.say import say
@@ -198,6 +198,10 @@ class Call:
             self._attempts.break_off(refusal.type)
 
     def _went(self) -> None:
+        if self._attempts is None:
+            # It closed its side within its body. It may still listen, and the server's own word would be a 500.
+            refusal = broken_off()
+            self._caller.answer(refusal.status, JSON, refusal.body())
         self.books.failed(499, "client_disconnected", "disconnected")
 
     # -- what happens meanwhile ---------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from penstock.gateway.relay.forward import Forward
 from penstock.gateway.relay.usage import StreamReader
 from penstock.gateway.routes import Route
 
-__all__ = ["JSON", "blocked", "content_type", "error_event", "late_body", "shutting_down", "too_large"]
+__all__ = ["JSON", "blocked", "broken_off", "content_type", "error_event", "late_body", "shutting_down", "too_large"]
 
 JSON = ("content-type", "application/json")
 
@@ -21,6 +21,10 @@ def too_large(limit: int) -> Refusal:
 
 def late_body() -> Refusal:
     return Refusal(408, "timeout", "The request body did not arrive in time.")
+
+
+def broken_off() -> Refusal:
+    return Refusal(400, "invalid_request_error", "The request body ended before it was complete.")
 
 
 def shutting_down() -> Refusal:
