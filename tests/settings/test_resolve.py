@@ -125,6 +125,7 @@ def test_log_level(level: str, verbose: bool) -> None:
         (("-m", "m", "--endpoint", "/v1", "/?key=hunter2"), "--endpoint takes one value"),
         (("-m", "m", "--custom-dataset-type", "single_turn"), "there is no --input-file"),
         (("-m", "m", "--osl-stddev", "4"), "there is no --osl"),
+        (("-m", "m", "--extra-inputs", f"big:{10**30}"), "big cannot be sent: Integer exceeds 64-bit range"),
         (("-m", "m", "--endpoint-type", "responses", "--use-legacy-max-tokens"), "is for --endpoint-type chat"),
         (("-m", "m", "--export-http-trace", "--export-level", "summary"), "writes no records"),
         (("-m", "m", "--profile-export-prefix", "a/b"), "must be a file name without a folder"),

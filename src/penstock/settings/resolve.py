@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import orjson
+
 from penstock.errors import UserError
 from penstock.secrets import Secret, redact_url
 from penstock.settings.folder import artifact_folder
@@ -223,6 +225,10 @@ def _merged(pairs: list[tuple[str, Any]], spelled: str) -> dict[str, Any]:
     for key, value in pairs:
         if key in merged and (type(merged[key]), merged[key]) != (type(value), value):
             raise UserError(f"{spelled} has {key} twice, with different values; keep one of them.")
+        try:
+            orjson.dumps(value)
+        except TypeError as error:  # numbers beyond 64 bits, or nested too deep
+            raise UserError(f"{spelled} {key} cannot be sent: {str(error).rstrip('.')}.") from None
         merged[key] = value
     return merged
 
