@@ -19,9 +19,11 @@ from penstock.gateway.frames import FRAME_BYTES, Frame, Frames, joined
 from penstock.gateway.guardrails import Guards, StreamBlocked, StreamGuard
 from penstock.gateway.relay.model_names import ModelNames
 from penstock.gateway.relay.outlet import Outlet
-from penstock.gateway.relay.upstream import GONE, TIMEOUT, Target
+from penstock.gateway.relay.unpacking import CODINGS, Unpacker
+from penstock.gateway.relay.upstream import GONE, TIMEOUT, UNDECODABLE, Target, coding_of
 from penstock.gateway.relay.usage import StreamReader
 from penstock.gateway.routes import Route
+from penstock.wire.coding import BadCoding
 from penstock.wire.exchange import Exchange, Trouble
 
 __all__ = ["ENDED", "Forward", "Limits", "Owner"]
@@ -29,6 +31,7 @@ __all__ = ["ENDED", "Forward", "Limits", "Owner"]
 WATCH_S = 0.1
 """How long a request runs before its caller's connection is watched: most are over by then, and watching costs 10 µs."""
 _TIMED_OUT = Trouble(TIMEOUT, "The upstream did not answer in time.", "server")
+_UNDECODABLE = Trouble(UNDECODABLE, "The upstream's stream cannot be unpacked.", "server")
 ENDED = Trouble("ShuttingDown", "The gateway ends.", "penstock")
 AFTER_TERMINAL_S = 2.0
 """How long an upstream may leave its connection open behind the event that ends the stream."""
@@ -88,6 +91,7 @@ class Forward:
         "_paused",
         "_rest",
         "_terminal_at",
+        "_unpacker",
         "blocked_by",
         "due",
         "exchange",
@@ -116,6 +120,7 @@ class Forward:
         self._guards: Guards | None = None
         self._names: ModelNames | None = None
         self._frames: Frames
+        self._unpacker: Unpacker | None = None
         self._rest: Frame | None = None
         """What the stream ended with in the middle of an event."""
         self.mode: Mode = "head"
@@ -180,6 +185,8 @@ class Forward:
         if self._paused:
             host.resume(exchange)  # a connection that goes back to the pool must be listened to
         host.ended(exchange)
+        if self._unpacker is not None and not self._unpacker.whole and exchange.trouble is None:
+            exchange.trouble = _UNDECODABLE
         if not self._done.done():
             self._done.set_result(None)
 
@@ -211,22 +218,37 @@ class Forward:
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         assert self.reader is not None
+        if self._unpacker is None:
+            self._pass(data, self.reader)
+            return
+        try:
+            for plain in self._unpacker.feed(data):
+                self._pass(plain, self.reader)
+                if self._done.done():
+                    return
+        except BadCoding:
+            self.abort(_UNDECODABLE)
+
+    def _pass(self, data: bytes, reader: StreamReader) -> None:
         if self.mode == "stream":
-            self._relay(data, self.reader)
-        else:
-            _read(self.reader, self._frames.feed(data))
-            if self.reader.terminal:
-                self.abort(GONE)
+            self._relay(data, reader)
+            return
+        _read(reader, self._frames.feed(data))
+        if reader.terminal:
+            self.abort(GONE)
 
     def _judge(self, exchange: Exchange) -> None:
         exchange.data = b""  # it will not be sent again, and streams live long
         headers = self.headers = dict(reversed(exchange.headers))
+        coding = coding_of(headers)
         if (
             headers.get(b"content-type", b"").lower().startswith(b"text/event-stream")
             and 200 <= exchange.status < 300
-            and headers.get(b"content-encoding", b"identity").strip().lower() == b"identity"
+            and (coding == b"identity" or coding in CODINGS)
         ):
             self.mode = "stream"
+            if coding in CODINGS:
+                self._unpacker = Unpacker()
             self.reader = StreamReader(self._owner.route)
             self._frames = Frames(FRAME_BYTES if self.guard is None else self.guard.longest)
         else:

@@ -25,11 +25,13 @@ __all__ = [
     "DEFAULT_BASES",
     "GONE",
     "TIMEOUT",
+    "UNDECODABLE",
     "Base",
     "Failure",
     "Target",
     "aborted",
     "base_of",
+    "coding_of",
     "failure_of",
     "plain_body",
     "undecodable",
@@ -39,6 +41,7 @@ DEFAULT_BASES = {"openai": "https://api.openai.com/v1"}
 """Where a provider lives when its key names no base."""
 
 TIMEOUT = "TimedOut"
+UNDECODABLE = "Undecodable"
 GONE = Trouble("CallerGone", "The caller closed the connection.", "network")
 _OURS = frozenset(
     (
@@ -121,7 +124,7 @@ class Target:
                 *((name, value) for name, value in headers if name.lower() not in _OURS),
                 ("Authorization", f"Bearer {key.secret.reveal()}"),
                 ("Content-Type", "application/json"),
-                # Compressed replies could not be inspected as they pass.
+                # Whoever compresses holds events back to do it well.
                 ("Accept-Encoding", "identity"),
                 *((name, value) for name, value in _DEFAULTS if name.lower() not in given),
             ],
@@ -191,8 +194,11 @@ def plain_body(exchange: Exchange, headers: dict[bytes, bytes]) -> bytes:
     """The body without its encoding; ValueError when that is not to be read."""
     pieces = exchange.pieces
     body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    coding = headers.get(b"content-encoding", b"").strip().lower()
-    return decoded(coding or b"identity", body)
+    return decoded(coding_of(headers), body)
+
+
+def coding_of(headers: dict[bytes, bytes]) -> bytes:
+    return headers.get(b"content-encoding", b"").strip().lower() or b"identity"
 
 
 def _readable(exchange: Exchange, headers: dict[bytes, bytes]) -> bytes:
@@ -218,6 +224,8 @@ def _trouble(trouble: Trouble, elapsed_ms: float) -> Failure:
     if trouble.type == TIMEOUT:
         refusal = Refusal(504, "timeout", f"The upstream did not answer in time ({elapsed_ms:.0f} ms).")
         return Failure("timeout", None, refusal, retryable=True)
+    if trouble.type == UNDECODABLE:
+        return undecodable()
     # The wire's own sentence names hosts and ports: those are for the log, not for the caller.
     refusal = Refusal(502, "transport_error", "The connection to the upstream failed.")
     return Failure("transport", None, refusal, retryable=True)
