@@ -154,6 +154,44 @@ def test_when_redis_is_lost_this_machine_counts_and_says_so_once_then_goes_back(
     run(play())
 
 
+def test_the_workers_of_a_machine_say_one_line_together(
+    redis_server: RedisServer, table_path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = SharedTable.create(table_path)
+
+    async def play() -> None:
+        config = LimitsConfig(redis_url=redis_server.url)
+        workers = [open_limiter(config, SharedTable.attach(table_path)) for _ in range(3)]
+        for _ in range(2):
+            redis_server.stop()
+            for limiter in workers:
+                assert admitted(await attempt(limiter, key(rpm=50), now=time.time()))
+            assert [limiter.degraded for limiter in workers] == [True] * 3
+            [line] = capsys.readouterr().err.splitlines()
+            assert " cannot be used " in line
+            redis_server.start()
+            await until(lambda: not any(limiter.degraded for limiter in workers))
+            [line] = capsys.readouterr().err.splitlines()
+            assert line.endswith("is back; limits count there again")
+        for limiter in workers:
+            await limiter.close()
+
+    run(play())
+    main.close()
+
+
+def test_what_a_worker_said_that_died_is_said_again(table_path: str) -> None:
+    table = SharedTable.create(table_path)
+    worker = (
+        "import sys; from penstock.gateway.limits import SharedTable; "
+        "print(SharedTable.attach(sys.argv[1]).first_to_tell(away=True))"
+    )
+    said = subprocess.run([sys.executable, "-c", worker, table_path], capture_output=True, text=True, check=True).stdout
+    assert said == "True\n"
+    assert [table.first_to_tell(away=away) for away in (True, True, False, False)] == [True, False, True, False]
+    table.close()
+
+
 def test_a_gateway_starts_without_redis_and_finds_it_later(redis_server: RedisServer) -> None:
     async def play() -> None:
         redis_server.stop()

@@ -20,10 +20,11 @@ __all__ = ["Limiter", "Reservation", "SharedTable", "open_limiter"]
 
 def open_limiter(config: LimitsConfig, shared: SharedTable | None) -> Limiter:
     """Without a table the counts are this process's own. The limiter closes the table when it is closed."""
-    local = LocalLimiter(shared if shared is not None else SharedTable.private())
+    table = shared if shared is not None else SharedTable.private()
+    local = LocalLimiter(table)
     if config.redis_url is None:
         return local
     # redis-py takes 0.1 to 0.2 s to import
     from penstock.gateway.limits.redis_limiter import RedisLimiter
 
-    return RedisLimiter(config.redis_url, local)
+    return RedisLimiter(config.redis_url, local, table)

@@ -1,8 +1,8 @@
 """The limiter that counts in Redis, together with every other gateway that uses the same one.
 
-When Redis cannot be reached, this machine counts alone: `degraded` is set, `failures` goes up, one line is said, and a
-probe looks once a second whether Redis takes writes again. From then on it counts there. What was admitted meanwhile is
-not carried over.
+When Redis cannot be reached, this machine counts alone: `degraded` is set, `failures` goes up, one of its processes says
+a line, and a probe looks once a second whether Redis takes writes again. From then on it counts there. What was admitted
+meanwhile is not carried over.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.limits.local import LocalLimiter
 from penstock.gateway.limits.plan import Plan, Slots, Window
 from penstock.gateway.limits.planned import PlannedLimiter
+from penstock.gateway.limits.table import SharedTable
 from penstock.gateway.say import say
 
 __all__ = ["RedisLimiter"]
@@ -40,11 +41,13 @@ _LOST: Final = (RedisError, OSError, asyncio.TimeoutError)
 
 
 class RedisLimiter(PlannedLimiter):
-    def __init__(self, url: str, local: LocalLimiter) -> None:
+    def __init__(self, url: str, local: LocalLimiter, table: SharedTable) -> None:
+        """`local` counts while Redis is away; its `table` is where the processes of this machine agree on who says so."""
         super().__init__()
         self.degraded = False
         self.failures = 0
         self._local = local
+        self._table = table
         self._where = _without_credentials(url)
         self._owner = uuid.uuid4().hex
         self._held: Counter[bytes] = Counter()
@@ -176,8 +179,9 @@ class RedisLimiter(PlannedLimiter):
         self.failures += 1
         if not self.degraded:
             self.degraded = True
-            why = type(error).__name__
-            say(f"Redis at {self._where} cannot be used ({why}); limits count on this machine alone until it can")
+            if self._table.first_to_tell(away=True):
+                why = type(error).__name__
+                say(f"Redis at {self._where} cannot be used ({why}); limits count on this machine alone until it can")
             self._spawn(self._probe(), self._endless)
 
     async def _probe(self) -> None:
@@ -193,7 +197,8 @@ class RedisLimiter(PlannedLimiter):
                 self._owner = owner
                 self._held.clear()
                 self.degraded = False
-                say(f"Redis at {self._where} is back; limits count there again")
+                if self._table.first_to_tell(away=False):
+                    say(f"Redis at {self._where} is back; limits count there again")
                 return
 
     def _spawn(self, work: Coroutine[Any, Any, Any], tasks: set[asyncio.Task[Any]] | None = None) -> asyncio.Task[Any]:

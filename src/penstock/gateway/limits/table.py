@@ -1,6 +1,7 @@
 """Counters in a memory-mapped file that all worker processes of one machine share.
 
-    header     what this is, the sizes, and a row for each attached process (pid, when it started)
+    header     what this is, the sizes, who told that Redis is away, and a row for each attached process (pid, when it
+               started)
     windows    records of 40 words: key (2), tick, sum, width, 3 unused, 32 counters
     slots      records of 68 words: key (2), last used, sum, then a 32-bit counter for each process row
 
@@ -30,6 +31,8 @@ _MAGIC: Final = 0x314C4E5350  # "PSNL1"
 _HEADER_BYTES: Final = 8192
 _ROWS: Final = 256
 """Processes that can be attached at once."""
+_TOLD_AT: Final = 8
+"""In words: pid and start time of whoever told that Redis is away; 0 when nobody did, or when it is back."""
 _ROW_AT: Final = 64
 """In words: where the rows begin, each pid and start time."""
 _WAYS: Final = 16
@@ -130,6 +133,24 @@ class SharedTable:
         finally:
             self.unlock()
         raise RuntimeError(f"more than {_ROWS} processes share the limits in {self.path}")
+
+    def first_to_tell(self, *, away: bool) -> bool:
+        """Whether no other process has told yet that Redis is away, or that it is back: one line is enough for all of
+        them. What somebody told who has died meanwhile may be told again."""
+        words = self.words
+        self.lock()
+        try:
+            teller = words[_TOLD_AT]
+            if not away:
+                words[_TOLD_AT] = 0
+                return teller != 0
+            if teller and _started(teller) == words[_TOLD_AT + 1]:
+                return False
+            words[_TOLD_AT + 1] = _started(os.getpid())
+            words[_TOLD_AT] = os.getpid()
+            return True
+        finally:
+            self.unlock()
 
     # From here on the caller holds the lock.
 
