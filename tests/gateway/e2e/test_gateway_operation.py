@@ -457,8 +457,13 @@ def test_the_demo_answers_the_page_s_curl(program: Program) -> None:
 def test_a_demo_that_nobody_asked_anything(program: Program) -> None:
     running = program.start("gateway", "--demo", "--port", free_port(), command="penstock")
     assert running.process.stdout is not None
+    said = ""
     while (line := running.process.stdout.readline()) and "Ctrl-C" not in line:
-        pass
+        said += line
+    # the command that it prints has something to look at before the first request
+    command = said[said.index("penstock usage") :].split()
+    outcome = wait_for(lambda: (done := program.run(*command[1:], command="penstock")).status == 0 and done, 30)
+    assert outcome.out == "No requests.\n"
     running.interrupt()
     outcome = running.wait()
     assert outcome.status == 0, outcome

@@ -62,3 +62,21 @@ def test_those_that_have_left_are_forgotten(callers: list[str]) -> None:
     peers._known = {f"10.0.0.1:{port}": port for port in range(60_000)}
     assert found(peers, callers[0])
     assert len(peers._known) < 1000
+
+
+def test_sockets_of_any_kind_are_looked_at() -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("::1", 0), family=socket.AF_INET6))
+        caller = stack.enter_context(socket.create_connection(server.getsockname()[:2]))
+        stack.enter_context(server.accept()[0])
+        for one in socket.socketpair():
+            stack.enter_context(one)
+        if hasattr(socket, "AF_NETLINK"):
+            stack.enter_context(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW))
+        peers = Peers()
+        address = "[{}]:{}".format(*caller.getsockname())
+        file = peers.open(address)
+        assert file is not None
+        os.close(file)
+        assert address in peers.all()
+        os.fstat(caller.fileno())  # nobody was closed for being looked at

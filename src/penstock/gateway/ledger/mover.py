@@ -131,6 +131,9 @@ class Mover:
     def _move(self) -> bool:
         """What is there, segment after segment, so that few are open however many wait. Returns whether more may be
         had at once."""
+        if self._ledger is None and not self._stop.is_set():
+            # Before there is anything to move: whoever asks for usage finds a ledger, be it an empty one.
+            self._ledger = open_ledger(self._url)
         more = False
         paths = segment_paths(self._folder)
         for gone in self._segments.keys() - set(paths):

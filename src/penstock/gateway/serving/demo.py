@@ -67,7 +67,7 @@ def _resources(url: str) -> dict[str, object]:
 
 
 def _served(url: str, since: float) -> int:
-    """As far as the ledger tells: there is none before the first request, and one that is away is no failure of the demo."""
+    """As far as the ledger tells: one that is away is no failure of the demo."""
     try:
         ledger = open_ledger(url, read_only=True)
         try:
