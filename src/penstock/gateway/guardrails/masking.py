@@ -11,10 +11,12 @@ __all__ = ["Masking"]
 
 
 class Masking:
-    __slots__ = ("_covered", "_ordered", "_spans")
+    __slots__ = ("_covered", "_next", "_ordered", "_spans")
 
     def __init__(self) -> None:
         self._spans: list[tuple[int, int, int, str]] = []
+        self._next = 0
+        """The first of them that is not written; those before it go when others come."""
         self._ordered = True
         self._covered = 0
         """Everything before this position is either written or masked."""
@@ -26,12 +28,13 @@ class Masking:
     def _order(self) -> None:
         """When they are needed, not at each: a text may have a million of them."""
         if not self._ordered:
-            self._spans.sort()
+            self._spans = sorted(self._spans[self._next :])
+            self._next = 0
             self._ordered = True
 
     def touches(self, start: int, end: int) -> bool:
         self._order()
-        return self._covered > start or (bool(self._spans) and self._spans[0][0] < end)
+        return self._covered > start or (self._next < len(self._spans) and self._spans[self._next][0] < end)
 
     def cut(self, text: str, start: int) -> str:
         """What becomes of `text`, which begins at `start`. Pieces are cut in order, each once."""
@@ -39,16 +42,15 @@ class Masking:
         end = start + len(text)
         written: list[str] = []
         position = start
-        used = 0
-        for first, _, last, token in self._spans:
+        while self._next < len(self._spans):
+            first, _, last, token = self._spans[self._next]
             if first >= end:
                 break
-            used += 1
+            self._next += 1
             if first >= self._covered:
                 written.append(text[max(position, self._covered) - start : first - start])
                 written.append(token)
                 position = first
             self._covered = max(self._covered, last)
-        del self._spans[:used]
         written.append(text[max(position, self._covered) - start :])
         return "".join(written)

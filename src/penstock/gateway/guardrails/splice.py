@@ -13,7 +13,11 @@ from penstock.gateway.guardrails.texts import KeySlot, Slot
 
 __all__ = ["splice"]
 
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\],:]|[^\s{}\[\],:"]++', re.DOTALL)
+_TOKEN = re.compile(rb'("(?:[^"\\]++|\\.)*+")(\s*+:)?|([{\[])|([}\]])|(,)|[^\s{}\[\],:"]++', re.DOTALL)
+_KEY, _BEGIN, _END, _COMMA = 2, 3, 4, 5
+"""The last group of a token says what it is; other than these, it is a value."""
+
+_BRACE = ord("{")
 
 Places = dict[tuple[int, Any], bytes]
 """Container's id and key -> what is to stand there."""
@@ -55,8 +59,8 @@ class _Open:
 
     def __init__(self, node: Any, replaced_at: int, gone: bool) -> None:
         self.node = node
-        self.place: Any = 0 if type(node) is list else None
-        """Index, or key; None where a key comes next."""
+        self.place: Any = 0
+        """Index, or key; in an object that has had none, nothing that it could hold."""
         self.replaced_at = replaced_at
         """Where it begins when all of it is to be replaced, else -1."""
         self.gone = gone or replaced_at >= 0
@@ -66,33 +70,36 @@ class _Open:
 def _spliced(body: bytes, source: bytes, root: Any, keys: Places, values: Places) -> bytes:
     out: list[bytes] = []
     done = 0
-    stack = [_Open(root, -1, False)]
+    top = _Open(root, -1, False)
+    stack = [top]
     for token in _TOKEN.finditer(source):
+        kind = token.lastindex
+        if kind == _COMMA:
+            if type(top.node) is list:
+                top.place += 1
+            continue
         start, end = token.span()
-        sign = source[start : start + 1]
-        top = stack[-1]
-        at = id(top.node), top.place
-        if sign in b"{[":
-            replaced = start if at in values and not top.gone else -1
-            stack.append(_Open(_below(top, dict if sign == b"{" else list), replaced, top.gone))
-        elif sign in b"}]":
-            stack.pop()
-            if top.replaced_at >= 0:
-                above = stack[-1]
-                out += (body[done : top.replaced_at], values[id(above.node), above.place])
+        if kind == _BEGIN:
+            replaced = start if (id(top.node), top.place) in values and not top.gone else -1
+            top = _Open(_below(top, dict if source[start] == _BRACE else list), replaced, top.gone)
+            stack.append(top)
+            continue
+        if kind == _END:
+            replaced = stack.pop().replaced_at
+            top = stack[-1]
+            if replaced >= 0:
+                out += (body[done:replaced], values[id(top.node), top.place])
                 done = end
-        elif sign == b",":
-            top.place = top.place + 1 if type(top.node) is list else None
-        elif sign != b":":
-            found = None
-            if top.place is None:
-                top.place = _name(source[start:end])
-                found = keys.get((id(top.node), top.place))
-            elif at in values:
-                found = values[at]
-            if found is not None and not top.gone:
-                out += (body[done:start], found)
-                done = end
+            continue
+        if kind == _KEY:
+            end = token.end(1)
+            top.place = _name(source[start:end])
+            found = keys.get((id(top.node), top.place)) if keys else None
+        else:
+            found = values.get((id(top.node), top.place))
+        if found is not None and not top.gone:
+            out += (body[done:start], found)
+            done = end
     out.append(body[done:])
     return b"".join(out)
 
