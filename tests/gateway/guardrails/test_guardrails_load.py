@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from guardrail_streams import guards, keyword, pii
 
@@ -35,6 +37,24 @@ def test_all_problems_are_told_at_once_and_none_quotes_a_pattern() -> None:
 def test_a_disabled_guardrail_is_checked_too() -> None:
     with pytest.raises(GuardrailErrors):
         guards(keyword(regexes=["("], enabled=False))
+
+
+def test_a_literal_has_a_length() -> None:
+    problem = "guardrail 'a': pattern 2 has 4097 characters; a literal may have 4096"
+    assert guardrail_problems(keyword("x" * 4096, "x" * 4097, name="a")) == [problem]
+    secret = pii(name="a", patterns=[Pattern(kind="regex", value="x"), Pattern(kind="literal", value="x" * 4097)])
+    assert guardrail_problems(secret) == [problem]
+
+
+def test_a_long_literal_takes_little_memory() -> None:
+    words = ["".join(chr(97 + (place * place + number) % 26) for place in range(4096)) for number in range(5)]
+    tracemalloc.start()
+    try:
+        guards(keyword(*words))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
 
 
 def test_a_good_one_has_no_problems() -> None:

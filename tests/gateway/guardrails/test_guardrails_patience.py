@@ -7,9 +7,9 @@ import json
 from typing import Any, Literal
 
 import pytest
-from guardrail_streams import chat_chunks, event, guards, keyword, pii, run
+from guardrail_streams import chat_chunks, event, guards, keyword, pii, run, wire
 
-from penstock.gateway.guardrails import Patience
+from penstock.gateway.guardrails import Patience, finders
 from penstock.gateway.guardrails.pace import paced
 from penstock.gateway.guardrails.patience import Undecided
 
@@ -49,6 +49,39 @@ def test_what_only_watches_refuses_nothing_and_takes_no_time_of_the_others() -> 
     assert [(hit.guardrail, hit.action) for hit in found.hits] == [("watch", "timed_out")]
 
 
+def test_what_only_watches_passes_whichever_rule_the_time_ends_in() -> None:
+    """The first spends all of it; the second would have found something."""
+    specs = [
+        keyword(regexes=[SLOW], name="slow", enforcement="monitor"),
+        pii("email", name="mail", enforcement="monitor"),
+    ]
+    said = "x@y.example " + TEXT * 100
+    data = json.dumps({"input": said}).encode()
+    found = guards(*specs).made.request(data, Patience(0.02))
+    assert (found.body, found.blocked_by) == (data, None)
+    assert [(hit.guardrail, hit.action) for hit in found.hits] == [("slow", "timed_out"), ("mail", "timed_out")]
+    guard = guards(*specs, max_inspection_ms=80).stream("responses")
+    body = wire([{"type": "response.output_text.done", "output_index": 0, "content_index": 0, "text": said}])
+    assert run(guard, [body]).body.startswith(body)
+    assert guard is not None
+    assert [(hit.guardrail, hit.action) for hit in guard.hits] == [("slow", "timed_out"), ("mail", "timed_out")]
+
+
+HARD = {
+    "alternatives": ("(?:a|aa)" * 30 + "[cd]", "a" * 60),
+    "a group again": (r"([ab]*)\1[cd]", "a" * 3000),
+    "a named group again": (r"(?<x>[ab]*)(?P=x)[cd]", "a" * 3000),
+}
+
+
+@pytest.mark.parametrize(("pattern", "text"), HARD.values(), ids=HARD)
+def test_a_short_text_can_be_hard_too(pattern: str, text: str) -> None:
+    """Without a repetition, or with a single one."""
+    data = json.dumps({"input": text}).encode()
+    found = guards(keyword(regexes=[pattern])).made.request(data, Patience(0.05))
+    assert (found.blocked_by, found.timed_out) == ("words", True)
+
+
 def test_one_that_can_be_begun_again_changes_nothing() -> None:
     data = body(50)
     made = guards(pii("email"), keyword(regexes=[SLOW], name="watch", enforcement="monitor")).made
@@ -82,6 +115,16 @@ def test_a_stream_has_one_budget(mode: Literal["buffer", "window"]) -> None:
     assert [hit.action for hit in guard.hits] == ["timed_out"]
     assert b"inspection_timeout" in guard.late_block(outcome.blocked)
     assert b"content policy" not in guard.late_block(outcome.blocked)
+
+
+def test_a_long_stream_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each search takes 4 µs, whatever it reads; there is one for each pattern and event."""
+    clock = iter(range(10**9))
+    monkeypatch.setattr(finders, "thread_time", lambda: next(clock) * 4e-6)
+    patterns = [rf"\b{first}{second}\d{{2}}-\d{{2}}\b" for first in "abcde" for second in "xy"]
+    made = guards(keyword(regexes=patterns), mode="window", max_lengths={"words": 8}, max_inspection_ms=100)
+    events = [event(payload) for payload in chat_chunks(["word "] * 3000)]
+    assert run(made.stream("chat"), events).body == b"".join(events)
 
 
 def test_a_watched_stream_passes_when_its_budget_is_spent() -> None:

@@ -21,6 +21,8 @@ from guardrail_streams import (
     wire,
 )
 
+from penstock.gateway.guardrails import channels
+from penstock.gateway.guardrails.detectors import DETECTORS
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 
 
@@ -265,6 +267,61 @@ def test_x_6_ten_megabytes_flow_through_little_memory(spec: GuardrailSpec) -> No
     assert peak < 300_000
     sent += len(guard.finish())
     assert sent == 10_000_000 // len(chunk) * len(chunk)
+
+
+class Counted:
+    """A pattern that counts the characters that it is given to search."""
+
+    def __init__(self, pattern: Any) -> None:
+        self.pattern = pattern
+        self.characters = 0
+
+    def search(self, text: str, position: int) -> Any:
+        self.characters += len(text) - position
+        return self.pattern.search(text, position)
+
+
+@pytest.mark.parametrize("others", [(), (pii("email", "bank_card"),)], ids=["alone", "beside detectors"])
+def test_a_watched_regex_without_a_length_makes_nothing_read_all_again(
+    others: tuple[GuardrailSpec, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = Counted(channels._NUMBER)
+    monkeypatch.setattr(channels, "_NUMBER", numbers)
+    email = type(DETECTORS["email"])
+    open_from = email.open_from
+
+    def counted(self: Any, text: str, low: int) -> int:
+        numbers.characters += len(text)
+        return open_from(self, text, low)
+
+    monkeypatch.setattr(email, "open_from", counted)
+    watched = keyword(regexes=[r"secret\s+plan"], enforcement="monitor")
+    guard = guards(watched, *others, mode="window").stream("chat")
+    events = [event(payload) for payload in chat(*["harmless "] * 2000, "secret ", " plan")]
+    assert run(guard, events).body == b"".join(events)
+    assert guard is not None
+    assert [(hit.action, hit.count) for hit in guard.hits] == [("would_block", 1)]
+    assert numbers.characters < 500 * len(events)
+
+
+def test_a_match_that_is_watched_and_never_ends_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its declared length; it counts each time that it has become too long to wait for."""
+    read = 0
+
+    def searched(rule: Any, text: str, position: int, patience: Any) -> Any:
+        nonlocal read
+        read += len(text) - position
+        return find(rule, text, position, patience)
+
+    find = channels.Rule.find
+    monkeypatch.setattr(channels.Rule, "find", searched)
+    spec = keyword(regexes=[r"\w+"], enforcement="monitor")
+    guard = guards(spec, max_lengths={"words": 20}).stream("chat")
+    events = [event(payload) for payload in chat(*["x" * 100] * 1000)]
+    assert run(guard, events).body == b"".join(events)
+    assert guard is not None
+    assert [hit.action for hit in guard.hits] == ["would_block"]
+    assert read < 10_000 * len(events)
 
 
 def test_a_stream_with_no_end_of_texts_is_refused() -> None:

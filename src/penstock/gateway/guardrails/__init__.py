@@ -77,7 +77,7 @@ class Guards:
         """None: nothing holds or watches this stream."""
         if not self.has_output:
             return None
-        patience = Patience(self._seconds * _ON_THE_LOOP)
+        patience = Patience(self._seconds * _ON_THE_LOOP, stream=True)
         if not self._output.enforced:
             return WatchGuard(self._output, route, self._limit, patience)
         return (WindowGuard if self._window else BufferGuard)(self._output, route, self._limit, patience)

@@ -22,9 +22,11 @@ from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 
 __all__ = ["Blocked", "Chain", "Guard", "Rule", "Words", "guardrail_problems"]
 
-
 _CONTEXT = 64
 """What the detectors look behind, with room; a regular expression of the operator's own may look as far as it reaches."""
+
+_LONGEST_LITERAL = 4096
+"""At each event of a stream its end is compared with the beginnings of the literals."""
 
 
 class Blocked(Exception):
@@ -59,6 +61,13 @@ class Rule:
         if match is not None:
             budget.spend(MATCH_S, match[1] - position)
         return match
+
+    def may_match(self, together: str) -> bool:
+        """Whether there can be a match in the texts that were joined with a control character.
+
+        Only detectors are asked: they take no time that would have to be bounded, so it does not matter what is left of it.
+        """
+        return isinstance(self.finder, RegexFinder) or self.finder.find(together, 0) is not None
 
     def matches(self, text: str, tally: Tally, patience: Patience) -> Iterator[Match]:
         position = 0
@@ -124,7 +133,7 @@ class Words:
 class Chain:
     """Of guardrails that have no `guardrail_problems`."""
 
-    __slots__ = ("context", "guards", "rules", "watched", "windowed", "words")
+    __slots__ = ("context", "far", "guards", "near", "numeric", "rules", "watched", "windowed", "words")
 
     def __init__(self, specs: Sequence[GuardrailSpec], max_lengths: dict[str, int]) -> None:
         self.guards: list[Guard] = []
@@ -143,7 +152,12 @@ class Chain:
         self.words = Words(enforced) if enforced else None
         self.watched = Words(watched) if watched else None
         """Apart from the others, because they hold nothing back."""
-        self.windowed = all(rule.finder.reach is not None for rule in self.rules if rule.guard.enforced)
+        self.near = [rule for rule in self.rules if rule.finder.reach is not None]
+        self.far = [rule for rule in self.rules if rule.finder.reach is None]
+        """Without a bound on what they match."""
+        self.numeric = [number for number, rule in enumerate(self.near) if rule.finder.numeric]
+        """Places in `near`."""
+        self.windowed = not any(rule.guard.enforced for rule in self.far)
         own = [rule.finder.reach or 0 for rule in self.rules if isinstance(rule.finder, RegexFinder)]
         self.context = max([_CONTEXT, *own])
         """Characters before a position that can decide what begins there."""
@@ -165,21 +179,9 @@ class Chain:
             for source in found.get(guard.order, ()):
                 guard.blocks(tally, source)
             for rule in guard.rules:
-                if rule.finder.separable and rule.find(together, 0, patience) is None:
-                    continue
-                for view in views:
-                    for match in rule.matches(view.text, tally, patience):
-                        if view.counts is not None and not view.counts(match[0], match[1]):
-                            continue
-                        if rule.blocks:
-                            guard.blocks(tally, view.source)
-                            continue
-                        if match[2] == match[3]:
-                            continue
-                        guard.masks(tally, view.source)
-                        if guard.enforced:
-                            masking = maskings.setdefault(view.line, Masking())
-                            masking.add(*view.span(match[2], match[3]), rule.order, view.spelled(rule.token))
+                if rule.may_match(together):
+                    for view in views:
+                        _apply(rule, view, maskings, tally, patience)
         return [slot for number, masking in maskings.items() for slot in _masked(lines[number], masking)]
 
     def _any_words(self, texts: list[str]) -> bool:
@@ -202,6 +204,19 @@ class Chain:
                         for guard in words.owners[number]:
                             found.setdefault(guard.order, []).append(view.source)
         return found
+
+
+def _apply(rule: Rule, view: View, maskings: dict[int, Masking], tally: Tally, patience: Patience) -> None:
+    for start, end, first, last in rule.matches(view.text, tally, patience):
+        if view.counts is not None and not view.counts(start, end):
+            continue
+        if rule.blocks:
+            rule.guard.blocks(tally, view.source)
+        elif first < last:
+            rule.guard.masks(tally, view.source)
+            if rule.guard.enforced:
+                masking = maskings.setdefault(view.line, Masking())
+                masking.add(*view.span(first, last), rule.order, view.spelled(rule.token))
 
 
 def _masked(line: Slot | Line, masking: Masking) -> Iterator[Slot]:
@@ -253,4 +268,7 @@ def guardrail_problems(spec: GuardrailSpec) -> list[str]:
 def _pattern_problem(pattern: Pattern) -> str | None:
     if not pattern.value:
         return "is empty, so it would match everything"
-    return regex_problem(pattern.value) if pattern.kind == "regex" else None
+    if pattern.kind == "regex":
+        return regex_problem(pattern.value)
+    size = len(pattern.value)
+    return f"has {size} characters; a literal may have {_LONGEST_LITERAL}" if size > _LONGEST_LITERAL else None

@@ -5,11 +5,16 @@ that a literal begins with; for a detector or a regular expression everything bu
 still begin or change. Both are kept in characters of the text; for literals in characters of its case-folded form, which
 may be longer.
 
+Rules without a reach can only watch a stream that passes, so nothing waits for them: what comes is laid aside in pieces, and
+they read it when there is much of it, or at the end.
+
 A text that begins like JSON has a copy without its escapes (see `unescape`), which is a channel of its own; what is found
 in that is masked where it stands in the text.
 """
 
 from __future__ import annotations
+
+from io import StringIO
 
 import regex
 
@@ -25,25 +30,63 @@ __all__ = ["Channel", "Channels"]
 
 _NUMBER = regex.compile("[0-9+]")
 
+_LONG = 8192
+"""A match that may go on is waited for. One of this length that is only watched counts as it is: nobody holds its text back,
+so it could grow for ever, and would be read again with each piece."""
+
 _MOST = 4096
 """Texts at once. A stream with more of them open is no reply."""
 
 
+class _Tail:
+    """The end of a text that some rules have still to read, and how far each of them has come."""
+
+    __slots__ = ("_context", "base", "cursors", "text")
+
+    def __init__(self, rules: int, context: int) -> None:
+        self.text = ""
+        self.base = 0
+        self.cursors = [0] * rules
+        self._context = context
+
+    def drop(self, lowest: int) -> None:
+        """All have come as far as this position of what is left."""
+        spare = lowest - self._context
+        if spare > 256:  # not for each piece
+            self.text = self.text[spare:]
+            self.base += spare
+
+
+class _Pieces(_Tail):
+    """One that is read now and then, and put together only for that."""
+
+    __slots__ = ("_pieces", "_unread", "slack")
+
+    def __init__(self, rules: int, context: int, slack: int) -> None:
+        super().__init__(rules, context)
+        self.slack = slack
+        """Longer matches may be missed."""
+        self._pieces = StringIO()  # a list of a hundred thousand words would take ten times their length
+        self._unread = 0
+
+    def add(self, text: str) -> bool:
+        """Whether it is time to read."""
+        self._pieces.write(text)
+        self._unread += len(text)
+        return self._unread > 2 * self.slack
+
+    def put_together(self) -> None:
+        self.text += self._pieces.getvalue()
+        self._pieces = StringIO()
+
+    def drop(self, lowest: int) -> None:
+        self._unread = len(self.text) - lowest
+        super().drop(lowest)
+
+
 class Channel:
     __slots__ = (
-        *(
-            "_base",
-            "_blank",
-            "_carry",
-            "_chain",
-            "_cursors",
-            "_level",
-            "_patience",
-            "_slack",
-            "_source",
-            "_tally",
-            "_text",
-        ),
+        *("_blank", "_carry", "_chain", "_far", "_level", "_near", "_patience", "_slack", "_source", "_tally"),
         *("_watched_state", "_word_state"),
         *("copy", "decided", "end", "folded_decided", "folded_end", "masking", "open", "released"),
     )
@@ -57,9 +100,8 @@ class Channel:
         self._source = DELTA + UNESCAPED * level
         self.copy: Copy | None = None
         self._word_state = self._watched_state = ""
-        self._text = ""
-        self._base = 0
-        self._cursors = [0] * len(chain.rules)
+        self._near = _Tail(len(chain.near), chain.context)
+        self._far = _Pieces(len(chain.far), chain.context, slack) if chain.far else None
         self._carry = ""
         self._blank = True
         """There has been no sign but space."""
@@ -90,11 +132,13 @@ class Channel:
             for guard in chain.watched.guards(known, len(self._watched_state)):
                 guard.blocks(self._tally, self._source)
             self._watched_state = chain.watched.literals.rest(known)
-        if chain.rules:
-            self._text += text
+        if chain.near:
+            self._near.text += text
             self._advance(final=False)
         else:
             self.decided = self.end
+        if self._far is not None and self._far.add(text):
+            self._read(self._far, final=False)
         if self.copy is not None:
             self.copy.add(text)
         elif self._blank and text and not text.isspace():
@@ -110,18 +154,20 @@ class Channel:
             self.open = False
             if self.copy is not None:
                 self.copy.close()
-            if self._chain.rules:
+            if self._chain.near:
                 self._advance(final=True)
+            if self._far is not None:
+                self._read(self._far, final=True)
             self.decided = self.end
             self.folded_decided = self.folded_end
 
     @property
-    def clean(self) -> bool:
+    def settled(self) -> bool:
         """All of it is decided."""
         return (
             self.decided == self.end
             and self.folded_decided == self.folded_end
-            and (self.copy is None or (not self.copy.pending and self.copy.clean))
+            and (self.copy is None or (not self.copy.pending and self.copy.settled))
         )
 
     def mask(self, first: int, last: int, rule: Rule, token: str) -> None:
@@ -143,37 +189,42 @@ class Channel:
         return text
 
     def _advance(self, *, final: bool) -> None:
-        text, base, cursors = self._text, self._base, self._cursors
+        near, chain = self._near, self._chain
+        text, base, cursors = near.text, near.base, near.cursors
         length = len(text)
         decided = lowest = length
-        numbers = final or _NUMBER.search(text, max(0, min(cursors) - base)) is not None
-        for number, rule in enumerate(self._chain.rules):
+        numbers = final
+        if chain.numeric and not final:
+            low = min([cursors[number] for number in chain.numeric]) - base
+            numbers = _NUMBER.search(text, low) is not None
+        for number, rule in enumerate(chain.near):
             finder = rule.finder
             if finder.numeric and not numbers:
                 cursors[number] = base + length
                 continue
             cursor = cursors[number] - base
-            if finder.reach is not None:
-                undecided = finder.open_from(text, cursor)
-            elif final or length - cursor > 2 * self._slack:
-                undecided = max(cursor, length - self._slack)
-            else:
-                undecided = cursor  # only watched: read at the end, or when there is much of it
+            undecided = finder.open_from(text, cursor)
             if final or undecided > cursor:
-                undecided = self._search(rule, cursor, undecided, final=final)
+                undecided = self._search(rule, near, cursor, undecided, final=final)
             cursors[number] = base + undecided
             lowest = min(lowest, undecided)
             if rule.guard.enforced:
                 decided = min(decided, undecided)
         self.decided = base + decided
-        spare = lowest - self._chain.context
-        if spare > 256:  # not for each piece
-            self._text = text[spare:]
-            self._base = base + spare
+        near.drop(lowest)
 
-    def _search(self, rule: Rule, cursor: int, undecided: int, *, final: bool) -> int:
+    def _read(self, far: _Pieces, *, final: bool) -> None:
+        far.put_together()
+        length = len(far.text)
+        for number, rule in enumerate(self._chain.far):
+            cursor = far.cursors[number] - far.base
+            undecided = max(cursor, length - far.slack)
+            far.cursors[number] = far.base + self._search(rule, far, cursor, undecided, final=final)
+        far.drop(min(far.cursors) - far.base)
+
+    def _search(self, rule: Rule, tail: _Tail, cursor: int, undecided: int, *, final: bool) -> int:
         """Deals with the matches that are certain; from where on there may be others."""
-        text, base = self._text, self._base
+        text, base = tail.text, tail.base
         length = len(text)
         stop = length + 1 if final else undecided
         try:
@@ -182,7 +233,7 @@ class Channel:
                 if match is None or match[0] >= stop:
                     break
                 start, end, first, last = match
-                if end == length and not final:
+                if end == length and not final and (rule.guard.enforced or end - start < _LONG):
                     return start  # it may go on, whatever its declared length
                 cursor = end if end > start else start + 1
                 if rule.blocks:
@@ -209,7 +260,8 @@ class Copy(Channel):
         self._escapes = Escapes()
 
     def add(self, text: str) -> str:
-        self._escapes.forget(self.decided)
+        if self._escapes.many:
+            self._escapes.forget(self._needed())
         return super().add(self._escapes.feed(text))
 
     def close(self) -> None:
@@ -226,11 +278,19 @@ class Copy(Channel):
         """The original ends within an escape."""
         return bool(self._escapes.tail)
 
-    def ends(self) -> Ends:
-        """How far this and its own copy have come; within an escape, as far as the character that it will become."""
-        more = 1 if self.pending else 0
+    def ends(self, *, more: bool = False) -> Ends:
+        """How far this and its own copy have come; within an escape, as far as the character that it will become.
+
+        `more`: the original has such a character to come.
+        """
+        more = more or self.pending
         own = (self, self.end + more, self.folded_end + (more if self._chain.words is not None else 0))
-        return (own, *self.copy.ends()) if self.copy is not None else (own,)
+        return (own, *self.copy.ends(more=more)) if self.copy is not None else (own,)
+
+    def _needed(self) -> int:
+        """The first position at which something may still be masked: here, or in what the copy of this will find."""
+        copy = self.copy
+        return self.decided if copy is None else min(self.decided, copy._escapes.origin(copy._needed()))
 
 
 Ends = tuple[tuple[Copy, int, int], ...]

@@ -46,11 +46,12 @@ _ALNUM = string.ascii_letters + string.digits
 
 
 class Finder(Protocol):
+    """A control character is to it what the end of a text is, so several texts can be searched at once. Its time is about
+    proportional to the text, whatever that says."""
+
     reach: int | None
     numeric: bool
     """Each match begins with a digit or a plus sign."""
-    separable: bool
-    """A control character is to it what the end of a text is, so several texts can be searched at once."""
 
     def find(self, text: str, position: int) -> Match | None:
         """The leftmost match that begins at `position` or behind it."""
@@ -62,7 +63,7 @@ class Finder(Protocol):
 class _Detector:
     """Matches consist of the characters in `run`, so whatever lies before the last such run is decided."""
 
-    __slots__ = ("_regex", "_run", "_skip", "_valid", "numeric", "reach", "separable")
+    __slots__ = ("_regex", "_run", "_skip", "_valid", "numeric", "reach")
 
     def __init__(
         self,
@@ -78,7 +79,6 @@ class _Detector:
         self._run = run
         self._skip = skip
         self.numeric = run.startswith(string.digits)
-        self.separable = True
         self._valid = valid
 
     def find(self, text: str, position: int) -> Match | None:
@@ -143,7 +143,7 @@ class _Prefixed(_Detector):
 class _Email:
     """Found from its `@`: a search from the left would try each word of the text."""
 
-    __slots__ = ("numeric", "reach", "separable")
+    __slots__ = ("numeric", "reach")
 
     _LOCAL = _ALNUM + "._%+-"
     _RUN = _LOCAL + "@"
@@ -152,7 +152,6 @@ class _Email:
     def __init__(self) -> None:
         self.reach: int | None = 64 + 1 + 8 * 64 + 24
         self.numeric = False
-        self.separable = True
 
     def find(self, text: str, position: int) -> Match | None:
         at = text.find("@", position)
@@ -176,7 +175,7 @@ _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 
 
 class _IpAddress:
-    __slots__ = ("numeric", "reach", "separable")
+    __slots__ = ("numeric", "reach")
 
     _RUN = string.hexdigits + ":."
     _V4 = regex.compile(rf"(?<![0-9A-Za-z.]){_OCTET}(?:\.{_OCTET}){{3}}(?![0-9A-Za-z])(?!\.[0-9])", regex.ASCII)
@@ -185,7 +184,6 @@ class _IpAddress:
     def __init__(self) -> None:
         self.reach: int | None = 46
         self.numeric = False
-        self.separable = True
 
     def find(self, text: str, position: int) -> Match | None:
         if text.find(".", position) < 0 and text.find(":", position) < 0:
@@ -234,7 +232,7 @@ class _IpAddress:
 
 
 class _PrivateKey:
-    __slots__ = ("numeric", "reach", "separable")
+    __slots__ = ("numeric", "reach")
 
     _BEGIN = "-----BEGIN "
     _HEAD = regex.compile(r"-----BEGIN (?:[A-Z0-9]{1,16} ){0,2}PRIVATE KEY(?: BLOCK)?-----")
@@ -246,7 +244,6 @@ class _PrivateKey:
     def __init__(self) -> None:
         self.reach: int | None = self._BODY + 128
         self.numeric = False
-        self.separable = True
 
     def find(self, text: str, position: int) -> Match | None:
         if text.find(self._BEGIN, position) < 0:

@@ -17,6 +17,7 @@ __all__ = ["LEVELS", "Escapes", "begins_json", "escaped"]
 LEVELS = 2
 """JSON, and JSON in a string of it."""
 
+_MANY = 512
 _BEGINS = re.compile(r'\s*+[{\["]')
 _HIGH = r"u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW = r"u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -63,13 +64,21 @@ class Escapes:
         return self._take(text, _WHOLE)
 
     def origin(self, position: int) -> int:
-        at, source = self._places[bisect_right(self._places, (position, 1 << 62)) - 1]
+        place = bisect_right(self._places, (position, 1 << 62)) - 1
+        if place < 0:
+            return 0  # forgotten: a mask that begins too early hides too much, one that begins too late too little
+        at, source = self._places[place]
         return source + position - at
+
+    @property
+    def many(self) -> bool:
+        """Enough of them to be worth forgetting."""
+        return len(self._places) > _MANY
 
     def forget(self, before: int) -> None:
         """Positions below this one are not asked for any more."""
         spare = bisect_right(self._places, (before, 1 << 62)) - 1
-        if spare > 256:  # not for each piece
+        if spare > _MANY // 2:  # not for each piece
             del self._places[:spare]
 
     def _plain(self, text: str) -> str:

@@ -139,7 +139,7 @@ class WindowGuard(StreamGuard):
         channel = self._channels.at(key)
         text = channel.add(slot.text)
         end = channel.end
-        if channel.clean and not channel.masking.touches(channel.released, end):
+        if channel.settled and not channel.masking.touches(channel.released, end):
             channel.released = end
             self._last = event.payload
             return frame.raw
