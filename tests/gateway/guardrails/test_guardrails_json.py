@@ -247,6 +247,14 @@ def test_what_is_no_data_is_inspected_as_well(body: bytes, mode: Mode) -> None:
 
 
 @both_modes
+def test_lines_that_are_the_type_of_one_event_are_read_in_another(mode: Mode) -> None:
+    body = b'event: BLOCKME\n: ping\ndata: {"type":"BLOCKME"}\n\n'
+    assert run(guards(BLOCK, mode=mode).stream("chat"), [body]).body == body
+    outcome = run(guards(BLOCK, mode=mode).stream("chat"), [body, body.replace(b'"BLOCKME"', b'"x"')])
+    assert outcome.blocked is not None
+
+
+@both_modes
 def test_what_is_no_data_is_masked(mode: Mode) -> None:
     body = b": a@b.example\r\nevent: x\r\ndata: {}\r\nid: c@d.example\r\n\r\na@b.example\n\n: ping\n\n"
     assert run(guards(pii("email"), mode=mode).stream("responses"), [body]).body == (

@@ -154,6 +154,30 @@ def test_what_is_not_there_is_not_found(body: dict[str, Any]) -> None:
     assert inspection.hits == []
 
 
+CARD = "4111 1111 1111 1111"
+NO_WORDS: dict[str, dict[str, Any]] = {
+    "a role": {"messages": [{"role": f"user {CARD}", "content": "hi"}]},
+    "a role of digits": {"messages": [{"role": "4111-1111-1111-1111", "content": "hi"}]},
+    "a role with digits behind a word": {"messages": [{"role": "user:4111-1111-1111-1111", "content": "hi"}]},
+    "a type": {"messages": [{"role": "user", "content": [{"type": CARD, "text": "hi"}]}]},
+    "a format in a schema": {"tools": [{"parameters": {"properties": {"a": {"type": "string", "format": CARD}}}}]},
+    "a detail": say(user({"type": "input_image", "detail": CARD})),
+}
+
+
+@pytest.mark.parametrize("body", NO_WORDS.values(), ids=NO_WORDS)
+def test_what_stands_in_the_place_of_a_word_of_the_protocol_is_read(body: dict[str, Any]) -> None:
+    assert guards(pii("bank_card", action="block")).request("chat", body).blocked_by == "private"
+    phrase = json.loads(json.dumps(body).replace(CARD, "the secret phrase"))
+    assert (guards(keyword("secret phrase")).request("chat", phrase).blocked_by is None) == (phrase == body)
+
+
+@pytest.mark.parametrize("word", ["user", "date-time", "web_search_20250305", "image/png", "MAX_TOKENS", "gpt.x:y"])
+def test_words_of_the_protocol_are_no_text(word: str) -> None:
+    body = {"messages": [{"role": word, "content": [{"type": word, "format": word, "status": word}]}], "object": word}
+    assert guards(keyword(word, word[:3])).request("chat", body).blocked_by is None
+
+
 def test_texts_nested_deeper_than_the_stack_are_found() -> None:
     body: dict[str, Any] = {"text": "BLOCKME"}
     for _ in range(20_000):

@@ -110,6 +110,8 @@ EVENTS: dict[str, list[Any]] = {
     ],
     "a field beside the delta": [one("output_text.delta", content_index=0, delta="x", snapshot="FORBIDDEN")],
     "error": [{"type": "error", "message": "FORBIDDEN"}],
+    "a type": [one("a FORBIDDEN one")],
+    "a type of a delta": [one("a FORBIDDEN one.delta", delta="x")],
     "two texts at once": [
         one("output_text.delta", content_index=0, delta="FORB"),
         one("output_text.delta", content_index=1, delta="x"),
@@ -134,6 +136,10 @@ def tool(index: int, **function: str) -> dict[str, Any]:
     return choice(delta={"tool_calls": [{"index": index, "function": function}]})
 
 
+def called(arguments: Any) -> dict[str, Any]:
+    return choice(delta={"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": arguments}}]})
+
+
 CHUNKS: dict[str, list[Any]] = {
     "content": chat_chunks(["Hi FOR", "BID", "DEN"]),
     "refusal": chat_chunks([{"refusal": "FORB"}, {"refusal": "IDDEN"}]),
@@ -156,6 +162,14 @@ CHUNKS: dict[str, list[Any]] = {
         choice(delta={"content": [{"type": "text", "text": "FORB"}]}),
         choice(delta={"content": [{"type": "text", "text": "IDDEN"}]}),
     ],
+    "arguments that are an object": [called({"customer_id": "FORBIDDEN"})],
+    "and go on": [called({"id": ["FORB"]}), called({"id": ["IDDEN"]})],
+    "a key of arguments": [called({"a": [{"forbidden": 1}]})],
+    "a role": chat_chunks([{"role": "a FORBIDDEN one", "content": "x"}]),
+    "a role beside a call": chat_chunks([{"role": "a FORBIDDEN one", "tool_calls": []}]),
+    "a reason": [choice(delta={}, finish_reason="a FORBIDDEN one")],
+    "a string that stopped it": [choice(delta={}, finish_reason="stop", stop_reason="a FORBIDDEN one")],
+    "the kind of object": [{"object": "a FORBIDDEN one", "choices": []}],
     "completion": [choice(text="FORB", logprobs=None), choice(text="IDDEN")],
     "whole message": [choice(message={"role": "assistant", "content": "FORBIDDEN"}, finish_reason="stop")],
     "error": [{"error": {"message": "FORBIDDEN"}}],
@@ -174,6 +188,44 @@ def test_every_text_of_a_chat_stream_is_scanned(payloads: list[Any], mode: Mode)
     outcome = outcome_of(payloads, BLOCK, mode=mode, route="chat", done=True)
     assert outcome.blocked is not None
     assert b"FOR" not in outcome.body
+
+
+@both_modes
+def test_numbers_and_keys_are_masked_in_arguments_that_are_an_object(mode: Mode) -> None:
+    card = 4111111111111111
+    payloads = [called({"n": card, "list": [card, 5], str(card): "x"}), choice(delta={"content": card})]
+    payloads.append(choice(delta={}, finish_reason="stop"))
+    outcome = outcome_of(payloads, pii("bank_card"), mode=mode, route="chat")
+    assert str(card).encode() not in outcome.body
+    call, content, _ = outcome.payloads
+    token = "[BANK_CARD_REDACTED]"
+    assert call["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"] == {
+        "n": token,
+        "list": [token, 5],
+        token: "x",
+    }
+    assert content["choices"][0]["delta"]["content"] == token
+
+
+@both_modes
+def test_a_reason_that_says_nothing_ends_nothing(mode: Mode) -> None:
+    payloads = [choice(delta={"content": text}, finish_reason="") for text in ("all FORB", "IDDEN")]
+    outcome = outcome_of([*chat_chunks(["Hello. "], finish=False), *payloads], BLOCK, mode=mode, route="chat")
+    assert outcome.blocked is not None
+    assert b"FORB" not in outcome.body
+
+
+@both_modes
+def test_a_long_literal_is_found_however_it_is_cut(mode: Mode) -> None:
+    literal = "".join(chr(97 + place * place % 26) for place in range(100))
+    for size in (1, 7, 33, 99):
+        deltas = [f"Hello. {literal}!"[at : at + size] for at in range(0, 108, size)]
+        outcome = outcome_of(chat_chunks(deltas), keyword(literal, literal[:50] + "!"), mode=mode, route="chat")
+        assert outcome.blocked is not None
+        assert chat_text(outcome.payloads).strip() in "Hello."
+        clean = [delta.replace("!", "") for delta in deltas[: 60 // size]]
+        body = wire(chat_chunks(clean))
+        assert run(guards(keyword(literal), mode=mode).stream("chat"), [body]).body == body
 
 
 @both_modes
@@ -292,6 +344,22 @@ def test_rc_2_watched_streams_pass_at_once_and_are_counted() -> None:
         ("regex", "output", "would_block", 1),
         ("private", "output", "would_mask", 1),
         ("blocker", "output", "would_block", 1),
+    ]
+
+
+@pytest.mark.parametrize("too", ["long", "many"])
+def test_a_watched_stream_that_is_not_read_to_its_end_says_so(too: str) -> None:
+    guard = guards(keyword("forbidden", enforcement="monitor"), pii("email", enforcement="monitor")).stream("responses")
+    assert guard is not None
+    if too == "long":
+        guard.longest = 1000
+        body = event(one("output_text.delta", delta="x" * 2000))
+    else:
+        body = b"".join(event(one("output_text.delta", content_index=number, delta="x")) for number in range(5000))
+    assert run(guard, portions(body, (500,))).body == body
+    assert [(hit.guardrail, hit.action, hit.count) for hit in guard.hits] == [
+        ("words", "timed_out", 1),
+        ("private", "timed_out", 1),
     ]
 
 

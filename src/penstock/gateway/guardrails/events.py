@@ -12,7 +12,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.gateway.guardrails.texts import OPAQUE, Line, Slot, is_text, mode_below, reply_texts, walk
+from penstock.gateway.guardrails.texts import (
+    PLAIN,
+    KeySlot,
+    Line,
+    Slot,
+    has_own_keys,
+    is_text,
+    is_text_as_number,
+    is_word,
+    mode_below,
+    odd_words,
+    reply_texts,
+    walk,
+)
 
 __all__ = ["DELTA", "NOTHING", "Key", "Reader", "Reading", "alone"]
 
@@ -84,6 +97,8 @@ class Reader:
         whole: list[Slot | Line] = []
         if not payload.keys() <= _CHUNK_KEYS:
             whole = walk(payload, "event", without=_CHUNK_KEYS)
+        if payload.get("object") != "chat.completion.chunk" or "service_tier" in payload:
+            whole += odd_words(payload, ("object", "service_tier"), "event")
         for place, choice in enumerate(choices):
             if type(choice) is not dict:
                 whole += walk(choice, "event")
@@ -96,25 +111,31 @@ class Reader:
             if type(delta) is dict and delta.keys() <= {"content", "role"} and type(delta.get("content")) is str:
                 if delta["content"]:
                     pieces.append(((index, None, "content"), Slot(delta, "content", delta["content"], DELTA)))
+                if "role" in delta:
+                    whole += odd_words(delta, ("role",), "event")
             elif delta:
-                pieces += [((index, None, path), slot) for path, slot in _leaves(choice, "delta", delta)]
+                pieces += [((index, None, path), slot) for path, slot in _leaves(choice, "delta", delta, whole)]
             text = choice.get("text")
             if text:
-                pieces += [((index, None, path), slot) for path, slot in _leaves(choice, "text", text)]
-            if len(pieces) > first:
-                fields = tuple([key for key, _ in pieces[first:]])
-                before = self._fields.get(index) if type(index) is int else None
-                if before != fields:
-                    for key in before or ():
-                        if key not in fields:
-                            (ended if _is_name(key) else moved).append(key)
-                    if type(index) is int:
-                        self._fields[index] = fields
-            if choice.get("finish_reason") is not None:
+                pieces += [((index, None, path), slot) for path, slot in _leaves(choice, "text", text, whole)]
+            if type(index) is int and len(pieces) > first:
+                for key in self._left(index, tuple([key for key, _ in pieces[first:]])):
+                    (ended if _is_name(key) else moved).append(key)
+            if choice.get("finish_reason") is not None or choice.get("stop_reason") is not None:
+                whole += odd_words(choice, ("finish_reason", "stop_reason"), "event")
+            if choice.get("finish_reason"):
                 ended.append((index,))
                 if type(index) is int:
                     self._fields.pop(index, None)
         return pieces, whole, ended, moved
+
+    def _left(self, index: int, fields: tuple[Key, ...]) -> list[Key]:
+        """The fields of a choice that had text before, and have none now."""
+        before = self._fields.get(index, ())
+        if before == fields:
+            return []
+        self._fields[index] = fields
+        return [key for key in before if key not in fields]
 
 
 def _is_name(key: Key) -> bool:
@@ -152,18 +173,20 @@ def _response_event(payload: dict[str, Any], name: bytes) -> Reading:
             if kind in _BINARY or not delta:
                 return NOTHING
             plain: Key = (payload.get("output_index"), _part(payload), kind, None)
-            return [(plain, Slot(payload, "delta", delta, DELTA))], [], [], []
-        whole = walk(payload, kind, without=_DELTA_KEYS)
+            words = [] if is_word(kind) else odd_words(payload, ("type",), "event")
+            return [(plain, Slot(payload, "delta", delta, DELTA))], words, [], []
+        whole = walk(payload, kind, without=_DELTA_KEYS) + odd_words(payload, ("type",), "event")
         if kind in _BINARY:
             return [], whole, [], []
         key = _address(payload, kind)
-        pieces = [((*key, path), slot) for path, slot in _leaves(payload, "delta", delta)]
+        pieces = [((*key, path), slot) for path, slot in _leaves(payload, "delta", delta, whole)]
         if type(delta) is str:
             pieces = [(key, slot) for _, slot in pieces]
         return pieces, whole, [], []
     if not kind.startswith("response.") and kind not in _TERMINAL:
         # of a dialect that is not known here: whatever stands at the same place in two events may be one text
-        return [((None, None, kind, path), slot) for path, slot in _leaves(None, None, payload)], [], [], []
+        whole = []
+        return [((None, None, kind, path), slot) for path, slot in _leaves(None, None, payload, whole)], whole, [], []
     whole = walk(payload, kind, without=_RESPONSE)
     response = payload.get("response")
     if type(response) is dict:
@@ -218,21 +241,36 @@ def _begun(payload: dict[str, Any], kind: str, whole: list[Slot | Line]) -> list
     return [(_address(payload, delta), Slot(holder, field, text, DELTA))]
 
 
-def _leaves(container: Any, key: Any, node: Any, path: Key = ()) -> list[tuple[Any, Slot]]:
-    """The texts below a delta, each with its path: list members by their `index` where they have one."""
+def _leaves(
+    container: Any, key: Any, node: Any, whole: list[Slot | Line], mode: int = PLAIN, path: Key = ()
+) -> list[tuple[Any, Slot]]:
+    """The texts below a delta, each with its path: list members by their `index` where they have one.
+
+    Keys and numbers that are text do not go on in another event: they are added to `whole`.
+    """
     if type(node) is str:
         # one level is what the plain form has, so that both forms have the same address
         return [(path[0] if len(path) == 1 else path or key, Slot(container, key, node, DELTA))] if node else []
-    mode = mode_below(path[-1]) if path else mode_below(key)
+    if type(node) is int:
+        if is_text_as_number(key, mode):
+            whole.append(Slot(container, key, str(node), "event"))
+        return []
     if len(path) > _DEEP:
         return [((*path, "below"), slot) for slot in walk(node, DELTA, mode=mode) if isinstance(slot, Slot)]
     found: list[tuple[Any, Slot]] = []
     if type(node) is dict:
+        if has_own_keys(mode):
+            whole += [KeySlot(node, name, name, "event") for name in node if name]
         for name, value in node.items():
-            if is_text(name, mode, node) if type(value) is str else name not in OPAQUE:
-                found += _leaves(node, name, value, (*path, name))
+            if type(value) is str:
+                if is_text(name, value, mode, node):
+                    found += _leaves(node, name, value, whole, mode, (*path, name))
+            elif type(value) is int:
+                found += _leaves(node, name, value, whole, mode)
+            elif (below := mode_below(name, mode)) is not None:
+                found += _leaves(node, name, value, whole, below, (*path, name))
     elif type(node) is list:
         for place, value in enumerate(node):
             index = value.get("index", place) if type(value) is dict else place
-            found += _leaves(node, place, value, (*path, index))
+            found += _leaves(node, place, value, whole, mode, (*path, index))
     return found

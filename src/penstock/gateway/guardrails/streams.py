@@ -19,7 +19,7 @@ from penstock.gateway.guardrails.inspection import StreamBlocked, Tally
 from penstock.gateway.guardrails.late import late_block_event
 from penstock.gateway.guardrails.patience import Patience
 from penstock.gateway.guardrails.splice import splice
-from penstock.gateway.guardrails.texts import Line, Slot
+from penstock.gateway.guardrails.texts import Line, Slot, is_word
 from penstock.gateway.ledger.entry import GuardrailHit
 from penstock.gateway.routes import Route
 
@@ -38,13 +38,17 @@ _NAMES = frozenset(("message", "error", "ping", "done"))
 """Of events, where the data does not say the same: words of the protocol, like the types in the data."""
 
 
+_Lines = tuple[bytes, str | None]
+"""What stands beside the data, and the event's type, which is not looked at where the lines repeat it."""
+
+
 class Beside:
     """The lines of a frame that are not its data, as one text: an upstream may write anything there."""
 
     __slots__ = ("_fields", "_lines", "line")
 
     def __init__(self, frame: Frame, payload: Any) -> None:
-        kind = payload.get("type") if type(payload) is dict else None
+        kind = _kind(payload)
         self._fields: list[str] = []
         self._lines: list[Slot] = []
         for line in frame.others.decode("utf-8", "replace").splitlines(keepends=True):
@@ -71,10 +75,16 @@ class Beside:
         return "".join([field + text for field, text in zip(self._fields, texts, strict=True)])
 
 
+def _kind(payload: Any) -> str | None:
+    """The event's type, where it is a word of the protocol."""
+    kind = payload.get("type") if type(payload) is dict else None
+    return kind if type(kind) is str and is_word(kind) else None
+
+
 def _names_its_type(frame: Frame, payload: Any) -> bool:
     """What stands beside the data is the event's type, and nothing else: so it is with most events of a response."""
-    kind = payload.get("type") if type(payload) is dict else None
-    return type(kind) is str and frame.others == b"event: " + kind.encode("utf-8", "replace")
+    kind = _kind(payload)
+    return kind is not None and frame.others == b"event: " + kind.encode()
 
 
 class Event:
@@ -151,7 +161,7 @@ class StreamGuard:
         self._patience = patience
         self._tally = Tally("output")
         self._reader = Reader()
-        self._known: set[bytes] = set()
+        self._known: set[_Lines] = set()
         self._last: Any = None
         self.response_id: str | None = None
         """Of the response or the chunk that the stream began with."""
@@ -213,7 +223,11 @@ class StreamGuard:
     def _event(self, frame: Frame) -> Event:
         """With the lines beside its data, unless they are known to be clean."""
         event = Event(frame, self._reader)
-        if frame.others and frame.others not in self._known and not _names_its_type(frame, event.payload):
+        if (
+            frame.others
+            and not _names_its_type(frame, event.payload)
+            and (frame.others, _kind(event.payload)) not in self._known
+        ):
             event.beside = Beside(frame, event.payload) or None
         return event
 
@@ -224,7 +238,7 @@ class StreamGuard:
             and not self._chain.examine([event.beside.line], self._tally, self._patience)
             and len(self._known) < _KNOWN
         ):
-            self._known.add(event.frame.others)
+            self._known.add((event.frame.others, _kind(event.payload)))
 
     def _last_event(self, rest: Frame | None) -> Event | None:
         """The frame that the upstream did not end, or bytes that are none.
@@ -248,7 +262,7 @@ class BufferGuard(StreamGuard):
         self.longest = self._limit = limit
         self._size = 0
         self._events: list[Event] = []
-        self._beside: dict[bytes, Beside] = {}
+        self._beside: dict[_Lines, Beside] = {}
 
     @property
     def waiting(self) -> bool:
@@ -269,7 +283,7 @@ class BufferGuard(StreamGuard):
         """Lines that come again and again are looked at once."""
         event = super()._event(frame)
         if event.beside is not None:
-            event.beside = self._beside.setdefault(frame.others, event.beside)
+            event.beside = self._beside.setdefault((frame.others, _kind(event.payload)), event.beside)
         return event
 
     def finish(self, rest: Frame | None, patience: Patience | None = None) -> bytes:
@@ -314,8 +328,8 @@ class WatchGuard(StreamGuard):
     def feed(self, frames: list[Frame], pending: int) -> bytes:
         del pending  # beyond the longest event there would be a part among the frames
         for frame in frames:
-            if isinstance(frame, Part):
-                self._watching = False
+            if isinstance(frame, Part) and self._watching:
+                self._give_up()
             if self._watching:
                 self._watch(self._event(frame))
         return b""
@@ -344,4 +358,10 @@ class WatchGuard(StreamGuard):
             for beginning in ended:
                 self._channels.close(beginning)
         except StreamBlocked:
-            self._watching = False
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """An event is too long to be read, or there are too many texts: nobody knows what is in the rest."""
+        self._watching = False
+        for guard in self._chain.guards:
+            guard.gives_up(self._tally)

@@ -1,10 +1,11 @@
 """Which strings of a body are text, and where they stand.
 
 Everything is text unless its key says that it is not: a request can carry words in more places than any list of places
-would name, and a new one should be scanned before we have heard of it. Not text are ids, the protocol's own words (types,
-roles, states), encoded images, audio and files with their addresses, credentials for tool servers, and, in a reply, what
-it repeats of the request. In a map whose keys are the caller's own (metadata, prompt variables, the properties of a
-schema, arguments that are not a string) the keys are text too, whatever they are called, and so are whole numbers.
+would name, and a new one should be scanned before we have heard of it. Not text are ids, encoded images, audio and files
+with their addresses, credentials for tool servers, and, in a reply, what it repeats of the request; nor are the protocol's
+own words (types, roles, states), as long as they look like one: whatever else stands at their keys is read. In a map whose
+keys are the caller's own (metadata, prompt variables, the properties of a schema, arguments that are not a string) the keys
+are text too, whatever they are called, and so are whole numbers.
 
 Texts are looked at one by one, so that nothing matches from the end of one message into the next. The exception is a
 request's list of content parts: the model reads them without a gap, so they are looked at one by one and joined.
@@ -13,22 +14,60 @@ Token ids (a prompt or an input of numbers) are not text to us; a guardrail does
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-__all__ = ["OPAQUE", "KeySlot", "Line", "Slot", "is_text", "mode_below", "reply_texts", "request_texts", "walk"]
+__all__ = [
+    "PLAIN",
+    "KeySlot",
+    "Line",
+    "Slot",
+    "has_own_keys",
+    "is_text",
+    "is_text_as_number",
+    "is_word",
+    "mode_below",
+    "odd_words",
+    "reply_texts",
+    "request_texts",
+    "walk",
+]
 
-_NOT_TEXT = frozenset(
+_NEVER, _WORD, _SOMETIMES = range(3)
+_KEYS = {
+    **dict.fromkeys(
+        (
+            *("id", "model", "conversation", "system_fingerprint", "obfuscation", "authorization", "signature"),
+            *("encrypted_content", "b64_json", "partial_image_b64", "file_data", "file_url", "image_url", "server_url"),
+        ),
+        _NEVER,
+    ),
+    **dict.fromkeys(
+        (
+            *("object", "type", "role", "status", "phase", "version", "channel", "finish_reason", "stop_reason"),
+            *("native_finish_reason", "service_tier", "format", "detail", "encoding_format", "effort", "verbosity"),
+            *("truncation", "tool_choice", "quality", "size", "prompt_cache_retention"),
+        ),
+        _WORD,
+    ),
+    **dict.fromkeys(("text", "data", "result"), _SOMETIMES),
+}
+"""Keys whose string is never text, is a word of the protocol, or is text or not as the rest of the node says."""
+
+_USUAL = frozenset(
     (
-        *("id", "object", "type", "role", "model", "status", "phase", "version", "conversation", "channel"),
-        *("finish_reason", "stop_reason", "native_finish_reason", "system_fingerprint", "service_tier", "obfuscation"),
-        *("format", "detail", "encoding_format", "effort", "verbosity", "truncation", "tool_choice", "quality", "size"),
-        *("encrypted_content", "b64_json", "partial_image_b64", "file_data", "file_url", "image_url", "server_url"),
-        *("authorization", "signature", "prompt_cache_retention"),
+        *("user", "assistant", "system", "developer", "tool", "function", "message", "text", "input_text"),
+        *("output_text", "object", "string", "number", "integer", "boolean", "array", "auto", "completed", "stop"),
+        *("chat.completion.chunk", "response.output_text.delta", "response.function_call_arguments.delta"),
     )
 )
-"""Keys whose string is not text."""
+"""Words that most bodies are full of: to find one here is faster than to look at it."""
+_LONGEST_WORD = 64
+_LOOKS_LIKE_WORD = re.compile(r"[A-Za-z][A-Za-z_.:/-]*|[a-z][a-z_.:/-]*(?:[0-9](?![.:][0-9])[a-z_.:/-]*){1,8}")
+"""`response.output_text.delta`, `date-time`, `MAX_TOKENS`, `web_search_20250305`; no number that anybody looks for, and no
+key: those have capitals and digits."""
 
-OPAQUE = frozenset(
+_OPAQUE = frozenset(
     (
         *("image_url", "headers", "include", "modalities", "usage", "logprobs", "top_logprobs", "prompt_logprobs"),
         *("token_ids", "prompt_token_ids", "bytes", "embedding", "stream_options"),
@@ -53,17 +92,14 @@ _ECHO = frozenset(
 )
 """What a response object repeats of its request: an output guardrail does not look at the caller's own words."""
 
-_PLAIN, _TEXT_TAKEN, _SOUND, _WORDS, _JSON, _NONE = range(6)
+PLAIN, _TEXT_TAKEN, _SOUND, _WORDS, _JSON, _NONE = range(6)
 _BELOW = {
-    **dict.fromkeys(OPAQUE, _NONE),
+    **dict.fromkeys(_OPAQUE, _NONE),
     **dict.fromkeys(_OWN_WORDS, _WORDS),
     **dict.fromkeys(_OWN_JSON, _JSON),
     **dict.fromkeys(("input_audio", "audio"), _SOUND),
 }
 """How to read what stands below a key."""
-
-_SOMETIMES = frozenset(("text", "data", "result"))
-"""Keys whose string is text or not, as the rest of the node says."""
 
 
 class Slot:
@@ -108,12 +144,12 @@ def reply_texts(body: Any, source: str = "reply") -> list[Slot | Line]:
 
 
 def walk(
-    root: Any, source: str, *, join: bool = False, without: frozenset[str] = frozenset(), mode: int = _PLAIN
+    root: Any, source: str, *, join: bool = False, without: frozenset[str] = frozenset(), mode: int = PLAIN
 ) -> list[Slot | Line]:
     """`without`: keys of the root to pass over."""
     found: list[Slot | Line] = []
     keys: list[Slot | Line] = []
-    not_text, below = _NOT_TEXT, _BELOW
+    keys_known, below = _KEYS, _BELOW
     stack: list[tuple[Any, int]] = [(root, mode)]  # not recursive: a body may be nested deeper than Python's stack
     while stack:
         node, mode = stack.pop()
@@ -130,12 +166,17 @@ def walk(
                     continue
                 kind = type(value)
                 if kind is str:
-                    if key in not_text or not value:
-                        continue
-                    if key[-3:] != "_id" and (key not in _SOMETIMES or is_text(key, mode, node)):
+                    sort = keys_known.get(key)
+                    if sort is None:
+                        if value and key[-3:] != "_id":
+                            found.append(Slot(node, key, value, source))
+                    elif sort == _WORD:
+                        if value not in _USUAL and value and not is_word(value):
+                            found.append(Slot(node, key, value, source))
+                    elif sort == _SOMETIMES and is_text(key, value, mode, node):
                         found.append(Slot(node, key, value, source))
                 elif kind is dict or kind is list:
-                    deeper = below.get(key, _PLAIN)
+                    deeper = below.get(key, PLAIN)
                     if deeper != _NONE:
                         stack.append((value, deeper))
                 elif kind is int and key in _TEXT:
@@ -156,15 +197,15 @@ def _walk_own(node: dict[str, Any], mode: int, source: str, found: _Found, keys:
         elif kind is int:
             found.append(Slot(node, key, str(value), source))
         elif kind is dict or kind is list:
-            deeper = _JSON if mode == _JSON else _BELOW.get(key, _PLAIN)
-            stack.append((value, deeper if deeper != _NONE else _PLAIN))
+            deeper = _JSON if mode == _JSON else _BELOW.get(key, PLAIN)
+            stack.append((value, deeper if deeper != _NONE else PLAIN))
         if key:
             keys.append(KeySlot(node, key, key, source))
 
 
 def _walk_list(node: list[Any], mode: int, source: str, found: _Found, stack: _Stack, *, join: bool) -> None:
     below = mode
-    if join and mode == _PLAIN and len(node) > 1:
+    if join and mode == PLAIN and len(node) > 1:
         parts = _parts(node, source)
         if parts is not None:
             found.append(parts)
@@ -182,10 +223,26 @@ def _walk_list(node: list[Any], mode: int, source: str, found: _Found, stack: _S
             found.append(Slot(node, place, str(value), source))
 
 
-def is_text(key: str, mode: int, node: dict[str, Any]) -> bool:
+def is_word(text: str) -> bool:
+    """Whether it looks like one of the protocol's own."""
+    return text in _USUAL or (len(text) <= _LONGEST_WORD and _LOOKS_LIKE_WORD.fullmatch(text) is not None)
+
+
+def odd_words(node: dict[str, Any], keys: tuple[str, ...], source: str) -> list[Slot | Line]:
+    """What stands at keys for a word of the protocol and does not look like one."""
+    found = [(key, node.get(key)) for key in keys]
+    return [Slot(node, key, text, source) for key, text in found if type(text) is str and text and not is_word(text)]
+
+
+def is_text(key: str, value: str, mode: int, node: dict[str, Any]) -> bool:
     """Whether the string at this key is text, in a node that is read in this mode."""
-    if key in _NOT_TEXT or key.endswith("_id"):
-        return False
+    if not value or mode >= _WORDS:
+        return bool(value)
+    sort = _KEYS.get(key)
+    if sort is None:
+        return not key.endswith("_id")
+    if sort != _SOMETIMES:
+        return sort == _WORD and not is_word(value)
     if key == "text":
         return mode != _TEXT_TAKEN  # its line is already in the list
     if key == "data":
@@ -193,10 +250,24 @@ def is_text(key: str, mode: int, node: dict[str, Any]) -> bool:
     return key != "result" or node.get("type") != "image_generation_call"
 
 
-def mode_below(key: Any) -> int:
-    """How to read what stands below a key, where there can be text."""
-    mode = _BELOW.get(key, _PLAIN)
-    return mode if mode in (_PLAIN, _SOUND) else _PLAIN
+def has_own_keys(mode: int) -> bool:
+    """The keys of a node that is read in this mode are text."""
+    return mode >= _WORDS
+
+
+def is_text_as_number(key: Any, mode: int) -> bool:
+    """Whether a whole number at this key stands for a text."""
+    return mode >= _WORDS or key in _TEXT
+
+
+def mode_below(key: str, mode: int) -> int | None:
+    """How to read what stands below this key in a node that is read in this mode; None: there is no text."""
+    if mode == _JSON:
+        return _JSON
+    below = _BELOW.get(key, PLAIN)
+    if below != _NONE:
+        return below
+    return PLAIN if mode == _WORDS else None
 
 
 def _parts(node: list[Any], source: str) -> Line | None:
