@@ -30,7 +30,6 @@ STREAMED = {
     "malformed event": Fault({"malformed": 3}, "MalformedEvent", "not JSON"),
     "empty stream": Fault({"empty": True}, "EmptyStream", "without a single event"),
     "HTML": Fault({"html": True}, "MalformedJSON", "It works!"),
-    "wrong content type": Fault({"content_type": "text/plain"}, "MalformedJSON", "not JSON"),
     "stall": Fault({"stall": "inf", "stall_after": 2}, "Timeout", "within 3 s", 200, tuple(SOON)),
     "stall before the head": Fault({"stall": "inf", "stall_after": 0}, "Timeout", "within 3 s", None, tuple(SOON)),
     "slow head": Fault({"slow_head": 30}, "Timeout", "within 3 s", None, tuple(SOON)),
@@ -172,6 +171,7 @@ ODD = {
     "ends with the connection": {"framing": "eof"},
     "content-length": {"framing": "length"},
     "a connection a request": {"close": True},
+    "wrong content type": {"content_type": "text/plain"},
     "a short stall": {"stall": 0.05, "stall_after": 2},
     "a slow head": {"slow_head": 0.05},
     "everything at once": {
