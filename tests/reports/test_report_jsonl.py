@@ -99,6 +99,12 @@ def test_a_failure_without_a_status(tmp_path):
     assert line["metrics"] == {}
 
 
+def test_what_was_sent_again_says_so(tmp_path):
+    first, again = run(tmp_path, [record(), record(number=1, retries=1)]).lines
+    assert "retries" not in first["metadata"]
+    assert again["metadata"]["retries"] == 1
+
+
 def test_a_cancelled_request_is_no_failure_of_anybody(tmp_path):
     (line,) = run(tmp_path, [record(cancelled=True)]).lines
     assert line["metrics"] == {}

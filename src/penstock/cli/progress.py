@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable
 from time import monotonic_ns
 
-from penstock.cli.terminal import counted, terminal_width
+from penstock.cli.terminal import terminal_width
 from penstock.drive.conductor import Progress
 from penstock.plan.phases import PhasePlan
+from penstock.words import counted
 
 __all__ = ["Display", "step_progress"]
 

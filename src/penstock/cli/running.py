@@ -14,7 +14,6 @@ import msgspec
 
 from penstock.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER
 from penstock.cli.progress import Display, step_progress
-from penstock.cli.terminal import counted
 from penstock.datasets import load as datasets
 from penstock.drive import local
 from penstock.drive.folder import LOG_FOLDER, RunFolder
@@ -25,6 +24,7 @@ from penstock.errors import UserError
 from penstock.secrets import redact_url
 from penstock.settings.model import Settings
 from penstock.tokens.tokenizer import Tokenizer
+from penstock.words import counted
 
 if TYPE_CHECKING:
     from penstock.metrics.summary import Summary

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import IO
 
-__all__ = ["Paint", "columns", "counted", "fit", "terminal_width", "wrap"]
+__all__ = ["Paint", "columns", "fit", "terminal_width", "wrap"]
 
 _TWO_COLUMNS = re.compile(r"( +\S+(?: \S+)*  +)(\S.*)")
 """Indented: a name, a gap, and what is said about it."""
@@ -69,7 +69,3 @@ def fit(text: str, width: int | None = None) -> str:
         else:
             lines.append(line)
     return "\n".join(lines).rstrip("\n")
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.compare.comparison import Comparison, Row, Side
+from penstock.words import counted
 
 __all__ = ["comparison_text"]
 
@@ -30,7 +31,7 @@ def comparison_text(found: Comparison, width: int) -> str:
     """As wide as it needs to be, or else narrow enough for `width` columns where that can be."""
     how = "the same body" if found.paired_by == "body" else "the same payload of an interleaved run"
     lines = [*_prose(_side("A", found.a), width), *_prose(_side("B", found.b), width)]
-    lines += [f"{_count(found.pairs, 'pair')} of requests with {how}.", ""]
+    lines += [f"{counted(found.pairs, 'pair')} of requests with {how}.", ""]
     table = _table(found.rows, _WIDE)
     lines += table if max(map(len, table)) <= width else _table(found.rows, _NARROW)
     lines.append("")
@@ -43,16 +44,12 @@ def _prose(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False, subsequent_indent="  ")
 
 
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
 def _side(letter: str, side: Side) -> str:
     where = ", ".join(url for url in side.urls if url)
     place = f" ({where})" if where and where != side.name else ""
     rest = f", {side.unpaired:,} of them without a partner" if side.unpaired else ""
     verdict = "no certificate" if side.verdict is None else side.verdict
-    return f"{letter}: {side.name}{place}, {_count(side.requests, 'request')}{rest}, {verdict}"
+    return f"{letter}: {side.name}{place}, {counted(side.requests, 'request')}{rest}, {verdict}"
 
 
 def _table(rows: list[Row], layout: _Layout) -> list[str]:

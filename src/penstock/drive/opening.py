@@ -60,6 +60,8 @@ class Opening:
         self._board.set(self._me, cells.READY, 0)
         self._last_ns = monotonic_ns()
         self._all = asyncio.gather(*(self._open_to(url) for url, count in enumerate(self._counts) if count))
+        if self._cancelled:
+            self._all.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._all
         silent = [url for url, count in enumerate(self._counts) if count and not self._open[url]]

@@ -11,6 +11,7 @@ from penstock.metrics.summary import Summary
 from penstock.metrics.tally import ErrorGroup
 from penstock.reports.artifacts import Artifacts
 from penstock.reports.messages import one_line
+from penstock.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -193,11 +194,11 @@ def _remarks(summary: Summary) -> list[str]:
     elif summary.was_cancelled:
         found.append("The run was interrupted; these are the requests that had completed.")
     if summary.cancelled:
-        found.append(f"Cancelled by us at the end and not counted: {_plural(summary.cancelled, 'request')}.")
+        found.append(f"Cancelled by us at the end and not counted: {counted(summary.cancelled, 'request')}.")
     lag = summary.metrics.get("replay_sched_lag_p99")
     if summary.queued:
         waited = (
-            f"{_plural(summary.queued, 'request')} waited for a free slot, up to {summary.longest_queued_ms:,.0f} ms"
+            f"{counted(summary.queued, 'request')} waited for a free slot, up to {summary.longest_queued_ms:,.0f} ms"
         )
         missed = "the rate was not reached" if lag is None else "the recorded times were not kept"
         found.append(f"{waited}: {missed}. Effective latency counts that wait, request latency does not.")
@@ -210,7 +211,7 @@ def _remarks(summary: Summary) -> list[str]:
         lost = (
             "the requests in them are lost" if summary.torn_requests else "a worker's report on itself, and no request"
         )
-        found.append(f"The last {_plural(summary.torn_bytes, 'byte')} of the log were torn: {lost}.")
+        found.append(f"The last {counted(summary.torn_bytes, 'byte')} of the log were torn: {lost}.")
     if summary.note is not None:
         found.append(summary.note)
     if summary.tokenizer.note is not None:
@@ -220,26 +221,22 @@ def _remarks(summary: Summary) -> list[str]:
     found += [f"{what}: {count:,}." for what, count in summary.warnings.items()]
     if single := _count(summary, "single_stamp_request_count"):
         found.append(
-            f"Arrived whole, with one time stamp: {single:,} of {_plural(summary.succeeded, 'reply', 'replies')}. "
+            f"Arrived whole, with one time stamp: {single:,} of {counted(summary.succeeded, 'reply', 'replies')}. "
             "These have a time to first token, but no second token, no gaps and no decode duration."
         )
     if bounds := _count(summary, "coalesced_first_stamp_count"):
         found.append(
-            f"The time to first token is an upper bound for {_plural(bounds, 'request')}: the stamp covers several "
+            f"The time to first token is an upper bound for {counted(bounds, 'request')}: the stamp covers several "
             "network segments."
         )
     if off := _count(summary, "osl_mismatch_count"):
-        found.append(f"Off the length asked for by more than 5 % or 50 tokens: {_plural(off, 'reply', 'replies')}.")
+        found.append(f"Off the length asked for by more than 5 % or 50 tokens: {counted(off, 'reply', 'replies')}.")
     if off := _count(summary, "usage_discrepancy_count"):
         found.append(
-            f"The server's token counts and ours differ by more than 10 % for {_plural(off, 'request')}: another "
+            f"The server's token counts and ours differ by more than 10 % for {counted(off, 'request')}: another "
             "tokenizer, or the server's chat template."
         )
     return found
-
-
-def _plural(count: int, one: str, many: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def _count(summary: Summary, tag: str) -> int:

@@ -82,6 +82,8 @@ class RecordWriter:
         fields["url"] = self._header.urls[record.url]
         fields["streamed"] = record.streamed
         fields["coalesced_stamps"] = record.coalesced
+        if record.retries:
+            fields["retries"] = record.retries
         fields["finish_reasons"] = record.finish
         if record.digest:
             fields["body_sha256"] = record.digest.hex()
