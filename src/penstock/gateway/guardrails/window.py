@@ -5,14 +5,15 @@ Until the first text is decided nothing leaves at all, so that a block that come
 not the end of a stream that has begun. What is held is bounded in bytes; events without any text that wait for a first
 one are let go when they alone reach the bound.
 
-Where a chat has moved on from a field whose end is not decided, that piece is taken out of its event and set aside as an
-event of its own, so that nothing waits for it; it leaves when the field goes on or ends.
+Where a chat has moved on from a field whose end is not decided, nothing waits for that: when the turn of its event comes, the
+piece is taken out of it and set aside as an event of its own, which leaves when the field goes on or ends.
 """
 
 from __future__ import annotations
 
 import json
 from collections import deque
+from typing import Any
 
 from penstock.gateway.frames import Frame, Part
 from penstock.gateway.guardrails.chain import Blocked, Chain
@@ -30,13 +31,15 @@ __all__ = ["WindowGuard"]
 class _Segment:
     """A piece of a text and its place in it."""
 
-    __slots__ = ("_copies", "_folded_end", "channel", "end", "key", "slot", "text")
+    __slots__ = ("_copies", "_folded_end", "alone", "channel", "end", "key", "slot", "text")
 
     def __init__(self, key: Key, channel: Channel, slot: Slot, text: str) -> None:
         self.key = key
         self.channel = channel
         self.slot = slot
         self.text = text
+        self.alone: dict[str, Any] | None = None
+        """What it says by itself, when the stream has moved away from its text: then nothing waits for it."""
         self.end = channel.end
         self._folded_end = channel.folded_end
         self._copies = channel.copy.ends() if channel.copy is not None else ()
@@ -71,6 +74,22 @@ class _Held:
     def decided(self) -> bool:
         return all(map(_Segment.decided, self.segments))
 
+    def ready(self) -> bool:
+        """Nothing in it has to be waited for."""
+        return all(segment.alone is not None or segment.decided() for segment in self.segments)
+
+    def split(self) -> list[_Held]:
+        """Takes out what is not decided, each as an event of its own."""
+        waiting = [segment for segment in self.segments if not segment.decided()]
+        self.segments = [segment for segment in self.segments if segment not in waiting]
+        pieces: list[_Held] = []
+        for segment in waiting:
+            event = Event(Frame(f"data: {json.dumps(segment.alone)}\n\n".encode()), Reader())
+            segment.slot.new = ""
+            segment.slot = event.reading[0][0][1]
+            pieces.append(_Held(event, [segment]))
+        return pieces
+
     def leave(self) -> bytes:
         for segment in self.segments:
             segment.leave()
@@ -84,7 +103,7 @@ class WindowGuard(StreamGuard):
         self._channels = Channels(chain, self._tally, limit, patience)
         self._held: deque[_Held] = deque()
         self._aside: list[_Held] = []
-        """Single pieces that the rest does not wait for; of one text they are in order, and before what is held."""
+        """Single pieces of events that have left: of one text they are in order, and before what is held."""
         self._size = 0
         self._begun = False
         """Text has been released."""
@@ -167,16 +186,9 @@ class WindowGuard(StreamGuard):
     def _set_aside(self, channel: Channel) -> None:
         """What is not decided of a text that the stream has moved away from."""
         for held in self._held:
-            for segment in [found for found in held.segments if found.channel is channel and not found.decided()]:
-                payload = alone(held.event.payload, segment.key, segment.slot)
-                if payload is None:
-                    continue
-                piece = Event(Frame(f"data: {json.dumps(payload)}\n\n".encode()), Reader())
-                held.segments.remove(segment)
-                segment.slot.new = ""
-                segment.slot = piece.reading[0][0][1]
-                self._aside.append(_Held(piece, [segment]))
-                self._size += self._aside[-1].size
+            for segment in held.segments:
+                if segment.channel is channel and segment.alone is None and not segment.decided():
+                    segment.alone = alone(held.event.payload, segment.key, segment.slot)
 
     def _hold(self, event: Event, segments: list[_Segment]) -> None:
         held = _Held(event, segments)
@@ -188,33 +200,42 @@ class WindowGuard(StreamGuard):
         if not self._begun and not self._may_begin():
             return b""
         out = self._release_aside() if self._aside else []
-        while held and held[0].decided():
+        while held and held[0].ready():
             first = held.popleft()
             self._size -= first.size
+            if not first.decided():
+                pieces = first.split()
+                self._aside += pieces
+                self._size += sum([piece.size for piece in pieces])
             out.append(first.leave())
             if first.event.payload is not None:
                 self._last = first.event.payload
         return out[0] if len(out) == 1 else b"".join(out)
 
     def _release_aside(self) -> list[bytes]:
-        ready = [held for held in self._aside if held.decided()]
-        if ready:
-            self._aside = [held for held in self._aside if held not in ready]
-            self._size -= sum([held.size for held in ready])
-        return [held.leave() for held in ready]
+        out: list[bytes] = []
+        waiting: list[_Held] = []
+        for held in self._aside:
+            if held.decided():
+                self._size -= held.size
+                out.append(held.leave())
+            else:
+                waiting.append(held)
+        self._aside = waiting
+        return out
 
     def _may_begin(self) -> bool:
         for held in self._held:
-            if not held.decided():
+            if not held.ready():
                 return False
-            if held.segments or held.event.reading[1]:
+            if held.event.reading[1] or any(map(_Segment.decided, held.segments)):
                 self._begun = True
                 return True
         return False
 
     def _relieve(self) -> bytes:
         """More is held than may be: only what has no text in it can go."""
-        if not all(held.decided() for held in self._held):
+        if not all(map(_Held.ready, self._held)):
             raise StreamBlocked(None)
         self._begun = True
         released = self._release()
