@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, Literal
 
 import pytest
-from guardrail_streams import chat_chunks, event, guards, pii, run
+from guardrail_streams import chat_chunks, event, guards, keyword, pii, run
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -49,6 +49,37 @@ def test_a_piece_that_ends_within_an_escape_waits_for_what_that_becomes_on_both_
         assert "[BANK_CARD_REDACTED]" in found[0]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"q":"xx \\ud83d\\udd25\\u79d8\\u5bc6 yy"}',
+        '{"q":"\\\\uD83D\\\\uDD25\\\\u79d8\\\\u5bc6"}',
+        '["\\ud83d\\ud83d\\udd25秘密"]',
+    ],
+)
+def test_a_character_beyond_the_first_plane_is_read_wherever_its_escapes_are_cut(text: str) -> None:
+    for first in range(1, len(text)):
+        for last in range(first, len(text)):
+            pieces = [piece for piece in (text[:first], text[first:last], text[last:]) if piece]
+            deltas = [{"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in pieces]
+            guard = guards(keyword("🔥秘密"), mode="window").stream("chat")
+            assert run(guard, [event(payload) for payload in chat_chunks(deltas)]).blocked is not None, pieces
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"\\u0022bob@example.com\\u0022"',
+        '{"p":"\\u007b\\u0022a\\u0022:\\u0022bob@example.com\\u0022}"}',
+        ' ["\\u0020\\u005b\\u0022\\u005cu0062ob@example.com',
+    ],
+)
+def test_a_second_level_that_begins_with_an_escape_cut_in_two_is_masked(text: str) -> None:
+    expected = arguments([text], "buffer", "email")
+    for place in range(1, len(text)):
+        assert arguments([text[:place], text[place:]], "window", "email") == expected
+
+
 WORDS = st.sampled_from(
     [
         *(
@@ -59,7 +90,7 @@ WORDS = st.sampled_from(
             "sk-abcdefghijklmnop1234",
             "13812345678",
         ),
-        *("word ", '"x",', "1 ", "a.", "@", "-", "\n", "é", '{"k":"v"}', "12", "9 ", "sk-", "::"),
+        *("word ", '"x",', "1 ", "a.", "@", "-", "\n", "é", "🔥", '{"k":"v"}', "12", "9 ", "sk-", "::"),
     ]
 )
 
@@ -70,7 +101,10 @@ def nested(draw: st.DrawFn) -> str:
     chance = Random(draw(st.integers(0, 1000)))
 
     def escaped(text: str, share: float) -> str:
-        signs = (f"\\u{ord(sign):04x}" if chance.random() < share else json.dumps(sign)[1:-1] for sign in text)
+        signs = (
+            f"\\u{ord(sign):04x}" if chance.random() < share and sign < "\uffff" else json.dumps(sign)[1:-1]
+            for sign in text
+        )
         return "".join(signs)
 
     words = draw(st.lists(WORDS, min_size=1, max_size=12)) * draw(st.sampled_from([1, 10]))

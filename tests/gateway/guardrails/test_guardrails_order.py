@@ -1,4 +1,4 @@
-"""Chats that change field, in whatever portions they come: a window shows each field as a buffer does, complete and in order."""
+"""Chats that change field, in whatever portions they come: a window shows each field as a buffer does, complete, in order."""
 
 from __future__ import annotations
 

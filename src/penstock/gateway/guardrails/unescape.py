@@ -23,11 +23,12 @@ _HIGH = r"u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW = r"u[dD][c-fC-F][0-9a-fA-F]{2}"
 _ESCAPE = rf'\\(?:({_HIGH}\\{_LOW})|u([0-9a-fA-F]{{4}})|(["\\/bfnrt]))'
 _OPEN = (
-    r"(\\(?:u[0-9a-fA-F]{0,3}"
-    rf"|{_HIGH}(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?)?\Z)"
+    r"\\(?:u[0-9a-fA-F]{0,3}"
+    rf"|{_HIGH}(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?)?\Z"
 )
+"""Half a pair is an escape, but at the end it may become a whole one: so this comes before `_ESCAPE`."""
 _WHOLE = re.compile(_ESCAPE)
-_GROWING = re.compile(rf"{_ESCAPE}|{_OPEN}")
+_GROWING = re.compile(rf"{_OPEN}|{_ESCAPE}")
 _SIGNS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
