@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import resource
+import select
 import socket
 import threading
 import time
@@ -136,8 +137,12 @@ def silent(asked: list[int]):
     return talk
 
 
-@pytest.mark.parametrize("close", [socket.socket.close, hang_up_rudely], ids=["FIN", "RST"])
-def test_a_request_that_the_server_took_and_dropped_has_failed(close):
+@pytest.mark.parametrize(
+    ("close", "patience"),
+    [(socket.socket.close, pool._AT_ONCE_NS), (hang_up_rudely, pool._RESET_NS)],
+    ids=["FIN", "RST"],
+)
+def test_a_request_that_the_server_took_and_dropped_has_failed(close, patience):
     asked: list[bytes | None] = []
     drop = threading.Event()
 
@@ -150,13 +155,31 @@ def test_a_request_that_the_server_took_and_dropped_has_failed(close):
         client.open_ahead(1)
         exchange = client.start()
         client.run_until(lambda: asked)
-        client.run((pool._AT_ONCE_NS + 3 * client.gauge.connect.largest) / 1e9)
+        client.run((patience + 3 * client.gauge.connect.largest) / 1e9)
         drop.set()
         client.wait(exchange)
     assert exchange.trouble is not None
     assert (exchange.trouble.type, exchange.trouble.fault) == ("ConnectionLost", "server")
     assert (exchange.retries, exchange.lost_ns, client.gauge.stale) == (0, 0, 0)
     assert asked == [b"{}"]
+
+
+def test_a_busy_server_that_closes_without_having_read_had_no_request(monkeypatch):
+    monkeypatch.setattr(pool, "_RESET_NS", 60_000_000_000)
+    monkeypatch.setattr(pool, "_AT_ONCE_NS", 0)
+
+    def talk(sock: socket.socket, number: int) -> None:
+        if number == 0:
+            select.select([sock], [], [], 20)
+            time.sleep(0.1)
+        else:
+            assert take(sock) == b"{}"
+            sock.sendall(reply())
+
+    with Server(talk) as server, Client(server.port) as client:
+        client.open_ahead(1)
+        exchange = client.ask()
+    assert (exchange.status, exchange.retries, exchange.trouble) == (200, 1, None)
 
 
 def test_a_connection_that_took_long_to_open_is_given_three_times_as_long(monkeypatch):

@@ -70,6 +70,7 @@ class Connection:
         "exchange",
         "opened",
         "opening",
+        "reset",
         "used",
     )
 
@@ -98,6 +99,8 @@ class Connection:
         self.exchange: Exchange | None = None
         self.closed = False
         self.used = False
+        self.reset = False
+        """How it was lost: the server's system refused bytes, or had some that nobody had read."""
         """It has been idle since it was opened: the server may have closed it meanwhile."""
         self.opening = monotonic_ns()
         self.opened = -1
@@ -224,8 +227,7 @@ class Connection:
         if not self._stamps:
             n = self._sock.recv_into(_BUFFER)
             gauge.reads += 1
-            if _LINUX:
-                self._notice_reset(self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1))
+            self._notice_reset(self._state())
             return n, monotonic_ns(), 0
         n, ancillary, _, _ = self._sock.recvmsg_into(_BUFFERS, _ANCILLARY)
         now = monotonic_ns()
@@ -241,21 +243,25 @@ class Connection:
         # Asked after the read, so that a segment which slips in between makes the count too high, never too low.
         info = self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_SIZE)
         total = _SEGMENTS.unpack_from(info, _SEGMENTS_AT)[0]
-        self._notice_reset(info)
+        self._notice_reset(info[0])
         segments = total - self._segments
         self._segments = total
         return n, arrived if arrived < now else now, segments
 
-    def _notice_reset(self, info: bytes) -> None:
+    def _notice_reset(self, state: int) -> None:
         """Reset behind the bytes just read. libuv stops watching a socket once it has told of an error, so nobody else
         would call us for the rest."""
-        if info[0] == _TCP_CLOSE:
+        if state == _TCP_CLOSE:
             self._loop.call_soon(self._readable if self._tls is None else self._readable_tls)
 
     def look(self) -> None:
         """Read on if it was reset unnoticed: the kernel reports an error a moment before it changes the state."""
-        if _LINUX and not self.closed and self.opened >= 0:
-            self._notice_reset(self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1))
+        if not self.closed and self.opened >= 0:
+            self._notice_reset(self._state())
+
+    def _state(self) -> int:
+        """That of TCP; 0 where the system does not tell."""
+        return self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] if _LINUX else 0
 
     def _read(self) -> tuple[int, int, int] | None:
         """What `_receive` gives; None when there was nothing, or when the other side is gone, which is dealt with."""
@@ -388,6 +394,7 @@ class Connection:
         if error is None and self._reader.eof():
             self._finish(exchange, reusable=False)
             return
+        self.reset = error is not None or self._state() == _TCP_CLOSE
         how = "closed the connection" if error is None else f"connection failed ({os.strerror(error.errno or 0)})"
         subject = "The server" if error is None else "The"
         when = "in the middle of its reply" if self._reader.started else "before it replied"

@@ -22,6 +22,8 @@ _AT_ONCE_NS = 50_000_000
 """A connection that the server had closed is lost within a round trip of using it: the end that was on its way arrives, or the
 answer to our first bytes does. Longer than this, and than three times what the connection took to open, the server had the
 request."""
+_RESET_NS = 1_000_000_000
+"""When it was reset, nobody had read the request, or not all of it: a busy server may come to that a while later."""
 
 
 def resolve(host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Origin, ...]:
@@ -182,8 +184,8 @@ def _was_stale(connection: Connection, exchange: Exchange) -> bool:
     """It had been idle, and was lost at once with nothing of a reply: the server had closed it and never saw the request."""
     if not connection.used or connection.heard:
         return False
-    took = exchange.end - exchange.start
-    return took <= max(_AT_ONCE_NS, 3 * (connection.opened - connection.opening))
+    patience = _RESET_NS if connection.reset else _AT_ONCE_NS
+    return exchange.end - exchange.start <= max(patience, 3 * (connection.opened - connection.opening))
 
 
 def _socket_trouble(error: OSError) -> Trouble:

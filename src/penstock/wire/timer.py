@@ -70,6 +70,9 @@ class Timer:
 
     def _fire(self) -> None:
         self._handle = None
+        if time.monotonic_ns() < self._due:
+            self._set_handle(self._due)  # it counts from the time that the loop last looked at its clock
+            return
         self._armed = False
         self._callback()
 
