@@ -233,6 +233,26 @@ def test_a_key_that_stands_twice_is_refused(buffered: Callable[..., GatewayProce
     assert upstream.requests[0].body == body.replace(ALIAS.encode(), b"gpt-4o-mini")
 
 
+def test_a_key_that_stands_twice_in_a_reply_leaves_once(
+    guarded: Callable[..., GatewayProcess], upstream: Upstream
+) -> None:
+    gateway = guarded()
+    part = b'{"type":"output_text","text":"it is BLOCKME","text":"clean"}'
+    body = b'{"id":"r", "object":"response","output":[{"type":"message","content":[%b]}]}'
+    upstream.replies(body % part)
+    reply = gateway.respond()
+    assert (reply.status, reply.body) == (200, body % b'{"type":"output_text","text":"clean"}')
+    delta = b'data: {"type":"response.output_text.delta","output_index":0,%b"delta":"clean "}\n\n'
+    upstream.streams([delta % b'"delta":"it is BLOCKME ",', delta % b""])
+    assert gateway.respond(stream=True).body == delta % b"" * 2
+    body = b'{"model":"a\\/b","choices":[{"index":0,"message":{"content":"BLOCKME","content":"clean"}}]}'
+    upstream.replies(body)
+    chat = {"model": ALIAS, "messages": [{"role": "user", "content": "x"}]}
+    assert gateway.post("/v1/chat/completions", chat).body == body.replace(b"a\\/b", ALIAS.encode()).replace(
+        b'"content":"BLOCKME",', b""
+    )
+
+
 def test_a_masked_body_is_otherwise_the_callers(buffered: Callable[..., GatewayProcess], upstream: Upstream) -> None:
     gateway = buffered(EMAIL)
     body = (

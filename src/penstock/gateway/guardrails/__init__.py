@@ -15,7 +15,7 @@ from penstock.gateway.guardrails.late import block_message, block_type, late_blo
 from penstock.gateway.guardrails.pace import paced
 from penstock.gateway.guardrails.patience import Patience
 from penstock.gateway.guardrails.reading import Ambiguous, read_reply, read_request
-from penstock.gateway.guardrails.splice import splice
+from penstock.gateway.guardrails.splice import repeated, splice, without
 from penstock.gateway.guardrails.streams import BufferGuard, StreamGuard, WatchGuard
 from penstock.gateway.guardrails.texts import Line, Slot, reply_texts, request_texts
 from penstock.gateway.guardrails.window import WindowGuard
@@ -70,6 +70,8 @@ class Guards:
     def reply(self, body: bytes, patience: Patience) -> Inspection:
         """Of a whole JSON reply; ValueError for what is none."""
         source, root = read_reply(body)
+        if self._output.enforced and (spans := repeated(source, root[0])):
+            body, source = without(body, spans), without(source, spans)
         lines = reply_texts(root[0] if type(root[0]) is dict else root)
         return _inspect(self._output, body, source, root, lines, Tally("output"), patience)
 

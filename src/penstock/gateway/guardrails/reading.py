@@ -1,7 +1,8 @@
 """JSON bodies as Python values, for the inspection of their texts.
 
-Whoever gets the body after us may read it with another parser. So a request in which a key stands twice is refused: one
-parser takes the first value, another the last. Half a surrogate pair, in an escape, is read as U+FFFD.
+Whoever gets the body after us may read it with another parser, and where a key stands twice one parser takes the first value,
+another the last. So such a request is refused, and of such a reply only what was read goes on (see `repeated`). Half a
+surrogate pair, in an escape, is read as U+FFFD.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def read_request(body: bytes) -> tuple[bytes, list[Any]]:
 
 
 def read_reply(body: bytes) -> tuple[bytes, list[Any]]:
-    """The same without looking for keys that stand twice: it takes four times as long."""
+    """The same without looking for keys that stand twice, which takes four times as long: the last one counts."""
     try:
         return body, [orjson.loads(body)]
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Masks written into JSON where their strings stand; every other byte stays as it was."""
+"""Changes to JSON where it stands, masks in the place of strings and members cut out; every other byte stays as it was."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ import orjson
 
 from penstock.gateway.guardrails.texts import KeySlot, Slot
 
-__all__ = ["splice"]
+__all__ = ["repeated", "splice", "without"]
 
 _TOKEN = re.compile(rb'("(?:[^"\\]++|\\.)*+")(\s*+:)?|([{\[])|([}\]])|(,)|[^\s{}\[\],:"]++', re.DOTALL)
 _KEY, _BEGIN, _END, _COMMA = 2, 3, 4, 5
 """The last group of a token says what it is; other than these, it is a value."""
 
 _BRACE = ord("{")
+_BACKSLASH = ord("\\")
+
+_COLON = rb"\u003"
+"""How one is spelled that is no colon of the grammar, and perhaps a few other signs."""
+
+Span = tuple[int, int]
 
 Places = dict[tuple[int, Any], bytes]
 """Container's id and key -> what is to stand there."""
@@ -100,6 +106,61 @@ def _spliced(body: bytes, source: bytes, root: Any, keys: Places, values: Places
         if found is not None and not top.gone:
             out += (body[done:start], found)
             done = end
+    out.append(body[done:])
+    return b"".join(out)
+
+
+def repeated(source: bytes, value: Any) -> list[Span]:
+    """Where members stand that a later one with the same key replaced when `value` was read, each up to the next member.
+
+    What was read is written again, and the colons are counted: each member that is gone had one, and none comes to be but
+    where it was spelled as an escape. Only then, or when they differ, is the source gone through, which takes 50 times as long.
+    """
+    try:
+        written = orjson.dumps(value)
+    except TypeError:  # half a character, a long number, or deeper than orjson writes
+        return _repeated(source)
+    if written == source:
+        return []
+    if (_BACKSLASH not in source or _COLON not in source) and _colons(written) == _colons(source):
+        return []
+    return _repeated(source)
+
+
+def _colons(data: bytes) -> int:
+    """A third of the time that `count` takes, which looks at each byte by itself."""
+    return len(data) - len(data.replace(b":", b""))
+
+
+def _repeated(source: bytes) -> list[Span]:
+    spans: list[Span] = []
+    names: dict[Any, int] = {}
+    starts: list[int] = []
+    around: list[tuple[dict[Any, int], list[int]]] = []
+    for token in _TOKEN.finditer(source):
+        kind = token.lastindex
+        if kind == _BEGIN:
+            around.append((names, starts))
+            names, starts = {}, []
+        elif kind == _END:
+            names, starts = around.pop()
+        elif kind == _KEY:
+            name = _name(token[1])
+            before = names.get(name)
+            names[name] = len(starts)
+            starts.append(token.start())
+            if before is not None:
+                spans.append((starts[before], starts[before + 1]))
+    return spans
+
+
+def without(body: bytes, spans: list[Span]) -> bytes:
+    """The body without these stretches, of which one may lie in another."""
+    out: list[bytes] = []
+    done = 0
+    for start, end in sorted(spans):
+        out.append(body[done:start])
+        done = max(done, end)
     out.append(body[done:])
     return b"".join(out)
 

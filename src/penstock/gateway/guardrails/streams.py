@@ -18,7 +18,7 @@ from penstock.gateway.guardrails.events import NOTHING, Key, Reader, Reading
 from penstock.gateway.guardrails.inspection import StreamBlocked, Tally
 from penstock.gateway.guardrails.late import late_block_event
 from penstock.gateway.guardrails.patience import Patience
-from penstock.gateway.guardrails.splice import splice
+from penstock.gateway.guardrails.splice import repeated, splice, without
 from penstock.gateway.guardrails.texts import Line, Slot, is_word
 from penstock.gateway.ledger.entry import GuardrailHit
 from penstock.gateway.routes import Route
@@ -117,6 +117,12 @@ class Event:
                 return
         self.reading = reader.read(self._root[0], frame.name)
 
+    def drop_repeated(self) -> None:
+        """Where a key stands twice, nobody has read but the last, and another parser may take the first."""
+        if not self.plain and (spans := repeated(self._source, self._root[0])):
+            self._source = without(self._source, spans)
+            self.frame = Frame(self.frame.with_data(self._source))
+
     @property
     def payload(self) -> Any:
         return None if self.plain else self._root[0]
@@ -140,7 +146,7 @@ class Event:
 def _lenient(data: bytes) -> Any:
     """What orjson refuses and others accept: lone surrogates, NaN."""
     try:
-        return json.loads(data)
+        return json.loads(data.decode("utf-8-sig"))  # it would guess another encoding
     except (ValueError, RecursionError):
         return _BROKEN
 
@@ -223,6 +229,8 @@ class StreamGuard:
     def _event(self, frame: Frame) -> Event:
         """With the lines beside its data, unless they are known to be clean."""
         event = Event(frame, self._reader)
+        if self.holds:
+            event.drop_repeated()
         if (
             frame.others
             and not _names_its_type(frame, event.payload)

@@ -161,7 +161,7 @@ class WindowGuard(StreamGuard):
         if channel.settled and not channel.masking.touches(channel.released, end):
             channel.released = end
             self._last = event.payload
-            return frame.raw
+            return event.frame.raw
         self._hold(event, [_Segment(key, channel, slot, text)])
         return b""
 
