@@ -15,7 +15,8 @@ from penstock.gateway.guardrails.unescape import Escapes
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 
 Mode = Literal["buffer", "window"]
-both_modes = pytest.mark.parametrize("mode", ["buffer", "window"])
+MODES: tuple[Mode, ...] = ("buffer", "window")
+both_modes = pytest.mark.parametrize("mode", MODES)
 BLOCK = keyword("BLOCKME")
 
 
@@ -266,3 +267,30 @@ def test_what_is_no_data_is_masked(mode: Mode) -> None:
 def test_words_of_the_protocol_are_no_text(mode: Mode) -> None:
     body = b'event: response.created\ndata: {"type":"response.created"}\n\nevent: error\ndata: {"x":"y"}\n\nid: 1\n\n'
     assert run(guards(keyword("event", "created", "error", "id"), mode=mode).stream("responses"), [body]).body == body
+
+
+@pytest.mark.parametrize("replacement", ['X"\\X', '\\a"', "<b>"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('{"q":"see EMP-123456 now"}', {"q": "see %s now"}),
+        (' {"q":"C:\\\\p, EMP\\u002d123456"}', {"q": "C:\\p, %s"}),
+        ('["EMP-123456", "\\u00e9 EMP-123456"]', ["%s", "é %s"]),
+    ],
+)
+def test_a_replacement_is_written_into_json_as_it_must_stand_there(before: str, after: Any, replacement: str) -> None:
+    pattern = Pattern(kind="regex", value=r"EMP-\d{6}", name="e", action="mask", replacement=replacement)
+    spec = pii(patterns=[pattern])
+    expected = json.loads(json.dumps(after).replace("%s", json.dumps(replacement)[1:-1]))
+    whole = json.loads(masked(json.dumps({"arguments": before}).encode(), spec, reply=True))
+    assert json.loads(whole["arguments"]) == expected
+    for size in (1, 3, 100):
+        pieces = [before[at : at + size] for at in range(0, len(before), size)]
+        deltas = [{"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in pieces]
+        for mode in MODES:
+            guard = guards(spec, mode=mode, max_lengths={"private": 10}).stream("chat")
+            payloads = run(guard, [event(payload) for payload in chat_chunks(deltas)]).payloads
+            calls = [call for chunk in payloads for call in chunk["choices"][0]["delta"].get("tool_calls", ())]
+            assert json.loads("".join(call["function"]["arguments"] for call in calls)) == expected
+    plain = masked(b'{"text":"EMP-123456"}', spec, reply=True)
+    assert json.loads(plain) == {"text": replacement}

@@ -117,6 +117,11 @@ class Channel:
             text = self._whole_characters(text)
         self.open = True
         self.end += len(text)
+        if self._blank and text and not text.isspace():
+            self._blank = False
+            if self._level < LEVELS and begins_json(text):
+                self.copy = Copy(self, self._chain, self._tally, self._slack, self._patience, self._level + 1)
+                self.copy.add(" " * (self.end - len(text)))
         chain = self._chain
         if chain.words is not None:
             folded = text.casefold()
@@ -141,11 +146,6 @@ class Channel:
             self._read(self._far, final=False)
         if self.copy is not None:
             self.copy.add(text)
-        elif self._blank and text and not text.isspace():
-            self._blank = False
-            if self._level < LEVELS and begins_json(text):
-                self.copy = Copy(self, self._chain, self._tally, self._slack, self._patience, self._level + 1)
-                self.copy.add(" " * (self.end - len(text)) + text)
         return text
 
     def close(self) -> None:
@@ -174,6 +174,10 @@ class Channel:
         if first < self.released:
             raise Blocked(rule.guard)  # a part of it has left, so it cannot be masked any more
         self.masking.add(first, last, rule.order, token)
+
+    def _spelled(self, token: str) -> str:
+        """As it is written into this text: what begins like JSON has it in a string."""
+        return token if self.copy is None else escaped(token)
 
     def _whole_characters(self, text: str) -> str:
         """A pair of surrogates that JSON escapes split over two events is one character of the second."""
@@ -241,7 +245,7 @@ class Channel:
                 elif first < last:
                     rule.guard.masks(self._tally, self._source)
                     if rule.guard.enforced:
-                        self.mask(base + first, base + last, rule, rule.token)
+                        self.mask(base + first, base + last, rule, self._spelled(rule.token))
         except Undecided:
             rule.guard.gives_up(self._tally)
         return max(cursor, undecided)
@@ -272,6 +276,9 @@ class Copy(Channel):
     def mask(self, first: int, last: int, rule: Rule, token: str) -> None:
         origin = self._escapes.origin
         self._original.mask(origin(first), origin(last), rule, escaped(token))
+
+    def _spelled(self, token: str) -> str:
+        return token  # `mask` escapes it on its way to the original
 
     @property
     def pending(self) -> bool:

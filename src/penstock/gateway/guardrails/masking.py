@@ -14,7 +14,8 @@ class Masking:
     __slots__ = ("_covered", "_next", "_ordered", "_spans")
 
     def __init__(self) -> None:
-        self._spans: list[tuple[int, int, int, str]] = []
+        self._spans: list[tuple[int, int, int, int, str]] = []
+        """Of the same match in several spellings the token with the fewest escapes, the shortest, comes first."""
         self._next = 0
         """The first of them that is not written; those before it go when others come."""
         self._ordered = True
@@ -22,7 +23,7 @@ class Masking:
         """Everything before this position is either written or masked."""
 
     def add(self, start: int, end: int, order: int, token: str) -> None:
-        self._spans.append((start, order, end, token))
+        self._spans.append((start, order, end, len(token), token))
         self._ordered = False
 
     def _order(self) -> None:
@@ -43,7 +44,7 @@ class Masking:
         written: list[str] = []
         position = start
         while self._next < len(self._spans):
-            first, _, last, token = self._spans[self._next]
+            first, _, last, _, token = self._spans[self._next]
             if first >= end:
                 break
             self._next += 1

@@ -52,7 +52,8 @@ class View:
         return first + self._offset, last + self._offset
 
     def spelled(self, token: str) -> str:
-        for _ in self._escapes:
+        """As it is written into the line: in a string of the JSON that this is, or that the text without escapes was."""
+        for _ in range(len(self._escapes) or begins_json(self.text)):
             token = escaped(token)
         return token
 
