@@ -5,7 +5,7 @@ python -m benchmarks
 
 from __future__ import annotations
 
-from benchmarks import accuracy, gateway, memory, replay, responses, startup, throughput
+from benchmarks import accuracy, gateway, inspection, memory, replay, responses, startup, throughput
 
 
 def main() -> int:
@@ -19,6 +19,7 @@ def main() -> int:
             memory.main,
             replay.main,
             gateway.main,
+            inspection.main,
         )
     ]
     print("every target met" if all(results) else "some targets were missed")
