@@ -184,10 +184,12 @@ class WindowGuard(StreamGuard):
         self._hold(event, segments)
 
     def _set_aside(self, channel: Channel) -> None:
-        """What is not decided of a text that the stream has moved away from."""
-        for held in self._held:
-            for segment in held.segments:
-                if segment.channel is channel and segment.alone is None and not segment.decided():
+        """What is not decided of a text that the stream has moved away from: its last pieces, back to where it did so before."""
+        for held in reversed(self._held):
+            for segment in reversed(held.segments):
+                if segment.channel is channel:
+                    if segment.alone is not None or segment.decided():
+                        return
                     segment.alone = alone(held.event.payload, segment.key, segment.slot)
 
     def _hold(self, event: Event, segments: list[_Segment]) -> None:
