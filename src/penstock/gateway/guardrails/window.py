@@ -184,7 +184,7 @@ class WindowGuard(StreamGuard):
         self._hold(event, segments)
 
     def _set_aside(self, channel: Channel) -> None:
-        """What is not decided of a text that the stream has moved away from: its last pieces, back to where it did so before."""
+        """What is not decided of a text that the stream has left: its last pieces, back to where it did so before."""
         for held in reversed(self._held):
             for segment in reversed(held.segments):
                 if segment.channel is channel:
