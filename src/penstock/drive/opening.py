@@ -64,6 +64,7 @@ class Opening:
             self._all.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._all
+        self._all = None  # `look` goes on for the whole run
         silent = [url for url, count in enumerate(self._counts) if count and not self._open[url]]
         if silent and not self._cancelled:
             text = f"{self._where(silent[0])} did not open a connection within {self._patience / 1e9:g} s."

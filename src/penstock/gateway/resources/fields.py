@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -112,14 +112,18 @@ class Fields:
         return None if value is None else Fields(value, f"{self.where}.{name}", self.problems)
 
     def list(self, name: str) -> Iterator[Fields]:
+        for at, item in enumerate(self.items(name)):
+            yield Fields(item, f"{self.where}.{name}[{at}]", self.problems)
+
+    def items(self, name: str) -> Sequence[Any]:
+        """What is in a list, whatever that is."""
         value = self.raw(name)
         if value is None or value is BROKEN:
-            return
+            return ()
         if not isinstance(value, list):
             self.problem(name, "must be a list")
-            return
-        for at, item in enumerate(value):
-            yield Fields(item, f"{self.where}.{name}[{at}]", self.problems)
+            return ()
+        return value
 
     def one_of(self, first: str, second: str, *, required: bool = True) -> str | None:
         """The value of whichever of the two is given; both at once is a problem."""
@@ -151,14 +155,8 @@ class Fields:
 
 def entries(tree: Fields, collection: str, identity: str) -> Iterator[tuple[Fields, str | None]]:
     """Each entry of a collection with its name, which is unique within it; None when it has none to be known by."""
-    value = tree.raw(collection)
-    if value is None or value is BROKEN:
-        return
-    if not isinstance(value, list):
-        tree.problem(collection, "must be a list")
-        return
     seen: dict[str, int] = {}
-    for at, item in enumerate(value):
+    for at, item in enumerate(tree.items(collection)):
         where = f"{collection}[{at}]"
         if not isinstance(item, dict):
             tree.problems.add(where, "must be a mapping")
