@@ -14,11 +14,11 @@ from collections.abc import Callable
 from time import thread_time
 
 from benchmarks.far_end import line
-from penstock.gateway.frames import Frame
 from penstock.gateway.guardrails import Guards, Patience
 from penstock.gateway.guardrails.detectors import DETECTORS
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
+from penstock.gateway.sse_frames import Frame
 
 _GROWTH = 8
 _MOST = 20.0

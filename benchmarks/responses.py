@@ -44,7 +44,7 @@ def reading() -> bool:
 
 def images() -> bool:
     from penstock.datasets.media.images import images as made
-    from penstock.settings.model import ImageSettings
+    from penstock.settings.schema import ImageSettings
 
     passed = True
     forms: tuple[Literal["jpeg", "png"], ...] = ("jpeg", "png")

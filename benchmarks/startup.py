@@ -73,7 +73,7 @@ def prompts() -> bool:
     code = (
         "import time; t = time.monotonic()\n"
         "from penstock.datasets.synthetic import Synthetic\n"
-        "from penstock.settings.model import InputSettings\n"
+        "from penstock.settings.schema import InputSettings\n"
         "from penstock.tokens.load import load\n"
         "made = list(Synthetic(InputSettings(seed=1), 10_000, load('builtin', 'm').tokenizer))\n"
         "print(time.monotonic() - t)"

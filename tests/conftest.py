@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from programs import Capture, MockServer, Program
+from support.programs import Capture, MockServer, Program
 
 # On a machine that others use, too, any example may take a while.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.complete import SHELLS, script
+from penstock.cli.completion import SHELLS, script
 from penstock.datasets.registry import FORMATS
 from penstock.errors import UserError
 from penstock.settings.flags import BUILT_ENDPOINTS, FLAGS

@@ -16,7 +16,7 @@ from penstock import __version__
 from penstock.cli.commands import COMMANDS
 from penstock.cli.main import main
 from penstock.errors import RunError, UserError
-from penstock.settings.model import Settings
+from penstock.settings.schema import Settings
 
 SOURCE = str(Path(penstock.__file__).parent.parent)
 
@@ -128,8 +128,8 @@ def test_a_closed_pipe_is_quiet(unbuffered: str) -> None:
 @pytest.fixture
 def profile(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Stands in for what carries out the run."""
-    module = ModuleType("penstock.cli.running")
-    monkeypatch.setitem(sys.modules, "penstock.cli.running", module)
+    module = ModuleType("penstock.cli.run")
+    monkeypatch.setitem(sys.modules, "penstock.cli.run", module)
     return module
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from penstock.cli.progress import Display
-from penstock.drive.conductor import Progress
-from penstock.plan.phases import PhasePlan, phases
-from penstock.settings.model import LoadSettings, WarmupSettings
+from penstock.schedule.phases import PhasePlan, phases
+from penstock.settings.schema import LoadSettings, WarmupSettings
+from penstock.workers.phase_controller import Progress
 
 SECOND = 1_000_000_000
 

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from penstock.compare.comparison import compare
-from penstock.compare.runs import pair, read_requests
-from penstock.compare.table import comparison_text
+from penstock.compare.read_runs import pair, read_requests
+from penstock.compare.text_table import comparison_text
 from penstock.errors import UserError
 
 

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from penstock.datasets.text import sentence
+from penstock.datasets.sentences import sentence
 from penstock.tokens.huggingface import HuggingFaceTokenizer
 from penstock.tokens.tekken import builtin
 from penstock.tokens.tokenizer import Source, Tokenizer

@@ -11,12 +11,12 @@ import pytest
 
 from penstock.datasets.conversation import Media, Turn
 from penstock.datasets.media import files
+from penstock.datasets.media.audio import record_mp3, record_wav
 from penstock.datasets.media.files import MediaFiles, audio_of, image_of
 from penstock.datasets.media.images import draw_jpeg, draw_png
-from penstock.datasets.media.sounds import record_mp3, record_wav
 from penstock.datasets.single_turn import read
 from penstock.errors import UserError
-from penstock.settings.model import InputSettings
+from penstock.settings.schema import InputSettings
 
 PNG, JPEG = draw_png("x", 9, 7), draw_jpeg("x", 9, 7)
 WAV, MP3 = record_wav("x", 0.1, 8000, 16, 1), record_mp3("x", 0.2, 16000, 1)

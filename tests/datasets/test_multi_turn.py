@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from penstock.datasets.conversation import Conversation, Turn
-from penstock.datasets.detect import detect
+from penstock.datasets.detect_format import detect
 from penstock.datasets.load import load
 from penstock.datasets.multi_turn import read
 from penstock.errors import UserError
-from penstock.settings.model import ConversationSettings, InputSettings
+from penstock.settings.schema import ConversationSettings, InputSettings
 
 SETTINGS = InputSettings(seed=1)
 

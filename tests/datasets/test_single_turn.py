@@ -12,7 +12,7 @@ import pytest
 from penstock.datasets.conversation import Turn
 from penstock.datasets.single_turn import read
 from penstock.errors import UserError
-from penstock.settings.model import InputSettings
+from penstock.settings.schema import InputSettings
 
 SETTINGS = InputSettings(seed=1)
 

@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Sequence
 
 import pytest
-from made_prompts import synthesize
 
 from penstock.datasets.conversation import Conversation
 from penstock.errors import UserError
-from penstock.settings.model import InputSettings
+from penstock.settings.schema import InputSettings
 from penstock.tokens.tokenizer import Tokenizer
+from support.prompts import synthesize
 
 
 def texts(conversations: Sequence[Conversation]) -> list[str]:

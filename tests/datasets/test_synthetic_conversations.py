@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import statistics
 
-from made_prompts import synthesize
-
-from penstock.settings.model import AudioSettings, ConversationSettings, ImageSettings, InputSettings
+from penstock.settings.schema import AudioSettings, ConversationSettings, ImageSettings, InputSettings
 from penstock.tokens.tokenizer import Tokenizer
+from support.prompts import synthesize
 
 
 def shaped(**fields: object) -> InputSettings:

@@ -12,10 +12,10 @@ import soundfile
 from PIL import Image
 
 from penstock.datasets.conversation import Media
-from penstock.datasets.media import pool
+from penstock.datasets.media import generate
+from penstock.datasets.media.audio import record_mp3, record_wav, sounds
 from penstock.datasets.media.images import draw_jpeg, draw_png, images
-from penstock.datasets.media.sounds import record_mp3, record_wav, sounds
-from penstock.settings.model import AudioSettings, ImageSettings
+from penstock.settings.schema import AudioSettings, ImageSettings
 
 
 def opened(data_url: str) -> Image.Image:
@@ -63,16 +63,16 @@ def test_sizes_are_drawn_around_their_means() -> None:
 
 def test_there_are_not_more_files_than_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(count: int, seconds: float, size: int = 1) -> int:
-        found = pool.make(range(count), lambda n: Media(str(n) + "x" * size), lambda _: seconds)
+        found = generate.make(range(count), lambda n: Media(str(n) + "x" * size), lambda _: seconds)
         assert [int(each.data.rstrip("x")) for each in found] == list(range(len(found)))
         return len(found)
 
     assert made(10, 0.001) == 10
-    assert made(5000, 0.001) == pool.MOST, "no more than are kept"
+    assert made(5000, 0.001) == generate.MOST, "no more than are kept"
     assert made(5000, 0.1) == 50, "no more than five seconds of work"
     assert made(5000, 9.0) == 16, "but some"
     assert made(3, 9.0) == 3
-    monkeypatch.setattr(pool, "_MOST_BYTES", 64_000)
+    monkeypatch.setattr(generate, "_MOST_BYTES", 64_000)
     assert made(5000, 0.001, size=1000) == 64, "no more than fit into memory"
 
 

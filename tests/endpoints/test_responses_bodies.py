@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 import pytest
-from made_responses import USAGE, message, response
 from openai.types.responses import ResponseInputParam
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 from pydantic import TypeAdapter
@@ -16,7 +15,8 @@ from penstock.datasets.conversation import Media, Turn
 from penstock.endpoints.base import History
 from penstock.endpoints.chat import Chat
 from penstock.endpoints.responses import Responses
-from penstock.settings.model import EndpointSettings
+from penstock.settings.schema import EndpointSettings
+from support.responses_api import USAGE, message, response
 
 ENDPOINT = Responses()
 PLAIN = EndpointSettings(type="responses")

@@ -8,13 +8,13 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_responses import USAGE, completed, created, deltas, event, message, response
 from openai.types.responses import ResponseStreamEvent
 
 from penstock.endpoints.reply import Reply, Usage
-from penstock.endpoints.response_events import EVENTS
-from penstock.endpoints.response_reading import _Reading
 from penstock.endpoints.responses import Responses
+from penstock.endpoints.responses_events import EVENTS
+from penstock.endpoints.responses_replies import _Reading
+from support.responses_api import USAGE, completed, created, deltas, event, message, response
 
 ENDPOINT = Responses()
 

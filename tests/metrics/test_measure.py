@@ -1,9 +1,9 @@
 import pytest
-from made_records import MS, made
 
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.measure import Counts, http_phases, measure
 from penstock.records.record import Failure, Usage
+from support.records import MS, made
 
 FIVE = Counts(input=10, output=5, head=1)
 

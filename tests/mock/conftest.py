@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mock_support import Wire
 
 from penstock.mock.behaviour import Behaviour
-from penstock.mock.beside import Beside
+from penstock.mock.mock_process import Beside
+from support.mock_client import Wire
 
 
 class Running:

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mock_support import Wire, chat
 
 import penstock
 from penstock.cli.main import main
 from penstock.errors import RunError
 from penstock.mock.behaviour import Behaviour
-from penstock.mock.beside import Beside
-from programs import wait_for
+from penstock.mock.mock_process import Beside
+from support.mock_client import Wire, chat
+from support.programs import wait_for
 
 SOURCE = str(Path(penstock.__file__).parent.parent)
 ENV = {**os.environ, "PYTHONPATH": SOURCE}
@@ -46,7 +46,7 @@ def test_beside_starts_and_ends_with_its_block() -> None:
 
 def test_beside_ends_when_its_parent_is_killed() -> None:
     code = (
-        "import time; from penstock.mock.beside import *; b = Beside(parse_mock_url('mock://')); b.start();"
+        "import time; from penstock.mock.mock_process import *; b = Beside(parse_mock_url('mock://')); b.start();"
         "print(b._process.pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], env=ENV, stdout=subprocess.PIPE) as parent:
@@ -68,7 +68,7 @@ def test_beside_says_when_it_cannot_start(tmp_path: Path) -> None:
 
 
 def test_the_server_imports_little() -> None:
-    code = "import sys, penstock.mock.serve; print(*sys.modules)"
+    code = "import sys, penstock.mock.run_server; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], env=ENV, capture_output=True, text=True, check=True).stdout
     assert not {"rich", "numpy", "pydantic", "argparse", "email"} & set(loaded.split())
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import UserError
+from penstock.settings.flag_values import nearest, read, truth
 from penstock.settings.flags import BUILT_ENDPOINTS, SPELLINGS, Flag
-from penstock.settings.values import nearest, read, truth
 
 
 def value(spelled: str, text: str) -> Any:

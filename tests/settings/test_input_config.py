@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.parse import parse
-from penstock.settings.describe import input_config
-from penstock.settings.model import Settings
+from penstock.settings.input_config import input_config
 from penstock.settings.resolve import resolve
+from penstock.settings.schema import Settings
 
 
 def settle(*words: str) -> Settings:

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.parse import parse
-from penstock.cli.settle import settle as settle_words
+from penstock.cli.read_settings import settle as settle_words
 from penstock.errors import UserError
-from penstock.settings.folder import artifact_folder
-from penstock.settings.model import Settings
+from penstock.settings.artifact_folder import artifact_folder
 from penstock.settings.resolve import resolve
+from penstock.settings.schema import Settings
 
 
 def settle(*words: str) -> Settings:

@@ -8,9 +8,9 @@ import pytest
 
 from penstock.cli.parse import parse
 from penstock.errors import UserError
-from penstock.settings.describe import input_config
-from penstock.settings.model import AudioSettings, ConversationSettings, ImageSettings, Settings
+from penstock.settings.input_config import input_config
 from penstock.settings.resolve import resolve
+from penstock.settings.schema import AudioSettings, ConversationSettings, ImageSettings, Settings
 
 
 def settle(line: str) -> Settings:

@@ -13,7 +13,7 @@ from penstock.errors import UserError
 
 if TYPE_CHECKING:
     from penstock.compare.comparison import Comparison
-    from penstock.settings.model import Settings
+    from penstock.settings.schema import Settings
 
 __all__ = ["run"]
 
@@ -67,7 +67,7 @@ def run(words: list[str], program: str) -> int:
 
 def _runs(first: str, second: str, as_json: bool) -> int:
     from penstock.compare.comparison import compare
-    from penstock.compare.runs import pair, read_requests
+    from penstock.compare.read_runs import pair, read_requests
 
     for path in (first, second):
         if not os.path.exists(path):
@@ -78,7 +78,7 @@ def _runs(first: str, second: str, as_json: bool) -> int:
 
 
 def _servers(words: list[str], program: str, as_json: bool) -> int:
-    from penstock.cli.settle import settle
+    from penstock.cli.read_settings import settle
 
     settings = settle(words, program, "compare")
     arms = len(settings.endpoint.urls)
@@ -93,11 +93,11 @@ def _servers(words: list[str], program: str, as_json: bool) -> int:
 
 
 def _interleaved(settings: Settings, as_json: bool) -> int:
-    from penstock.cli.running import execute, report_arm
+    from penstock.cli.run import execute, report_arm
     from penstock.compare.comparison import compare
-    from penstock.compare.runs import pair, read_requests
-    from penstock.drive.folder import RunFolder
+    from penstock.compare.read_runs import pair, read_requests
     from penstock.secrets import redact_url
+    from penstock.workers.run_folder import RunFolder
 
     arms = len(settings.endpoint.urls)
     folder = settings.output.folder
@@ -140,7 +140,7 @@ def _show(found: list[Comparison], as_json: bool) -> None:
         sys.stdout.buffer.write(_json(found))
         return
     from penstock.cli.screen import columns
-    from penstock.compare.table import comparison_text
+    from penstock.compare.text_table import comparison_text
 
     width = columns(sys.stdout)
     sys.stdout.write("\n".join(comparison_text(each, width) for each in found))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from penstock.cli.commands import AIPERF_COMMANDS, COMMANDS
-from penstock.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PIPE, EXIT_USER
+from penstock.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PIPE, EXIT_USER
 from penstock.errors import PenstockError, UserError, disk_full
 from penstock.suggest import did_you_mean
 

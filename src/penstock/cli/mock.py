@@ -11,7 +11,7 @@ from penstock.cli.arguments import Arguments
 from penstock.errors import UserError
 from penstock.mock.behaviour import describe, read_options
 from penstock.mock.options import OPTIONS
-from penstock.mock.serving import Serving
+from penstock.mock.server_settings import Serving
 
 __all__ = ["run"]
 
@@ -92,7 +92,7 @@ def _serve(given: argparse.Namespace) -> int:
         host = f"[{given.host}]" if ":" in given.host else given.host
         print(f"Penstock mock on http://{host}:{port} — {describe(behaviour)}", flush=True)
 
-    from penstock.mock.serve import serve  # after the arguments are read: help needs no event loop
+    from penstock.mock.run_server import serve  # after the arguments are read: help needs no event loop
 
     served = serve(behaviour, serving, announce)
     print(f"\nServed {served:,} request{'' if served == 1 else 's'}.")

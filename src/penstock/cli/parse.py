@@ -14,8 +14,8 @@ from typing import Any
 
 from penstock.errors import UserError
 from penstock.secrets import REDACTED, redact_fields, redact_headers, redact_url
+from penstock.settings.flag_values import Given, read, truth
 from penstock.settings.flags import HINTS, SPELLINGS, Flag, Unbuilt, wanted
-from penstock.settings.values import Given, read, truth
 
 __all__ = ["parse"]
 
@@ -190,7 +190,7 @@ def _unknown(spelled: str) -> UserError:
     short = SPELLINGS.get(spelled[:2])
     if not spelled.startswith("--") and isinstance(short, Flag) and short.kind != "bool":
         return UserError(f"Put a space between {spelled[:2]} and its value.")
-    from penstock.settings.guess import meant
+    from penstock.settings.flag_suggestions import meant
 
     guess = meant(name)
     if guess is None:

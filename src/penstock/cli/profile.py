@@ -14,9 +14,9 @@ def run(words: list[str], program: str) -> int:
 
         sys.stdout.write(unbuilt_help(program) if UNBUILT_FLAG in options else profile_help(program))
         return 0
-    from penstock.cli.settle import settle
+    from penstock.cli.read_settings import settle
 
     settings = settle(words, program)  # what is wrong with the words is said before the rest is imported
-    from penstock.cli.running import profile
+    from penstock.cli.run import profile
 
     return profile(settings)

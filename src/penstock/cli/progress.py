@@ -12,9 +12,9 @@ from collections.abc import Callable
 from time import monotonic_ns
 
 from penstock.cli.terminal import terminal_width
-from penstock.drive.conductor import Progress
-from penstock.plan.phases import PhasePlan
-from penstock.words import counted
+from penstock.plural import counted
+from penstock.schedule.phases import PhasePlan
+from penstock.workers.phase_controller import Progress
 
 __all__ = ["Display", "step_progress"]
 

@@ -29,8 +29,8 @@ def arguments(program: str) -> Arguments:
 def run(words: list[str], program: str) -> int:
     given = arguments(program).read(words)
 
-    from penstock.cli.finished import open_run
-    from penstock.cli.running import TokenizerOnce, report
+    from penstock.cli.open_run import open_run
+    from penstock.cli.run import TokenizerOnce, report
 
     log = open_run(given.folder)
     header = log.header

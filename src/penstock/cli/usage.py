@@ -16,7 +16,7 @@ from penstock.cli.arguments import Arguments
 from penstock.cli.terminal import Paint
 from penstock.errors import UserError
 from penstock.gateway.ledger.ledger import DEFAULT_URL, DIMENSIONS, Dimension, UsageQuery, UsageRow, open_ledger
-from penstock.gateway.observe.visible import visible
+from penstock.gateway.observe.printable import visible
 from penstock.secrets import redact_url
 
 __all__ = ["run"]

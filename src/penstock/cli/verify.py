@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.cli.arguments import Arguments
-from penstock.cli.exits import EXIT_FAILED
+from penstock.cli.exit_status import EXIT_FAILED
 from penstock.errors import UserError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def run(words: list[str], program: str) -> int:
     if given.custom_dataset_type and not given.against:
         raise UserError("--custom-dataset-type names the format of --against, which is missing.")
 
-    from penstock.cli.finished import open_run
+    from penstock.cli.open_run import open_run
     from penstock.records.verify import verify
     from penstock.reports.artifacts import Artifacts
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from penstock.compare.bootstrap import Estimate, Values, holm, paired, unpaired
-from penstock.compare.runs import FAILED, METRICS, Pairs, Requests
+from penstock.compare.read_runs import FAILED, METRICS, Pairs, Requests
 from penstock.metrics.catalogue import CATALOGUE
 
 __all__ = ["Comparison", "Row", "Side", "compare"]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from penstock.datasets.conversation import Conversation
 from penstock.datasets.recording import Recording
-from penstock.settings.model import InputSettings
+from penstock.settings.schema import InputSettings
 
 __all__ = ["Contents", "Format"]
 

@@ -22,7 +22,7 @@ from penstock.datasets.json_text import Cut, Malformed, items, members, skip_spa
 from penstock.datasets.json_window import LineNumbers, Window
 from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, Problems
 from penstock.datasets.recording import Place, Recorded, SourceFile, Wish, source_files
-from penstock.settings.model import InputSettings
+from penstock.settings.schema import InputSettings
 
 __all__ = ["FORMAT", "InputsJson", "address", "is_inputs_json"]
 

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.datasets.conversation import Conversation, Turn
-from penstock.datasets.detect import detect
-from penstock.datasets.draws import fresh_seed, length, stream
+from penstock.datasets.detect_format import detect
+from penstock.datasets.random_streams import fresh_seed, length, stream
 from penstock.datasets.recording import CONTEXT_MODE, Recording
 from penstock.datasets.registry import lookup
 from penstock.datasets.synthetic import Progress, Synthetic
 from penstock.errors import UserError
-from penstock.settings.model import InputSettings
+from penstock.settings.schema import InputSettings
 from penstock.tokens.tokenizer import Tokenizer
 
 __all__ = ["Dataset", "load"]

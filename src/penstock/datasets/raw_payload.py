@@ -17,7 +17,7 @@ from penstock.datasets.json_text import Cut, Malformed, end_of_value, members, s
 from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, Problems
 from penstock.datasets.recording import Place, Recorded, SourceFile, Wish, source_files
 from penstock.errors import UserError
-from penstock.settings.model import InputSettings
+from penstock.settings.schema import InputSettings
 
 __all__ = ["FORMAT", "Lines", "line_fault", "payload_files"]
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.datasets.jsonl import Problems, open_failure
 from penstock.errors import UserError
-from penstock.settings.model import ScheduleSettings
+from penstock.settings.schema import ScheduleSettings
 
 __all__ = [
     "CONTEXT_MODE",

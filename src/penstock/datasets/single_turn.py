@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from penstock.datasets.conversation import Conversation, Turn
-from penstock.datasets.draws import conversation_ids
 from penstock.datasets.format import Contents, Format
 from penstock.datasets.jsonl import Problems, empty_file, explain, numbered_lines
+from penstock.datasets.random_streams import conversation_ids
 from penstock.datasets.turn_fields import CONTENT, TurnFields, turn_of, unused_note
-from penstock.settings.model import InputSettings
+from penstock.settings.schema import InputSettings
 
 __all__ = ["FORMAT", "read"]
 

@@ -15,16 +15,16 @@ from random import Random
 
 import msgspec
 
-from penstock.datasets.bank import Bank, build_bank
 from penstock.datasets.conversation import Conversation, Turn
-from penstock.datasets.draws import conversation_ids, fresh_seed, length, normal, stream
-from penstock.datasets.exact import fit
+from penstock.datasets.exact_length import fit
+from penstock.datasets.media.audio import sounds
 from penstock.datasets.media.images import images
-from penstock.datasets.media.sounds import sounds
-from penstock.datasets.text import opening
+from penstock.datasets.random_streams import conversation_ids, fresh_seed, length, normal, stream
+from penstock.datasets.sentences import opening
+from penstock.datasets.text_pieces import Bank, build_bank
 from penstock.errors import UserError
 from penstock.processes import cores
-from penstock.settings.model import InputSettings
+from penstock.settings.schema import InputSettings
 from penstock.tokens.tokenizer import Tokenizer
 
 __all__ = ["Progress", "Synthetic"]

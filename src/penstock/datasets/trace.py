@@ -21,7 +21,7 @@ from penstock.datasets.json_text import members, skip_space, text_of
 from penstock.datasets.jsonl import Problems, explain
 from penstock.datasets.raw_payload import Lines, line_fault
 from penstock.datasets.recording import Place, Recorded, SourceFile, Wish, source_files
-from penstock.settings.model import InputSettings, ScheduleSettings
+from penstock.settings.schema import InputSettings, ScheduleSettings
 
 if TYPE_CHECKING:
     import numpy as np

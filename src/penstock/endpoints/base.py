@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.reply import Reply
-from penstock.settings.model import EndpointSettings
+from penstock.settings.schema import EndpointSettings
 
 __all__ = ["NO_HISTORY", "Endpoint", "History"]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from penstock.datasets.conversation import Media, Turn
 from penstock.endpoints.base import NO_HISTORY, History
-from penstock.endpoints.openai import read_whole, with_stream_options
+from penstock.endpoints.openai_common import read_whole, with_stream_options
 from penstock.endpoints.openai_streams import read_choices
 from penstock.endpoints.reply import Reply
-from penstock.settings.model import EndpointSettings
+from penstock.settings.schema import EndpointSettings
 
 __all__ = ["Chat"]
 

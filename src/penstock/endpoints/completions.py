@@ -6,11 +6,11 @@ from typing import Any
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, History
-from penstock.endpoints.openai import read_whole, with_stream_options
+from penstock.endpoints.openai_common import read_whole, with_stream_options
 from penstock.endpoints.openai_streams import read_choices
 from penstock.endpoints.reply import Reply
 from penstock.errors import UserError
-from penstock.settings.model import EndpointSettings
+from penstock.settings.schema import EndpointSettings
 
 __all__ = ["Completions"]
 

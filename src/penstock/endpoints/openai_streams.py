@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.endpoints.failures import excerpt
-from penstock.endpoints.openai import add_tool_calls, message_pieces
+from penstock.endpoints.openai_common import add_tool_calls, message_pieces
 from penstock.endpoints.openai_types import DONE, UNREADABLE, Chunk, decode_chunk, decode_events, error_failure
 from penstock.endpoints.reply import Failure, Reply
+from penstock.endpoints.reply_errors import excerpt
 from penstock.endpoints.usage import read_usage
 from penstock.wire import sse
 

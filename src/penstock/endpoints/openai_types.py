@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.endpoints.failures import excerpt, malformed, not_json
 from penstock.endpoints.reply import Failure
+from penstock.endpoints.reply_errors import excerpt, malformed, not_json
 from penstock.endpoints.usage import WireUsage, usage_of
 
 __all__ = [

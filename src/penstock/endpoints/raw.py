@@ -10,10 +10,10 @@ from typing import Any
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, History
+from penstock.endpoints.detect_reply import Pick, read_any_body, read_any_stream, texts_in
 from penstock.endpoints.reply import Reply
-from penstock.endpoints.shapes import Pick, read_any_body, read_any_stream, texts_in
 from penstock.errors import UserError
-from penstock.settings.model import EndpointSettings
+from penstock.settings.schema import EndpointSettings
 
 __all__ = ["Raw"]
 

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from penstock.endpoints.base import Endpoint
 from penstock.errors import UserError
-from penstock.settings.model import EndpointSettings
+from penstock.settings.schema import EndpointSettings
 
 __all__ = ["BUILTIN", "endpoint"]
 

@@ -9,11 +9,11 @@ import orjson
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, History
-from penstock.endpoints.openai import with_stream_options
+from penstock.endpoints.openai_common import with_stream_options
 from penstock.endpoints.reply import Reply
-from penstock.endpoints.response_reading import read_response, read_response_stream
-from penstock.endpoints.response_types import item_of
-from penstock.settings.model import EndpointSettings
+from penstock.endpoints.responses_replies import read_response, read_response_stream
+from penstock.endpoints.responses_types import item_of
+from penstock.settings.schema import EndpointSettings
 
 __all__ = ["Responses"]
 

@@ -15,7 +15,7 @@ from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, History
 from penstock.endpoints.raw import Raw
 from penstock.errors import UserError
-from penstock.settings.model import EndpointSettings
+from penstock.settings.schema import EndpointSettings
 
 if TYPE_CHECKING:
     from jinja2 import Template as Compiled

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.records.worker_report import WorkerReport
-from penstock.wire.gauge import Spread
+from penstock.wire.stats import Spread
 
 __all__ = ["Certificate", "Measured", "certify"]
 

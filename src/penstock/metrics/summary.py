@@ -6,8 +6,8 @@ import msgspec
 
 from penstock.metrics.certificate import Certificate, Measured
 from penstock.metrics.measure import Measures
+from penstock.metrics.phase_stats import ErrorGroup, Tally
 from penstock.metrics.statistics import Stats
-from penstock.metrics.tally import ErrorGroup, Tally
 from penstock.records.log import RunHeader
 from penstock.records.record import Record
 

@@ -1,6 +1,6 @@
-"""The server as a child process: `python -m penstock.mock SERVING OPTION=VALUE ...`, with `mock.serving` as JSON.
+"""The server as a child process: `python -m penstock.mock SERVING OPTION=VALUE ...`, with `mock.server_settings` as JSON.
 
-It prints its port on a line of its own and ends with its parent; `mock.beside` is the other half. For use by hand there
+It prints its port on a line of its own and ends with its parent; `mock.mock_process` is the other half. For use by hand there
 is `penstock mock`.
 """
 
@@ -12,8 +12,8 @@ import msgspec
 
 from penstock.errors import UserError
 from penstock.mock.behaviour import read_options
-from penstock.mock.serve import serve
-from penstock.mock.serving import Serving
+from penstock.mock.run_server import serve
+from penstock.mock.server_settings import Serving
 
 
 def announce(port: int) -> None:

@@ -18,7 +18,7 @@ from penstock.mock.dialect import (
     usage_json,
 )
 from penstock.mock.media import InputAudio, audio_tokens, image_tokens
-from penstock.mock.words import words
+from penstock.mock.vocabulary import words
 
 __all__ = ["Chat"]
 

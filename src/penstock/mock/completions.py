@@ -18,7 +18,7 @@ from penstock.mock.dialect import (
     limit,
     usage_json,
 )
-from penstock.mock.words import words
+from penstock.mock.vocabulary import words
 
 __all__ = ["Completions", "Prompt", "measure"]
 

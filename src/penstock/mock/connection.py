@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import httptools
 
-from penstock.mock.call import Call
+from penstock.mock.request import Call
 
 if TYPE_CHECKING:
     from penstock.mock.server import Server

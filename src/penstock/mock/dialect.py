@@ -1,6 +1,6 @@
 """What an API dialect of the server is: it reads a request and renders the pieces of a reply. It does no I/O.
 
-A new dialect is one file like `mock.chat` and one entry in `mock.dialects`.
+A new dialect is one file like `mock.chat` and one entry in `mock.registry`.
 
 What a dialect renders is kept and sent again for other requests, so it may depend on nothing but the fields of `Say`
 that make up `Say.shape`. The two things that differ with every reply are handled apart: the id and time are written as

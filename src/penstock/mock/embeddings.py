@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.mock.completions import Prompt, measure
 from penstock.mock.dialect import Ask, BadRequest, Event, Plain, Say, Span
-from penstock.mock.words import VARIANTS
+from penstock.mock.vocabulary import VARIANTS
 
 __all__ = ["Embeddings"]
 

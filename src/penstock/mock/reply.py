@@ -12,11 +12,11 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 
-from penstock.mock import steps as on
+from penstock.mock import write_steps as on
+from penstock.mock.compiled_behaviour import Delivery, Profile
 from penstock.mock.dialect import STAMP, Dialect, Event, Say, Span, error_body
-from penstock.mock.frames import LAST_CHUNK, chunk, comment_bytes, event_bytes, head
-from penstock.mock.profile import Delivery, Profile
-from penstock.mock.steps import CUT, RESET, SEND, Step
+from penstock.mock.http_format import LAST_CHUNK, chunk, comment_bytes, event_bytes, head
+from penstock.mock.write_steps import CUT, RESET, SEND, Step
 
 __all__ = ["JSON", "Reply", "delimited", "error_type"]
 

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.mock.dialect import STAMP, Ask, BadRequest, Event, Say, Span, count_tokens, limit
 from penstock.mock.media import InputAudio, audio_tokens, image_tokens
-from penstock.mock.words import words
+from penstock.mock.vocabulary import words
 
 __all__ = ["Responses"]
 

@@ -12,16 +12,16 @@ from typing import Literal
 import msgspec
 
 from penstock.errors import UserError
-from penstock.mock import dialects
+from penstock.mock import registry
 from penstock.mock.behaviour import Behaviour, read_header
-from penstock.mock.call import Call
+from penstock.mock.compiled_behaviour import Delivery, Profile
 from penstock.mock.connection import SO_TIMESTAMPNS, STAMPED, Connection
 from penstock.mock.dialect import BadRequest, Dialect, Say, complaint, error_body
 from penstock.mock.pacer import Pacer
-from penstock.mock.profile import Delivery, Profile
 from penstock.mock.reply import JSON, Reply, delimited, error_type
-from penstock.mock.truth import TruthLog
-from penstock.mock.words import VARIANTS
+from penstock.mock.request import Call
+from penstock.mock.request_log import TruthLog
+from penstock.mock.vocabulary import VARIANTS
 
 __all__ = ["Server"]
 
@@ -147,7 +147,7 @@ class Server:
 
     def _route(self, url: bytes) -> Route:
         path = url.partition(b"?")[0].decode("latin-1").rstrip("/")
-        route: Route = dialects.find(path)
+        route: Route = registry.find(path)
         if path.endswith("/models"):
             route = "models"
         elif path.endswith("/health"):
@@ -180,7 +180,7 @@ class Server:
             call.arrived = time_ns()
             self._refuse(call, 400, call.wrong)
         elif route is None:
-            served = ", ".join(["/v1" + dialect.path for dialect in dialects.DIALECTS])
+            served = ", ".join(["/v1" + dialect.path for dialect in registry.DIALECTS])
             self._refuse(call, 404, f"there is no {path} here: the mock serves {served}, /v1/models and /health")
         elif not isinstance(route, str):
             self._refuse(call, 405, f"{path} takes POST, not {method}", allow="POST")

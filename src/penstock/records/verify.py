@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from penstock.datasets.detect import detect
+from penstock.datasets.detect_format import detect
 from penstock.datasets.jsonl import Problems
 from penstock.datasets.recording import Recording, Wish
 from penstock.datasets.registry import lookup
@@ -25,7 +25,7 @@ from penstock.records.log import RunLog
 from penstock.records.payloads import Files
 from penstock.records.proof import RootHash, plan_key
 from penstock.records.record import Record
-from penstock.settings.model import InputSettings
+from penstock.settings.schema import InputSettings
 
 __all__ = ["Difference", "Verdict", "verify"]
 

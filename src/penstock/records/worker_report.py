@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.wire.gauge import Gauge, Spread
+from penstock.wire.stats import Gauge, Spread
 
 __all__ = ["MachineFacts", "WorkerReport"]
 

@@ -6,12 +6,12 @@ import io
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.metrics.catalogue import Metric, Table, in_table, label
+from penstock.metrics.phase_stats import ErrorGroup
 from penstock.metrics.statistics import Stats
 from penstock.metrics.summary import Summary
-from penstock.metrics.tally import ErrorGroup
+from penstock.plural import counted
 from penstock.reports.artifacts import Artifacts
-from penstock.reports.messages import one_line
-from penstock.words import counted
+from penstock.reports.error_text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console

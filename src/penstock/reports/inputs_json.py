@@ -17,7 +17,7 @@ import orjson
 from penstock.datasets.json_text import Cut, Malformed, end_of_value, skip_space
 from penstock.records.log import RunLog
 from penstock.records.payloads import PayloadStore
-from penstock.reports.sent import Sequence, chained
+from penstock.reports.sent_bodies import Sequence, chained
 
 __all__ = ["Lost", "write_inputs_json"]
 

@@ -7,9 +7,9 @@ from typing import IO, Any
 
 import msgspec
 
+from penstock.metrics.phase_stats import ErrorGroup, by_fault
 from penstock.metrics.statistics import Stats
 from penstock.metrics.summary import Summary
-from penstock.metrics.tally import ErrorGroup, by_fault
 from penstock.records.log import RunHeader
 
 __all__ = ["write_summary_json"]

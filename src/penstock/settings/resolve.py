@@ -9,8 +9,10 @@ import orjson
 
 from penstock.errors import UserError
 from penstock.secrets import Secret, redact_url
-from penstock.settings.folder import artifact_folder
-from penstock.settings.model import (
+from penstock.settings.artifact_folder import artifact_folder
+from penstock.settings.flag_values import Given
+from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images
+from penstock.settings.schema import (
     EndpointSettings,
     InputSettings,
     LoadSettings,
@@ -20,9 +22,7 @@ from penstock.settings.model import (
     TokenizerSettings,
     WarmupSettings,
 )
-from penstock.settings.resolve_turns import audio, check_endpoint, conversation, images
 from penstock.settings.urls import check_target, normal_urls
-from penstock.settings.values import Given
 
 __all__ = ["resolve"]
 

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from penstock.wire.clock import Clock
 from penstock.wire.exchange import Exchange, Trouble
-from penstock.wire.gauge import Gauge
 from penstock.wire.http1 import ProtocolError, ResponseReader
+from penstock.wire.stats import Gauge
 from penstock.wire.tls import TLS
 
 __all__ = ["Connection", "Origin"]

@@ -13,7 +13,7 @@ from time import monotonic_ns
 from penstock.wire.clock import Clock
 from penstock.wire.connection import Connection, Origin
 from penstock.wire.exchange import Exchange, Trouble
-from penstock.wire.gauge import Gauge
+from penstock.wire.stats import Gauge
 
 __all__ = ["Pool", "resolve"]
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_process import GatewayProcess, resources
-from scripted_upstream import Upstream, answer
+
+from support.gateway_process import GatewayProcess, resources
+from support.scripted_upstream import Upstream, answer
 
 
 @pytest.fixture(scope="module")

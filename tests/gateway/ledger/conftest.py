@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, programs
+
+from support.postgres_cluster import Cluster, programs
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from cluster import PASSWORD, QUOTED
-from made_entries import JUNE_1, made
 
 from penstock.cli.main import main
 from penstock.gateway.ledger.ledger import open_ledger
+from support.ledger_entries import JUNE_1, made
+from support.postgres_cluster import PASSWORD, QUOTED
 
 DAY = 86400.0
 

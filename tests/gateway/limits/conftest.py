@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from redis_server import RedisServer
 
 from penstock.gateway.limits import SharedTable
-from penstock.gateway.limits.local import LocalLimiter
+from penstock.gateway.limits.local_limiter import LocalLimiter
+from support.redis_server import RedisServer
 
 
 @pytest.fixture

@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
-from made_traffic import Worker, ended
 
 from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Attempt, Entry
 from penstock.gateway.observe.access_log import AccessLog
+from support import TESTS
+from support.gateway_traffic import Worker, ended
 
 Form = Literal["text", "json", "off"]
 
@@ -134,7 +135,7 @@ def test_a_log_that_was_moved_away_is_opened_anew(tmp_path: Path) -> None:
 STUCK = """
 import sys
 sys.path.insert(0, {here!r})
-from made_traffic import ended
+from support.gateway_traffic import ended
 from penstock.gateway.observe import access_log
 access_log.BACKLOG_LINES = 2000
 log = access_log.AccessLog("json")
@@ -150,7 +151,7 @@ print(log.dropped, flush=True)
 
 
 def test_a_reader_that_stands_still_holds_up_nobody() -> None:
-    script = STUCK.format(here=os.path.dirname(__file__))
+    script = STUCK.format(here=str(TESTS))
     process = subprocess.Popen(
         [sys.executable, "-c", script],
         stdin=subprocess.PIPE,

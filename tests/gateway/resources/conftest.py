@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from made_files import Files
+
+from support.resource_files import Files
 
 
 @pytest.fixture

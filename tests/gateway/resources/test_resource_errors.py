@@ -8,9 +8,9 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from made_files import Files
 
 from penstock.gateway.resources.file import ResourceErrors, parse_resources
+from support.resource_files import Files
 
 MODEL = "display_name: m, provider: openai, model_name: x, provider_key: up"
 KEY = "display_name: k, key_env: CALLER, allowed_models: []"

@@ -7,10 +7,10 @@ import uuid
 from pathlib import Path
 
 import pytest
-from made_files import Files
 
 from penstock.gateway.resources.file import ResourceErrors, load_resources, parse_resources
 from penstock.gateway.resources.snapshot import Cooldown, RateLimit
+from support.resource_files import Files
 
 WHOLE = """
 _format_version: "1"

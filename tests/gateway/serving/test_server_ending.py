@@ -16,7 +16,7 @@ from penstock.gateway.ledger.mover import Mover
 from penstock.gateway.resources.config_file import load_config
 from penstock.gateway.serving.server import Gateway
 from penstock.processes import spawn
-from programs import wait_for
+from support.programs import wait_for
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from hashlib import shake_128
 from typing import TYPE_CHECKING
 
 from penstock.datasets.conversation import Media
-from penstock.datasets.draws import length, stream
-from penstock.datasets.media.pool import make
-from penstock.settings.model import ImageSettings
+from penstock.datasets.media.generate import make
+from penstock.datasets.random_streams import length, stream
+from penstock.settings.schema import ImageSettings
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from penstock.gateway.guardrails.block_errors import block_message, block_type, late_block_event
 from penstock.gateway.guardrails.chain import Blocked, Chain, guardrail_problems
 from penstock.gateway.guardrails.inspection import GuardrailErrors, Inspection, StreamBlocked, Tally
-from penstock.gateway.guardrails.late import block_message, block_type, late_block_event
-from penstock.gateway.guardrails.pace import paced
-from penstock.gateway.guardrails.patience import Patience
-from penstock.gateway.guardrails.reading import Ambiguous, read_reply, read_request
+from penstock.gateway.guardrails.json_input import Ambiguous, read_reply, read_request
+from penstock.gateway.guardrails.offload import paced
+from penstock.gateway.guardrails.search_budget import Patience
 from penstock.gateway.guardrails.splice import repeated, splice, without
 from penstock.gateway.guardrails.streams import BufferGuard, StreamGuard, WatchGuard
 from penstock.gateway.guardrails.texts import Line, Slot, reply_texts, request_texts

@@ -15,9 +15,9 @@ from penstock.gateway.guardrails.finders import RegexFinder, regex_problem
 from penstock.gateway.guardrails.inspection import Tally
 from penstock.gateway.guardrails.literals import Literals
 from penstock.gateway.guardrails.masking import Masking
-from penstock.gateway.guardrails.patience import MATCH_S, Patience, Undecided
+from penstock.gateway.guardrails.search_budget import MATCH_S, Patience, Undecided
+from penstock.gateway.guardrails.search_texts import View, views_of
 from penstock.gateway.guardrails.texts import Line, Slot
-from penstock.gateway.guardrails.views import View, views_of
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 
 __all__ = ["Blocked", "Chain", "Guard", "Rule", "Words", "guardrail_problems"]

@@ -22,9 +22,9 @@ from penstock.gateway.guardrails.chain import Blocked, Chain, Rule
 from penstock.gateway.guardrails.events import DELTA, Key
 from penstock.gateway.guardrails.inspection import StreamBlocked, Tally
 from penstock.gateway.guardrails.masking import Masking
-from penstock.gateway.guardrails.patience import Patience, Undecided
+from penstock.gateway.guardrails.search_budget import Patience, Undecided
+from penstock.gateway.guardrails.search_texts import UNESCAPED
 from penstock.gateway.guardrails.unescape import LEVELS, Escapes, begins_json, escaped
-from penstock.gateway.guardrails.views import UNESCAPED
 
 __all__ = ["Channel", "Channels"]
 

@@ -13,7 +13,7 @@ from time import thread_time
 import regex
 
 from penstock.gateway.guardrails.detectors import MARGIN, Match
-from penstock.gateway.guardrails.patience import Budget
+from penstock.gateway.guardrails.search_budget import Budget
 
 __all__ = ["RegexFinder", "regex_problem"]
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import orjson
 
-from penstock.gateway.frames import Frame, Part
+from penstock.gateway.guardrails.block_errors import late_block_event
 from penstock.gateway.guardrails.chain import Blocked, Chain
 from penstock.gateway.guardrails.channels import Channels
 from penstock.gateway.guardrails.events import NOTHING, Key, Reader, Reading
 from penstock.gateway.guardrails.inspection import StreamBlocked, Tally
-from penstock.gateway.guardrails.late import late_block_event
-from penstock.gateway.guardrails.patience import Patience
+from penstock.gateway.guardrails.search_budget import Patience
 from penstock.gateway.guardrails.splice import repeated, splice, without
 from penstock.gateway.guardrails.texts import Line, Slot, is_word
 from penstock.gateway.ledger.entry import GuardrailHit
 from penstock.gateway.routes import Route
+from penstock.gateway.sse_frames import Frame, Part
 
 __all__ = ["MAX_EVENT_BYTES", "BufferGuard", "Event", "StreamGuard", "WatchGuard"]
 

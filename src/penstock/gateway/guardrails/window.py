@@ -15,15 +15,15 @@ import json
 from collections import deque
 from typing import Any
 
-from penstock.gateway.frames import Frame, Part
 from penstock.gateway.guardrails.chain import Blocked, Chain
 from penstock.gateway.guardrails.channels import Channel, Channels
 from penstock.gateway.guardrails.events import Key, Reader, alone
 from penstock.gateway.guardrails.inspection import StreamBlocked
-from penstock.gateway.guardrails.patience import Patience
+from penstock.gateway.guardrails.search_budget import Patience
 from penstock.gateway.guardrails.streams import Event, StreamGuard
 from penstock.gateway.guardrails.texts import Slot
 from penstock.gateway.routes import Route
+from penstock.gateway.sse_frames import Frame, Part
 
 __all__ = ["WindowGuard"]
 

@@ -27,7 +27,7 @@ from penstock.gateway.ledger.ledger import EntryRefusedError, Ledger, LedgerAway
 from penstock.gateway.ledger.repair import repair, repaired
 from penstock.gateway.ledger.segment import Backlog, Segment
 from penstock.gateway.ledger.spool import ENTRY, open_folder, segment_paths
-from penstock.gateway.say import say
+from penstock.gateway.operator_log import say
 
 __all__ = ["Mover", "MoverState"]
 

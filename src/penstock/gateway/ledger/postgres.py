@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.ledger import EntryRefusedError, LedgerAwayError, UsageQuery, UsageRow
-from penstock.gateway.ledger.table import COLUMNS, INDEXES, NAMES, TABLE, Column, usage_row, usage_sql
+from penstock.gateway.ledger.usage_table import COLUMNS, INDEXES, NAMES, TABLE, Column, usage_row, usage_sql
 from penstock.secrets import REDACTED, redact_url
 
 __all__ = ["PostgresLedger", "check_conninfo"]

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.ledger import EntryRefusedError, LedgerAwayError, UsageQuery, UsageRow
-from penstock.gateway.ledger.table import COLUMNS, INDEXES, NAMES, TABLE, Column, rows, usage_row, usage_sql
+from penstock.gateway.ledger.usage_table import COLUMNS, INDEXES, NAMES, TABLE, Column, rows, usage_row, usage_sql
 
 __all__ = ["SqliteLedger"]
 

@@ -10,9 +10,9 @@ redis_limiter.py    the limiter that counts in Redis, and on this machine while 
 
 from __future__ import annotations
 
+from penstock.gateway.limits.counter_table import SharedTable
 from penstock.gateway.limits.limiter import Limiter, Reservation
-from penstock.gateway.limits.local import LocalLimiter
-from penstock.gateway.limits.table import SharedTable
+from penstock.gateway.limits.local_limiter import LocalLimiter
 from penstock.gateway.resources.config import LimitsConfig
 
 __all__ = ["Limiter", "Reservation", "SharedTable", "open_limiter"]

@@ -21,12 +21,12 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from penstock.gateway.limits import scripts
+from penstock.gateway.limits.base_limiter import PlannedLimiter
+from penstock.gateway.limits.counter_table import SharedTable
+from penstock.gateway.limits.limit_plan import Plan, Slots, Window
 from penstock.gateway.limits.limiter import Reservation
-from penstock.gateway.limits.local import LocalLimiter
-from penstock.gateway.limits.plan import Plan, Slots, Window
-from penstock.gateway.limits.planned import PlannedLimiter
-from penstock.gateway.limits.table import SharedTable
-from penstock.gateway.say import say
+from penstock.gateway.limits.local_limiter import LocalLimiter
+from penstock.gateway.operator_log import say
 
 __all__ = ["RedisLimiter"]
 

@@ -21,8 +21,8 @@ import msgspec
 from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.repair import repaired
+from penstock.gateway.observe.printable import visible
 from penstock.gateway.observe.timing import layout
-from penstock.gateway.observe.visible import visible
 from penstock.gateway.routes import ENDPOINTS
 
 __all__ = ["AccessLog", "check_log"]

@@ -18,7 +18,7 @@ from penstock.gateway import owned_file
 from penstock.gateway.ledger.mover import MoverState
 from penstock.gateway.observe.families import DURATION_EDGES, FAMILIES, TTFT_EDGES
 from penstock.gateway.observe.metrics import Counts, Labels, Numbers, Series, resident_bytes
-from penstock.gateway.observe.visible import visible
+from penstock.gateway.observe.printable import visible
 
 __all__ = ["CONTENT_TYPE", "ConfigState", "Exposition"]
 

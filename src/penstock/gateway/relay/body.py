@@ -11,7 +11,7 @@ import msgspec
 import orjson
 
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.members import top_level_spans
+from penstock.gateway.relay.json_members import top_level_spans
 from penstock.gateway.surrogates import whole_characters
 
 __all__ = ["Probe", "Request", "read_body", "replace_model"]

@@ -18,8 +18,8 @@ from penstock.wire import tls
 from penstock.wire.clock import Clock
 from penstock.wire.connection import Connection, Origin
 from penstock.wire.exchange import Exchange, Trouble
-from penstock.wire.gauge import Gauge
 from penstock.wire.pool import Pool
+from penstock.wire.stats import Gauge
 
 __all__ = ["Host", "HostKey", "Hosts"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 import orjson
 
-from penstock.gateway.frames import Frame, Part
-from penstock.gateway.relay.members import top_level_spans
+from penstock.gateway.relay.json_members import top_level_spans
+from penstock.gateway.sse_frames import Frame, Part
 
 __all__ = ["ModelNames", "restore_model"]
 

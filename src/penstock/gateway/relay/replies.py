@@ -6,7 +6,7 @@ import orjson
 
 from penstock.gateway.guardrails import block_message, block_type
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.forward import Forward
+from penstock.gateway.relay.upstream_attempt import Forward
 from penstock.gateway.relay.usage import StreamReader
 from penstock.gateway.routes import Route
 

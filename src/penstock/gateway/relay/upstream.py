@@ -14,10 +14,10 @@ import orjson
 from penstock import __version__
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.hosts import Host, Hosts
-from penstock.gateway.relay.members import with_members
+from penstock.gateway.relay.json_members import with_members
 from penstock.gateway.resources.snapshot import Model, ProviderKey
 from penstock.gateway.routes import PATHS, PREFIX, Route
-from penstock.wire.coding import decoded
+from penstock.wire.content_encoding import decoded
 from penstock.wire.exchange import Exchange, Trouble
 from penstock.wire.http1 import request_head
 

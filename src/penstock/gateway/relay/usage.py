@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import orjson
 
-from penstock.gateway.frames import Frame, Part
-from penstock.gateway.relay.estimate import estimate_tokens
+from penstock.gateway.relay.token_estimate import estimate_tokens
 from penstock.gateway.routes import Route
+from penstock.gateway.sse_frames import Frame, Part
 
 __all__ = ["StreamReader", "Usage", "input_estimate", "read_reply"]
 

@@ -14,16 +14,16 @@ from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.limits.limiter import Limiter
 from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.observe.timing import server_timing
+from penstock.gateway.operator_log import say
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.call import Call
 from penstock.gateway.relay.hosts import Hosts
-from penstock.gateway.relay.outlet import Peers
 from penstock.gateway.relay.replies import JSON, shutting_down
+from penstock.gateway.relay.request import Call
+from penstock.gateway.relay.response_stream import Peers
 from penstock.gateway.relay.routing import Cooldowns, Turns
 from penstock.gateway.routes import BY_PATH, MODELS
 from penstock.gateway.rsgi import HTTPProtocol, Scope
-from penstock.gateway.say import say
-from penstock.gateway.serving.live import Live
+from penstock.gateway.serving.compiled_snapshot import Live
 from penstock.gateway.serving.runtime import Runtime, WorkerState
 
 __all__ = ["App"]

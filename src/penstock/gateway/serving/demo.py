@@ -13,11 +13,11 @@ import msgspec
 
 from penstock.errors import RunError, UserError
 from penstock.gateway.ledger.ledger import UsageQuery, open_ledger
+from penstock.gateway.operator_log import say
 from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.config_file import load_config
-from penstock.gateway.say import say
 from penstock.gateway.serving.server import Gateway
-from penstock.mock.beside import Beside, parse_mock_url
+from penstock.mock.mock_process import Beside, parse_mock_url
 
 __all__ = ["ALIAS", "demo"]
 

@@ -14,7 +14,7 @@ import struct
 import termios
 from typing import TYPE_CHECKING
 
-from penstock.gateway.relay.outlet import borrowed
+from penstock.gateway.relay.response_stream import borrowed
 
 if TYPE_CHECKING:
     from penstock.gateway.serving.app import App

@@ -24,8 +24,8 @@ import msgspec
 from penstock.errors import RunError, UserError
 from penstock.gateway.limits import SharedTable
 from penstock.gateway.observe.access_log import check_log
+from penstock.gateway.operator_log import say
 from penstock.gateway.resources.config import GatewayConfig, ListenConfig
-from penstock.gateway.say import say
 from penstock.gateway.serving.runtime import Runtime
 from penstock.processes import spawn
 

@@ -9,7 +9,7 @@ from penstock.settings.flags.input import INPUT, LENGTHS, TOKENIZER
 from penstock.settings.flags.load import LOAD, SCHEDULE, WARMUP
 from penstock.settings.flags.media import AUDIO, IMAGE
 from penstock.settings.flags.output import OUTPUT, TELEMETRY, VERDICT
-from penstock.settings.flags.unbuilt import HINTS, UNBUILT
+from penstock.settings.flags.unsupported import HINTS, UNBUILT
 
 __all__ = ["BUILT_ENDPOINTS", "FLAGS", "GROUPS", "HINTS", "SPELLINGS", "UNBUILT", "Flag", "Group", "Unbuilt", "wanted"]
 

@@ -1,0 +1,175 @@
+"""Settings as the artifacts show them: AIPerf's keys, and no secrets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.secrets import REDACTED, redact_fields, redact_url
+from penstock.settings.schema import ConversationSettings, EndpointSettings, InputSettings, LoadSettings, Settings
+
+__all__ = ["input_config"]
+
+
+def input_config(settings: Settings) -> dict[str, Any]:
+    """The `input_config` of the JSON artifact. Keys whose value does not apply are left out."""
+    output = settings.output
+    return {
+        "models": {"items": [{"name": name} for name in settings.models]},
+        "endpoint": _endpoint(settings.endpoint),
+        "datasets": [_dataset(settings.input)],
+        "phases": _phases(settings),
+        "artifacts": _present(
+            dir=output.folder,
+            prefix=output.prefix,
+            records=["jsonl"] if output.level == "records" else None,
+            trace=output.http_trace or None,
+            show_trace_timing=output.show_http or None,
+        ),
+        "tokenizer": _present(
+            name=settings.tokenizer.name,
+            revision=settings.tokenizer.revision if settings.tokenizer.revision != "main" else None,
+        ),
+        "gpu_telemetry": {"enabled": False},
+        "server_metrics": {"enabled": False},
+        "runtime": _present(ui=output.ui, workers=settings.workers_max),
+    }
+
+
+def _endpoint(endpoint: EndpointSettings) -> dict[str, Any]:
+    return _present(
+        urls=[redact_url(url) for url in endpoint.urls],
+        type=endpoint.type,
+        path=None if endpoint.path is None else redact_url(endpoint.path),
+        streaming=endpoint.streaming,
+        headers={name: REDACTED for name, _ in endpoint.headers} or None,
+        extra=redact_fields(endpoint.extra) or None,
+        api_key=REDACTED if endpoint.api_key else None,
+        timeout=endpoint.timeout_s,
+        connection_reuse=endpoint.connections,
+        use_legacy_max_tokens=endpoint.legacy_max_tokens or None,
+        use_server_token_count=endpoint.server_token_count or None,
+        verify_tls=None if endpoint.verify_tls else False,
+    )
+
+
+def _dataset(data: InputSettings) -> dict[str, Any]:
+    output_length = None
+    if data.output_tokens_mean is not None:
+        output_length = {"mean": float(data.output_tokens_mean), "stddev": float(data.output_tokens_stddev)}
+    if data.file is not None:
+        return _present(
+            name="main",
+            type="file",
+            path=data.file,
+            format=data.format,
+            sessions=list(data.sessions) or None,
+            sampling=data.sampling,
+            random_seed=data.seed,
+            prompts={"osl": output_length} if output_length else None,
+        )
+    input_length = {"mean": float(data.input_tokens_mean), "stddev": float(data.input_tokens_stddev)}
+    return _present(
+        name="main",
+        type="synthetic",
+        entries=data.entries,
+        sampling=data.sampling,
+        random_seed=data.seed,
+        prompts=_present(isl=input_length, osl=output_length, batch_size=data.batch if data.batch != 1 else None),
+        **_conversation(data.conversation),
+        **_media(data),
+    )
+
+
+def _conversation(shape: ConversationSettings) -> dict[str, Any]:
+    several = shape.turns_mean != 1 or shape.turns_stddev
+    before = _present(shared_system_length=shape.system_tokens, user_context_length=shape.context_tokens)
+    return _present(
+        turns=_spread(shape.turns_mean, shape.turns_stddev) if several else None,
+        turn_delay=_spread(shape.delay_mean_ms, shape.delay_stddev_ms) if several else None,
+        turn_delay_ratio=shape.delay_ratio if shape.delay_ratio != 1 else None,
+        prefix_prompts=before or None,
+    )
+
+
+def _media(data: InputSettings) -> dict[str, Any]:
+    images, audio = data.images, data.audio
+    found: dict[str, Any] = {}
+    if images.wanted:
+        found["images"] = {
+            "batch_size": images.batch,
+            "width": _spread(images.width_mean, images.width_stddev),
+            "height": _spread(images.height_mean, images.height_stddev),
+            "format": images.format,
+        }
+    if audio.wanted:
+        found["audio"] = {
+            "batch_size": audio.batch,
+            "length": _spread(audio.seconds_mean, audio.seconds_stddev),
+            "format": audio.format,
+            "sample_rates": [rate / 1000 for rate in audio.rates],
+            "depths": list(audio.depths),
+            "channels": audio.channels,
+        }
+    return found
+
+
+def _spread(mean: float, stddev: float) -> dict[str, float]:
+    return {"mean": float(mean), "stddev": float(stddev)}
+
+
+def _phases(settings: Settings) -> list[dict[str, Any]]:
+    load = settings.load
+    phases = []
+    if settings.warmup.requests:
+        phases.append(
+            {
+                "name": "warmup",
+                "kind": "warmup",
+                "type": _load_type(load),
+                "exclude_from_results": True,
+                **_present(requests=settings.warmup.requests, concurrency=load.concurrency, rate=load.rate),
+            }
+        )
+    phases.append(
+        _present(
+            name="profiling",
+            kind="profiling",
+            type=_load_type(load),
+            requests=load.requests,
+            sessions=load.conversations,
+            concurrency=load.concurrency,
+            rate=load.rate,
+            duration=load.duration_s,
+            grace_period=_grace(load),
+            **_schedule(load),
+        )
+    )
+    return phases
+
+
+def _load_type(load: LoadSettings) -> str:
+    if load.recorded is not None:
+        return "fixed_schedule"
+    return "concurrency" if load.rate is None else load.arrivals
+
+
+def _schedule(load: LoadSettings) -> dict[str, Any]:
+    schedule = load.recorded
+    if schedule is None:
+        return {}
+    return _present(
+        auto_offset=schedule.auto_offset and schedule.start_ms is None,
+        start_offset=schedule.start_ms,
+        end_offset=schedule.end_ms,
+        speedup=schedule.speedup if schedule.speedup != 1 else None,
+    )
+
+
+def _grace(load: LoadSettings) -> float | str | None:
+    if load.duration_s is None:
+        return None
+    return "inf" if load.grace_s == float("inf") else load.grace_s  # JSON has no infinity
+
+
+def _present(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,134 @@
+"""What a file is taken for, and the names of formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.datasets.detect_format import detect
+from penstock.datasets.registry import FORMATS, PLANNED, lookup
+from penstock.errors import UserError
+from penstock.settings.schema import InputSettings
+
+
+@pytest.mark.parametrize("name", ["single_turn", "SINGLE_TURN", "single-turn", "Single-Turn", "singleturn"])
+def test_names_are_blind_to_case_and_dashes(name: str) -> None:
+    assert lookup(name).name == "single_turn"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*PLANNED, "speed_bench_qualitative", "Random-Pool", "bailiantrace"],
+)
+def test_known_formats_that_are_not_built_are_refused_by_name(name: str) -> None:
+    with pytest.raises(UserError) as caught:
+        lookup(name)
+    shown = {"Random-Pool": "random_pool", "bailiantrace": "bailian_trace"}.get(name, name)
+    assert str(caught.value).startswith(
+        f"The dataset format '{shown}' is not built yet. This version reads:\n  single_turn"
+    )
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(
+        UserError, match=r"There is no dataset format 'sharegpd' \(--custom-dataset-type\)\. This version reads:\n"
+    ):
+        lookup("sharegpd")
+    with pytest.raises(UserError, match=r"'single-trun' \(--custom-dataset-type\); did you mean single_turn\?\Z"):
+        lookup("single-trun")
+
+
+@pytest.mark.parametrize("line", ['{"text": 5}', '{"texts": "a"}'])
+def test_a_text_of_the_wrong_type_is_told_as_such(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(line)
+    with pytest.raises(UserError, match="should be a"):
+        detect(str(path)).read(str(path), InputSettings())
+
+
+def test_every_known_format_is_either_read_or_refused() -> None:
+    known = {each.name for each in FORMATS} | PLANNED.keys()
+    assert known == {
+        "single_turn",
+        "multi_turn",
+        "random_pool",
+        "mooncake_trace",
+        "raw_payload",
+        "inputs_json",
+        "burst_gpt_trace",
+        "bailian_trace",
+        "baseten_trace",
+        "dag_jsonl",
+        "sagemaker_data_capture",
+        "tracelab",
+        "weka_trace",
+    }
+    assert not {each.name for each in FORMATS} & PLANNED.keys()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"text": "hello"}',
+        '\n\n  \n{"texts": ["a", "b"]}\nrubbish',
+        '\ufeff{"text": "hello"}',
+        '{"type": "Single-Turn", "whatever": 1}',
+        '{"type": "question", "text": "hello"}',
+        '{"image": "a.png"}',
+    ],
+)
+def test_single_turn_is_recognised(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "file.jsonl"
+    path.write_text(content, encoding="utf-8")
+    assert detect(str(path)).name == "single_turn"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "taken_for"),
+    [
+        ("a.jsonl", '{"chat_id": 1, "timestamp": 0, "input_length": 9, "output_length": 4}', "bailian_trace"),
+        ("a.jsonl", '{"session_id": "s", "turns": [{"messages": []}]}', "dag_jsonl"),
+        ("a.jsonl", '{"captureData": {}, "eventMetadata": {}}', "sagemaker_data_capture"),
+        ("a.jsonl", '{"type": "random_pool", "text": "x"}', "random_pool"),
+        ("a.csv", "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n", "burst_gpt_trace"),
+        ("a.parquet", "PAR1", "baseten_trace"),
+    ],
+)
+def test_what_looks_like_another_format_is_called_by_its_name(
+    tmp_path: Path, name: str, content: str, taken_for: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(UserError) as caught:
+        detect(str(path))
+    assert f"{name}' looks like {taken_for}, a format that is not built yet. This version reads:" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "a.jsonl' is empty; give --input-file a file with a JSON object a line."),
+        ("[1, 2]", "a.jsonl:1: the line should be an object. This"),
+        ("\nhello there", "a.jsonl:2: not valid JSON (expecting value, column 1). This version reads:\n  single_turn"),
+        (
+            '{"prompt": "x", "id": 3}',
+            "is not known: its first line has 'prompt', 'id'. This version reads:\n  single_turn",
+        ),
+        ('{"text": {"format": 1}}', "is not known: its first line has 'text'. This version reads:\n  single_turn"),
+        ("{}", "is not known: its first line has nothing. This"),
+        ('{\n "text": "x"\n}', "a.jsonl' is one JSON object over several lines. This version reads:\n  single_turn"),
+    ],
+)
+def test_what_is_not_recognised_is_described(tmp_path: Path, content: str, said: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(content)
+    with pytest.raises(UserError) as caught:
+        detect(str(path))
+    assert said in str(caught.value)
+    assert max(map(len, str(caught.value).replace(str(tmp_path), "").splitlines())) < 130  # not a wall
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot be read: No such file or directory; check --input-file\."):
+        detect(str(tmp_path / "none.jsonl"))

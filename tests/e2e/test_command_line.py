@@ -1,0 +1,78 @@
+"""What a user may write on the command line, and is told when it cannot be sent."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from support.programs import Capture, Program
+
+
+@pytest.mark.parametrize(
+    ("path", "flags"),
+    [("/caf\u00e9", []), ("/?q=\u4e2d", []), ("", ["--custom-endpoint", "/v1/\u4e2d"])],
+    ids=["latin", "query", "endpoint"],
+)
+def test_what_a_request_line_cannot_carry(program: Program, capture: Capture, path: str, flags: list[str]) -> None:
+    done = program.profile(capture.url + path, *flags)
+    assert done.status == 2
+    assert done.err.count("\n") == 1
+    assert "which a request cannot carry; write it as %" in done.err
+
+
+def test_home_is_found_where_the_shell_leaves_it(program: Program, capture: Capture) -> None:
+    """HOME is the program's folder here."""
+    prompts = program.prompts(2)
+    done = program.profile(capture.url, f"--input-file=~/{prompts.name}", "--use-server-token-count", texts=None)
+    assert done.status == 0, done
+    assert len(capture.requests) == 2
+
+
+def test_a_mock_in_capitals(program: Program) -> None:
+    done = program.profile("MOCK://?ttft=1")
+    assert done.status == 0, done
+    assert len(done.records) == 3
+
+
+def test_a_run_that_replaces_another_says_so(program: Program, capture: Capture) -> None:
+    first = program.profile(capture.url)
+    assert "Replaces" not in first.out
+    again = program.profile(capture.url, into=first.folder)
+    assert re.search(
+        rf"^With its first request it replaces the run of [0-9: -]+ in {first.folder}/$", again.out, re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize("flags", [[], ["--session-turns-mean", 2, "--isl", 5, "--osl", 5, "--tokenizer", "builtin"]])
+def test_prompts_and_conversations_are_counted_in_words(program: Program, capture: Capture, flags: list[Any]) -> None:
+    several = bool(flags)
+    out = program.profile(capture.url, *flags, "--request-count", 4, texts=None if several else 1).out
+    assert ("synthetic conversations\n" if several else "; 1 prompt of prompts-1.jsonl\n") in out
+
+
+@pytest.mark.parametrize("command", ["verify", "report"])
+def test_a_run_that_is_not_there(program: Program, capture: Capture, command: str) -> None:
+    assert program.run(command, "nope").err == f"aiperf {command}: There is no folder nope.\n"
+    assert program.run(command, program.prompts(1)).err.endswith("is not a folder.\n")
+    inside = [program.profile(capture.url).folder for _ in range(2)]
+    done = program.run(command, program.folder)
+    assert done.status == 2
+    assert done.err.splitlines()[1:] == [f"  {folder}" for folder in inside]
+    assert "holds no run" in program.run(command, inside[0] / "log").err
+
+
+def test_a_folder_that_cannot_be_written(program: Program, capture: Capture) -> None:
+    place = program.prompts(1) / "x"
+    done = program.profile(capture.url, into=place)
+    assert done.status == 2
+    assert f"The artifact folder {place} cannot be written" in done.err
+
+
+def test_a_field_that_nothing_reads_is_named(program: Program, capture: Capture) -> None:
+    path = program.folder / "in.jsonl"
+    path.write_text('{"text": "a", "output_lenght": 3}\n')
+    done = program.profile(capture.url, "--input-file", path, "--use-server-token-count", texts=None)
+    assert done.status == 0, done
+    assert "does not use 'output_lenght' (did you mean 'output_length'?)" in done.out

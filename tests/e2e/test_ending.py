@@ -1,0 +1,566 @@
+"""How a run ends: exit statuses, Ctrl-C, kill -9, servers that are not there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli.run import report
+from penstock.records.log import LogWriter, RunLog
+from penstock.records.record import Record
+from penstock.records.worker_report import WorkerReport
+from support.programs import BIN, Outcome, Running, wait_for
+
+
+def sent(server) -> int:
+    """How many requests the mock has logged as ended."""
+    return len(server.log.read_bytes().splitlines())
+
+
+def under_way(server) -> int:
+    """How many requests the mock has and has not answered."""
+    with urllib.request.urlopen(f"{server.url}/mock/stats") as reply:
+        return int(json.load(reply)["active"])
+
+
+@contextlib.contextmanager
+def closed_port() -> Iterator[int]:
+    """A port that nobody listens on. It is held, because another test might get one that is free."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+def one_sentence(text: str) -> str:
+    """The text, when it is one line and no traceback."""
+    lines = text.strip().splitlines()
+    assert len(lines) == 1, text
+    assert "Traceback" not in lines[0]
+    return lines[0]
+
+
+def logged(folder: Path) -> list[Record]:
+    log = RunLog(str(folder / "log"))
+    found = list(log.records())
+    log.close()
+    return found
+
+
+# -- exit statuses ----------------------------------------------------------------------------------------------------
+
+
+def test_a_good_run_ends_with_zero(mock, program):
+    outcome = program.profile(mock().url, "--request-count", 3)
+    assert outcome.status == 0
+    assert outcome.err == ""
+    assert outcome.summary["is_complete"]
+    assert not outcome.summary["was_cancelled"]
+
+
+def test_a_start_that_fails_leaves_the_run_before_as_it_was(mock, program):
+    before = program.profile(mock().url, "--request-count", 3)
+    with closed_port() as port:
+        outcome = program.profile(f"localhost:{port}", "--request-count", 5, into=before.folder)
+    assert outcome.status == 2
+    assert len(logged(outcome.folder)) == len(outcome.records) == 3
+    assert program.run("verify", outcome.folder, command="penstock").status == 0
+    assert [path.name for path in outcome.folder.iterdir() if path.name.startswith("log")] == ["log"]
+
+
+def test_a_start_that_fails_leaves_no_empty_folder(program):
+    with closed_port() as port:
+        outcome = program.profile(f"localhost:{port}", "--request-count", 5)
+    assert outcome.status == 2
+    assert not outcome.folder.exists()
+
+
+def test_the_report_of_an_interrupted_run_says_so_later_too(mock, program):
+    server = mock(ttft=50)
+    run = program.begin(server.url, "--request-count", 1000)
+    wait_for(lambda: sent(server) > 3)
+    run.interrupt()
+    folder = run.wait().folder
+    again = program.run("report", folder, command="penstock")
+    assert "complete" not in again.out.splitlines()[0]
+    assert "The run was stopped before its end." in again.out
+
+
+def test_a_second_run_into_the_same_folder_is_refused(mock, program):
+    server = mock(ttft=100)
+    first = program.begin(server.url, "--request-count", 1000)
+    wait_for(lambda: sent(server) > 3)
+    second = program.profile(server.url, "--request-count", 3, into=first.folder)
+    assert second.status == 2
+    sentence = one_sentence(second.err)
+    assert "Another run is writing to" in sentence
+    assert "--artifact-dir" in sentence
+    first.interrupt()
+    outcome = first.wait()
+    assert outcome.status == 130
+    assert len(logged(outcome.folder)) > 3
+
+
+def test_ctrl_c_before_the_first_request_writes_nothing(program):
+    with contextlib.ExitStack() as stack:
+        deaf = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):  # fills the queue of new connections: one more waits
+            caller = stack.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(deaf.getsockname())
+        run = program.begin(f"localhost:{deaf.getsockname()[1]}", "--request-count", 3)
+        wait_for((run.folder / "log" / "run.json").exists)
+        run.interrupt()
+        outcome = run.wait()
+    assert outcome.status == 130
+    assert one_sentence(outcome.err) == "Interrupted before the first request: nothing was written."
+    assert not outcome.folder.exists()
+
+
+def test_a_server_that_accepts_and_then_says_nothing(program):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://localhost:{silent.getsockname()[1]}"
+        outcome = program.profile(url, "--request-count", 3, "--request-timeout-seconds", 1)
+    assert outcome.status == 2
+    assert "did not open a connection within 1 s" in one_sentence(outcome.err)
+
+
+def test_a_full_disk_is_one_sentence(mock, program):
+    words = ["profile", "--model", "m", "--url", mock().url, "--request-count", "3", "--use-server-token-count"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [BIN / "aiperf", *words, "--input-file", program.prompts(3)],
+            cwd=program.folder,
+            env=program.env,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 2
+    assert "The disk is full" in one_sentence(done.stderr)
+
+
+def test_a_server_that_is_not_there_is_one_sentence(program):
+    with closed_port() as port:
+        outcome = program.profile(f"localhost:{port}", "--request-count", 3)
+    assert outcome.status == 2
+    sentence = one_sentence(outcome.err)
+    assert str(port) in sentence
+    assert "refused" in sentence
+    assert "--url" in sentence
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("strategy", ["pooled", "never"])
+def test_one_dead_url_of_several_ends_the_run_before_its_first_request(mock, program, strategy, workers):
+    """Also when fewer connections are opened ahead than there are urls."""
+    server = mock()
+    with closed_port() as port:
+        flags = ["--url", f"localhost:{port}", "--connection-reuse-strategy", strategy, "--workers-max", workers]
+        outcome = program.profile(server.url, *flags, "--request-count", 4, "--concurrency", workers)
+    assert outcome.status == 2
+    assert f"Nothing listens on localhost:{port}" in one_sentence(outcome.err)
+    assert server.truth() == []
+
+
+def test_connections_that_are_not_reused_are_counted_as_they_are_used(mock, program):
+    """The one that tries the url is not among them."""
+    outcome = program.profile(mock().url, "--connection-reuse-strategy", "never", "--request-count", 4)
+    assert outcome.status == 0, outcome
+    assert outcome.summary["certificate"]["figures"]["connections_opened"] == 4
+
+
+def test_https_to_a_plain_port(mock, program):
+    outcome = program.profile(mock().url.replace("http:", "https:"), "--request-count", 1)
+    assert outcome.status == 2
+    sentence = one_sentence(outcome.err)
+    assert sentence.endswith("; the server may speak http:// there.")
+    assert "Start the server" not in sentence
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_certificates_that_cannot_be_read(program, content):
+    path = program.folder / "ca.pem"
+    if content is not None:
+        path.write_text(content)
+    outcome = program.profile("https://localhost:1", SSL_CERT_FILE=str(path))
+    assert outcome.status == 2
+    assert f"SSL_CERT_FILE names {path}, which cannot be read: " in one_sentence(outcome.err)
+
+
+def test_a_host_that_does_not_exist_is_one_sentence(program):
+    outcome = program.profile("http://no-such-host.invalid:8000", "--request-count", 3)
+    assert outcome.status == 2
+    assert "no-such-host.invalid" in one_sentence(outcome.err)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--request-count", "many"], "--request-count"),
+        (["--concurrency", "0"], "--concurrency"),
+        (["--endpoint-type", "chatt"], "chat"),
+        (["--input-file", "missing.jsonl"], "missing.jsonl"),
+        (["--no-such-flag"], "--no-such-flag"),
+        (["--url", "ftp://x"], "ftp"),
+    ],
+)
+def test_what_the_user_must_change_is_one_sentence(program, flags, says):
+    outcome = program.run("profile", "--model", "m", *flags)
+    assert outcome.status == 2
+    assert says in one_sentence(outcome.err)
+    assert outcome.out == ""
+
+
+def test_a_server_that_goes_away_in_mid_run_is_blamed(mock, program):
+    server = mock(ttft=30)
+    running = program.begin(server.url, "--request-count", 200, "--concurrency", 2)
+    wait_for(lambda: sent(server) >= 10, what="the first ten requests")
+    server.stop()
+    outcome = running.wait()
+    assert outcome.status == 1
+    kinds = {e["type"] for e in outcome.errors()}
+    assert kinds <= {"ConnectionLost", "ConnectionRefused", "ConnectionFailed"}
+    assert "ConnectionRefused" in kinds
+    total = outcome.summary["request_count"]["avg"] + outcome.summary["error_request_count"]["avg"]
+    assert total == 200
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize("verdict", ["VALID", "DEGRADED"])
+def test_a_certificate_that_must_be_valid_counts_for_the_exit_status(mock, program, capfd, verdict):
+    """Of a run whose worker is made to say what it is judged by: how the machine was that day does not count."""
+    outcome = program.profile(mock().url, "--request-count", 3)
+    records = logged(outcome.folder)
+    writer = LogWriter(str(outcome.folder / "log"), 0)
+    for record in records:
+        writer.record(record)
+    writer.report(WorkerReport(0, starved_ticks=0 if verdict == "VALID" else 1))
+    writer.close()
+    status = report(str(outcome.folder), require_valid=True)
+    said = capfd.readouterr()
+    assert f"Certificate: {verdict}" in said.out
+    if verdict == "VALID":
+        assert (status, said.err) == (0, "")
+    else:
+        assert status == 1
+        assert said.err.startswith("The certificate is DEGRADED, and --require-valid was given: Sending had to wait")
+
+
+def test_a_client_that_is_starved_cannot_vouch_for_its_figures(mock, program):
+    """A process that is stopped for a second in mid-run has sent late and read late, and says so."""
+    server = mock(ttft=20)
+    flags = ["--request-rate", 50, "--arrival-pattern", "constant", "--request-count", 250, "--require-valid"]
+    running = program.begin(server.url, *flags)
+    wait_for(lambda: sent(server) >= 5, what="the first requests")
+    running.interrupt(signal.SIGSTOP)
+    time.sleep(1.0)
+    running.interrupt(signal.SIGCONT)
+    outcome = running.wait()
+    assert outcome.status == 1, outcome
+    certificate = outcome.summary["certificate"]
+    assert certificate["verdict"] in ("DEGRADED", "INVALID")
+    assert certificate["reasons"]
+    assert "--require-valid" in outcome.err
+    # None was dropped, and none has lost its place in the plan.
+    assert outcome.summary["request_count"]["avg"] == 250
+    assert max(outcome.values("credit_to_start_latency")) > 500
+    # Nor is the server blamed for it.
+    assert outcome.summary["effective_latency"]["max"] > 500 + outcome.summary["request_latency"]["p50"]
+
+
+def test_a_reader_that_goes_away_ends_the_run_without_a_word(mock, program):
+    running = program.begin(mock(ttft=5).url, "--request-count", 20)
+    assert running.process.stdout is not None
+    running.process.stdout.close()
+    running.process.stdout = None
+    outcome = running.wait()
+    assert outcome.status == 141
+    assert outcome.err == ""
+
+
+# -- timeouts ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_takes_too_long_has_failed_and_the_others_have_not(mock, program):
+    server = mock(ttft=10, stall="inf", stall_after=0, stall_rate=0.3, seed=6)
+    flags = ["--request-count", 12, "--concurrency", 12, "--request-timeout-seconds", 3]
+    outcome = program.profile(server.url, *flags)
+    struck = sum(1 for t in server.truth() if t["fault"])
+    assert struck > 0
+    assert outcome.status == 1
+    assert [(e["type"], e["count"]) for e in outcome.errors()] == [("Timeout", struck)]
+    failed = [r["metadata"] for r in outcome.records if "error" in r]
+    for meta in failed:
+        assert (meta["request_end_ns"] - meta["request_start_ns"]) / 1e9 > 2.9
+
+
+@pytest.mark.parametrize("strategy", ["pooled", "never"])
+def test_a_connection_that_cannot_be_had_ends_the_run_before_its_first_request(program, strategy):
+    held, port = deaf_port()
+    flags = ["--connection-reuse-strategy", strategy, "--request-timeout-seconds", 0.5, "--request-count", 3]
+    outcome = program.profile(f"http://127.0.0.1:{port}", *flags)
+    for sock in held:
+        sock.close()
+    assert outcome.status == 2, outcome
+    assert "The server did not open a connection within 0.5 s." in one_sentence(outcome.err)
+
+
+# -- Ctrl-C -----------------------------------------------------------------------------------------------------------
+
+
+def interrupted(
+    mock, program, times: int, *flags: Any, number: int = signal.SIGINT, ttft: int = 400
+) -> tuple[Outcome, Any]:
+    server = mock(ttft=ttft)
+    running = program.begin(server.url, "--request-count", 500, "--concurrency", 3, *flags)
+    wait_for(lambda: sent(server) >= 3 and under_way(server) == 3, what="the first requests")
+    for _ in range(times):
+        running.interrupt(number)
+        time.sleep(1.0)  # sooner, it could count as the same one
+    return running.wait(), server
+
+
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 1)])
+def test_ctrl_c_once_finishes_what_is_under_way(mock, program, workers, number):
+    outcome, server = interrupted(mock, program, 1, "--workers-max", workers, number=number)
+    assert outcome.status == 130, outcome
+    truth = server.truth()
+    assert {t["end"] for t in truth} == {"complete"}
+    assert outcome.summary["was_cancelled"] is True
+    assert outcome.summary["is_complete"] is False
+    assert outcome.summary["incomplete_reason"]
+    assert outcome.summary["request_count"]["avg"] == len(truth) == len(outcome.records) < 100
+    assert outcome.summary["request_latency"]["count"] == len(truth)
+    assert (outcome.folder / "profile_export_aiperf.csv").exists()
+    assert (outcome.folder / "inputs.json").exists()
+    assert "Stopping" in outcome.out
+    assert "interrupted" in outcome.out
+    assert "Traceback" not in outcome.out + outcome.err
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_twice_stops(mock, program, workers):
+    outcome, server = interrupted(mock, program, 2, "--workers-max", workers, ttft=3000)
+    assert outcome.status == 130, outcome
+    assert outcome.summary["was_cancelled"] is True
+    cut = [r for r in outcome.records if r["metadata"]["was_cancelled"]]
+    assert len(cut) == 3
+    assert outcome.summary["cancelled_request_count"]["avg"] == 3
+    assert "error_request_count" not in outcome.summary
+    assert sum(1 for t in server.truth() if t["end"] == "aborted") == 3
+    assert "Traceback" not in outcome.out + outcome.err
+
+
+def test_ctrl_c_in_the_warmup(mock, program):
+    server = mock(ttft=100)
+    running = program.begin(server.url, "--request-count", 50, "--warmup-request-count", 400)
+    wait_for(lambda: sent(server) >= 2, what="the first requests")
+    running.interrupt()
+    outcome = running.wait()
+    assert outcome.status == 130, outcome
+    assert outcome.summary["was_cancelled"] is True
+    assert outcome.summary["request_count"]["avg"] == 0
+    assert outcome.summary["warmup_metrics"]["request_count"]["avg"] == len(server.truth())
+
+
+def test_ctrl_c_with_a_mock_beside_the_run(program):
+    running = program.begin("mock://?ttft=200", "--request-count", 500, "--concurrency", 2)
+    log = running.folder / "log" / "worker-0.log"
+    wait_for(lambda: log.exists() and log.stat().st_size > 0, what="the first records")
+    running.interrupt()
+    outcome = running.wait()
+    assert outcome.status == 130, outcome
+    assert outcome.summary["request_count"]["avg"] >= 2
+    assert outcome.errors() == []
+
+
+def deaf_port() -> tuple[list[socket.socket], int]:
+    """A port whose queue is full: connections to it neither succeed nor fail."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(0)
+    port = listener.getsockname()[1]
+    held = [listener]
+    for _ in range(4):
+        client = socket.socket()
+        client.setblocking(False)
+        client.connect_ex(("127.0.0.1", port))
+        held.append(client)
+    return held, port
+
+
+def test_ctrl_c_while_no_connection_can_be_had(program):
+    held, port = deaf_port()
+    running = program.begin(f"http://127.0.0.1:{port}", "--request-count", 5)
+    wait_for((running.folder / "log" / "run.json").exists)
+    assert running.process.poll() is None
+    running.interrupt()
+    time.sleep(1.0)
+    running.interrupt()
+    outcome = running.wait()
+    for sock in held:
+        sock.close()
+    assert outcome.status == 130, outcome
+    assert "Traceback" not in outcome.out + outcome.err
+
+
+# -- kill -9 ----------------------------------------------------------------------------------------------------------
+
+
+def killed(mock, program, *flags: Any) -> tuple[Running, list[dict[str, Any]]]:
+    """A run that is killed under load, and what the server had completed a second before that."""
+    server = mock(ttft=10, itl=1, tokens=5)
+
+    def completed(until: int) -> list[dict[str, Any]]:
+        lines = server.log.read_text().rpartition("\n")[0].splitlines()
+        return [t for t in map(json.loads, lines) if t["end"] == "complete" and t["ended_ns"] < until]
+
+    running = program.begin(server.url, "--streaming", "--concurrency", 4, "--request-count", 100_000, *flags)
+    wait_for(lambda: len(completed(time.time_ns() - 1_000_000_000)) > 50, what="a second under load")
+    at = time.time_ns()
+    os.killpg(os.getpgid(running.process.pid), signal.SIGKILL)
+    running.process.wait()
+    server.stop()
+    return running, completed(at - 1_000_000_000)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_that_was_killed_has_lost_at_most_a_second(mock, program, workers):
+    running, done = killed(mock, program, "--workers-max", workers)
+    assert len(done) > 50
+    records = logged(running.folder)
+    known = {record.request_id for record in records}
+    assert {t["request_id"] for t in done} <= known
+    assert all(record.failure is None for record in records)
+    outcome = program.run("report", running.folder, command="penstock")
+    outcome.folder = running.folder
+    assert "Traceback" not in outcome.err
+    assert outcome.summary["request_count"]["avg"] == len(records)
+    assert outcome.summary["is_complete"] is False
+    assert outcome.summary["incomplete_reason"]
+    assert outcome.summary["certificate"]["verdict"] == "INVALID"
+
+
+def test_the_workers_of_a_run_that_was_killed_end_with_it(mock, program):
+    server = mock(ttft=50)
+    flags = ["--workers-max", 2, "--concurrency", 4, "--request-count", 100_000, "--warmup-request-count", 100_000]
+    running = program.begin(server.url, *flags)
+    wait_for(lambda: sent(server) >= 8, what="some load")
+    group = os.getpgid(running.process.pid)
+    running.process.kill()
+    running.process.wait()
+
+    def gone() -> bool:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    try:
+        wait_for(gone, what="the end of the workers")
+    finally:
+        if not gone():
+            os.killpg(group, signal.SIGKILL)
+
+
+def test_a_worker_that_dies_is_told_and_its_records_are_kept(mock, program):
+    server = mock(ttft=20)
+    running = program.begin(server.url, "--workers-max", 2, "--concurrency", 4, "--request-count", 2000)
+    wait_for(lambda: sent(server) >= 40, what="some load")
+    children = [int(p.parent.name) for p in Path("/proc").glob("[0-9]*/stat") if parent_of(p) == running.process.pid]
+    os.kill(children[0], signal.SIGKILL)
+    outcome = running.wait()
+    assert outcome.status == 1
+    assert "killed" in outcome.err
+    assert "Traceback" not in outcome.err
+    assert len(logged(running.folder)) > 10
+
+
+def parent_of(stat: Path) -> int:
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+# -- the log ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_log_that_is_torn_at_any_byte_loses_its_last_frame_and_no_more(mock, program, tmp_path):
+    outcome = program.profile(mock(tokens=3).url, "--streaming", "--request-count", 4)
+    folder = tmp_path / "torn"
+    shutil.copytree(outcome.folder / "log", folder / "log")
+    whole = logged(folder)
+    assert len(whole) == 4
+    file = folder / "log" / "worker-0.log"
+    data = file.read_bytes()
+    ends = frame_ends(data)
+    assert len(ends) == 5  # four records and the worker's report
+    for cut in range(ends[2], ends[3] + 1):
+        file.write_bytes(data[:cut])
+        log = RunLog(str(folder / "log"))
+        records = list(log.records())
+        torn = log.torn_bytes
+        log.close()
+        assert records == whole[: 4 if cut == ends[3] else 3]
+        assert torn == (0 if cut in (ends[2], ends[3]) else cut - ends[2])
+
+
+def test_a_bit_that_flipped_is_noticed(mock, program):
+    outcome = program.profile(mock(tokens=3).url, "--request-count", 3)
+    file = outcome.folder / "log" / "worker-0.log"
+    data = bytearray(file.read_bytes())
+    second = frame_ends(bytes(data))[0]
+    data[second + 30] ^= 0x10
+    file.write_bytes(data)
+    log = RunLog(str(outcome.folder / "log"))
+    assert len(list(log.records())) == 1
+    assert log.torn_bytes == len(data) - second
+    log.close()
+
+
+def frame_ends(data: bytes) -> list[int]:
+    """A frame is one byte, two numbers of four bytes of which the first is its length, and the rest."""
+    ends, at = [], 0
+    while at < len(data):
+        at += 9 + int.from_bytes(data[at + 1 : at + 5], "little")
+        ends.append(at)
+    return ends
+
+
+def test_a_folder_without_a_run_is_one_sentence(program):
+    outcome = program.run("report", program.folder, command="penstock")
+    assert outcome.status == 2
+    assert "no run" in one_sentence(outcome.err)
+
+
+def test_a_second_run_replaces_the_first(mock, program):
+    server = mock()
+    folder = program.folder / "same"
+    flags = ["profile", "--model", "m", "--url", server.url, "--input-file", program.prompts(3)]
+    flags += ["--use-server-token-count", "--artifact-dir", folder]
+    for count in (8, 3):
+        outcome = program.run(*flags, "--request-count", count)
+        outcome.folder = folder
+        assert outcome.status == 0, outcome
+        assert outcome.summary["request_count"]["avg"] == count
+        assert len(outcome.records) == count
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(mock, program):
+    outcome = program.run("profile", "--model", "m", "--url", mock().url, "--artifact-dir", "/proc/nothing/here")
+    assert outcome.status == 2
+    assert "/proc/nothing/here" in one_sentence(outcome.err)

@@ -1,0 +1,451 @@
+"""Replay with the real command: what the server received is what the file holds, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from support.programs import Capture, Outcome, Program
+
+ODD = [
+    b'{"messages":[{"role":"user","content":"caf\\u00e9 \\/ \\ud83d\\ude00"}],"temperature":1.00,"n":1e0}',
+    b'{ "messages" : [ ] , "a":1,"a":2, "stream":false }',
+    '{"messages":[{"role":"user","content":"h\u00f6 \u2028 \U0001f600"}], "x": -0.0e-0}'.encode(),
+    b'\t{"messages":[{"role":"user","content":"lone \\ud800 surrogate"}]}  ',
+]
+TOKENS = "--use-server-token-count"
+
+
+def write(program: Program, name: str, lines: list[bytes], end: bytes = b"\n") -> Path:
+    path = program.folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(line + end for line in lines))
+    return path
+
+
+def replay(program: Program, url: str, path: Path, *flags: object, **more: object) -> Outcome:
+    return program.profile(url, "--input-file", path, TOKENS, *flags, texts=None, **more)
+
+
+def received(capture: Capture) -> list[bytes]:
+    return [body for _, _, body in capture.requests]
+
+
+def numbered(count: int, **fields: object) -> list[bytes]:
+    return [
+        json.dumps({"model": "m", "messages": [{"role": "user", "content": f"number {n}"}]} | fields).encode()
+        for n in range(count)
+    ]
+
+
+# -- what goes on the wire -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_file_is_sent_once_whole_and_untouched(program: Program, capture: Capture, named: bool) -> None:
+    """More than AIPerf's ten requests; `--model` and `--streaming` add nothing to a body."""
+    lines = [*ODD, *numbered(20)]
+    path = write(program, "payloads.jsonl", lines)
+    words = ["--custom-dataset-type", "raw_payload"] if named else []
+    done = replay(program, capture.url, path, "--streaming", *words)
+    assert done.status == 0, done
+    assert received(capture) == lines
+    path_, headers, body = capture.requests[0]
+    assert path_ == "/v1/chat/completions"
+    assert headers["content-length"] == [str(len(body))]
+    assert headers["accept"] == ["text/event-stream"]
+    assert done.summary["context_mode"] == "message_array_with_responses"
+    assert [r["metadata"]["body_sha256"] for r in done.records] == [sha256(line).hexdigest() for line in lines]
+    root = sha256(b"".join(sha256(line).digest() for line in lines)).hexdigest()
+    assert done.summary["proof"] == {"algorithm": "sha256", "requests": len(lines), "root": root}
+
+
+def test_crlf_line_ends_a_bom_and_blank_lines(program: Program, capture: Capture) -> None:
+    path = program.folder / "windows.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n\r\n".join(ODD))
+    assert replay(program, capture.url, path).status == 0
+    assert received(capture) == ODD
+
+
+def test_a_folder_holds_a_conversation_a_file(program: Program, capture: Capture) -> None:
+    """In the order of the names; within a file in the order of the lines; other files are not looked at."""
+    talks = {"b.jsonl": numbered(3, talk="b"), "a.jsonl": numbered(2, talk="a"), "c.jsonl": ODD[:1]}
+    for name, lines in talks.items():
+        write(program, f"talks/{name}", lines)
+    (program.folder / "talks" / "notes.txt").write_text("not a conversation")
+    (program.folder / "talks" / "deeper.jsonl").mkdir()
+    done = replay(program, capture.url, program.folder / "talks")
+    assert done.status == 0, done
+    assert received(capture) == [*talks["a.jsonl"], *talks["b.jsonl"], *talks["c.jsonl"]]
+    assert [(r["metadata"]["conversation_id"], r["metadata"]["turn_index"]) for r in done.records] == [
+        *(("a", 0), ("a", 1)),
+        *(("b", 0), ("b", 1), ("b", 2)),
+        ("c", 0),
+    ]
+
+
+def test_turns_wait_for_each_other_and_sessions_do_not(program: Program, mock) -> None:
+    server = mock(ttft=1000, hashes=True)
+    sessions = {f"s{n}": numbered(3, talk=n) for n in range(4)}
+    data = [{"session_id": name, "payloads": [json.loads(p) for p in payloads]} for name, payloads in sessions.items()]
+    path = program.folder / "inputs.json"
+    path.write_text(json.dumps({"data": data}, indent=2))
+    done = replay(program, server.url, path, "--concurrency", 4)
+    assert done.status == 0, done
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for record in done.records:
+        about = record["metadata"]
+        spans.setdefault(about["conversation_id"], []).append((about["request_start_ns"], about["request_end_ns"]))
+    assert {name: len(found) for name, found in spans.items()} == dict.fromkeys(sessions, 3)
+    for found in spans.values():
+        assert all(before[1] <= after[0] for before, after in pairwise(found))
+    firsts = [found[0] for found in spans.values()]
+    assert max(start for start, _ in firsts) < min(end for _, end in firsts), "the sessions ran side by side"
+
+
+def test_the_proof_against_what_the_server_logged(program: Program, mock) -> None:
+    server = mock(hashes=True)
+    path = write(program, "payloads.jsonl", numbered(30, max_tokens=2))
+    done = replay(program, server.url, path, "--concurrency", 4, "--workers-max", 2)
+    assert done.status == 0, done
+    arrived = {t["request_id"]: t["body_sha256"] for t in server.truth()}
+    assert arrived == {r["metadata"]["x_request_id"]: r["metadata"]["body_sha256"] for r in done.records}
+    assert sorted(arrived.values()) == sorted(sha256(line).hexdigest() for line in path.read_bytes().splitlines())
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_streams_are_known_by_the_reply(program: Program, mock, flag: bool) -> None:
+    """A payload decides whether it is streamed; with or without --streaming there is a TTFT exactly where there was one."""
+    server = mock(ttft=5, itl=1)
+    lines = [*numbered(3, stream=True, max_tokens=3), *numbered(2, stream=False, max_tokens=3)]
+    done = replay(program, server.url, write(program, "mixed.jsonl", lines), *(["--streaming"] if flag else []))
+    assert done.status == 0, done
+    assert [r["metadata"]["streamed"] for r in done.records] == [True] * 3 + [False] * 2
+    assert len(done.values("time_to_first_token")) == 3
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "path"),
+    [
+        ("completions", {"model": "m", "prompt": "once", "max_tokens": 3}, "/v1/completions"),
+        ("responses", {"model": "m", "input": "once"}, "/v1/responses"),
+        ("chat", {"model": "m", "messages": [], "conversation_id": "x", "data": [1]}, "/v1/chat/completions"),
+    ],
+)
+def test_any_endpoint_only_reads_the_replies(
+    program: Program, capture: Capture, endpoint: str, body: dict[str, object], path: str
+) -> None:
+    line = json.dumps(body, indent=None).encode()
+    words = ("--endpoint-type", endpoint, "--custom-dataset-type", "raw_payload", "--max-error-rate", 1)
+    done = replay(program, capture.url, write(program, "p.jsonl", [line]), *words)
+    assert done.status == 0, done
+    assert [(where, sent) for where, _, sent in capture.requests] == [(path, line)]
+
+
+# -- which, how many, in what order ----------------------------------------------------------------------
+
+
+def test_fewer_take_the_first_and_more_go_round(program: Program, capture: Capture) -> None:
+    lines = numbered(4)
+    path = write(program, "p.jsonl", lines)
+    assert replay(program, capture.url, path, "--request-count", 3).status == 0
+    assert replay(program, capture.url, path, "--request-count", 6).status == 0
+    assert received(capture) == lines[:3] + lines + lines[:2]
+
+
+@pytest.mark.parametrize("strategy", ["shuffle", "random"])
+def test_other_orders_are_seeded(program: Program, capture: Capture, strategy: str) -> None:
+    lines = numbered(12)
+    path = write(program, "p.jsonl", lines)
+    words = ("--dataset-sampling-strategy", strategy, "--random-seed", 3, "--request-count", 12)
+    for _ in range(2):
+        assert replay(program, capture.url, path, *words).status == 0
+    first, second = received(capture)[:12], received(capture)[12:]
+    assert first == second != lines
+    assert strategy == "random" or sorted(first) == sorted(lines)
+
+
+def test_single_sessions_can_be_picked(program: Program, capture: Capture) -> None:
+    data = [{"session_id": f"s{n}", "payloads": [{"messages": [n]}, {"messages": [n, n]}]} for n in range(5)]
+    path = program.folder / "inputs.json"
+    path.write_text(json.dumps({"data": data}))
+    done = replay(program, capture.url, path, "--sessions", "s3,s1")
+    assert done.status == 0, done
+    assert [json.loads(body)["messages"] for body in received(capture)] == [[1], [1, 1], [3], [3, 3]]
+    wrong = replay(program, capture.url, path, "--sessions", "s3", "--sessions", "t9")
+    assert (wrong.status, wrong.err) == (
+        2,
+        "aiperf profile: inputs.json:1: there is no session 't9' in it (--sessions)\n",
+    )
+
+
+def test_of_the_sessions_that_were_picked_the_run_takes_what_it_needs(program: Program, capture: Capture) -> None:
+    """Those that it does not get to are there all the same, and one whose id comes twice is sent twice."""
+    data = [{"session_id": name, "payloads": [{"messages": [n]}]} for n, name in enumerate("abac")]
+    path = program.folder / "inputs.json"
+    path.write_text(json.dumps({"data": data}))
+    assert replay(program, capture.url, path, "--sessions", "a,c").status == 0
+    assert replay(program, capture.url, path, "--sessions", "a,b,c", "--request-count", 1).status == 0
+    assert [json.loads(body)["messages"] for body in received(capture)] == [[0], [2], [3], [0]]
+
+
+def test_a_session_with_a_problem_is_not_called_missing(program: Program, capture: Capture) -> None:
+    path = program.folder / "inputs.json"
+    path.write_text('{"data":[{"session_id":"a","payloads":["x"]}]}')
+    done = replay(program, capture.url, path, "--sessions", "a")
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert "a payload of session 'a' is not a JSON object" in done.err
+
+
+# -- what would change a payload -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--extra-inputs", "temperature:0.5"], "--extra-inputs temperature would change the payloads of 'p.jsonl'"),
+        (["--osl", "20"], "--osl would change the payloads"),
+        (["--use-legacy-max-tokens"], "--use-legacy-max-tokens would change the payloads"),
+        (["--extra-inputs", "response_field:a.b"], "it tells --endpoint-type raw how to read replies"),
+        (["--endpoint-type", "raw", "--extra-inputs", "response_field:a[", ""][:4], "is not a JMESPath expression"),
+    ],
+)
+def test_flags_that_would_change_a_payload_are_refused(
+    program: Program, capture: Capture, words: list[str], said: str
+) -> None:
+    done = replay(program, capture.url, write(program, "p.jsonl", ODD), *words)
+    assert done.status == 2, done
+    assert said in done.err
+    assert "Traceback" not in done.err
+    assert not capture.requests
+
+
+# -- inputs.json -----------------------------------------------------------------------------------------
+
+
+def test_the_round_trip_is_byte_identical(program: Program, capture: Capture) -> None:
+    """Run, replay the file that it wrote, and replay what that wrote: three times the same bytes."""
+    path = write(program, "p.jsonl", ODD)
+    first = replay(program, capture.url, path)
+    second = replay(program, capture.url, first.folder / "inputs.json")
+    third = replay(program, capture.url, second.folder / "inputs.json", "--custom-dataset-type", "inputs_json")
+    assert [run.status for run in (first, second, third)] == [0, 0, 0]
+    assert received(capture) == ODD * 3
+    assert second.text("inputs.json") == first.text("inputs.json")
+    assert third.summary["proof"]["root"] == first.summary["proof"]["root"]
+
+
+def test_synthetic_runs_can_be_replayed_too(program: Program, capture: Capture) -> None:
+    words = ("--tokenizer", "builtin", "--isl", 20, "--osl", 4, "--request-count", 5, "--streaming")
+    first = program.profile(capture.url, *words, texts=None)
+    assert first.status == 0, first
+    sent = received(capture)
+    again = replay(program, capture.url, first.folder / "inputs.json")
+    assert again.status == 0, again
+    assert received(capture) == sent * 2
+
+
+def test_the_file_that_is_replayed_is_not_overwritten(program: Program, capture: Capture) -> None:
+    first = replay(program, capture.url, write(program, "p.jsonl", ODD))
+    before = first.text("inputs.json")
+    words = ("--input-file", first.folder / "inputs.json", TOKENS, "--request-count", 1, "--artifact-dir", first.folder)
+    again = program.run("profile", "--model", "m", "--url", capture.url, *words)
+    assert again.status == 0, again
+    assert first.text("inputs.json") == before
+    assert "was left as it is" in again.out
+
+
+# -- proof -----------------------------------------------------------------------------------------------
+
+
+def test_verify(program: Program, mock) -> None:
+    server = mock(hashes=True)
+    lines = numbered(6, max_tokens=2)
+    path = write(program, "p.jsonl", lines)
+    done = replay(program, server.url, path)
+    server.truth()
+    for words in ((), ("--against", server.log), ("--against", done.folder / "inputs.json")):
+        checked = program.run("verify", done.folder, *words, command="penstock")
+        assert checked.status == 0, checked
+        how = "arrived at the server exactly as they were sent" if server.log in words else "sent exactly the bytes of "
+        assert checked.out.startswith(f"6 requests {how}")
+        assert f"Root: {done.summary['proof']['root']}, as in the run's summary" in checked.out
+
+
+def test_verify_says_which_requests_differ(program: Program, capture: Capture) -> None:
+    lines = numbered(6)
+    done = replay(program, capture.url, write(program, "p.jsonl", lines))
+    other = write(program, "other.jsonl", [*lines[:2], lines[2].replace(b"2", b"9"), lines[4], lines[3]])
+    checked = program.run("verify", done.folder, "--against", other, "--json", command="penstock")
+    found = json.loads(checked.out)
+    assert (checked.status, found["holds"], found["matched"], found["elsewhere"]) == (1, False, 4, 2)
+    assert [each["session_num"] for each in found["differences"]] == [2, 5]
+    assert "other.jsonl has" in found["differences"][0]["reason"]
+    assert "has no payload number 6" in found["differences"][1]["reason"]
+
+
+def test_verify_notices_files_that_were_tampered_with(program: Program, capture: Capture) -> None:
+    lines = numbered(3)
+    path = write(program, "p.jsonl", lines)
+    done = replay(program, capture.url, path)
+    export = done.folder / "profile_export.jsonl"
+    export.write_text(export.read_text().replace(sha256(lines[1]).hexdigest(), "0" * 64))
+    path.write_bytes(path.read_bytes().replace(b"number 2", b"number 7"))
+    checked = program.run("verify", done.folder, command="penstock")
+    assert checked.status == 1
+    assert "1 of 3 requests differ from p.jsonl:\n  request 2 (session_000002, turn 0): sent " in checked.out
+    assert "profile_export.jsonl:2: its body_sha256 is not the one in the log." in checked.out
+
+
+def test_verify_of_what_is_no_run(program: Program) -> None:
+    checked = program.run("verify", program.folder, command="penstock")
+    assert (checked.status, "holds no run" in checked.err) == (2, True)
+
+
+# -- endpoints for any API -------------------------------------------------------------------------------
+
+
+def test_the_raw_endpoint_takes_the_whole_path_from_the_url(program: Program, capture: Capture) -> None:
+    line = b'{"anything": "goes", "stream" :false}'
+    path = write(program, "p.jsonl", [line])
+    words = ("--endpoint-type", "raw", "--custom-dataset-type", "raw_payload")
+    done = replay(program, f"{capture.url}/api/v3/generate/?mode=fast", path, *words)
+    assert done.status == 0, done
+    assert [(where, sent) for where, _, sent in capture.requests] == [("/api/v3/generate/?mode=fast", line)]
+    field = ("--extra-inputs", "response_field:choices[0].message.role")
+    again = program.profile(
+        capture.url + "/x", "--input-file", path, "--tokenizer", "builtin", *words, *field, texts=None
+    )
+    assert again.status == 0, again
+    assert received(capture) == [line, line]
+    assert again.values("output_sequence_length") == [2]  # "assistant", and not the "Yes" of the reply
+
+
+def test_the_raw_endpoint_builds_nothing(program: Program, capture: Capture) -> None:
+    done = program.profile(capture.url, "--endpoint-type", "raw")
+    assert (done.status, "sends the bodies of a file as they are and builds none" in done.err) == (2, True)
+
+
+def test_the_template_endpoint(program: Program, capture: Capture) -> None:
+    template = (
+        '{"q": {{ text|tojson }}, "m": {{ model|tojson }}, "limit": {{ max_tokens|tojson }}, "s": {{ stream|lower }}}'
+    )
+    words = ("--endpoint-type", "template", "--extra-inputs", f"payload_template:{template}", "--osl", 7)
+    extra = ("--extra-inputs", "top_k:3", "--extra-inputs", "response_field:choices[0].text")
+    done = program.profile(capture.url + "/ask", *words, *extra, texts=2)
+    assert done.status == 0, done
+    assert [where for where, _, _ in capture.requests] == ["/ask", "/ask"]
+    assert capture.bodies[0] == {"q": "Prompt number 0.", "m": "mock-model", "limit": 7, "s": False, "top_k": 3}
+    missing = program.profile(capture.url + "/ask", *words, "--extra-inputs", "response_field:nothing.here", texts=1)
+    assert missing.errors()[0]["type"] == "NoMatch"
+    assert missing.status == 1
+
+
+# -- recorded times --------------------------------------------------------------------------------------
+
+
+def rows(times: list[float], **fields: object) -> list[bytes]:
+    return [
+        json.dumps(
+            {"timestamp": at, "payload": {"model": "m", "messages": [{"role": "user", "content": str(at)}]}} | fields
+        ).encode()
+        for at in times
+    ]
+
+
+def test_recorded_requests_go_out_at_their_times(program: Program, mock) -> None:
+    """Out of order in the file, ten times as fast, and only a part of it."""
+    server = mock(hashes=True)
+    lines = rows([5000, 1000, 3500, 2000, 9000])
+    path = write(program, "trace.jsonl", lines)
+    words = ("--fixed-schedule", "--replay-speedup", 10)
+    cut = ("--fixed-schedule-start-offset", 1500, "--fixed-schedule-end-offset", 6000)
+    done = replay(program, server.url, path, *words, *cut)
+    assert done.status == 0, done
+    intended = [r["metadata"]["intended_ns"] for r in done.records]
+    assert [round((at - intended[0]) / 1e6) for at in intended] == [0, 150, 300]
+    assert [t["body_sha256"] for t in server.truth()] == [
+        sha256(line[line.index(b'"payload": ') + 11 : -1]).hexdigest() for line in (lines[3], lines[2], lines[0])
+    ]
+    assert "2 row(s) lie outside" in done.err
+    assert {"replay_sched_lag_p50", "replay_sched_lag_p99", "replay_sched_degraded"} <= done.summary.keys()
+    assert done.summary["input_config"]["phases"][0]["type"] == "fixed_schedule"
+    assert "Recorded times: requests went out" in done.out
+
+
+def test_a_trace_that_is_named_one_follows_its_times_and_sessions_their_turns(
+    program: Program, capture: Capture
+) -> None:
+    lines = [*rows([0, 500], session_id="s"), *rows([250]), *rows([750], session_id="s")]
+    path = write(program, "trace.jsonl", lines)
+    done = replay(program, capture.url, path, "--custom-dataset-type", "mooncake_trace")
+    assert done.status == 0, done
+    assert [body["messages"][0]["content"] for body in capture.bodies] == ["0", "250", "500", "750"]
+    assert [r["metadata"]["conversation_id"] for r in done.records] == ["s", "session_000001", "s", "s"]
+    words = ("--custom-dataset-type", "mooncake_trace", "--no-fixed-schedule")
+    loose = replay(program, capture.url, path, *words)
+    assert "fixed_schedule" not in json.dumps(loose.summary["input_config"])
+    one = replay(program, capture.url, path, "--fixed-schedule", "--conversation-num", 1)
+    assert len(one.records) == 3, one
+
+
+# -- bad input -------------------------------------------------------------------------------------------
+
+
+def test_all_problems_of_a_file_are_listed(program: Program, capture: Capture) -> None:
+    bad = [b"{", b"[1]", b'{"prompt": "x"}', b'{"messages": 3}', b'{"messages":[]}\xff']
+    path = write(program, "p.jsonl", [ODD[0], *bad, *[b"nonsense"] * 30, ODD[3]])
+    done = replay(program, capture.url, path)
+    assert done.status == 2
+    assert done.err.splitlines() == [
+        "aiperf profile: p.jsonl has 35 problems:",
+        "  p.jsonl:2: not valid JSON (the line ends before the value does)",
+        "  p.jsonl:3: the line should be a JSON object, not a list",
+        "  p.jsonl:4: it has no 'messages', which this endpoint needs (--endpoint-type raw takes any object)",
+        "  p.jsonl:5: 'messages' should be a list, not a number",
+        "  p.jsonl:6: not valid UTF-8 (byte 16 of the line)",
+        *[f"  p.jsonl:{n}: not valid JSON ('nonsense' is not a JSON value, at column 1)" for n in range(7, 22)],
+        "  and 15 more",
+    ]
+    assert not capture.requests
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda p: (p / "x.jsonl").write_bytes(b"\n \n"), "x.jsonl:1: the file is empty"),
+        (lambda p: (p / "x.jsonl").mkdir(), "x.jsonl' is empty; a replay of a folder reads one conversation from each"),
+        (
+            lambda p: ((p / "x.jsonl").mkdir(), (p / "x.jsonl" / "a.txt").write_text("x")),
+            "x.jsonl' has no .jsonl file in it",
+        ),
+        (
+            lambda p: ((p / "x.jsonl").mkdir(), (p / "x.jsonl" / "a.jsonl").write_text("")),
+            "a.jsonl:1: the file is empty",
+        ),
+        (lambda p: (p / "x.jsonl").write_bytes('{"messages":[]}'.encode("utf-16")), "the file is in UTF-16"),
+        (lambda p: os.mkfifo(p / "x.jsonl"), "is a pipe or a device"),
+    ],
+)
+def test_nothing_to_replay(program: Program, capture: Capture, make, said: str) -> None:
+    make(program.folder)
+    words = ("--custom-dataset-type", "raw_payload")
+    done = replay(program, capture.url, program.folder / "x.jsonl", *words)
+    assert done.status == 2, done
+    assert said in done.err, done.err
+
+
+def test_a_repeated_session_id_is_a_warning(program: Program, capture: Capture) -> None:
+    path = program.folder / "inputs.json"
+    path.write_text(
+        '{"data":[\n{"session_id":"s","payloads":[{"messages":[]}]},\n{"session_id":"s","payloads":[{"messages":[1]}]}]}'
+    )
+    done = replay(program, capture.url, path)
+    assert done.status == 0, done
+    assert "Note: inputs.json: 1 session(s) have the id of an earlier one (line 3)" in done.err
+    assert len(capture.requests) == 2

@@ -1,0 +1,39 @@
+"""Where the program's words go: streams that the caller has closed, and the words of --verbose."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from support.programs import BIN, Program
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_a_stream_that_the_caller_closed_costs_nothing(program: Program, closed: str) -> None:
+    folder = program.folder / "run"
+    words = [BIN / "aiperf", "profile", "-m", "m", "--url", "mock://", "--request-count", 4, "--workers-max", 2]
+    words += ["--input-file", program.prompts(3), "--use-server-token-count", "--artifact-dir", folder]
+    command = f"{' '.join(map(str, words))} {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=150, cwd=program.folder)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert (folder / "profile_export_aiperf.json").exists()
+
+
+@pytest.mark.parametrize("flags", [["--verbose"], ["-vv"], ["--log-level", "debug"]])
+def test_what_was_settled_without_the_user_is_told_on_request(program: Program, flags: list[str]) -> None:
+    done = program.profile("mock://", "--request-count", 4, "--warmup-request-count", 2, "--random-seed", 7, *flags)
+    assert done.status == 0, done
+    lines = done.out.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("Address of http://127.0.0.1:"))
+    port = lines[first].split(":")[2].split(":")[0]
+    assert lines[first : first + 6] == [
+        f"Address of http://127.0.0.1:{port}: 127.0.0.1, port {port}",
+        "Worker processes: 1",
+        "Connections opened before the first request: 1",
+        "Requests of the warmup phase: 2",
+        "Requests of the profiling phase: 4",
+        "Seed of the plan: 7",
+    ]
+    plain = program.profile("mock://", "--request-count", 4)
+    assert "Address of" not in plain.out

@@ -1,0 +1,79 @@
+"""Bodies by template."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.datasets.conversation import Media, Turn
+from penstock.endpoints.template import Template
+from penstock.errors import UserError
+from penstock.settings.pairs import extra_fields
+from penstock.settings.schema import EndpointSettings
+
+TURN = Turn(texts=('say "hi" <b>', "two"), images=(Media("data:image/png;base64,AA"),), output_tokens=5)
+
+
+def build(template: str | None, **extra: Any) -> Any:
+    given = extra if template is None else {"payload_template": template, **extra}
+    return Template().build(TURN, "m", EndpointSettings(type="template", streaming=True, extra=given))
+
+
+def test_variables() -> None:
+    template = """
+      {"a": {{ text|tojson }}, "b": {{ texts|tojson }}, "c": {{ image|tojson }}, "d": {{ audio|tojson }},
+       "e": "{{ model }}", "f": {{ max_tokens }}, "g": {{ stream|lower }}, "h": "{{ role }}",
+       "i": {{ request_info|tojson }}, "j": {{ turn.texts|length }}}
+    """
+    assert build(template, top_k=3, response_field="x") == {
+        "a": 'say "hi" <b>',
+        "b": ['say "hi" <b>', "two"],
+        "c": "data:image/png;base64,AA",
+        "d": None,
+        "e": "m",
+        "f": 5,
+        "g": True,
+        "h": "user",
+        "i": {"model": "m", "stream": True, "max_tokens": 5},
+        "j": 2,
+        "top_k": 3,
+    }
+
+
+def test_a_named_template_and_a_file(tmp_path: Path) -> None:
+    assert build("nv-embedqa") == {"text": ['say "hi" <b>', "two"]}
+    path = tmp_path / "t.j2"
+    path.write_text("[{% for each in texts %}{{ each|tojson }}{{ ',' if not loop.last }}{% endfor %}]")
+    assert build(str(path)) == ['say "hi" <b>', "two"]
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (None, "needs to know what to send: add --extra-inputs payload_template:FILE"),
+        ("no-such-file.j2", "The payload_template 'no-such-file.j2' cannot be read: No such file or directory."),
+        ('{"a": {{ text }}}', "does not render to JSON"),
+        ('{"a": {{ texts[ }}}', "is not a Jinja2 template: line 1:"),
+        ('{"a": {{ query|tojson }}}', "cannot be rendered: 'query' is undefined. A template may use text, texts,"),
+        ('{"a": {{ text.__class__.mro() }}}', "cannot be rendered"),
+    ],
+)
+def test_bad_templates(template: str | None, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        build(template)
+    assert said in str(caught.value)
+
+
+def test_extra_fields_need_an_object() -> None:
+    with pytest.raises(UserError, match="so --extra-inputs top_k cannot be merged into it"):
+        build("[{{ text|tojson }}]", top_k=3)
+
+
+def test_an_inline_template_keeps_its_commas_and_braces() -> None:
+    text = 'a:1,payload_template: {"t": {{ text|tojson }}, "n": [1, 2]}'
+    assert extra_fields(text, "--extra-inputs") == [
+        ("a", 1),
+        ("payload_template", '{"t": {{ text|tojson }}, "n": [1, 2]}'),
+    ]

@@ -1,0 +1,88 @@
+"""Replies that say within a 200 that they failed: the caller gets them as they are, and they count as errors."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from support.gateway_process import ALIAS, GatewayProcess, keyword, resources
+from support.programs import Program, wait_for
+from support.scripted_upstream import Upstream, chat_body, chat_events, event, response_body, response_events
+
+ERROR = {"message": "The model is overloaded.", "type": "server_error", "code": "overloaded"}
+BARE = b"data: %b\n\n" % json.dumps({"error": ERROR}).encode()
+RESPONSE = response_events(["Hel"], ending=None)
+STREAMS = {
+    "response.failed": ("/v1/responses", response_events(["Hel"], ending="failed"), "failed"),
+    "error event": ("/v1/responses", [*RESPONSE, event("error", 9, code="overloaded", message="Later.")], "error"),
+    "bare error": ("/v1/responses", [*RESPONSE, BARE], "error"),
+    "chat error": ("/v1/chat/completions", [*chat_events(["Hel"], done=False)[:2], BARE], "error"),
+}
+BODIES = {
+    "failed response": ("/v1/responses", {**response_body(), "status": "failed", "error": ERROR}, "failed"),
+    "error alone": ("/v1/chat/completions", {"error": ERROR}, "error"),
+}
+
+
+def body_for(path: str) -> dict[str, Any]:
+    asked = {"input": "Hi."} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "Hi."}]}
+    return {"model": ALIAS, **asked}
+
+
+def check(gateway: GatewayProcess, entry: dict[str, Any], finish: str) -> None:
+    assert (entry["status"], entry["error"], entry["finish"]) == (200, "upstream_failed", finish)
+    assert [(tried["status"], tried["error"]) for tried in entry["attempts"]] == [(200, "upstream_failed")]
+    wait_for(
+        lambda: (
+            f'upstream_attempts_total{{model="{ALIAS}",kind="initial",outcome="upstream_failed"}}' in gateway.metrics()
+        ),
+        10,
+        "the attempt among the metrics",
+    )
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_stream_that_ends_in_a_failure(gateway: GatewayProcess, upstream: Upstream, name: str, guarded: bool) -> None:
+    path, pieces, finish = STREAMS[name]
+    if guarded:
+        gateway.reload(resources(upstream.url, guardrails=[keyword("words", "nightjar")]))
+    upstream.streams(pieces)
+    stream = gateway.stream(path)
+    assert stream.status == 200
+    assert (b"overloaded" in stream.rest()) == (name != "response.failed")
+    check(gateway, gateway.entry(stream), finish)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_body_that_is_a_failure(gateway: GatewayProcess, upstream: Upstream, name: str) -> None:
+    path, body, finish = BODIES[name]
+    upstream.replies(body)
+    reply = gateway.post(path, body_for(path))
+    assert (reply.status, reply.json) == (200, body)
+    check(gateway, gateway.entry(reply), finish)
+
+
+def test_they_are_errors_for_whoever_asks_the_ledger(start: Any, upstream: Upstream, program: Program) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), access_log="text")
+    upstream.streams(response_events(["Hel"], ending="failed"))
+    failed = gateway.stream()
+    failed.rest()
+    upstream.streams(response_events(["Hel"], ending="incomplete"))
+    stream = gateway.stream()
+    stream.rest()
+    upstream.replies({**response_body(), "status": "incomplete"})
+    replies = [gateway.respond()]
+    upstream.replies({**chat_body(), "error": None})
+    replies.append(gateway.post("/v1/chat/completions", body_for("/v1/chat/completions")))
+    gateway.entry(failed)
+    for well in (stream, *replies):
+        assert gateway.entry(well)["error"] is None
+    words = ("usage", "--ledger", f"sqlite:///{gateway.ledger}", "--by", "none", "--json")
+    total = json.loads(program.run(*words, command="penstock").out)["total"]
+    assert (total["requests"], total["errors"]) == (4, 1)
+    said = wait_for(lambda: [line for line in gateway.said().splitlines() if failed.id in line], 10)
+    assert " 200 /v1/responses " in said[0]
+    assert " error=upstream_failed " in said[0]

@@ -1,0 +1,348 @@
+"""Guardrails on the way in and out, through the whole gateway: cases RA-1 to RA-17, RA-24, RC-2, X-1, X-2 and X-6."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from support.gateway_process import ALIAS, GatewayProcess, keyword, resources
+from support.scripted_upstream import (
+    Received,
+    Upstream,
+    Wire,
+    answer,
+    chat_body,
+    chat_events,
+    event,
+    response_body,
+    response_events,
+)
+
+WORD = "BLOCKME"
+
+
+@pytest.fixture
+def guarded(gateway: GatewayProcess, upstream: Upstream) -> Callable[..., GatewayProcess]:
+    def make(*guardrails: dict[str, Any], **more: Any) -> GatewayProcess:
+        gateway.reload(resources(upstream.url, guardrails=list(guardrails) or [keyword("words", WORD)], **more))
+        return gateway
+
+    return make
+
+
+def assert_blocked(reply: Any, side: str, name: str | None = "words") -> None:
+    assert reply.status == 422, reply
+    assert reply.error["type"] == "content_filter"
+    assert side in reply.error["message"]
+    assert name is None or f"'{name}'" in reply.error["message"]
+    assert WORD.lower() not in reply.body.decode().lower()
+
+
+# -- the way in -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input": f"please {WORD.lower()} now"},  # RA-1
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": f"x {WORD} y"}]}]},  # RA-2
+        {"input": [{"type": "function_call_output", "call_id": "c", "output": WORD}]},  # RA-4
+        {"input": "fine", "instructions": f"always {WORD}"},  # RA-5
+        {"input": [{"type": "mcp_approval_response", "approve": False, "reason": WORD}]},  # RA-6
+        {"input": [{"type": "function_call", "name": "f", "arguments": f'{{"a":"{WORD}"}}', "call_id": "c"}]},  # X-5
+        {"input": "fine", "tools": [{"type": "function", "name": "f", "description": WORD}]},
+        {"input": "fine", "prompt": {"id": "p", "variables": {"x": WORD}}},
+    ],
+)
+def test_a_request_is_blocked_before_anything_is_sent(
+    guarded: Callable[..., GatewayProcess], upstream: Upstream, body: dict[str, Any]
+) -> None:
+    gateway = guarded()
+    before = upstream.connections
+    reply = gateway.post("/v1/responses", {"model": ALIAS, **body})
+    assert_blocked(reply, "request")
+    assert (upstream.requests, upstream.connections) == ([], before)
+    entry = gateway.entry(reply)
+    assert (entry["status"], entry["blocked"], entry["error"]) == (422, 1, "content_filter")
+    assert entry["guardrails"] == [{"guardrail": "words", "hook": "input", "action": "blocked", "count": 1}]
+    assert entry["attempts"] == []
+
+
+def test_a_clean_request_passes(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+    """RA-3."""
+    assert guarded().respond("nothing of the kind").status == 200
+    assert len(upstream.requests) == 1
+
+
+def test_a_blocked_request_takes_no_slot(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+    """RA-17."""
+    gateway = guarded(caller={"rate_limit": {"rpm": 1}})
+    assert gateway.respond(WORD).status == 422
+    assert gateway.respond("clean").status == 200
+    assert gateway.respond("clean").status == 429
+
+
+def test_masking_rewrites_the_request_and_nothing_else(
+    guarded: Callable[..., GatewayProcess], upstream: Upstream
+) -> None:
+    """RC-8."""
+    pii = {"name": "pii", "kind": "pii", "hook_point": "input", "detectors": [{"type": "email", "action": "mask"}]}
+    gateway = guarded(pii)
+    reply = gateway.respond("write to ann@example.com", metadata={"a": "b"}, temperature=0.5)
+    assert reply.status == 200
+    sent = upstream.requests[0].json
+    assert "ann@example.com" not in json.dumps(sent)
+    assert "[EMAIL_REDACTED]" in sent["input"]
+    assert (sent["model"], sent["metadata"], sent["temperature"]) == ("gpt-4o-mini", {"a": "b"}, 0.5)
+    [hit] = gateway.entry(reply)["guardrails"]
+    assert (hit["guardrail"], hit["action"]) == ("pii", "masked")
+
+
+# -- the way out ----------------------------------------------------------------------------------------------------------
+
+TOOL_CALL = {"type": "function_call", "name": "f", "call_id": "c", "arguments": f'{{"a": "{WORD}"}}', "id": "fc_1"}
+WHERE = {"item_id": "i", "output_index": 0}
+
+
+def test_a_whole_reply_is_blocked_and_what_was_billed_is_recorded(
+    guarded: Callable[..., GatewayProcess], upstream: Upstream
+) -> None:
+    """RA-7, RA-24."""
+    gateway = guarded()
+    upstream.replies(response_body(f"so {WORD} it is", usage={"input_tokens": 11, "output_tokens": 7}))
+    reply = gateway.respond()
+    assert_blocked(reply, "response")
+    assert len(upstream.requests) == 1
+    entry = gateway.entry(reply)
+    assert (entry["status"], entry["blocked"]) == (422, 1)
+    assert (entry["input_tokens"], entry["output_tokens"], entry["usage_source"]) == (11, 7, "upstream")
+
+
+def test_a_clean_reply_passes_unchanged(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+    """RA-8."""
+    body = json.dumps(response_body("all is well"), indent=3).encode()
+    upstream.replies(body)
+    assert guarded().respond().body == body
+
+
+def test_tool_arguments_of_a_whole_reply(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+    """RA-12."""
+    upstream.replies(response_body(output=[TOOL_CALL]))
+    assert_blocked(guarded().respond(), "response")
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param(response_events(["so ", WORD, " it is"]), id="RA-9"),
+        pytest.param(response_events(["so BLO", "CKME it is"]), id="split"),
+        pytest.param(
+            [event("response.completed", 1, response={**response_body(output=[TOOL_CALL])})], id="RA-13 terminal only"
+        ),
+        pytest.param([event("response.incomplete", 1, response=response_body(output=[TOOL_CALL]))], id="RA-14"),
+        pytest.param(
+            [
+                event("response.function_call_arguments.delta", n, **WHERE, delta=d)
+                for n, d in enumerate(["BLO", "CKME"])
+            ],
+            id="RA-15",
+        ),
+        pytest.param(
+            [event("response.mcp_call_arguments.delta", n, **WHERE, delta=d) for n, d in enumerate(["BLOCK", "ME"])],
+            id="RA-16",
+        ),
+        pytest.param([event("response.refusal.delta", 0, **WHERE, content_index=0, delta=WORD)], id="X-4 refusal"),
+        pytest.param(
+            [event("response.reasoning_summary_text.delta", 0, **WHERE, summary_index=0, delta=WORD)],
+            id="X-4 reasoning",
+        ),
+        pytest.param([event("response.function_call_arguments.done", 0, **WHERE, arguments=WORD)], id="X-4 done only"),
+    ],
+)
+@pytest.mark.parametrize("size", [None, 5])
+def test_a_stream_is_held_until_all_of_it_is_inspected(
+    guarded: Callable[..., GatewayProcess], upstream: Upstream, pieces: list[bytes], size: int | None
+) -> None:
+    gateway = guarded()
+    whole = b"".join(pieces)
+    upstream.streams(pieces if size is None else [whole[at : at + size] for at in range(0, len(whole), size)])
+    reply = gateway.respond(stream=True)
+    assert_blocked(reply, "response")
+    assert b"BLO" not in reply.body
+    assert reply.headers["content-type"] == "application/json"
+    assert gateway.entry(reply)["blocked"] == 1
+
+
+def test_what_a_blocked_stream_cost_is_recorded(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+    """X-1: the counts of the terminal event, and they count against the token limit."""
+    gateway = guarded(caller={"rate_limit": {"tpm": 100}})
+    upstream.streams(response_events([WORD]))
+    body = {"stream": True, "max_output_tokens": 10}
+    reply = gateway.respond(**body)
+    assert_blocked(reply, "response")
+    entry = gateway.entry(reply)
+    assert (entry["input_tokens"], entry["output_tokens"], entry["usage_source"]) == (17, 23, "upstream")
+    upstream.does(answer)
+    clean = gateway.respond(max_output_tokens=10)
+    assert clean.status == 200
+    left = int(clean.headers["x-ratelimit-remaining-tokens"])
+    assert left <= 100 - 40 - 10
+
+
+def test_a_clean_stream_is_released_whole(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+    """RA-10."""
+    pieces = response_events(["all ", "is ", "well"])
+    upstream.streams(pieces, pause_s=0.01)
+    stream = guarded().stream()
+    assert stream.rest() == b"".join(pieces)
+    assert (stream.status, stream.headers["content-type"]) == (200, "text/event-stream")
+
+
+def test_a_stream_that_is_too_long_to_hold(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+    """RA-11."""
+    upstream.streams(response_events(["y" * 300_000]))
+    reply = guarded().respond(stream=True)
+    assert_blocked(reply, "response", None)
+    assert "guardrail '" not in reply.error["message"]
+
+
+def test_monitoring_holds_nothing_back(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+    """RC-2."""
+    gateway = guarded(keyword("watch", WORD, enforcement_mode="monitor"))
+    pieces = response_events([f"{WORD} ", "y" * 300_000])
+    upstream.streams(pieces)
+    stream = gateway.stream()
+    assert stream.rest() == b"".join(pieces)
+    entry = gateway.entry(stream)
+    assert (entry["status"], entry["blocked"]) == (200, 0)
+    [hit] = entry["guardrails"]
+    assert (hit["guardrail"], hit["hook"], hit["action"]) == ("watch", "output", "would_block")
+
+
+def test_masks_are_applied_to_replies_and_streams(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+    pii = {"name": "pii", "kind": "pii", "hook_point": "output", "detectors": [{"type": "email", "action": "mask"}]}
+    gateway = guarded(pii)
+    upstream.replies(response_body("ask bob@example.com about it"))
+    assert "bob@example.com" not in gateway.respond().body.decode()
+    upstream.streams(response_events(["ask bob@exa", "mple.com about it"]))
+    stream = gateway.stream()
+    text = stream.rest().decode()
+    assert "mple.com" not in text
+    assert "[EMAIL_REDACTED]" in text
+    assert gateway.entry(stream)["guardrails"][0]["action"] == "masked"
+
+
+def test_the_chat_route_is_guarded_as_well(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+    gateway = guarded()
+    chat = {"model": ALIAS, "messages": [{"role": "user", "content": "Hi."}]}
+    blocked = {"model": ALIAS, "messages": [{"role": "user", "content": [{"type": "text", "text": WORD}]}]}
+    assert_blocked(gateway.post("/v1/chat/completions", blocked), "request")
+    upstream.replies(chat_body(WORD))
+    assert_blocked(gateway.post("/v1/chat/completions", chat), "response")
+    upstream.streams(chat_events(["BLOCK", "ME"]))
+    assert_blocked(gateway.post("/v1/chat/completions", {**chat, "stream": True}), "response")
+
+
+# -- the window -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def windowed(server: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    made = GatewayProcess(
+        tmp_path_factory.mktemp("window"),
+        resources(server.url, guardrails=[keyword("words", WORD)]),
+        guardrails={"stream_mode": "window"},
+    )
+    yield made
+    assert "fault in Penstock" not in made.said()
+    made.stop()
+
+
+def test_window_first_text_arrives_before_the_last_is_sent(windowed: GatewayProcess, upstream: Upstream) -> None:
+    """X-6: and a stream of any length passes in bounded memory."""
+    first, rest = response_events(["It is all quite well with us here. "])[:5], response_events(["y" * 1000] * 3000)[5:]
+
+    def script(request: Received, wire: Wire) -> None:
+        wire.start()
+        for piece in first:
+            wire.chunk(piece)
+        assert seen.wait(10)
+        for piece in rest:
+            wire.chunk(piece)
+        wire.end()
+
+    import threading
+
+    seen = threading.Event()
+    upstream.does(script)
+    stream = windowed.stream()
+    assert stream.status == 200
+    assert stream.event().startswith(b"event: response.created")
+    seen.set()
+    received = stream.received + stream.rest()
+    assert received == b"".join([*first, *rest])
+    assert windowed.entry(stream)["usage_source"] == "upstream"
+
+
+def test_window_an_early_block_is_a_refusal(windowed: GatewayProcess, upstream: Upstream) -> None:
+    upstream.streams(response_events(["BLOCK", "ME, they said"]))
+    reply = windowed.respond(stream=True)
+    assert_blocked(reply, "response")
+    assert (windowed.entry(reply)["output_tokens"], windowed.entry(reply)["usage_source"]) == (23, "upstream")
+
+
+def test_window_a_late_block_is_an_event(windowed: GatewayProcess, upstream: Upstream) -> None:
+    upstream.streams(
+        response_events(["This is a long and clean beginning of it. ", "And then BLO", "CKME."]), pause_s=0.02
+    )
+    stream = windowed.stream()
+    text = stream.rest().decode()
+    assert stream.status == 200
+    assert "long and clean" in text
+    assert "BLO" not in text
+    last = text.strip().rsplit("\n\n", 1)[-1]
+    assert last.startswith("event: response.failed\n")
+    failed = json.loads(last.partition("data: ")[2])
+    assert failed["type"] == "response.failed"
+    assert failed["response"]["error"]["code"] == "content_filter"
+    assert "'words'" in failed["response"]["error"]["message"]
+    assert failed["sequence_number"] > 0
+    entry = windowed.entry(stream)
+    assert (entry["status"], entry["blocked"], entry["error"]) == (422, 1, "content_filter")
+    assert (entry["output_tokens"], entry["usage_source"]) == (23, "upstream")
+
+
+def test_window_a_block_that_the_upstream_does_not_end(windowed: GatewayProcess, upstream: Upstream) -> None:
+    """What was billed is estimated when the upstream gives no count in time; the caller does not wait for that."""
+    gone = []
+
+    def script(request: Received, wire: Wire) -> None:
+        wire.start()
+        for piece in response_events(["This is a long and clean beginning of it. ", f"Then {WORD}."])[:6]:
+            wire.chunk(piece)
+            time.sleep(0.02)
+        gone.append(wire.gone(12))
+
+    upstream.does(script)
+    began = time.monotonic()
+    stream = windowed.stream()
+    assert b"response.failed" in stream.rest()
+    assert time.monotonic() - began < 4
+    entry = windowed.entry(stream)
+    assert (entry["usage_source"], entry["blocked"]) == ("estimated", 1)
+    assert entry["output_tokens"] > 5
+    assert gone == [True]
+
+
+def test_window_chat_late_block(windowed: GatewayProcess, upstream: Upstream) -> None:
+    upstream.streams(chat_events(["This is a long and clean beginning. ", WORD, " more"]), pause_s=0.02)
+    stream = windowed.stream("/v1/chat/completions")
+    text = stream.rest().decode()
+    assert "clean beginning" in text
+    assert "BLO" not in text
+    assert "[DONE]" not in text
+    assert json.loads(text.strip().rsplit("data: ", 1)[-1])["error"]["type"] == "content_filter"

@@ -1,0 +1,523 @@
+"""Running it: reload (X-14), drain, workers that die, TLS, status, metrics, the console."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.gateway_process import ALIAS, CALLER, GatewayProcess, Stream, fetch, free_port, keyword, resources, sha256
+from support.programs import BIN, Program, wait_for
+from support.scripted_upstream import Received, Upstream, Wire, response_body, response_events
+
+
+class Held:
+    """A stream that goes on when it is told to."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.events = response_events(["One", " two", " three"])
+        self.release = threading.Event()
+        upstream.does(self._script)
+
+    def _script(self, request: Received, wire: Wire) -> None:
+        wire.start()
+        for piece in self.events[:5]:
+            wire.chunk(piece)
+        self.release.wait(20)
+        for piece in self.events[5:]:
+            wire.chunk(piece)
+        wire.end()
+
+
+# -- reload ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_live_stream_finishes_on_the_old_resources(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """X-14."""
+    held = Held(upstream)
+    stream = gateway.stream()
+    stream.event()
+    # the key is gone, the alias is gone, and a guardrail would block what is still to come
+    given = resources(
+        upstream.url,
+        model={"display_name": "renamed"},
+        caller={"key_hash": sha256("sk-new")},
+        guardrails=[keyword("words", "three")],
+    )
+    assert gateway.reload(given)["state"] == "synced"
+    assert gateway.respond().status == 401
+    assert gateway.post("/v1/responses", {"model": ALIAS, "input": "x"}, key="sk-new").status == 404
+    held.release.set()
+    assert stream.received + stream.rest() == b"".join(held.events)
+    entry = gateway.entry(stream)
+    assert (entry["status"], entry["model"], entry["usage_source"]) == (200, ALIAS, "upstream")
+
+
+def test_a_file_with_problems_is_rejected_whole(gateway: GatewayProcess, upstream: Upstream) -> None:
+    bad = resources(upstream.url, model={"provider_key": "nobody", "modle_name": "x"}, caller={"key_hash": "short"})
+    bad["provider_keys"][0]["api_key"] = "sk-planted-in-a-bad-file"
+    state = gateway.reload(bad)
+    assert state["state"] == "degraded"
+    errors = "\n".join(state["last_failure"]["errors"])
+    assert "nobody" in errors
+    assert "modle_name" in errors
+    assert "key_hash" in errors
+    assert gateway.respond().status == 200
+    assert "the last good one keeps serving" in gateway.said()
+    assert all(line.strip() in gateway.said() for line in state["last_failure"]["errors"])
+    assert "sk-planted-in-a-bad-file" not in gateway.said() + json.dumps(state)
+    assert "penstock_gateway_config_last_reload_successful 0" in gateway.metrics()
+    state = gateway.reload("]]] not yaml")
+    assert (state["state"], state["applied"]["counts"]["models"]) == ("degraded", 1)
+    assert gateway.reload(resources(upstream.url))["state"] == "synced"
+
+
+def test_a_watched_file_is_taken_by_itself(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), watch=True)
+    assert gateway.respond(key="sk-second").status == 401
+    second = {"display_name": "second", "key_env": "SECOND_KEY", "allowed_models": ["*"]}
+    gateway._write(resources(upstream.url, api_keys=[second]))
+    time.sleep(0.5)
+    assert gateway.config()["state"] == "degraded"  # the variable is not set
+    second = {"display_name": "second", "key_hash": sha256("sk-second"), "allowed_models": ["*"]}
+    gateway._write(resources(upstream.url, api_keys=[second]))
+    wait_for(lambda: gateway.respond(key="sk-second").status == 200, 5)
+
+
+def test_going_back_to_the_file_that_serves_mends_it(start: Any, upstream: Upstream) -> None:
+    good = resources(upstream.url)
+    gateway: GatewayProcess = start(good, watch=True)
+    for spoil in (lambda: gateway._write("]]] not yaml"), gateway.resources.unlink):
+        spoil()
+        wait_for(lambda: gateway.config()["state"] == "degraded", 10)
+        gateway._write(good)
+        state = wait_for(lambda: (now := gateway.config())["state"] == "synced" and now, 10, "a state that is synced")
+        assert state["last_failure"] is None
+        assert "penstock_gateway_config_last_reload_successful 1" in gateway.metrics()
+    assert gateway.respond().status == 200
+
+
+def test_environment_variables_are_the_main_process_s(start: Any, upstream: Upstream) -> None:
+    given = resources(upstream.url, provider_key={"api_key": "${UP_KEY}"}, caller={"key_env": "CALLER_KEY"})
+    del given["api_keys"][0]["key_hash"]
+    gateway: GatewayProcess = start(given, env={"UP_KEY": "sk-from-env", "CALLER_KEY": "sk-caller-env"})
+    assert gateway.respond(key="sk-caller-env").status == 200
+    assert upstream.requests[0].headers["authorization"] == "Bearer sk-from-env"
+
+
+# -- the end --------------------------------------------------------------------------------------------------------------
+
+
+def test_sigterm_drains(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_notice_s": 0.5, "drain_s": 10})
+    held = Held(upstream)
+    stream = gateway.stream()
+    stream.event()
+    assert gateway.status("/readyz").status == 200
+    gateway.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: gateway.status("/readyz").status == 503, 5)
+    assert fetch(gateway.port, "GET", "/readyz").status == 503  # still there to say so
+    assert fetch(gateway.port, "GET", "/livez").status == 200
+    wait_for(lambda: not accepts(gateway.port), 5)
+    assert gateway.status("/livez").status == 200
+    held.release.set()
+    assert stream.received + stream.rest() == b"".join(held.events)
+    assert gateway.process.wait(10) == 0
+    assert [row["status"] for row in gateway.rows()] == [200]
+
+
+def test_a_drain_that_takes_too_long_is_cut_off_with_its_records(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 0.5})
+    Held(upstream)
+    stream = gateway.stream()
+    stream.event()
+    gateway.process.send_signal(signal.SIGTERM)
+    assert b'"shutting_down"' in stream.rest()
+    assert gateway.process.wait(10) == 0
+    [row] = gateway.rows()
+    assert (row["error"], row["finish"], row["usage_source"]) == ("shutting_down", "cut", "estimated")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_cuts_off_with_the_records(start: Any, upstream: Upstream, number: int) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 60})
+    Held(upstream)
+    stream = gateway.stream()
+    stream.event()
+    gateway.process.send_signal(number)
+    wait_for(lambda: not accepts(gateway.port), 5)
+    gateway.process.send_signal(number)
+    assert b'"shutting_down"' in stream.rest()
+    assert gateway.process.wait(5) == 0
+    [row] = gateway.rows()
+    assert (row["error"], row["finish"], row["usage_source"]) == ("shutting_down", "cut", "estimated")
+    assert "killed" not in gateway.said()
+
+
+def test_a_drain_waits_for_no_half_sent_head(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 60})
+    with (
+        socket.create_connection(("127.0.0.1", gateway.port)) as half,
+        socket.create_connection(("127.0.0.1", gateway.port)),
+    ):
+        half.sendall(b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAutho")
+        assert gateway.respond().status == 200
+        gateway.process.send_signal(signal.SIGTERM)
+        assert gateway.process.wait(10) == 0
+    assert "killed" not in gateway.said()
+
+
+def test_a_reply_that_is_still_being_read_is_not_cut_by_the_drain(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 60})
+    text = "A sentence of some length. " * 1_000_000
+    upstream.replies(response_body(text))
+    body = json.dumps({"model": ALIAS, "input": "Hi."}).encode()
+    head = f"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {CALLER}\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), 10) as slow:
+        slow.sendall(head.encode() + body)
+        received = len(slow.recv(1000))
+        wait_for(gateway.rows, 10)
+        gateway.process.send_signal(signal.SIGTERM)
+        time.sleep(1.5)
+        while more := slow.recv(1 << 20):
+            received += len(more)
+    assert received > len(text)
+    assert gateway.process.wait(10) == 0
+
+
+@pytest.mark.parametrize("length", ["Content-Length: 100", "Transfer-Encoding: chunked"])
+def test_a_drain_tells_whoever_has_not_sent_its_request_yet(start: Any, upstream: Upstream, length: str) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 0.5})
+    with socket.create_connection(("127.0.0.1", gateway.port), 10) as caller:
+        head = f"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {CALLER}\r\n{length}\r\n\r\n"
+        caller.sendall(head.encode() + b"1\r\n{\r\n")
+        wait_for(lambda: gateway.in_flight() == 1, 5)
+        gateway.process.send_signal(signal.SIGTERM)
+        said = b""
+        while more := caller.recv(65536):
+            said += more
+    assert said.startswith(b"HTTP/1.1 503 ")
+    assert b'"shutting_down"' in said
+    assert gateway.process.wait(10) == 0
+    [row] = gateway.rows()
+    assert (row["status"], row["error"]) == (503, "shutting_down")
+
+
+def test_whoever_comes_after_the_cut_off_is_told_and_recorded(start: Any, upstream: Upstream) -> None:
+    """On a connection on which half a head was there before."""
+    gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 0})
+    upstream.does(lambda _request, wire: wire.gone(30) and None)
+    body = json.dumps({"model": ALIAS, "input": "Hi."}).encode()
+    head = f"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {CALLER}\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), 30) as late:
+        late.sendall(head[:50].encode())
+        assert gateway.request("GET", "/livez").status == 200
+        gateway.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: not accepts(gateway.port), 5)
+        said = b""
+        try:
+            late.sendall(head[50:].encode() + body)
+            while more := late.recv(65536):
+                said += more
+        except ConnectionError:
+            pass
+    assert gateway.process.wait(10) == 0
+    assert upstream.requests == []
+    assert "killed" not in gateway.said()
+    rows = [(row["status"], row["error"]) for row in gateway.rows()]
+    if said:  # on a machine that is very busy it may have been too late altogether
+        assert said.startswith(b"HTTP/1.1 503 ")
+        assert rows == [(503, "shutting_down")]
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_worker_that_dies_is_replaced_and_loses_no_record(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url))
+    replies = [gateway.respond() for _ in range(5)]
+    labels = 'endpoint="/v1/responses",model="gpt-4o-prod",provider="openai",status="200",stream="false",key="caller"'
+    count = f"penstock_gateway_requests_total{{{labels}}} "
+    wait_for(lambda: f"{count}5\n" in gateway.metrics(), 5)
+    pid = gateway.config()["workers"][0]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: gateway.config()["workers"][0]["pid"] not in (0, pid), 10)
+    wait_for(lambda: accepts(gateway.port), 5)
+    replies.append(gateway.respond())
+    assert [reply.status for reply in replies] == [200] * 6
+    for reply in replies:
+        assert gateway.entry(reply)["status"] == 200
+    assert "starting another" in gateway.said()
+    wait_for(lambda: f"{count}6\n" in gateway.metrics(), 5)  # counters do not go back
+
+
+def test_a_gateway_is_ready_while_one_of_its_workers_is(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), listen={"workers": 2})
+    assert gateway.status("/readyz").json["workers"] == {"alive": 2, "configured": 2}
+    pids = [worker["pid"] for worker in gateway.config()["workers"]]
+    os.kill(pids[0], signal.SIGKILL)
+
+    def replaced() -> bool:
+        assert gateway.status("/readyz").status == 200
+        return gateway.config()["workers"][0]["pid"] not in (0, pids[0])
+
+    wait_for(replaced, 10)
+
+
+def test_the_workers_end_with_the_main_process(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url))
+    left = set(Path("/dev/shm").glob("penstock-gateway-*"))
+    gateway.process.kill()
+    gateway.process.wait()
+    wait_for(lambda: not accepts(gateway.port), 10)
+    # what it could not clear away, its successor does
+    start(resources(upstream.url)).stop()
+    assert len(set(Path("/dev/shm").glob("penstock-gateway-*")) & left) < len(left) or not left
+
+
+# -- listeners ------------------------------------------------------------------------------------------------------------
+
+
+def test_tls(start: Any, upstream: Upstream, tmp_path: Path) -> None:
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+         "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    files = {"tls_cert": str(tmp_path / "cert.pem"), "tls_key": str(tmp_path / "key.pem")}
+    gateway: GatewayProcess = start(resources(upstream.url), listen=files)
+    import http.client
+
+    context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    for stream in (False, True):
+        connection = http.client.HTTPSConnection("localhost", gateway.port, timeout=60, context=context)
+        body = json.dumps({"model": ALIAS, "input": "Hi.", "stream": stream})
+        connection.request("POST", "/v1/responses", body, {"Authorization": f"Bearer {CALLER}"})
+        reply = Stream(connection)
+        assert reply.status == 200
+        assert b"Hello" in reply.rest()
+    assert "https://" in gateway.said()
+
+
+def test_a_provider_behind_tls(start: Any, upstream: Upstream, tmp_path: Path) -> None:
+    """A gateway behind a gateway: the outer one verifies the inner one's certificate, or does not if told so."""
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+         "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    files = {"tls_cert": str(tmp_path / "cert.pem"), "tls_key": str(tmp_path / "key.pem")}
+    inner: GatewayProcess = start(resources(upstream.url, model={"display_name": "inner"}), listen=files)
+    key = {"api_key": CALLER, "api_base": f"https://localhost:{inner.port}"}
+    given = resources("", provider_key=key, model={"model_name": "inner"})
+    outer: GatewayProcess = start(given)
+    assert outer.respond().error["type"] == "transport_error"
+    outer.reload(resources("", provider_key=key | {"tls": {"verify": False}}, model={"model_name": "inner"}))
+    assert outer.respond().status == 200
+    stream = outer.stream()
+    assert b"response.completed" in stream.rest()
+    assert stream.headers["x-penstock-request-id"]
+    trusted: GatewayProcess = start(given, env={"SSL_CERT_FILE": str(tmp_path / "cert.pem")})
+    assert trusted.respond().status == 200
+
+
+def test_status_and_metrics_have_their_own_port(gateway: GatewayProcess, upstream: Upstream) -> None:
+    for path in ("/livez", "/readyz", "/status/ready", "/status/config", "/metrics"):
+        assert gateway.status(path).status == 200
+    assert gateway.status("/v1/models").status == 404
+    for path in ("/livez", "/readyz"):
+        assert fetch(gateway.port, "GET", path).status == 200
+    for port in (gateway.port, gateway.status_port):
+        alive = fetch(port, "GET", "/livez")
+        assert (alive.body, alive.headers["content-type"]) == (b"ok", "text/plain; charset=utf-8")
+    checks = gateway.status("/livez?verbose=1").body.decode().splitlines()
+    assert [line[:14] for line in checks] == ["[+] main proce", '[+] ready: {"r', "[+] resources:", "ok"]
+    for path in ("/metrics", "/status/config"):
+        assert fetch(gateway.port, "GET", path).status == 404
+    state = gateway.config()
+    assert state["applied"]["counts"] == {
+        "provider_keys": 1,
+        "models": 1,
+        "api_keys": 1,
+        "guardrails": 0,
+        "rate_limit_policies": 0,
+    }
+    assert state["applied"]["hash"] == sha256(gateway.resources.read_text())
+    gateway.respond()
+    wait_for(lambda: 'penstock_gateway_tokens_total{direction="output"' in gateway.metrics(), 5)
+    metrics = gateway.metrics()
+    for name in ("requests_total", "request_duration_seconds_bucket", "upstream_attempts_total", "ledger_up 1"):
+        assert f"penstock_gateway_{name}" in metrics
+
+
+def test_one_line_for_each_request(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), access_log="json")
+    replies = [gateway.respond(), gateway.respond(key="sk-wrong")]
+    stream = gateway.stream()
+    stream.rest()
+    ids = [replies[0].id, replies[1].id, stream.id]
+
+    def lines() -> list[Any]:
+        return [json.loads(line) for line in gateway.said().splitlines() if line.startswith("{")]
+
+    wait_for(lambda: len(lines()) == 3, 5)
+    assert sorted(line["request_id"] for line in lines()) == sorted(ids)
+    last = next(line for line in lines() if line["request_id"] == stream.id)
+    assert (last["status"], last["output_tokens"], last["model"]) == (200, 23, ALIAS)
+    assert {"auth", "quota", "upstream", "total"} <= set(last["phases_ms"])
+
+
+def test_a_port_that_is_taken(gateway: GatewayProcess, program: Program) -> None:
+    config = program.folder / "gateway.yaml"
+    config.write_text(json.dumps({"listen": {"port": gateway.port, "status_port": free_port()}}))
+    outcome = program.run("gateway", "--resources", gateway.resources, "--config", config, command="penstock")
+    assert outcome.status == 2
+    assert f"port {gateway.port}" in outcome.err
+    config.write_text(json.dumps({"listen": {"port": free_port(), "status_port": gateway.status_port}}))
+    outcome = program.run("gateway", "--resources", gateway.resources, "--config", config, command="penstock")
+    assert outcome.status == 2
+    assert f"port {gateway.status_port}" in outcome.err
+
+
+# -- the console ----------------------------------------------------------------------------------------------------------
+
+
+def test_validate(program: Program) -> None:
+    good, bad = program.folder / "good.yaml", program.folder / "bad.yaml"
+    good.write_text(json.dumps(resources("http://127.0.0.1:1")))
+    outcome = program.run("gateway", "validate", good, command="penstock")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert "is valid: 1 provider key, 1 model, 1 api key, 0 guardrails, 0 rate limit policies." in outcome.out
+    broken = resources("ftp://x", model={"provider_key": "nobody"}, guardrails=[{"name": "g", "kind": "bedrock"}])
+    bad.write_text(json.dumps(broken))
+    outcome = program.run("gateway", "validate", bad, command="penstock")
+    assert outcome.status == 2
+    for word in ("api_base", "nobody", "bedrock"):
+        assert word in outcome.err
+    outcome = program.run("gateway", "--resources", bad, command="penstock")
+    assert outcome.status == 2
+    assert "nobody" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["--resources"], ["--nonsense"], ["validate"], ["--demo", "--resources", "x"], ["--port", "x", "--demo"]],
+)
+def test_mistakes_on_the_command_line(program: Program, words: list[str]) -> None:
+    outcome = program.run("gateway", *words, command="penstock")
+    assert outcome.status == 2
+    assert outcome.err.startswith("penstock gateway: ")
+
+
+def test_help_and_usage(program: Program, gateway: GatewayProcess) -> None:
+    assert "--resources" in program.run("gateway", "--help", command="penstock").out
+    reply = gateway.respond()
+    gateway.entry(reply)
+    outcome = program.run("usage", "--ledger", f"sqlite:///{gateway.ledger}", "--by", "key", command="penstock")
+    assert outcome.status == 0
+    assert "caller" in outcome.out
+
+
+def test_the_demo_answers_the_page_s_curl(program: Program) -> None:
+    running = program.start("gateway", "--demo", "--port", free_port(), command="penstock")
+    said = ""
+    assert running.process.stdout is not None
+    while "Ctrl-C" not in said:
+        line = running.process.stdout.readline()
+        assert line, running.wait()
+        said += line
+    command = said[said.index("curl -sS") : said.index("Caller API key")]
+    answered = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    running.interrupt()
+    outcome = running.wait()
+    assert outcome.status == 0
+    assert "AISIX" not in said
+    assert "1 request was served, and its ledger is gone with it" in outcome.err
+    reply = json.loads(answered.stdout)
+    assert reply["object"] == "response"
+    assert reply["output"][0]["content"][0]["text"]
+
+
+def test_a_demo_that_nobody_asked_anything(program: Program) -> None:
+    running = program.start("gateway", "--demo", "--port", free_port(), command="penstock")
+    assert running.process.stdout is not None
+    said = ""
+    while (line := running.process.stdout.readline()) and "Ctrl-C" not in line:
+        said += line
+    # the command that it prints has something to look at before the first request
+    command = said[said.index("penstock usage") :].split()
+    outcome = wait_for(lambda: (done := program.run(*command[1:], command="penstock")).status == 0 and done, 30)
+    assert outcome.out == "No requests.\n"
+    running.interrupt()
+    outcome = running.wait()
+    assert outcome.status == 0, outcome
+    assert "the demo has ended; its ledger tells of no request" in outcome.err
+
+
+def test_somebody_else_s_files_in_the_spool(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url))
+    theirs = gateway.folder / "spool" / "entries-old.spool"
+    theirs.write_text("not ours")
+    assert gateway.entry(gateway.respond())["status"] == 200
+    assert "penstock_gateway_ledger_up 1" in gateway.metrics()
+    assert gateway.stop() == 0
+    assert theirs.read_text() == "not ours"
+
+
+def test_the_access_log_in_a_file(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url), access_log="json", access_log_file="access.log")
+    log = gateway.folder / "access.log"
+
+    def lines() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+    first = gateway.respond()
+    wait_for(lambda: [line["request_id"] for line in lines()] == [first.id], 5)
+    assert first.id not in gateway.said()
+    log.rename(gateway.folder / "access.log.1")  # whoever rotates it need tell nobody
+    second = gateway.respond()
+    wait_for(lambda: [line["request_id"] for line in lines()] == [second.id], 5)
+
+
+def test_an_access_log_that_cannot_be_written(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "resources.yaml").write_text(json.dumps(resources("http://127.0.0.1:1")))
+    settings = {"listen": {"port": 0, "status_port": 0}, "access_log_file": "no/such/folder/log"}
+    (tmp_path / "gateway.yaml").write_text(json.dumps(settings))
+    words = ("--resources", str(tmp_path / "resources.yaml"), "--config", str(tmp_path / "gateway.yaml"))
+    outcome = program.run("gateway", *words, command="penstock")
+    assert outcome.status == 2
+    assert f"The access log {tmp_path}/no/such/folder/log cannot be written" in outcome.err
+
+
+def test_it_is_small(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url))
+    gateway.respond()
+    pids = [gateway.process.pid, gateway.config()["workers"][0]["pid"]]
+    total = 0
+    for pid in pids:
+        status = Path(f"/proc/{pid}/status").read_text()
+        total += int(status.split("VmRSS:")[1].split()[0])
+    assert total < 100_000
+    loaded = subprocess.run(
+        [str(BIN / "python"), "-X", "importtime", "-c", "import penstock.gateway.serving.worker"],
+        capture_output=True,
+        text=True,
+    ).stderr
+    for heavy in ("numpy", "pydantic", "rich", "yaml", "sqlite3", "http.server"):
+        assert f" {heavy}\n" not in loaded

@@ -1,0 +1,118 @@
+"""What is scanned of a whole reply."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from penstock.gateway.routes import Route
+from support.guardrail_streams import guards, keyword, pii
+
+BLOCK = keyword("FORBIDDEN")
+
+
+def response(*output: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": "resp_1", "object": "response", "status": "completed", "model": "m", "output": list(output), **more}
+
+
+def message(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"id": "msg_1", "type": "message", "role": "assistant", "content": list(parts)}
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    return {
+        "id": "c",
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": {"role": "assistant", **fields}}],
+    }
+
+
+REPLIES: dict[str, tuple[Route, dict[str, Any]]] = {
+    "RA-7 text": ("responses", response(message({"type": "output_text", "text": "a forbidden word"}))),
+    "RA-12 arguments": (
+        "responses",
+        response({"type": "function_call", "name": "f", "arguments": '{"q":"FORBIDDEN"}'}),
+    ),
+    "tool name": ("responses", response({"type": "function_call", "name": "forbidden", "arguments": "{}"})),
+    "refusal": ("responses", response(message({"type": "refusal", "refusal": "FORBIDDEN"}))),
+    "reasoning": (
+        "responses",
+        response({"type": "reasoning", "content": [{"type": "reasoning_text", "text": "FORBIDDEN"}]}),
+    ),
+    "summary": (
+        "responses",
+        response({"type": "reasoning", "summary": [{"type": "summary_text", "text": "FORBIDDEN"}]}),
+    ),
+    "custom input": ("responses", response({"type": "custom_tool_call", "input": "FORBIDDEN"})),
+    "mcp": ("responses", response({"type": "mcp_call", "arguments": "{}", "output": "FORBIDDEN"})),
+    "annotation": (
+        "responses",
+        response(message({"type": "output_text", "text": "x", "annotations": [{"title": "FORBIDDEN"}]})),
+    ),
+    "code": ("responses", response({"type": "code_interpreter_call", "code": "FORBIDDEN"})),
+    "search": ("responses", response({"type": "web_search_call", "action": {"type": "search", "query": "FORBIDDEN"}})),
+    "invented": ("responses", response({"type": "invented_tomorrow", "words": {"deep": ["FORBIDDEN"]}})),
+    "chat content": ("chat", chat(content="FORBIDDEN")),
+    "chat refusal": ("chat", chat(content=None, refusal="FORBIDDEN")),
+    "chat reasoning": ("chat", chat(reasoning_content="FORBIDDEN")),
+    "chat tool name": ("chat", chat(tool_calls=[{"id": "t", "type": "function", "function": {"name": "forbidden"}}])),
+    "chat tool arguments": (
+        "chat",
+        chat(tool_calls=[{"id": "t", "function": {"name": "f", "arguments": "FORBIDDEN"}}]),
+    ),
+    "chat transcript": ("chat", chat(audio={"id": "a", "data": "x", "transcript": "FORBIDDEN"})),
+    "second choice": ("chat", {"choices": [{"message": {"content": "x"}}, {"message": {"content": "FORBIDDEN"}}]}),
+    "completion": ("completions", {"object": "text_completion", "choices": [{"index": 0, "text": "FORBIDDEN"}]}),
+}
+
+
+@pytest.mark.parametrize(("route", "body"), REPLIES.values(), ids=REPLIES)
+def test_text_is_scanned_wherever_it_is(route: Route, body: dict[str, Any]) -> None:
+    before = copy.deepcopy(body)
+    inspection = guards(BLOCK).reply(route, body)
+    assert inspection.blocked_by == "words"
+    assert [(hit.hook, hit.action) for hit in inspection.hits] == [("output", "blocked")]
+    assert body == before
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        response(message({"type": "output_text", "text": "RA-8: clean"})),
+        response(instructions="Never say FORBIDDEN", tools=[{"description": "FORBIDDEN"}], metadata={"a": "FORBIDDEN"}),
+        response(message({"type": "output_text", "text": "for"}, {"type": "output_text", "text": "bidden"})),
+        response({"type": "image_generation_call", "result": "FORBIDDEN"}),
+        response(
+            message({"type": "output_text", "text": "x", "logprobs": [{"top_logprobs": [{"token": "forbidden"}]}]})
+        ),
+        chat(audio={"id": "a", "data": "FORBIDDEN"}),
+        {
+            "object": "list",
+            "data": [{"embedding": [0.5, 1], "index": 0}],
+            "model": "forbidden",
+            "usage": {"total_tokens": 1},
+        },
+    ],
+)
+def test_the_callers_own_words_and_encoded_things_are_not(body: dict[str, Any]) -> None:
+    before = copy.deepcopy(body)
+    inspection = guards(BLOCK).reply("responses", body)
+    assert inspection.blocked_by is None
+    assert not inspection.changed
+    assert body == before
+
+
+def test_masks_and_the_probabilities_that_would_undo_them() -> None:
+    part = {"type": "output_text", "text": "to a@b.example", "logprobs": [{"token": "a@b"}]}
+    body = response(message(part), {"type": "function_call", "arguments": '{"to":"a@b.example"}'})
+    inspection = guards(pii("email")).reply("responses", body)
+    assert inspection.changed
+    assert body["output"][0]["content"][0] == {"type": "output_text", "text": "to [EMAIL_REDACTED]", "logprobs": []}
+    assert body["output"][1]["arguments"] == '{"to":"[EMAIL_REDACTED]"}'
+    talk = chat(content="a@b.example")
+    talk["choices"][0]["logprobs"] = {"content": [{"token": "a@b"}]}
+    guards(pii("email")).reply("chat", talk)
+    assert talk["choices"][0]["logprobs"] is None
+    assert talk["choices"][0]["message"]["content"] == "[EMAIL_REDACTED]"

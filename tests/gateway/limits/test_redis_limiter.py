@@ -1,0 +1,351 @@
+"""Limits in a real Redis: shared, atomic, by its clock; and what happens when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.gateway.limits import Limiter, Reservation, SharedTable, open_limiter, scripts
+from penstock.gateway.limits.local_limiter import LocalLimiter
+from penstock.gateway.refusal import Refusal
+from penstock.gateway.resources.config import LimitsConfig
+from support import TESTS
+from support.limit_objects import admitted, attempt, key, model, run
+from support.redis_server import RedisServer
+
+MINUTE_US = 60_000_000
+
+
+def opened(server: RedisServer) -> Limiter:
+    return open_limiter(LimitsConfig(redis_url=server.url), None)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+def test_two_gateways_share_one_limit(redis_server: RedisServer) -> None:
+    async def play() -> list[bool]:
+        first, second = opened(redis_server), opened(redis_server)
+        outcomes = [
+            admitted(await attempt(limiter, key(rpm=3), now=time.time())) for limiter in (first, second, first, second)
+        ]
+        await first.close()
+        await second.close()
+        return outcomes
+
+    assert run(play()) == [True, True, True, False]
+
+
+def test_many_at_once_are_admitted_exactly_up_to_the_limit(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # on a busy machine so many wait longer for a connection than a request should
+    monkeypatch.setattr("penstock.gateway.limits.redis_limiter._TIMEOUT_S", 60.0)
+
+    async def play() -> tuple[int, int]:
+        limiters = [opened(redis_server) for _ in range(3)]
+        caller, wanted = key(rpm=100, concurrency=70), model(rpm=1000)
+        outcomes = await asyncio.gather(
+            *(attempt(limiters[at % 3], caller, wanted, now=time.time()) for at in range(300))
+        )
+        count = sum(map(admitted, outcomes))
+        for at, outcome in enumerate(outcomes):
+            if isinstance(outcome, Reservation):
+                await limiters[at % 3].settle(outcome, 0, time.time())
+        for limiter in limiters:
+            await asyncio.gather(*limiter._tasks, return_exceptions=True)  # type: ignore[attr-defined]
+        more = await asyncio.gather(*(attempt(limiters[0], caller, wanted, now=time.time()) for _ in range(60)))
+        for limiter in limiters:
+            await limiter.close()
+        return count, sum(map(admitted, more))
+
+    assert run(play()) == (70, 30)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    limit=st.integers(1, 40),
+    steps=st.lists(
+        st.tuples(
+            st.integers(0, MINUTE_US // 5) | st.integers(0, 1000) | st.just(0), st.integers(1, 20), st.integers(0, 30)
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+)
+def test_redis_decides_as_the_table_does(redis_server: RedisServer, limit: int, steps: list[tuple[int, ...]]) -> None:
+    """The same sequence of admissions and settlements, at the same times, through both."""
+    client = redis.Redis.from_url(redis_server.url)
+    client.flushall()
+    admit, settle = client.register_script(scripts.ADMIT), client.register_script(scripts.SETTLE)
+    table = SharedTable.private(windows=64, slots=16)
+    limiter = LocalLimiter(table)
+    caller, wanted = key(tpm=limit), model()
+    width = MINUTE_US // 32
+    now_us = 1_800_000_000_000_000
+
+    async def play() -> None:
+        nonlocal now_us
+        for pause, tokens, spent in steps:
+            now_us += pause
+            now = now_us / 1e6
+            exact = int(now * 1e6)
+            amount = min(tokens, limit)
+            reply = admit(keys=["owners", "w"], args=[exact, "me", 1, limit, amount, width])
+            outcome = await attempt(limiter, caller, wanted, tokens=tokens, now=now)
+            assert bool(reply[0]) == admitted(outcome)
+            shown = dict(outcome.headers)
+            assert shown["x-ratelimit-remaining-tokens"] == str(reply[2])
+            if isinstance(outcome, Refusal):
+                assert outcome.retry_after == max(1, -(-reply[4] // 1_000_000))
+                assert shown["x-ratelimit-reset-tokens"] == f"{-(-reply[3] // 1_000_000)}s"
+            elif spent % 2:
+                settle(keys=["w"], args=[exact, "me", 1, reply[1], amount, spent, width])
+                await limiter.settle(outcome, spent, now)
+
+    run(play())
+    table.close()
+    client.close()
+
+
+def test_when_redis_is_lost_this_machine_counts_and_says_so_once_then_goes_back(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def play() -> None:
+        limiter = opened(redis_server)
+        caller = key(rpm=5, concurrency=50)
+        before = await attempt(limiter, caller, now=time.time())
+        assert admitted(before)
+        assert (limiter.degraded, limiter.failures) == (False, 0)
+
+        redis_server.stop()
+        outcomes = [admitted(await attempt(limiter, caller, now=time.time())) for _ in range(8)]
+        assert outcomes == [True] * 5 + [False] * 3
+        assert limiter.degraded
+        assert limiter.failures >= 1
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith("penstock gateway: Redis at ")
+        assert isinstance(before, Reservation)
+        await limiter.settle(before, 0, time.time())
+
+        redis_server.start()
+        await until(lambda: not limiter.degraded)
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.endswith("is back; limits count there again")
+        # a new Redis has counted nothing yet
+        assert admitted(await attempt(limiter, caller, now=time.time()))
+        assert redis.Redis.from_url(redis_server.url).keys(b"penstock:{limits}:w:*")
+        await limiter.close()
+
+    run(play())
+
+
+def test_the_workers_of_a_machine_say_one_line_together(
+    redis_server: RedisServer, table_path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = SharedTable.create(table_path)
+
+    async def play() -> None:
+        config = LimitsConfig(redis_url=redis_server.url)
+        workers = [open_limiter(config, SharedTable.attach(table_path)) for _ in range(3)]
+        for _ in range(2):
+            redis_server.stop()
+            for limiter in workers:
+                assert admitted(await attempt(limiter, key(rpm=50), now=time.time()))
+            assert [limiter.degraded for limiter in workers] == [True] * 3
+            [line] = capsys.readouterr().err.splitlines()
+            assert " cannot be used " in line
+            redis_server.start()
+            await until(lambda: not any(limiter.degraded for limiter in workers))
+            [line] = capsys.readouterr().err.splitlines()
+            assert line.endswith("is back; limits count there again")
+        for limiter in workers:
+            await limiter.close()
+
+    run(play())
+    main.close()
+
+
+def test_what_a_worker_said_that_died_is_said_again(table_path: str) -> None:
+    table = SharedTable.create(table_path)
+    worker = (
+        "import sys; from penstock.gateway.limits import SharedTable; "
+        "print(SharedTable.attach(sys.argv[1]).first_to_tell(away=True))"
+    )
+    said = subprocess.run([sys.executable, "-c", worker, table_path], capture_output=True, text=True, check=True).stdout
+    assert said == "True\n"
+    assert [table.first_to_tell(away=away) for away in (True, True, False, False)] == [True, False, True, False]
+    table.close()
+
+
+def test_a_gateway_starts_without_redis_and_finds_it_later(redis_server: RedisServer) -> None:
+    async def play() -> None:
+        redis_server.stop()
+        limiter = opened(redis_server)
+        assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
+        assert limiter.degraded
+        redis_server.start()
+        await until(lambda: not limiter.degraded)
+        assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
+        await limiter.close()
+
+    run(play())
+
+
+def test_a_redis_that_hangs_holds_nobody_up(redis_server: RedisServer) -> None:
+    async def play() -> None:
+        limiter = open_limiter(LimitsConfig(redis_url=redis_server.impatient), None)
+        assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
+        redis_server.signal(signal.SIGSTOP)
+        try:
+            assert admitted(await asyncio.wait_for(attempt(limiter, key(rpm=5), now=time.time()), 20))
+            assert limiter.degraded
+        finally:
+            redis_server.signal(signal.SIGCONT)
+        await until(lambda: not limiter.degraded)
+        await limiter.close()
+
+    run(play())
+
+
+def test_a_redis_that_takes_no_writes_is_as_good_as_lost(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def play() -> None:
+        client = redis.Redis.from_url(redis_server.url)
+        limiter = opened(redis_server)
+        client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        for _ in range(3):
+            assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
+            await asyncio.sleep(0.7)
+        assert limiter.degraded
+        assert len(capsys.readouterr().err.splitlines()) == 1
+        client.execute_command("REPLICAOF", "NO", "ONE")
+        await until(lambda: not limiter.degraded)
+        client.close()
+        await limiter.close()
+
+    run(play())
+
+
+def test_the_password_in_the_url_is_not_said(capsys: pytest.CaptureFixture[str]) -> None:
+    async def play() -> None:
+        limiter = open_limiter(LimitsConfig(redis_url="redis://user:hush@127.0.0.1:1/0"), None)
+        assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
+        await limiter.close()
+
+    run(play())
+    said = capsys.readouterr().err
+    assert "127.0.0.1:1" in said
+    assert "hush" not in said
+
+
+def test_a_request_cancelled_while_it_is_counted_keeps_no_slot(redis_server: RedisServer) -> None:
+    async def play() -> None:
+        limiter = opened(redis_server)
+        caller = key(concurrency=1, tpm=100)
+        for _ in range(20):
+            task = asyncio.ensure_future(limiter.admit(caller, model(), (), 100, time.time()))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        while limiter._tasks:  # type: ignore[attr-defined]
+            await asyncio.gather(*limiter._tasks, return_exceptions=True)  # type: ignore[attr-defined]
+        assert admitted(await attempt(limiter, caller, tokens=100, now=time.time()))
+        await limiter.close()
+
+    run(play())
+
+
+def test_slots_of_a_gateway_that_fell_silent_are_free_again(redis_server: RedisServer) -> None:
+    """A script has the time handed in, so that the lease need not be waited for."""
+    client = redis.Redis.from_url(redis_server.url)
+    admit, beat = client.register_script(scripts.ADMIT), client.register_script(scripts.BEAT)
+    now = 1_800_000_000_000_000
+
+    def ask(owner: str, at: int) -> bool:
+        return bool(admit(keys=["owners", "s"], args=[at, owner, 0, 1])[0])
+
+    assert ask("first", now)
+    assert not ask("second", now + scripts.LEASE_US)
+    beat(keys=["owners", "s"], args=[now + scripts.LEASE_US, "first"])
+    assert not ask("second", now + 2 * scripts.LEASE_US)
+    assert ask("second", now + 2 * scripts.LEASE_US + 1)
+    client.close()
+
+
+def test_every_key_expires(redis_server: RedisServer) -> None:
+    async def play() -> None:
+        limiter = opened(redis_server)
+        caller = key(rps=5, rpd=5, tpm=100, concurrency=5)
+        outcome = await attempt(limiter, caller, tokens=10, now=time.time())
+        client = redis.Redis.from_url(redis_server.url)
+        # the first sign of life gives the owners' list its end
+        await until(lambda: client.pttl("penstock:{limits}:owners") > 0)
+        names = client.keys()
+        assert len(names) == 5
+        for name in names:
+            assert 0 < client.pttl(name) <= 86_402_000
+        assert isinstance(outcome, Reservation)
+        client.close()
+        await limiter.close()
+
+    run(play())
+
+
+HOLD = """
+import asyncio, json, sys, time
+from support.limit_objects import attempt, key, model
+from penstock.gateway.resources.config import LimitsConfig
+from penstock.gateway.limits import open_limiter, Reservation
+async def main():
+    limiter = open_limiter(LimitsConfig(redis_url=sys.argv[1]), None)
+    caller, wanted, count = key(rpm=200), model(), 0
+    print("ready", flush=True); sys.stdin.readline()
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        count += isinstance(await attempt(limiter, caller, wanted, now=time.time()), Reservation)
+    assert not limiter.degraded
+    print(json.dumps(count), flush=True)
+    await limiter.close()
+asyncio.run(main())
+"""
+
+
+def test_several_processes_admit_together_exactly_the_limit(redis_server: RedisServer) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOLD, redis_server.url],
+            cwd=TESTS,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    counts = []
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        counts.append(json.loads(process.communicate(timeout=60)[0]))
+    assert sum(counts) == 200

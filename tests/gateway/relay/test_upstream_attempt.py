@@ -1,0 +1,70 @@
+"""A request that is ended while somebody else is asked about it goes nowhere any more."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.gateway.limits.limiter import Reservation
+from penstock.gateway.refusal import Refusal
+from penstock.gateway.relay.accounting import Books
+from penstock.gateway.relay.attempt_loop import Attempts
+from penstock.gateway.relay.body import read_body
+from penstock.gateway.relay.routing import Cooldowns, Turns
+from penstock.gateway.resources.snapshot import Model, Routing
+
+
+class SlowLimiter:
+    """Answers when it is told to."""
+
+    def __init__(self, *answers: Reservation | Refusal) -> None:
+        self._answers = list(answers)
+        self.asked = asyncio.Event()
+        self.answer = asyncio.Event()
+        self.settled: list[int] = []
+
+    async def admit_target(self, *_: Any) -> Reservation:
+        self.asked.set()
+        await self.answer.wait()
+        found = self._answers.pop(0)
+        if isinstance(found, Refusal):
+            raise found
+        return found
+
+    async def settle(self, _reservation: Reservation, tokens: int, _now: float) -> None:
+        self.settled.append(tokens)
+
+
+@pytest.mark.parametrize("first_is_full", [False, True])
+def test_ended_while_a_target_s_limits_are_asked_for(first_is_full: bool) -> None:
+    async def run() -> tuple[Books, SlowLimiter]:
+        full = [Refusal(429, "rate_limit_exceeded", "")] if first_is_full else []
+        limiter = SlowLimiter(*full, Reservation())
+        app: Any = SimpleNamespace(limiter=limiter, cooldowns=Cooldowns(), turns=Turns(), loop=None)
+        app.config = SimpleNamespace(upstream=SimpleNamespace(retries=0))
+        books = Books("id", "responses", 0)
+        caller: Any = SimpleNamespace(books=books, outlet=None, request_id="id")
+        group = Model(id="g", name="g", routing=Routing(targets=("a", "b")))
+        request = read_body(b'{"model":"g"}', chat=False)
+        live: Any = SimpleNamespace(guards=None)
+        attempts = Attempts(app, live, caller, "responses", group, request, 10)
+        # A target without a host: an attempt at it would be a fault.
+        targets: Any = [
+            SimpleNamespace(model=Model(id=name, name=name), key=SimpleNamespace(name="k")) for name in ("a", "b")
+        ]
+        running = asyncio.create_task(attempts.run(tuple(targets)))
+        await limiter.asked.wait()
+        attempts.end()
+        limiter.answer.set()
+        with pytest.raises(Refusal) as refused:
+            await running
+        assert refused.value.type == "shutting_down"
+        await attempts.close()
+        return books, limiter
+
+    books, limiter = asyncio.run(run())
+    assert [attempt.error for attempt in books.entry.attempts] == (["over_limit"] if first_is_full else [])
+    assert limiter.settled == ([] if first_is_full else [0])

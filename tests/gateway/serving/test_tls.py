@@ -1,0 +1,49 @@
+"""What is wrong with the listener's TLS files is said in a sentence, before a worker starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.programs import Program
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
+    openssl("req", "-x509", *curve, "-nodes", "-days", "2", "-subj", "/CN=x", "-keyout", "key.pem", "-out", "cert.pem")
+    openssl("ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out", "other.pem")
+    openssl("genrsa", "-out", "rsa.pem", "2048")
+    openssl("ec", "-in", "key.pem", "-aes128", "-passout", "pass:word", "-out", "locked.pem")
+    (folder / "text").write_text("no PEM")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("cert", "key", "said"),
+    [
+        ("nope.pem", "key.pem", "The TLS certificate {folder}/nope.pem cannot be read (No such file or directory)."),
+        ("cert.pem", "nope.pem", "The TLS key {folder}/nope.pem cannot be read (No such file or directory)."),
+        ("text", "key.pem", "The TLS certificate {folder}/text is no certificate in PEM form."),
+        ("cert.pem", "text", "The TLS key {folder}/text is no private key in PEM form that can be used without a"),
+        ("cert.pem", "locked.pem", "The TLS key {folder}/locked.pem is no private key in PEM form that can be used"),
+        ("cert.pem", "other.pem", "The TLS key {folder}/other.pem does not fit the certificate {folder}/cert.pem."),
+        ("cert.pem", "rsa.pem", "The TLS key {folder}/rsa.pem does not fit the certificate {folder}/cert.pem."),
+    ],
+)
+def test_files_that_cannot_be_used(program: Program, files: Path, cert: str, key: str, said: str) -> None:
+    (program.folder / "resources.yaml").write_text('_format_version: "1"\n')
+    listen = {"port": 0, "status_port": 0, "tls_cert": str(files / cert), "tls_key": str(files / key)}
+    (program.folder / "gateway.yaml").write_text(json.dumps({"listen": listen}))
+    outcome = program.run("gateway", "--resources", "resources.yaml", "--config", "gateway.yaml", command="penstock")
+    assert outcome.status == 2
+    [line] = outcome.err.splitlines()
+    assert said.format(folder=files) in line

@@ -1,0 +1,18 @@
+"""What makes messages alike."""
+
+import re
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from penstock.metrics.phase_stats import _VARIABLE
+
+LONG = "x" * 500
+
+
+@given(st.text(st.sampled_from("ab1_- .:é٣"), max_size=30))
+@example(LONG)
+@example(f"{LONG}1")
+@example(f"1{LONG} {LONG}")
+def test_looking_only_where_words_begin_misses_no_number(text):
+    assert _VARIABLE.sub("#", text) == re.sub(r"[\w-]*\d[\w-]*", "#", text)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from penstock.errors import UserError
+from penstock.mock.behaviour import FAULTS, Behaviour, describe, read_header, read_options, write_options
+from penstock.mock.mock_process import parse_mock_url
+from penstock.mock.options import OPTIONS
+
+
+def test_the_table_and_the_struct_agree() -> None:
+    assert [option.name for option in OPTIONS] == list(Behaviour.__struct_fields__)
+    for fault in FAULTS:
+        assert getattr(Behaviour(), f"{fault}_rate") == 1.0
+
+
+def test_a_url_gives_a_behaviour() -> None:
+    behaviour = parse_mock_url("mock://?ttft=50&itl=2.5&separate&usage=always&content_type=text%2Fplain")
+    assert behaviour == Behaviour(ttft=50, itl=2.5, separate=True, usage="always", content_type="text/plain")
+    assert parse_mock_url("mock://") == parse_mock_url("Mock:///?") == Behaviour()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("mock://?tfft=50", ["'tfft'", "did you mean ttft?"]),
+        ("mock://?ttft=soon", ["ttft", "milliseconds", "'soon'"]),
+        ("mock://?ttft=-1", ["ttft", "0 or more"]),
+        ("mock://?ttft=nan", ["ttft", "milliseconds"]),
+        ("mock://?tokens=0", ["tokens", "1 or more"]),
+        ("mock://?usage=perhaps", ["usage", "asked, always, never"]),
+        ("mock://?separate=maybe", ["separate", "on or off"]),
+        ("mock://?error=200", ["error", "400 to 599"]),
+        ("mock://?error_rate=0.5", ["error_rate", "needs error"]),
+        ("mock://?error=500&error_rate=2", ["error_rate", "0 to 1"]),
+        ("mock://?slow_head=inf", ["slow_head", "seconds"]),
+        ("mock://?tools=on&refusal=on", ["tools", "refusal", "exclude"]),
+        ("mock://host:80/?ttft=1", ["mock://"]),
+        ("http://x", ["not a mock URL"]),
+    ],
+)
+def test_an_error_names_what_is_wrong(url: str, words: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_mock_url(url)
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_header_changes_some_options_of_the_server() -> None:
+    base = Behaviour(ttft=5, error=500, error_rate=0.5)
+    assert read_header(" itl=3 ; crlf ; error=off;", base) == Behaviour(ttft=5, itl=3, crlf=True, error_rate=0.5)
+    assert read_header("error_rate=0.1", base).error_rate == 0.1
+    with pytest.raises(UserError, match="belongs to the whole server"):
+        read_header("idle_close=5", base)
+
+
+def test_options_can_be_written_and_read_again() -> None:
+    behaviour = Behaviour(ttft=0.1, stall=math.inf, done=False, tools=True, cut=0, content_type="a/b; c=d", seed=9)
+    assert read_options([(o.partition("=")[0], o.partition("=")[2]) for o in write_options(behaviour)]) == behaviour
+    assert write_options(Behaviour()) == []
+
+
+def test_the_description_tells_what_differs() -> None:
+    assert describe(Behaviour()) == "ttft 0 ms, itl 0 ms, 100 tokens"
+    told = describe(Behaviour(ttft=50, itl=2.5, error=429, error_rate=0.25, stall=math.inf, finish=False))
+    assert told == (
+        "ttft 50 ms, itl 2.5 ms, 100 tokens, finish off, error 429 for 0.25 of the requests, a stall of inf s"
+    )

@@ -1,0 +1,341 @@
+"""From exchange to record: what the bytes mean, and when each piece arrived."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.endpoints.registry import endpoint
+from penstock.records.interpret import Ticket, read
+from penstock.records.record import Record
+from penstock.wire.exchange import Exchange, Trouble
+
+CHAT = endpoint("chat")
+MS = 1_000_000
+EPOCH = 1000 * MS
+START = EPOCH + 500 * MS
+SSE = (b"content-type", b"text/event-stream; charset=utf-8")
+JSON = (b"content-type", b"application/json")
+
+
+def event(text: str, **choice: Any) -> bytes:
+    found = {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None, **choice}]}
+    return b"data: " + json.dumps(found).encode() + b"\n\n"
+
+
+def thought(text: str) -> bytes:
+    return event("", delta={"reasoning_content": text})
+
+
+ROLE = event("", delta={"role": "assistant", "content": ""})
+STOP = event("", finish_reason="stop")
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
+DONE = b"data: [DONE]\n\n"
+ANSWER = b'{"choices":[{"index":0,"message":{"content":"Hello"},"finish_reason":"stop"}]}'
+
+
+def ticket() -> Ticket:
+    begun = Record(0, 0, 0, 0, 0, 0, 0, "r", "c", START - 3 * MS - EPOCH, START - 2 * MS - EPOCH)
+    begun.bytes_sent, begun.requested_output = 2, 7
+    return Ticket(begun)
+
+
+def exchange(
+    *reads: tuple[int, bytes], headers: tuple[tuple[bytes, bytes], ...] = (SSE,), status: int = 200, **changes: Any
+) -> Exchange:
+    """Reads are (ms after the start, bytes of the body)."""
+    made = Exchange(b"POST / HTTP/1.1\r\n\r\n{}", lambda _: None, ticket())
+    made.start, made.sent = START, START + MS
+    made.status, made.headers = status, list(headers)
+    for ms, data in reads:
+        if data:
+            made.pieces.append(data)
+        made.times.append(START + ms * MS)
+        made.counts.append(len(made.pieces))
+    made.first_byte = made.times[0] if made.times else -1
+    made.end = made.times[-1] if made.times else START + 9 * MS
+    made.bytes_received = sum(map(len, made.pieces))
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def record_of(made: Exchange) -> Record:
+    return read(made, CHAT, EPOCH)[0]
+
+
+def in_ms(record: Record) -> list[float]:
+    return [stamp / MS for stamp in record.stamps]
+
+
+# -- when -------------------------------------------------------------------------------------------------------------
+
+
+def test_each_piece_has_the_time_of_its_read():
+    record = record_of(
+        exchange((50, ROLE), (60, event("a")), (70, event("b")), (85, event("c")), (90, STOP), (91, USAGE + DONE))
+    )
+    assert in_ms(record) == [60, 70, 85]
+    assert record.pieces == [1, 1, 1]
+    assert record.outputs == ["abc"]
+    assert record.head_outputs == "a"
+    assert record.finish == ["stop"]
+    assert record.failure is None
+    assert record.streamed
+    assert (record.reads, record.coalesced, record.first_output) == (6, 0, 0)
+
+
+def test_an_event_is_there_when_its_last_byte_is():
+    a, b = event("a"), event("b")
+    record = record_of(exchange((10, ROLE + a[:9]), (20, a[9:] + b[:-1]), (30, b[-1:] + STOP + DONE)))
+    assert in_ms(record) == [20, 30]
+
+
+def test_events_of_one_read_share_its_stamp():
+    record = record_of(exchange((10, ROLE), (20, event("a") + event("b")), (30, event("c")), (40, STOP + DONE)))
+    assert in_ms(record) == [20, 30]
+    assert record.pieces == [2, 1]
+    assert record.head_outputs == "ab"
+
+
+def test_reads_with_one_stamp_make_no_gap_of_zero():
+    record = record_of(
+        exchange((10, ROLE), (20, event("a")), (20, event("b")), (20, event("c")), (25, event("d") + DONE))
+    )
+    assert in_ms(record) == [20, 25]
+    assert record.pieces == [3, 1]
+
+
+def test_a_reply_in_one_read_has_one_stamp():
+    record = record_of(exchange((30, ROLE + event("a") + event("b") + STOP + DONE)))
+    assert (in_ms(record), record.pieces) == ([30], [2])
+
+
+def test_reads_without_content_leave_no_stamp():
+    record = record_of(
+        exchange((5, b""), (10, b": ping\n\n"), (20, event("a")), (30, b": ping\n\n"), (40, STOP + DONE))
+    )
+    assert in_ms(record) == [20]
+    assert record.reads == 5
+
+
+def test_coarse_reads_are_marked_where_they_carry_content():
+    reads = [(10, ROLE), (20, event("a") + event("b")), (30, event("c")), (40, event("d")), (50, STOP + DONE)]
+    record = record_of(exchange(*reads, coarse=[0, 1, 3, 4]))
+    assert record.coalesced == 2
+    assert record.first_coalesced
+    record = record_of(exchange(*reads, coarse=[0, 3]))
+    assert record.coalesced == 1
+    assert not record.first_coalesced
+
+
+def test_the_first_output_is_the_first_that_is_not_reasoning():
+    reads = [(10, thought("a")), (20, thought("b")), (30, event("c")), (40, event("d") + STOP + DONE)]
+    record = record_of(exchange(*reads))
+    assert in_ms(record) == [10, 20, 30, 40]
+    assert record.first_output == 2
+    assert (record.outputs, record.reasonings) == (["cd"], ["ab"])
+
+
+def test_reasoning_and_output_in_one_read():
+    record = record_of(exchange((10, thought("a") + event("b")), (20, event("c") + STOP + DONE)))
+    assert record.first_output == 0
+
+
+def test_a_reply_of_nothing_but_reasoning_has_no_first_output():
+    record = record_of(exchange((10, thought("a")), (20, thought("b") + STOP + DONE)))
+    assert record.first_output is None
+    assert record.failure is None
+
+
+@given(
+    texts=st.lists(st.text(max_size=4), min_size=1, max_size=10),
+    places=st.lists(st.integers(0, 2000), max_size=15),
+    gaps=st.lists(st.integers(0, 3), min_size=1, max_size=16),
+)
+def test_however_the_body_is_cut_each_piece_has_the_first_read_that_holds_its_end(texts, places, gaps):
+    events = [ROLE, *[event(text) for text in texts], STOP, DONE]
+    body = b"".join(events)
+    edges = sorted({0, len(body), *[place % len(body) for place in places]})
+    times = list(accumulate(gaps[i % len(gaps)] for i in range(len(edges) - 1)))
+    record = record_of(exchange(*[(at, body[a:b]) for at, (a, b) in zip(times, pairwise(edges), strict=True)]))
+    expected: dict[int, int] = {}
+    ends = list(accumulate(map(len, events)))
+    for text, end in zip(texts, ends[1:], strict=False):
+        if text:
+            at = next(time for time, edge in zip(times, edges[1:], strict=True) if edge >= end)
+            expected[at] = expected.get(at, 0) + 1
+    assert dict(zip(in_ms(record), record.pieces, strict=True)) == expected
+    assert record.outputs == (["".join(texts)] if any(texts) else [])
+
+
+# -- what -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_knows_its_request():
+    record = record_of(exchange((10, ANSWER), headers=(JSON,), connect_ns=5, reused=False, retries=1))
+    assert (record.intended, record.issued, record.start) == (497 * MS, 498 * MS, 500 * MS)
+    assert (record.sent, record.first_byte, record.end) == (501 * MS, 510 * MS, 510 * MS)
+    assert (record.connect_ns, record.reused, record.retries) == (5, False, 1)
+    assert (record.requested_output, record.bytes_sent, record.bytes_received) == (7, 2, len(ANSWER))
+
+
+def test_a_reply_that_was_not_streamed_has_no_stamps():
+    record = record_of(exchange((10, ANSWER[:9]), (20, ANSWER[9:]), headers=(JSON,)))
+    assert (record.streamed, record.stamps, record.outputs) == (False, [], ["Hello"])
+
+
+@pytest.mark.parametrize("kind", [b"text/event-stream", b"Text/Event-Stream;charset=UTF-8"])
+def test_the_content_type_says_whether_it_was_streamed(kind):
+    assert record_of(exchange((10, event("a") + DONE), headers=((b"content-type", kind),))).streamed
+
+
+@pytest.mark.parametrize("headers", [(), (JSON,), ((b"Content-Type", b"text/plain"),)])
+def test_events_under_another_content_type_are_read_and_told(headers):
+    record = record_of(exchange((10, event("a")), (20, event("b") + DONE), headers=headers))
+    assert record.failure is None
+    assert record.streamed
+    assert in_ms(record) == [10, 20]
+    assert record.warnings == {"Streams of events whose Content-Type is not text/event-stream": 1}
+
+
+# -- codings ----------------------------------------------------------------------------------------------------------
+
+
+def coded(name: bytes, *headers: tuple[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
+    return (*headers, (b"content-encoding", name))
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"), [(b"gzip", gzip.compress), (b"x-gzip", gzip.compress), (b"deflate", zlib.compress)]
+)
+def test_a_compressed_reply_is_read(name, pack):
+    assert record_of(exchange((10, pack(ANSWER)), headers=coded(name, JSON))).outputs == ["Hello"]
+
+
+def test_a_compressed_stream_has_one_stamp_which_is_an_upper_bound():
+    body = gzip.compress(ROLE + event("a") + event("b") + STOP + DONE)
+    record = record_of(exchange((10, body[:20]), (30, body[20:]), headers=coded(b"gzip", SSE)))
+    assert record.outputs == ["ab"]
+    assert (in_ms(record), record.pieces) == ([30], [2])
+    assert record.first_coalesced
+    assert record.coalesced == 1
+
+
+def test_identity_is_no_coding():
+    record = record_of(exchange((10, event("a")), (20, event("b") + DONE), headers=coded(b"identity", SSE)))
+    assert in_ms(record) == [10, 20]
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [(b"gzip", ANSWER), (b"gzip", gzip.compress(ANSWER, mtime=0)[:-4]), (b"br", b"\x0b\x02\x80"), (b"zstd", b"x")],
+)
+def test_a_coding_that_cannot_be_read_is_the_servers_fault(name, body):
+    failure = record_of(exchange((10, body), headers=coded(name, JSON))).failure
+    assert failure is not None
+    assert (failure.type, failure.fault) == ("BadEncoding", "server")
+    assert name.decode() in failure.message
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+LOST = Trouble("ConnectionLost", "The server closed the connection in the middle of its reply.", "server")
+
+
+def test_a_stream_that_was_cut_keeps_what_came_and_why():
+    record = record_of(exchange((10, ROLE + event("a")), (20, event("b")), trouble=LOST))
+    assert record.failure is not None
+    assert (record.failure.type, record.failure.message, record.failure.code) == (LOST.type, LOST.message, 200)
+    assert in_ms(record) == [10, 20]
+    assert record.outputs == ["ab"]
+
+
+def test_a_request_that_got_nothing():
+    made = exchange(status=0, headers=(), start=-1, sent=-1, trouble=Trouble("ConnectionRefused", "No.", "server"))
+    record = record_of(made)
+    assert record.failure is not None
+    assert (record.failure.type, record.failure.code) == ("ConnectionRefused", None)
+    assert record.start == record.issued
+    assert record.end >= record.start
+    assert (record.sent, record.first_byte, record.status) == (None, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "body", "message"),
+    [
+        (500, "Internal Server Error", b'{"error":{"message":"boom"}}', '{"error":{"message":"boom"}}'),
+        (429, "Too Many Requests", b"slow down\n", "slow down"),
+        (404, "Not Found", b"", "HTTP status 404 without a body."),
+        (302, "Found", b"", "HTTP status 302 without a body."),
+        (503, "Service Unavailable", b"x" * 5000, "x" * 2000),
+        (502, "Bad Gateway", b"\xff\xfe", "��"),
+        (599, "HTTPError", b"what?", "what?"),
+    ],
+)
+def test_an_http_error_says_what_the_server_said(status, kind, body, message):
+    failure = record_of(exchange((10, body), status=status, headers=(JSON,))).failure
+    assert failure is not None
+    assert (failure.type, failure.fault, failure.code, failure.message) == (kind, "server", status, message)
+
+
+def test_an_http_error_that_cannot_be_unpacked_is_still_that_error():
+    headers = (JSON, (b"content-encoding", b"zstd"))
+    failure = record_of(exchange((10, b"what is this"), status=503, headers=headers)).failure
+    assert failure is not None
+    assert (failure.type, failure.code) == ("Service Unavailable", 503)
+    assert "encoded as 'zstd'" in failure.message
+    failure = record_of(exchange((10, b"what is this"), headers=headers)).failure
+    assert failure is not None
+    assert failure.type == "BadEncoding"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"", "EmptyStream"),
+        (b"\n\n", "EmptyStream"),
+        (ROLE, "TruncatedStream"),
+        (ROLE + event("a"), "TruncatedStream"),
+        (ROLE + event("a") + b": bye\n\n", "TruncatedStream"),
+        (ROLE + STOP + DONE, "NoContent"),
+        (DONE, "NoContent"),
+        (ROLE + event("a") + b"data: {oops\n\n" + STOP + DONE, "MalformedEvent"),
+        (ROLE + event("a") + b'data: {"error":{"message":"no"}}\n\n' + DONE, "ErrorObject"),
+        (ROLE + event("a") + b"event: error\ndata: no\n\n" + DONE, "ErrorEvent"),
+    ],
+)
+def test_a_stream_that_is_no_reply_has_failed(body, kind):
+    failure = record_of(exchange((10, body[: len(body) // 2]), (20, body[len(body) // 2 :]))).failure
+    assert failure is not None
+    assert (failure.type, failure.fault) == (kind, "server")
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"", "EmptyReply"),
+        (b"<html>", "MalformedJSON"),
+        (b'{"choices":[{"message":{"content":""},"finish_reason":"stop"}]}', "NoContent"),
+        (b'{"error":{"message":"no"}}', "ErrorObject"),
+    ],
+)
+def test_a_body_that_is_no_reply_has_failed(body, kind):
+    failure = record_of(exchange((10, body), headers=(JSON,))).failure
+    assert failure is not None
+    assert failure.type == kind
+
+
+def test_a_200_megabyte_body_is_put_together_once():
+    text = "x" * 1000
+    body = ANSWER.replace(b"Hello", text.encode() * 200_000)
+    pieces = [(n, body[at : at + 65536]) for n, at in enumerate(range(0, len(body), 65536))]
+    record = record_of(exchange(*pieces, headers=(JSON,)))
+    assert len(record.outputs[0]) == 200_000_000

@@ -1,0 +1,486 @@
+"""The summary in JSON and CSV, from whole runs."""
+
+import datetime
+from itertools import product
+
+import pytest
+
+from penstock.metrics.certificate import Certificate
+from penstock.records.record import Failure, Usage
+from support.runs import EPOCH, MS, PROFILING, WARMUP, record, run
+
+REFUSED = Failure("ConnectionRefused", "Nobody listens on localhost:8000.", "network")
+BROKEN = Failure("HTTPError", "mock says 500", "server", 500)
+
+STATISTICS = [
+    "unit",
+    "avg",
+    "p1",
+    "p5",
+    "p10",
+    "p25",
+    "p50",
+    "p75",
+    "p90",
+    "p95",
+    "p99",
+    "min",
+    "max",
+    "std",
+    "count",
+    "sum",
+]
+
+# What AIPerf 0.13 wrote for a streamed chat run without GPU telemetry, less its tables of effective and active
+# throughput: the part with a fixed order, and the rest.
+AIPERF_FIRST = [
+    "schema_version",
+    "aiperf_version",
+    "benchmark_id",
+    "request_throughput",
+    "request_latency",
+    "request_count",
+    "time_to_first_token",
+    "time_to_second_token",
+    "inter_token_latency",
+    "output_token_throughput",
+    "output_token_throughput_per_user",
+    "output_sequence_length",
+    "input_sequence_length",
+    "output_token_count",
+    "inter_chunk_latency",
+    "total_output_tokens",
+    "benchmark_duration",
+    "total_isl",
+    "total_osl",
+    "input_config",
+    "run_info",
+    "was_cancelled",
+    "is_complete",
+    "error_summary",
+    "start_time",
+    "end_time",
+]
+AIPERF_REST = {
+    "http_req_waiting",
+    "http_req_sending",
+    "http_req_receiving",
+    "http_req_connecting",
+    "http_req_dns_lookup",
+    "http_req_blocked",
+    "usage_completion_tokens",
+    "usage_prompt_tokens",
+    "http_req_duration",
+    "http_req_chunks_received",
+    "http_req_data_received",
+    "usage_reasoning_tokens",
+    "usage_prompt_cache_read_tokens",
+    "usage_total_tokens",
+    "http_req_connection_reused",
+    "http_req_chunks_sent",
+    "http_req_data_sent",
+    "time_to_first_output_token",
+    "decode_duration",
+    "http_req_total",
+    "http_req_connection_overhead",
+    "prefill_throughput_per_user",
+    "usage_prompt_tokens_diff_pct",
+    "e2e_output_token_throughput",
+    "usage_completion_tokens_diff_pct",
+    "osl_mismatch_diff_pct",
+    "usage_discrepancy_count",
+    "osl_mismatch_count",
+    "total_usage_prompt_tokens",
+    "request_error_rate",
+    "completed_request_count",
+    "total_usage_completion_tokens",
+    "total_usage_reasoning_tokens",
+    "total_usage_prompt_cache_read_tokens",
+    "total_usage_total_tokens",
+    "overall_usage_prompt_cache_read_pct",
+    "input_token_throughput",
+    "total_token_throughput",
+    "effective_concurrency",
+    "credit_to_start_latency",
+    "effective_latency",
+}
+OURS = {
+    "time_per_output_token",
+    "single_stamp_request_count",
+    "coalesced_stamp_count",
+    "coalesced_first_stamp_count",
+    "penstock_version",
+    "context_mode",
+    "proof",
+    "tokenizer",
+    "finish_reasons",
+    "failures",
+    "machine",
+}
+USAGE = Usage(prompt=4, completion=5, total=9, reasoning=0, cache_read=2)
+
+
+def chat(**changes):
+    return record(usage=USAGE, requested_output=5, **changes)
+
+
+@pytest.fixture
+def two(tmp_path):
+    """The second begins when the first ends, 105 ms after it began; the last byte is 210 ms after the first send."""
+    return run(tmp_path, [chat(), chat(number=1, at=105)])
+
+
+def test_keys_are_aiperfs_in_aiperfs_order(two):
+    keys = list(two.json)
+    assert keys[: len(AIPERF_FIRST)] == AIPERF_FIRST
+    assert set(keys[len(AIPERF_FIRST) :]) == AIPERF_REST | OURS
+
+
+def test_statistics_of_a_record_metric(two):
+    latency = two.json["request_latency"]
+    assert list(latency) == STATISTICS
+    assert latency == dict.fromkeys(STATISTICS, 100) | {"unit": "ms", "std": 0, "count": 2, "sum": 200}
+    gaps = two.json["inter_chunk_latency"]
+    assert (gaps["count"], gaps["sum"], gaps["p50"], gaps["max"]) == (8, 100, 12.5, 20)
+
+
+def test_run_level_metrics(two):
+    expected = {
+        "request_count": 2,
+        "completed_request_count": 2,
+        "request_error_rate": 0,
+        "benchmark_duration": 0.21,
+        "request_throughput": 2 / 0.21,
+        "output_token_throughput": 10 / 0.21,
+        "input_token_throughput": 6 / 0.21,
+        "total_token_throughput": 16 / 0.21,
+        "total_isl": 6,
+        "total_osl": 10,
+        "total_output_tokens": 10,
+        "total_usage_prompt_tokens": 8,
+        "total_usage_completion_tokens": 10,
+        "total_usage_reasoning_tokens": 0,
+        "total_usage_prompt_cache_read_tokens": 4,
+        "total_usage_total_tokens": 18,
+        "overall_usage_prompt_cache_read_pct": 50,
+        "osl_mismatch_count": 0,
+        "usage_discrepancy_count": 2,  # 4 tokens there, 3 here
+        "single_stamp_request_count": 0,
+        "coalesced_stamp_count": 0,
+        "coalesced_first_stamp_count": 0,
+    }
+    found = two.json
+    for tag, value in expected.items():
+        assert found[tag] == {"unit": found[tag]["unit"], "avg": pytest.approx(value)}, tag
+    assert found["effective_concurrency"] == {
+        "unit": "requests",
+        **dict.fromkeys(["avg", "p50", "p90", "p95", "p99", "min", "max"], 1),
+        "std": 0,
+    }
+
+
+def test_who_when_and_with_what(two):
+    found = two.json
+    assert found["schema_version"] == "1.4"
+    assert found["aiperf_version"] == "penstock-0.1.0"
+    assert found["run_info"] == {
+        "benchmark_id": "d3cd2bf9da9d",
+        "trial": 0,
+        "cli_command": "aiperf profile --model 'mock'",
+    }
+    assert found["input_config"] == {"models": {"items": [{"name": "mock"}]}}
+    start = datetime.datetime.fromisoformat(found["start_time"])
+    end = datetime.datetime.fromisoformat(found["end_time"])
+    assert start.tzinfo is None
+    assert start.timestamp() == pytest.approx(EPOCH / 1e9 + 0.005, abs=1e-5)
+    assert end - start == datetime.timedelta(microseconds=210_000)
+    assert found["tokenizer"] == {"name": "words", "source": "builtin", "note": None}
+    assert found["finish_reasons"] == {"stop": 2}
+    assert found["machine"] == {"cpus": 2}
+    assert (found["was_cancelled"], found["is_complete"], found["error_summary"], found["failures"]) == (
+        False,
+        True,
+        [],
+        {},
+    )
+
+
+def test_the_seed_and_the_certificate_when_there_are_any(tmp_path):
+    certificate = Certificate("DEGRADED", ["It was late."], {"cpu": 0.5, "kernel_stamps": True}, "a word on it")
+    found = run(tmp_path, [record()], seed=7, certificate=certificate).json
+    assert list(found["run_info"]) == ["benchmark_id", "random_seed", "trial", "cli_command"]
+    assert found["certificate"] == {
+        "verdict": "DEGRADED",
+        "reasons": ["It was late."],
+        "figures": {"cpu": 0.5, "kernel_stamps": True},
+        "summary": "a word on it",
+    }
+
+
+def test_failures_and_successes(tmp_path):
+    records = [
+        record(),
+        record(number=1, at=200),
+        record(number=2, failure=BROKEN, at=50),
+        record(failure=REFUSED, at=900),
+    ]
+    records += [record(failure=BROKEN, number=i, end=300 * MS, stamps=[]) for i in (5, 6)]
+    found = run(tmp_path, records).json
+    assert found["error_request_count"] == {"unit": "requests", "avg": 4}
+    assert found["request_count"]["avg"] == 2
+    assert found["completed_request_count"]["avg"] == 6
+    assert found["request_error_rate"]["avg"] == pytest.approx(400 / 6)
+    assert found["context_overflow_count"]["avg"] == 0
+    assert found["error_isl"]["sum"] == found["total_error_isl"]["avg"] == 12
+    assert found["error_summary"] == [
+        {
+            "error_details": {"code": 500, "type": "HTTPError", "message": "mock says 500", "fault": "server"},
+            "count": 3,
+        },
+        {
+            "error_details": {
+                "type": "ConnectionRefused",
+                "message": "Nobody listens on localhost:8000.",
+                "fault": "network",
+            },
+            "count": 1,
+        },
+    ]
+    assert found["failures"] == {"server": 3, "network": 1}
+    # All requests are the window, the successes alone the distributions; each failure is infinitely slow in the adjusted.
+    assert found["benchmark_duration"]["avg"] == pytest.approx(1.005)
+    assert found["request_latency"]["count"] == 2
+    assert found["adj_request_latency"] == {
+        "unit": "ms",
+        "p1": 100,
+        "p5": 100,
+        "p10": 100,
+        "p25": 100,
+        "min": 100,
+        "count": 6,
+    }
+    assert {"adj_time_to_first_token", "adj_decode_duration", "adj_inter_token_latency"} <= set(found)
+
+
+def test_a_run_in_which_all_failed_is_written_too(tmp_path):
+    done = run(tmp_path, [record(failure=BROKEN), record(failure=BROKEN, at=100)])
+    found = done.json
+    assert found["request_count"]["avg"] == found["request_throughput"]["avg"] == 0
+    assert found["error_request_count"]["avg"] == 2
+    assert found["request_error_rate"]["avg"] == 100
+    assert found["benchmark_duration"]["avg"] == pytest.approx(0.205)
+    assert "request_latency" not in found
+    assert "adj_request_latency" not in found
+    assert done.csv[2].startswith("Error Input Sequence Length (tokens),3.00,")
+    assert "mock says 500" in done.read("profile_export_console.txt")
+
+
+def test_a_run_without_a_record(tmp_path):
+    found = run(tmp_path, [], was_cancelled=True).json
+    assert found["request_count"]["avg"] == found["completed_request_count"]["avg"] == 0
+    assert (found["was_cancelled"], found["is_complete"]) == (True, False)
+    assert "benchmark_duration" not in found
+
+
+def test_messages_are_cut_and_many_messages_are_gathered(tmp_path):
+    names = ["".join(letters) for letters in product("abcdefghijk", repeat=3)][:1100]
+    failures = [Failure("HTTPError", f"request {name} " + "x" * 900, "server", 500) for name in names]
+    records = [record(failure=failure, number=i) for i, failure in enumerate(failures)]
+    summary = run(tmp_path, records).summary
+    assert len(summary.errors) == 1001
+    assert (summary.errors[0].message, summary.errors[0].count) == ("(other messages)", 100)
+    assert max(len(group.message) for group in summary.errors) == 500
+
+
+def test_messages_that_differ_in_ids_and_numbers_are_one_group(tmp_path):
+    failures = [Failure("HTTPError", f"chatcmpl-{i:08x}: busy for {i} s", "server", 503) for i in range(10)]
+    failures += [Failure("HTTPError", "chatcmpl-00000001: gone for 1 s", "server", 503)]
+    failures += [Failure("HTTPError", "chatcmpl-00000001: busy for 1 s", "server", 500)]
+    summary = run(tmp_path, [record(failure=failure, number=i) for i, failure in enumerate(failures)]).summary
+    assert [(group.code, group.message, group.count) for group in summary.errors] == [
+        (503, "chatcmpl-00000000: busy for 0 s", 10),
+        (500, "chatcmpl-00000001: busy for 1 s", 1),
+        (503, "chatcmpl-00000001: gone for 1 s", 1),
+    ]
+
+
+def test_errors_that_speak_of_the_context(tmp_path):
+    messages = [
+        "This model's maximum context length is 4096 tokens.",
+        "context_length_exceeded",
+        "Prompt is too long",
+        "no",
+    ]
+    records = [record(failure=Failure("HTTPError", message, "server", 400)) for message in messages]
+    assert run(tmp_path, records).json["context_overflow_count"]["avg"] == 3
+
+
+def test_an_interrupted_run(tmp_path):
+    done = run(
+        tmp_path, [record(), record(cancelled=True, end=2000 * MS)], was_cancelled=True, incomplete_reason="Ctrl-C."
+    )
+    found = done.json
+    assert list(found)[list(found).index("was_cancelled") :][:4] == [
+        "was_cancelled",
+        "is_complete",
+        "incomplete_reason",
+        "error_summary",
+    ]
+    assert (found["was_cancelled"], found["is_complete"], found["incomplete_reason"]) == (True, False, "Ctrl-C.")
+    assert found["cancelled_request_count"]["avg"] == 1
+    assert found["request_count"]["avg"] == found["completed_request_count"]["avg"] == 1
+    assert found["request_latency"]["count"] == 1
+    # until the last one was given up: one that finished in so long a time is no throughput of ten a second
+    assert found["benchmark_duration"]["avg"] == pytest.approx(1.995)
+    assert found["request_throughput"]["avg"] == pytest.approx(1 / 1.995)
+
+
+def test_the_warmup_is_kept_apart(tmp_path):
+    warm = [
+        record(phase=0, at=-500, stamps=[90 * MS, 200 * MS], pieces=[1, 4]),
+        record(phase=0, failure=REFUSED, at=-300),
+    ]
+    done = run(tmp_path, [*warm, record(phase=1)], phases=[WARMUP, PROFILING])
+    found = done.json
+    keys = list(found)
+    assert keys[keys.index("end_time") + 1] == "warmup_metrics"
+    assert found["warmup_metrics"]["request_latency"]["avg"] == 200
+    assert found["warmup_metrics"]["error_request_count"]["avg"] == 1
+    assert found["request_latency"]["avg"] == 100
+    assert found["request_count"]["avg"] == 1
+    assert found["error_summary"] == []
+    assert [group["count"] for group in found["warmup_error_summary"]] == [1]
+    assert done.summary.warmup_requests == 2
+    assert "warmup_metrics" not in run(tmp_path / "none", [record()]).json
+
+
+def test_stamps_that_hide_something_are_counted(tmp_path):
+    records = [
+        record(stamps=[50 * MS], pieces=[5], coalesced=1, first_coalesced=True),
+        record(coalesced=2),
+        record(streamed=False),
+    ]
+    found = run(tmp_path, records).json
+    assert found["single_stamp_request_count"]["avg"] == 1
+    assert found["coalesced_stamp_count"]["avg"] == 3
+    assert found["coalesced_first_stamp_count"]["avg"] == 1
+    assert found["time_to_first_token"]["count"] == 2
+    assert found["decode_duration"]["count"] == 1
+
+
+def test_a_run_that_did_not_stream(tmp_path):
+    found = run(tmp_path, [record(streamed=False)], streaming=True).json
+    assert found["request_latency"]["avg"] == 105
+    for tag in ("time_to_first_token", "inter_token_latency", "inter_chunk_latency", "single_stamp_request_count"):
+        assert tag not in found
+
+
+def test_lengths_that_were_not_kept(tmp_path):
+    """Five tokens came: 5 % of 5 is a quarter of a token, so any difference counts."""
+    records = [record(requested_output=asked) for asked in (5, 6, 100)] + [record(requested_output=None)]
+    assert run(tmp_path, records).json["osl_mismatch_count"]["avg"] == 2
+
+
+def test_server_token_counts(tmp_path):
+    def never():
+        raise AssertionError("no tokenizer is needed")
+
+    usage = Usage(prompt=30, completion=9, reasoning=4)
+    done = run(tmp_path, [record(usage=usage), record(at=200)], server_token_count=True, tokenizer=never)
+    found = done.json
+    assert found["input_sequence_length"]["sum"] == 30
+    assert found["output_sequence_length"]["avg"] == 9
+    assert found["output_token_count"]["avg"] == 5
+    assert found["reasoning_token_count"]["avg"] == found["total_reasoning_tokens"]["avg"] == 4
+    assert found["inter_token_latency"]["count"] == 1
+    assert found["time_to_first_token"]["count"] == 2
+    assert not [tag for tag in found if tag.endswith("_diff_pct")]
+    assert found["tokenizer"]["name"] is None
+    assert "server" in found["tokenizer"]["note"]
+
+
+AIPERF_CSV = [
+    "Credit-to-Start Latency (ms)",
+    "Decode Duration (ms)",
+    "E2E Output Token Throughput (tokens/sec/user)",
+    "Effective Concurrency",
+    "Effective Latency (CO-aware) (ms)",
+    "HTTP Blocked (ms)",
+    "HTTP Chunks Received",
+    "HTTP Chunks Sent",
+    "HTTP Connecting (ms)",
+    "HTTP Connection Overhead (ms)",
+    "HTTP Connection Reused (ratio)",
+    "HTTP Data Received (KB)",
+    "HTTP Data Sent (KB)",
+    "HTTP DNS Lookup (ms)",
+    "HTTP Duration (excl. conn) (ms)",
+    "HTTP Receiving (ms)",
+    "HTTP Sending (ms)",
+    "HTTP Total Time (ms)",
+    "HTTP Waiting (TTFB) (ms)",
+    "Input Sequence Length (tokens)",
+    "Inter Chunk Latency (ms)",
+    "Inter Token Latency (ms)",
+    "OSL Mismatch Diff % (%)",
+    "Output Sequence Length (tokens)",
+    "Output Token Count (tokens)",
+    "Output Token Throughput Per User (tokens/sec/user)",
+    "Prefill Throughput Per User (tokens/sec/user)",
+    "Request Latency (ms)",
+    "Time to First Output Token (ms)",
+    "Time to First Token (ms)",
+    "Time to Second Token (ms)",
+    "Usage Completion Tokens (tokens)",
+    "Usage Completion Diff % (%)",
+    "Usage Prompt Cache Read Tokens (tokens)",
+    "Usage Prompt Tokens (tokens)",
+    "Usage Prompt Diff % (%)",
+    "Usage Reasoning Tokens (tokens)",
+    "Usage Total Tokens (tokens)",
+]
+AIPERF_CSV_VALUES = [
+    "Benchmark Duration (sec),0.21",
+    "Completed Requests (Success + Error),2.00",
+    "Input Token Throughput (tokens/sec),28.57",
+    "OSL Mismatch Count,0.00",
+    "Output Token Throughput (tokens/sec),47.62",
+    "Overall Usage Prompt Cache Read % (%),50.00",
+    "Request Count,2.00",
+    "Request Error Rate (%),0.00",
+    "Request Throughput (requests/sec),9.52",
+    "Total Input Sequence Length (tokens),6.00",
+    "Total Output Sequence Length (tokens),10.00",
+    "Total Output Tokens (tokens),10.00",
+    "Total Token Throughput (tokens/sec),76.19",
+    "Total Usage Completion Tokens (tokens),10.00",
+    "Total Usage Prompt Cache Read Tokens (tokens),4.00",
+    "Total Usage Prompt Tokens (tokens),8.00",
+    "Total Usage Reasoning Tokens (tokens),0.00",
+    "Total Usage Total Tokens (tokens),18.00",
+    "Usage Discrepancy Count,2.00",
+]
+
+
+def test_csv_is_aiperfs_and_three_rows_more(two):
+    rows = two.csv
+    assert rows[0] == "Metric,avg,min,max,sum,p1,p5,p10,p25,p50,p75,p90,p95,p99,std"
+    blank = rows.index("")
+    names = [row.split(",")[0] for row in rows[1:blank]]
+    assert [name for name in names if name != "Time per Output Token (ms)"] == AIPERF_CSV
+    assert rows[blank + 1] == "Metric,Value"
+    ours = ("Single Stamp", "Coalesced")
+    assert [row for row in rows[blank + 2 : -1] if not row.startswith(ours)] == AIPERF_CSV_VALUES
+    assert rows[-1] == ""
+
+
+def test_csv_numbers(two):
+    rows = {row.split(",")[0]: row for row in two.csv if row}
+    assert rows["Request Latency (ms)"] == "Request Latency (ms)" + ",100.00" * 3 + ",200.00" + ",100.00" * 9 + ",0.00"
+    assert rows["Effective Concurrency"] == "Effective Concurrency,1.00,1.00,1.00,,,,,,1.00,,1.00,1.00,1.00,0.00"
+
+
+def test_csv_leaves_out_what_is_infinite(tmp_path):
+    rows = run(tmp_path, [record(), record(failure=BROKEN)]).csv
+    adjusted = next(row for row in rows if row.startswith("Request Latency (error-adjusted) (ms)"))
+    assert adjusted.split(",")[1:] == ["", "100.00", "", "", *["100.00"] * 5, *[""] * 5]

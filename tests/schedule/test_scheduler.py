@@ -1,0 +1,267 @@
+"""The stepper, by tables: what it is told and what it answers."""
+
+from __future__ import annotations
+
+import heapq
+from itertools import count, islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.schedule.arrivals import constant
+from penstock.schedule.phases import PhasePlan
+from penstock.schedule.scheduler import Share, Step, Stepper, split
+
+MS = 1_000_000
+
+
+def stepper(begin: int = 0, *, slots: int | None = None, arrivals=None, **stops) -> Stepper:
+    made = Stepper(share=Share(), slots=slots, arrivals=arrivals, **stops)
+    made.begin(begin)
+    return made
+
+
+def every(ms: int):
+    return (n * ms * MS for n in count())
+
+
+def sends(made: Stepper, now: int) -> list[Step]:
+    """Everything that is sent at this moment."""
+    found = []
+    while (step := made.next(now)).kind == "send":
+        found.append(step)
+    return found
+
+
+@pytest.mark.parametrize("arrivals", [None, 10], ids=["closed loop", "open loop"])
+def test_whether_it_would_send_is_known_without_sending(arrivals):
+    made = stepper(5 * MS, slots=2, arrivals=None if arrivals is None else every(arrivals), requests=3)
+    for now in range(0, 60 * MS, MS):
+        assert made.ready(now) is made.ready(now)
+        ready = made.ready(now)
+        assert (made.next(now).kind == "send") is ready
+        if now == 30 * MS:
+            made.ended(now)
+    assert not made.ready(60 * MS)
+
+
+# -- closed loop ------------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_loop_fills_its_slots_at_once_and_then_waits():
+    made = stepper(1000, slots=3)
+    assert [(s.number, s.at, s.free) for s in sends(made, 1005)] == [(0, 1000, 1000), (1, 1000, 1000), (2, 1000, 1000)]
+    assert made.next(2000).kind == "full"
+    assert made.live == 3
+
+
+def test_nothing_goes_out_before_the_phase_begins():
+    made = stepper(1000, slots=3)
+    assert made.next(999) == Step("wait", 1000)
+    assert len(sends(made, 1000)) == 3
+
+
+def test_in_a_closed_loop_a_request_is_due_when_its_slot_became_free():
+    made = stepper(slots=2)
+    sends(made, 0)
+    made.ended(50)
+    made.ended(70)
+    # It was noticed late: both are due when their slots were free, the first free one first.
+    assert [(s.number, s.at, s.free) for s in sends(made, 100)] == [(2, 50, 50), (3, 70, 70)]
+
+
+def test_a_closed_loop_ends_when_its_requests_are_sent():
+    made = stepper(slots=2, requests=3)
+    assert len(sends(made, 0)) == 2
+    made.ended(10)
+    assert [s.number for s in sends(made, 10)] == [2]
+    made.ended(20)
+    assert made.next(20).kind == "over"
+    assert made.live == 1
+
+
+# -- open loop --------------------------------------------------------------------------------------------------------
+
+
+def test_an_open_loop_sends_on_time_whatever_is_under_way():
+    made = stepper(100, arrivals=every(10))
+    assert [(s.number, s.at) for s in sends(made, 100)] == [(0, 100)]
+    assert made.next(100) == Step("wait", 100 + 10 * MS)
+    assert made.next(100 + 10 * MS - 1).kind == "wait"
+    assert [(s.number, s.at) for s in sends(made, 100 + 10 * MS)] == [(1, 100 + 10 * MS)]
+    assert made.live == 2
+
+
+def test_running_late_is_caught_up_and_moves_nothing_behind_it():
+    made = stepper(arrivals=every(10))
+    sends(made, 0)
+    late = sends(made, 35 * MS)
+    assert [(s.at, s.free) for s in late] == [(10 * MS, 10 * MS), (20 * MS, 20 * MS), (30 * MS, 30 * MS)]
+    assert made.next(35 * MS) == Step("wait", 40 * MS)
+
+
+# -- both -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_finds_no_slot_waits_and_is_sent_late_and_none_is_dropped():
+    made = stepper(slots=1, arrivals=every(10), requests=5)
+    assert [s.number for s in sends(made, 0)] == [0]
+    assert made.next(10 * MS).kind == "full"
+    assert made.next(45 * MS).kind == "full"
+    made.ended(47 * MS)
+    (second,) = sends(made, 47 * MS)
+    assert (second.number, second.at, second.free) == (1, 10 * MS, 47 * MS)
+    made.ended(48 * MS)
+    (third,) = sends(made, 49 * MS)
+    assert (third.number, third.at, third.free) == (2, 20 * MS, 48 * MS)
+    for number, at in ((3, 30 * MS), (4, 40 * MS)):
+        made.ended(50 * MS)
+        (step,) = sends(made, 50 * MS)
+        assert (step.number, step.at) == (number, at)
+    made.ended(60 * MS)
+    assert made.next(60 * MS).kind == "over"
+
+
+def test_a_request_that_never_waited_for_a_slot_is_free_when_it_is_due():
+    made = stepper(slots=2, arrivals=every(10))
+    sends(made, 0)
+    made.ended(3 * MS)
+    (step,) = sends(made, 12 * MS)
+    assert (step.at, step.free) == (10 * MS, 10 * MS)
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_sent_once_the_duration_is_over():
+    made = stepper(1000, slots=1, duration_ns=50)
+    assert made.ends_at == 1050
+    sends(made, 1000)
+    made.ended(1040)
+    assert len(sends(made, 1049)) == 1
+    made.ended(1049)
+    assert made.next(1050).kind == "over"
+
+
+def test_an_arrival_behind_the_end_is_never_waited_for():
+    made = stepper(arrivals=every(10), duration_ns=25 * MS)
+    assert [len(sends(made, at * MS)) for at in (0, 10, 20)] == [1, 1, 1]
+    assert made.next(20 * MS).kind == "over"
+
+
+def test_a_duration_and_a_count_end_with_the_first_reached():
+    counted = stepper(slots=1, requests=1, duration_ns=10**12)
+    sends(counted, 0)
+    counted.ended(5)
+    assert counted.next(5).kind == "over"
+    timed = stepper(slots=1, requests=100, duration_ns=4)
+    sends(timed, 0)
+    timed.ended(5)
+    assert timed.next(5).kind == "over"
+
+
+def test_a_stopped_stepper_sends_nothing_more():
+    made = stepper(slots=5)
+    made.next(0)
+    made.stop()
+    assert made.next(0).kind == "over"
+    assert not made.another_turn(0)
+
+
+def test_the_turns_of_a_conversation_count_as_requests_and_keep_the_slot():
+    made = stepper(slots=1, requests=3)
+    sends(made, 0)
+    assert made.another_turn(10)
+    assert made.next(10).kind == "full"
+    assert made.another_turn(20)
+    assert not made.another_turn(30)
+    made.ended(30)
+    assert made.next(30).kind == "over"
+
+
+# -- shares -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10_000), st.integers(1, 64))
+def test_what_is_dealt_out_adds_up_and_no_share_is_larger_by_more_than_one(total, workers):
+    parts = [split(total, Share(worker, workers)) for worker in range(workers)]
+    assert sum(parts) == total
+    assert max(parts) - min(parts) <= 1
+
+
+def play(plan: PhasePlan, workers: int, latency_ms) -> list[tuple[int, int]]:
+    """(number, when it was due) of everything that `workers` steppers send, on a clock of our own; checks the slots."""
+    found: list[tuple[int, int]] = []
+    for worker in range(workers):
+        made = plan.stepper(Share(worker, workers))
+        made.begin(0)
+        slots = made._slots
+        running: list[int] = []
+        now = 0
+        while (step := made.next(now)).kind != "over":
+            if step.kind == "send":
+                assert step.number % workers == worker
+                assert step.at <= step.free <= now
+                found.append((step.number, step.at))
+                heapq.heappush(running, now + latency_ms(step.number) * MS)
+                assert slots is None or len(running) <= slots
+            elif step.kind == "wait":
+                assert step.at > now
+                if running and running[0] <= step.at:
+                    now = heapq.heappop(running)
+                    made.ended(now)
+                else:
+                    now = step.at
+            else:
+                now = heapq.heappop(running)
+                made.ended(now)
+    return sorted(found)
+
+
+def phase(**fields) -> PhasePlan:
+    given_fields = {"slots": None, "rate": None, "pattern": "poisson", "seed": 3} | fields
+    return PhasePlan(name="profiling", kind="profiling", first=0, **given_fields)
+
+
+@given(
+    requests=st.integers(1, 200),
+    workers=st.integers(1, 9),
+    pattern=st.sampled_from(["constant", "poisson"]),
+    slots=st.none() | st.integers(9, 40),
+    latencies=st.lists(st.integers(0, 50), min_size=1, max_size=7),
+)
+def test_any_number_of_workers_carries_out_the_same_plan(requests, workers, pattern, slots, latencies):
+    plan = phase(requests=requests, rate=500.0, pattern=pattern, slots=slots)
+
+    def latency(number: int) -> int:
+        return latencies[number % len(latencies)]
+
+    alone = play(plan, 1, latency)
+    assert [number for number, _ in alone] == list(range(requests))
+    assert play(plan, workers, latency) == alone
+
+
+@given(requests=st.integers(1, 100), workers=st.integers(1, 5), slots=st.integers(5, 20))
+def test_in_a_closed_loop_any_number_of_workers_sends_the_same_requests(requests, workers, slots):
+    plan = phase(requests=requests, slots=slots)
+    numbers = [number for number, _ in play(plan, workers, lambda number: number % 7)]
+    assert numbers == list(range(requests))
+
+
+@given(slots=st.integers(1, 100), workers=st.integers(1, 16))
+def test_slots_are_split_evenly_and_completely(slots, workers):
+    parts = [phase(slots=slots).stepper(Share(worker, workers))._slots for worker in range(workers)]
+    assert sum(parts) == slots
+    assert max(parts) - min(parts) <= 1
+
+
+def test_intended_times_of_all_workers_are_the_plans_own():
+    plan = phase(rate=250.0, pattern="constant", requests=1000)
+    assert [at for _, at in play(plan, 4, lambda _: 1)] == list(islice(constant(250.0), 1000))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_duration_bounds_every_worker(workers):
+    plan = phase(rate=1000.0, pattern="constant", duration_s=0.1)
+    assert [number for number, _ in play(plan, workers, lambda _: 1)] == list(range(100))

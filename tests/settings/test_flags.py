@@ -1,0 +1,82 @@
+"""The table holds together: names are unique, targets exist, helps are whole, every AIPerf flag is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+import pytest
+
+from penstock.settings.flags import BUILT_ENDPOINTS, FLAGS, GROUPS, HINTS, SPELLINGS, UNBUILT, Flag, Unbuilt, wanted
+from penstock.settings.schema import Settings
+
+AIPERF = [line.split() for line in (Path(__file__).parent.parent / "cli" / "aiperf_flags.txt").read_text().splitlines()]
+
+
+def test_the_fixture_has_all_of_aiperfs_options() -> None:
+    assert len(AIPERF) == 264
+    assert sum(map(len, AIPERF)) == 321
+
+
+@pytest.mark.parametrize("spellings", AIPERF, ids=lambda spellings: spellings[0])
+def test_every_aiperf_option_is_known_by_all_its_spellings(spellings: list[str]) -> None:
+    row = SPELLINGS[spellings[0]]
+    assert list(row.spellings) == spellings
+    assert not (isinstance(row, Flag) and row.own)
+
+
+def test_only_our_own_flags_are_unknown_to_aiperf() -> None:
+    theirs = {spelling for spellings in AIPERF for spelling in spellings}
+    assert {flag.name for flag in FLAGS if flag.name not in theirs} == {
+        "--insecure",
+        "--max-error-rate",
+        "--require-valid",
+        "--sessions",
+    }
+    assert all(flag.own for flag in FLAGS if flag.name not in theirs)
+
+
+def test_no_spelling_is_used_twice() -> None:
+    spellings = [spelling for row in (*FLAGS, *UNBUILT) for spelling in row.spellings]
+    assert len(spellings) == len(set(spellings)) == len(SPELLINGS)
+
+
+def _field(path: str) -> Any:
+    kind: Any = Settings
+    for name in path.split("."):
+        assert issubclass(kind, msgspec.Struct)
+        kind = get_type_hints(kind)[name]
+    return kind
+
+
+@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
+def test_rows_are_whole(flag: Flag) -> None:
+    if flag.target is not None and flag.target != "log_level":
+        assert _field(flag.target) is not None
+    if flag.target is None:
+        assert flag.holds or len(flag.choices) == 1, "what is kept nowhere must be true already"
+    assert flag.help.endswith(".")
+    assert len(flag.help) < 240
+    assert (flag.kind == "enum") == bool(flag.choices)
+    assert flag.metavar or flag.kind in ("bool", "enum")
+    assert wanted(flag)
+
+
+def test_groups_and_hints() -> None:
+    assert sum(len(group.flags) for group in GROUPS) == len(FLAGS)
+    assert all(isinstance(SPELLINGS[name], Unbuilt) for name in HINTS)
+    endpoint = SPELLINGS["--endpoint-type"]
+    assert isinstance(endpoint, Flag)
+    assert endpoint.choices == BUILT_ENDPOINTS
+    assert len(endpoint.choices) + len(endpoint.unbuilt_choices) == 19
+
+
+def test_the_help_names_every_dataset_format() -> None:
+    """The table cannot ask the registry, which would be imported for each `--help`."""
+    from penstock.datasets.registry import FORMATS
+
+    flag = SPELLINGS["--custom-dataset-type"]
+    assert isinstance(flag, Flag)
+    *most, last = [each.name for each in FORMATS]
+    assert flag.help.endswith(f": {', '.join(most)} or {last}.")

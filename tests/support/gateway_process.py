@@ -1,0 +1,307 @@
+"""The real gateway as a process of its own, with what a test wants to know of it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from support.programs import BIN, wait_for
+
+CALLER = "sk-caller-0123456789abcdef"
+UPSTREAM_SECRET = "sk-upstream-fedcba9876543210"
+ALIAS = "gpt-4o-prod"
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+    return port
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def resources(url: str, **more: Any) -> dict[str, Any]:
+    """One provider, one alias, one caller. `more` adds to the collections, or replaces the fields of the only model
+    (`model=...`) and of the only caller (`caller=...`)."""
+    model = {
+        "display_name": ALIAS,
+        "provider": "openai",
+        "model_name": "gpt-4o-mini",
+        "provider_key": "up",
+        "retries": 0,
+    }
+    caller = {"display_name": "caller", "key_hash": sha256(CALLER), "allowed_models": ["*"]}
+    key = {"display_name": "up", "provider": "openai", "adapter": "openai", "api_key": UPSTREAM_SECRET, "api_base": url}
+    found: dict[str, Any] = {
+        "_format_version": "1",
+        "provider_keys": [key | more.pop("provider_key", {})],
+        "models": [model | more.pop("model", {})],
+        "api_keys": [caller | more.pop("caller", {})],
+    }
+    for name, entries in more.items():
+        found[name] = [*found.get(name, []), *entries]
+    return found
+
+
+def keyword(name: str, *literals: str, **fields: Any) -> dict[str, Any]:
+    patterns = [{"kind": "literal", "value": literal} for literal in literals]
+    return {"name": name, "kind": "keyword", "patterns": patterns, **fields}
+
+
+class Reply:
+    def __init__(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        self.status = status
+        self.headers = {name.lower(): value for name, value in headers}
+        self.body = body
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.json["error"]
+        return found
+
+    @property
+    def id(self) -> str:
+        return self.headers["x-penstock-request-id"]
+
+    def __repr__(self) -> str:
+        return f"<{self.status} {self.headers} {self.body[:500]!r}>"
+
+
+class Stream:
+    """A reply that is read as it comes."""
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self._connection = connection
+        self._response = connection.getresponse()
+        self.status = self._response.status
+        self.headers = {name.lower(): value for name, value in self._response.getheaders()}
+        self.received = b""
+
+    @property
+    def id(self) -> str:
+        return self.headers["x-penstock-request-id"]
+
+    def event(self) -> bytes:
+        """The next event, with its blank line; empty at the end."""
+        found = b""
+        while not found.endswith(b"\n\n"):
+            line = self._response.readline()
+            if not line:
+                break
+            found += line
+        self.received += found
+        return found
+
+    def rest(self) -> bytes:
+        found = self._response.read()
+        self.received += found
+        return found
+
+    def close(self) -> None:
+        if self._connection.sock is not None:
+            self._connection.sock.shutdown(socket.SHUT_RDWR)
+        self._response.close()
+        self._connection.close()
+
+
+class GatewayProcess:
+    def __init__(
+        self, folder: Path, given: dict[str, Any], *, env: dict[str, str] | None = None, **config: Any
+    ) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.status_port = free_port()
+        self.resources = folder / "resources.yaml"
+        self.log = folder / "gateway.log"
+        self.ledger = folder / "usage.db"
+        self._write(given)
+        listen = {"port": self.port, "status_port": self.status_port, **config.pop("listen", {})}
+        settings = {
+            "listen": listen,
+            "ledger": {"url": "sqlite:///usage.db", "spool": "spool"},
+            "watch": False,
+            **config,
+        }
+        (folder / "gateway.yaml").write_text(json.dumps(settings))
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR", "PYTHONPATH") if name in os.environ}
+        self._log = self.log.open("wb")
+        self.process = subprocess.Popen(
+            [
+                str(BIN / "penstock"),
+                "gateway",
+                "--resources",
+                str(self.resources),
+                "--config",
+                str(folder / "gateway.yaml"),
+            ],
+            cwd=folder,
+            env=kept | {"HOME": str(folder)} | (env or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        wait_for(lambda: self.process.poll() is not None or self._announced(), 20, "the gateway's start")
+        assert self.process.poll() is None, self.said()
+
+    def _announced(self) -> bool:
+        return b" gateway on " in self.log.read_bytes()
+
+    def _write(self, given: dict[str, Any] | str) -> None:
+        new = self.resources.with_suffix(".new")
+        new.write_text(given if isinstance(given, str) else json.dumps(given, indent=1))
+        new.replace(self.resources)
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def stop(self, timeout: float = 60.0) -> int:
+        """Returns its exit status; the ledger is complete then."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                raise
+        self._log.close()
+        return self.process.returncode
+
+    # -- resources ----------------------------------------------------------------------------------------------------
+
+    def reload(self, given: dict[str, Any] | str) -> dict[str, Any]:
+        """Write the file, send the signal, and wait until it was taken or refused."""
+        before = self.config()
+        self._write(given)
+        self.process.send_signal(signal.SIGHUP)
+
+        def taken() -> Any:
+            now = self.config()
+            changed = (now["reloads"], now["failures"]) != (before["reloads"], before["failures"])
+            return now if changed else None
+
+        found: dict[str, Any] = wait_for(taken, 10, "the reload")
+        return found
+
+    def config(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.status("/status/config").json
+        return found
+
+    def status(self, path: str) -> Reply:
+        return fetch(self.status_port, "GET", path)
+
+    def metrics(self) -> str:
+        return self.status("/metrics").body.decode()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        key: str | None = CALLER,
+        headers: dict[str, str] | None = None,
+    ) -> Reply:
+        return fetch(self.port, method, path, body, _headers(key, headers))
+
+    def post(self, path: str, body: Any, *, key: str | None = CALLER, headers: dict[str, str] | None = None) -> Reply:
+        return self.request("POST", path, body, key=key, headers=headers)
+
+    def respond(self, input_: Any = "Hi.", **more: Any) -> Reply:
+        key = more.pop("key", CALLER)
+        headers = more.pop("headers", None)
+        return self.post("/v1/responses", {"model": ALIAS, "input": input_, **more}, key=key, headers=headers)
+
+    def stream(
+        self, path: str = "/v1/responses", body: Any = None, *, key: str = CALLER, timeout: float = 60.0
+    ) -> Stream:
+        """`body` gets what it needs to be a request for a stream."""
+        sent = {"model": ALIAS, "stream": True, **(body or {})}
+        if path == "/v1/responses":
+            sent.setdefault("input", "Hi.")
+        elif path == "/v1/chat/completions":
+            sent.setdefault("messages", [{"role": "user", "content": "Hi."}])
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        connection.request("POST", path, json.dumps(sent), _headers(key, None))
+        return Stream(connection)
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def recorded(self) -> int:
+        """How many records the ledger holds."""
+        with closing(sqlite3.connect(f"file:{self.ledger}?mode=ro", uri=True)) as db:
+            count: int = db.execute("SELECT COUNT(*) FROM penstock_usage").fetchone()[0]
+            return count
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All of the ledger, in the order of arrival."""
+        if not self.ledger.exists():
+            return []
+        with sqlite3.connect(f"file:{self.ledger}?mode=ro", uri=True) as db:
+            db.row_factory = sqlite3.Row
+            try:
+                found = [dict(row) for row in db.execute("SELECT * FROM penstock_usage ORDER BY at")]
+            except sqlite3.OperationalError:
+                return []
+        db.close()
+        for row in found:
+            for name in ("attempts", "guardrails", "phases_ms"):
+                row[name] = json.loads(row[name])
+        return found
+
+    def entry(self, reply: Reply | Stream | str) -> dict[str, Any]:
+        """The one record of a request, by its id."""
+        id_ = reply if isinstance(reply, str) else reply.id
+
+        def there() -> list[dict[str, Any]]:
+            return [row for row in self.rows() if row["request_id"].partition("~")[0] == id_]
+
+        found: list[dict[str, Any]] = wait_for(there, 10, f"the record of {id_}")
+        assert len(found) == 1, found
+        return found[0]
+
+    def in_flight(self) -> int:
+        return sum(worker["in_flight"] for worker in self.config()["workers"])
+
+
+def _headers(key: str | None, more: dict[str, str] | None) -> dict[str, str]:
+    found = {"Content-Type": "application/json"}
+    if key is not None:
+        found["Authorization"] = f"Bearer {key}"
+    return found | (more or {})
+
+
+def fetch(port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Reply:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        data = body if isinstance(body, bytes | str | None) else json.dumps(body)
+        with contextlib.suppress(BrokenPipeError):  # a body may be refused before all of it is there
+            connection.request(method, path, data, headers or {})
+        response = connection.getresponse()
+        return Reply(response.status, response.getheaders(), response.read())
+    finally:
+        connection.close()
+
+
+def settle(seconds: float = 0.05) -> None:
+    time.sleep(seconds)

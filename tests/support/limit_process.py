@@ -1,0 +1,82 @@
+"""A process of its own that shares a table of limits; run as a script by the tests, since workers are not forked.
+
+hammer PATH SECONDS RPM         admits as fast as it can, prints how many were let in
+hold PATH SECONDS CONCURRENCY   admits and settles, prints when each was held
+occupy PATH COUNT               holds slots until it is killed
+lock PATH                       takes the table's lock until it is killed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+from penstock.gateway.limits import Reservation, SharedTable, open_limiter
+from penstock.gateway.resources.config import LimitsConfig
+from support.limit_objects import NOW, attempt, key, model
+
+MODEL = model()
+
+
+async def hammer(path: str, seconds: str, rpm: str) -> None:
+    limiter = open_limiter(LimitsConfig(), SharedTable.attach(path))
+    caller = key(rpm=int(rpm), tpm=10 * int(rpm))
+    ready()
+    count = attempts = 0
+    until = time.monotonic() + float(seconds)
+    while time.monotonic() < until:
+        attempts += 1
+        outcome = await attempt(limiter, caller, MODEL, tokens=10, now=NOW)
+        if isinstance(outcome, Reservation):
+            count += 1
+            await limiter.settle(outcome, 10, NOW)
+    print(json.dumps([count, attempts]), flush=True)
+    await limiter.close()
+
+
+async def hold(path: str, seconds: str, concurrency: str) -> None:
+    limiter = open_limiter(LimitsConfig(), SharedTable.attach(path))
+    caller = key(concurrency=int(concurrency))
+    held: list[tuple[int, int]] = []
+    ready()
+    until = time.monotonic() + float(seconds)
+
+    async def one() -> None:
+        while time.monotonic() < until:
+            outcome = await attempt(limiter, caller, MODEL, now=time.time())
+            if isinstance(outcome, Reservation):
+                began = time.monotonic_ns()
+                await asyncio.sleep(0)
+                held.append((began, time.monotonic_ns()))
+                await limiter.settle(outcome, 0, time.time())
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(one() for _ in range(4)))
+    print(json.dumps(held), flush=True)
+    await limiter.close()
+
+
+async def occupy(path: str, count: str) -> None:
+    limiter = open_limiter(LimitsConfig(), SharedTable.attach(path))
+    caller = key(concurrency=int(count))
+    outcomes = [await attempt(limiter, caller, MODEL, now=time.time()) for _ in range(int(count))]
+    assert all(isinstance(outcome, Reservation) for outcome in outcomes)
+    ready()
+    await asyncio.sleep(600)
+
+
+async def lock(path: str) -> None:
+    SharedTable.attach(path).lock()
+    ready()
+    await asyncio.sleep(600)
+
+
+def ready() -> None:
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    asyncio.run({"hammer": hammer, "hold": hold, "occupy": occupy, "lock": lock}[sys.argv[1]](*sys.argv[2:]))

@@ -1,0 +1,190 @@
+"""Both ends of a connection: servers that say exactly what a test wants, and a pool on a loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import uvloop
+
+from penstock.wire.clock import Clock
+from penstock.wire.exchange import Exchange, Trouble
+from penstock.wire.pool import Pool, resolve
+from penstock.wire.stats import Gauge
+
+Talk = Callable[[socket.socket, int], None]
+
+
+def request(body: bytes = b"{}") -> bytes:
+    return b"POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+def reply(body: bytes = b"hello", *headers: str, status: str = "200 OK") -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def take(sock: socket.socket) -> bytes | None:
+    """The body of the next request; None when the client has gone."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = sock.recv(65536)
+        if not more:
+            return None
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+    whole = bytearray(body)
+    while len(whole) < length:
+        whole += sock.recv(1 << 20)
+    return bytes(whole)
+
+
+def hang_up_rudely(sock: socket.socket) -> None:
+    """By a reset."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+def forever(answer: bytes) -> Talk:
+    """The same answer to every request."""
+
+    def talk(sock: socket.socket, _: int) -> None:
+        while take(sock) is not None:
+            sock.sendall(answer)
+
+    return talk
+
+
+class Server:
+    """Calls `talk(socket, number of the connection)` in a thread for each connection, and closes it afterwards."""
+
+    def __init__(self, talk: Talk, *, tls: ssl.SSLContext | None = None) -> None:
+        self._talk = talk
+        self._tls = tls
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self._listener.settimeout(0.05)
+        self._open: set[socket.socket] = set()
+        self._over = threading.Event()
+        self.port: int = self._listener.getsockname()[1]
+        self.connections = 0
+        self.closed = 0
+        """Connections that have ended."""
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while not self._over.is_set():
+            try:
+                sock, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            sock.settimeout(20)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            number = self.connections
+            self.connections += 1
+            threading.Thread(target=self._serve, args=(sock, number), daemon=True).start()
+
+    def _serve(self, sock: socket.socket, number: int) -> None:
+        self._open.add(sock)
+        with contextlib.suppress(OSError):
+            if self._tls is not None:
+                self._open.discard(sock)
+                sock = self._tls.wrap_socket(sock, server_side=True)
+                self._open.add(sock)
+            self._talk(sock, number)
+        self._open.discard(sock)
+        with contextlib.suppress(OSError):
+            sock.close()
+        self.closed += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._listener.close()
+        for sock in list(self._open):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join(2)
+
+
+class Client:
+    """A pool, and the loop that only runs while a test waits for something."""
+
+    def __init__(
+        self, port: int, *, reuse: bool = True, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+    ) -> None:
+        self.loop = uvloop.new_event_loop()
+        self.gauge = Gauge()
+        origin = next(o for o in resolve(host, port, tls) if o.family == socket.AF_INET)
+        self.pool = Pool(self.loop, origin, Clock(), self.gauge, reuse=reuse)
+
+    def start(self, data: bytes | None = None) -> Exchange:
+        done: asyncio.Future[None] = self.loop.create_future()
+
+        def ended(exchange: Exchange) -> None:
+            self.pool.ended(exchange)
+            done.set_result(None)
+
+        exchange = Exchange(request() if data is None else data, ended, done)
+        self.pool.start(exchange)
+        return exchange
+
+    def wait(self, *exchanges: Exchange, timeout: float = 60) -> None:
+        async def all_of() -> None:
+            await asyncio.wait_for(asyncio.gather(*[exchange.tag for exchange in exchanges]), timeout)
+
+        self.loop.run_until_complete(all_of())
+
+    def ask(self, data: bytes | None = None, timeout: float = 60) -> Exchange:
+        exchange = self.start(data)
+        self.wait(exchange, timeout=timeout)
+        return exchange
+
+    def open_ahead(self, count: int) -> tuple[int, Trouble | None]:
+        done: asyncio.Future[tuple[int, Trouble | None]] = self.loop.create_future()
+
+        def opened(n: int, trouble: Trouble | None) -> None:
+            if not done.done() and (trouble or n == count):
+                done.set_result((n, trouble))
+
+        self.pool.open_ahead(count, opened)
+        return self.loop.run_until_complete(asyncio.wait_for(done, 20))
+
+    def run(self, seconds: float) -> None:
+        """Let the loop see what happens."""
+        self.loop.run_until_complete(asyncio.sleep(seconds))
+
+    def run_until(self, over: Callable[[], Any], timeout: float = 60) -> None:
+        deadline = time.monotonic() + timeout
+        while not over():
+            assert time.monotonic() < deadline, "it did not happen"
+            self.run(0.002)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.pool.close()
+        self.run(0)
+        self.loop.close()
+
+
+def body_of(exchange: Exchange) -> bytes:
+    return b"".join(exchange.pieces)

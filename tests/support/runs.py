@@ -1,0 +1,194 @@
+"""Whole runs by hand: a log is written with the real writers, finished, and its artifacts are read back."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from penstock.metrics.summary import Summary
+from penstock.records.log import LogWriter, Phase, RunHeader, RunLog
+from penstock.records.payloads import PayloadWriter
+from penstock.records.record import Record
+from penstock.reports.write_artifacts import finish
+
+MS = 1_000_000
+EPOCH = 1_794_704_436_000_000_000
+WARMUP, PROFILING = Phase("warmup", "warmup"), Phase("profiling", "profiling")
+BODY = b'{"messages": [{"role":"user","content":"one two three"}], "stream":true}'
+
+
+def header(**changes: Any) -> RunHeader:
+    fields: dict[str, Any] = {
+        "penstock_version": "0.1.0",
+        "benchmark_id": "d3cd2bf9da9d",
+        "epoch_wall_ns": EPOCH,
+        "epoch_monotonic_ns": 1,
+        "phases": [PROFILING],
+        "endpoint": "chat",
+        "streaming": True,
+        "server_token_count": False,
+        "models": ["mock"],
+        "urls": ["http://localhost:8000"],
+        "dataset": "synthetic",
+        "conversations": 1,
+        "sampling": "sequential",
+        "seed": None,
+        "concurrency": 1,
+        "rate": None,
+        "arrivals": "poisson",
+        "requests": 2,
+        "duration_s": None,
+        "workers": 1,
+        "tokenizer": None,
+        "tokenizer_revision": "main",
+        "level": "records",
+        "prefix": None,
+        "http_trace": False,
+        "command": "aiperf profile --model 'mock'",
+        "input_config": {"models": {"items": [{"name": "mock"}]}},
+        "machine": {"cpus": 2},
+    }
+    known = set(RunHeader.__struct_fields__)
+    return RunHeader(**{name: value for name, value in (fields | changes).items() if name in known})
+
+
+def record(**changes: Any) -> Record:
+    """Five words at 50, 60, 75, 80 and 100 ms after `start`; `at` (ms) moves all of it."""
+    at = changes.pop("at", 0) * MS
+    fields: dict[str, Any] = {
+        "phase": 0,
+        "number": 0,
+        "conversation": 0,
+        "turn": 0,
+        "payload": 0,
+        "worker": 0,
+        "url": 0,
+        "request_id": "request",
+        "correlation_id": "correlation",
+        "intended": at,
+        "issued": at + 2 * MS,
+        "start": at + 5 * MS,
+        "end": at + 110 * MS,
+        "sent": at + 6 * MS,
+        "first_byte": at + 45 * MS,
+        "status": 200,
+        "streamed": True,
+        "bytes_sent": 512,
+        "bytes_received": 4096,
+        "reads": 7,
+        "stamps": [50 * MS, 60 * MS, 75 * MS, 80 * MS, 100 * MS],
+        "pieces": [1, 1, 1, 1, 1],
+        "first_output": 0,
+        "outputs": ["one two three four five"],
+        "head_outputs": "one",
+        "finish": ["stop"],
+    }
+    return Record(**(fields | changes))
+
+
+class Words:
+    """A token is a word."""
+
+    name = "words"
+    source = "builtin"
+
+    def count_many(self, texts, threads=1):
+        return [len(text.split()) for text in texts]
+
+
+def load_words():
+    return Words(), None
+
+
+def input_texts(body: bytes) -> list[str]:
+    return [message["content"] for message in json.loads(body)["messages"]]
+
+
+@dataclass
+class Run:
+    summary: Summary
+    folder: str
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def read(self, name: str) -> str:
+        with open(self.path(name), newline="") as f:
+            return f.read()
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return json.loads(self.read("profile_export_aiperf.json"))
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.read("profile_export.jsonl").splitlines()]
+
+    @property
+    def csv(self) -> list[str]:
+        text = self.read("profile_export_aiperf.csv")
+        assert text.count("\n") == text.count("\r\n")
+        return text.split("\r\n")
+
+
+def bodies_of(conversations) -> list[bytes]:
+    return [body for _, bodies in conversations for body in bodies]
+
+
+def digest_of(record: Record, stored: list[bytes], built: Sequence[bytes]) -> bytes:
+    bodies, number = (stored, record.payload) if record.built is None else (built, record.built)
+    return sha256(bodies[number]).digest()
+
+
+def write_log(folder, records, *, conversations=(("session-0", [BODY]),), built=(), **changes) -> str:
+    """`conversations` are (name, bodies); `built` are the bodies that worker 0 built itself."""
+    path = str(folder / "log")
+    os.makedirs(path, exist_ok=True)
+    RunLog.write_header(path, header(**changes))
+    payloads = PayloadWriter(path)
+    for session, bodies in conversations:
+        for body in bodies:
+            payloads.body(body)
+        payloads.end_conversation(session)
+    payloads.close()
+    own = PayloadWriter(path, 0)
+    for body in built:
+        own.body(body, conversation=0, turn=0)
+    own.close()
+    for worker in sorted({r.worker for r in records}):
+        writer = LogWriter(path, worker)
+        for r in records:
+            if r.worker == worker:
+                if not r.digest and r.sent is not None:
+                    r.digest = digest_of(r, bodies_of(conversations), built)
+                writer.record(r)
+        writer.close()
+    return path
+
+
+def run(
+    folder,
+    records,
+    *,
+    tokenizer=load_words,
+    texts=input_texts,
+    certificate=None,
+    was_cancelled=False,
+    incomplete_reason=None,
+    **changes,
+) -> Run:
+    log = RunLog(write_log(folder, records, **changes))
+    out = str(folder / "out")
+    summary = finish(
+        log,
+        out,
+        tokenizer,
+        texts,
+        None if certificate is None else lambda measured: certificate,
+        was_cancelled=was_cancelled,
+        incomplete_reason=incomplete_reason,
+    )
+    log.close()
+    return Run(summary, out)

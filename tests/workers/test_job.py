@@ -1,0 +1,82 @@
+"""Where requests go and what their heads say."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import __version__
+from penstock.errors import UserError
+from penstock.secrets import Secret
+from penstock.settings.schema import EndpointSettings
+from penstock.workers.job import join, targets
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "joined"),
+    [
+        ("", "/v1/chat/completions", "/v1/chat/completions"),
+        ("/", "/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1", "/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/", "/v1/chat/completions", "/v1/chat/completions"),
+        ("/api/v1", "/v1/completions", "/api/v1/completions"),
+        ("/v1/chat/completions", "/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/chat", "/v1/chat/completions", "/v1/chat/completions"),
+        ("/v10", "/v1/completions", "/v10/v1/completions"),
+        ("/a/b", "/c", "/a/b/c"),
+        ("", "", "/"),
+    ],
+)
+def test_base_and_path_meet_where_they_overlap(base, path, joined):
+    assert join(base, path) == joined
+
+
+def lines(**settings) -> list[str]:
+    (target,) = targets(EndpointSettings(urls=("http://127.0.0.1:8000/base?x=1",), **settings), "/v1/chat/completions")
+    assert target.head.endswith(b"\r\n")
+    return target.head.decode().removesuffix("\r\n").split("\r\n")
+
+
+def test_a_head_is_rendered_once_and_whole():
+    assert lines() == [
+        "POST /base/v1/chat/completions?x=1 HTTP/1.1",
+        "Host: 127.0.0.1:8000",
+        f"User-Agent: penstock/{__version__}",
+        "Accept: application/json",
+        "Content-Type: application/json",
+    ]
+
+
+def test_a_key_and_headers_are_in_it():
+    found = lines(streaming=True, api_key=Secret("sk-1"), headers=(("X-Team", Secret("blue")),))
+    assert "Authorization: Bearer sk-1" in found
+    assert "X-Team: blue" in found
+    assert "Accept: text/event-stream" in found
+
+
+def test_what_the_user_says_about_content_and_accept_counts():
+    found = lines(headers=(("accept", Secret("*/*")), ("CONTENT-TYPE", Secret("text/plain"))))
+    assert [line for line in found if line.lower().startswith(("accept:", "content-type:"))] == [
+        "accept: */*",
+        "CONTENT-TYPE: text/plain",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "port", "host"),
+    [
+        ("http://127.0.0.1", 80, "127.0.0.1"),
+        ("https://127.0.0.1", 443, "127.0.0.1"),
+        ("http://[::1]:8000", 8000, "[::1]:8000"),
+        ("http://localhost:9", 9, "localhost:9"),
+    ],
+)
+def test_each_url_has_its_port_and_host(url, port, host):
+    (target,) = targets(EndpointSettings(urls=(url,)), "/x")
+    assert target.origin.port == port
+    assert (target.origin.tls is not None) == url.startswith("https")
+    assert f"Host: {host}\r\n".encode() in target.head
+
+
+def test_a_host_that_nobody_knows_is_one_sentence():
+    with pytest.raises(UserError, match=r"The host 'no-such-host.invalid' of .* cannot be found; check the --url."):
+        targets(EndpointSettings(urls=("http://no-such-host.invalid:1",)), "/x")
