@@ -14,7 +14,7 @@ from collections.abc import Callable
 from time import thread_time
 
 from benchmarks.far_end import line
-from penstock.gateway.guardrails import Guards, Patience
+from penstock.gateway.guardrails import Guards, SearchBudgets
 from penstock.gateway.guardrails.detectors import DETECTORS
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
@@ -35,7 +35,7 @@ _WATCHED = GuardrailSpec(
 
 def _request(spec: GuardrailSpec, content: object) -> None:
     body = json.dumps({"messages": [{"role": "user", "content": content}]}).encode()
-    Guards([spec], GuardrailMode()).request(body, Patience(60.0))
+    Guards([spec], GuardrailMode()).request(body, SearchBudgets(60.0))
 
 
 def _detector(name: str, unit: str) -> Callable[[int], None]:

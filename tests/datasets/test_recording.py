@@ -12,15 +12,15 @@ from penstock.datasets.detect_format import detect
 from penstock.datasets.inputs_json import InputsJson
 from penstock.datasets.jsonl import Problems
 from penstock.datasets.raw_payload import RawPayload
-from penstock.datasets.recording import Recorded, Recording, Wish, chosen
+from penstock.datasets.recording import Recorded, Recording, RecordingOptions, chosen
 from penstock.datasets.trace import Trace, first_row_is_timed
 from penstock.errors import UserError
 from penstock.settings.schema import ScheduleSettings
 
 
-def scan(recording: Recording, wish: Wish | None = None) -> tuple[list[Recorded], str]:
+def scan(recording: Recording, wish: RecordingOptions | None = None) -> tuple[list[Recorded], str]:
     problems = Problems(recording.files[0].path)
-    found = list(recording.scan(wish or Wish("chat"), problems))
+    found = list(recording.scan(wish or RecordingOptions("chat"), problems))
     return found, problems.text() if problems.count else ""
 
 
@@ -98,7 +98,7 @@ def test_a_folder_is_known_by_its_first_conversation(tmp_path: Path) -> None:
     ],
 )
 def test_the_key_that_an_endpoint_needs(tmp_path: Path, endpoint: str, line: str, wrong: str | None) -> None:
-    found, said = scan(RawPayload(make(tmp_path, line)), Wish(endpoint))
+    found, said = scan(RawPayload(make(tmp_path, line)), RecordingOptions(endpoint))
     assert (said == "") == (wrong is None) == bool(found)
     assert (wrong or "") in said
 
@@ -173,15 +173,15 @@ def test_a_trace_is_put_in_order_and_grouped(tmp_path: Path) -> None:
             {"timestamp": 45, "session_id": 7},
         ),
     )
-    found, problems = scan(Trace(path), Wish("chat", ScheduleSettings(on=True, speedup=2)))
+    found, problems = scan(Trace(path), RecordingOptions("chat", ScheduleSettings(on=True, speedup=2)))
     assert problems == ""
     assert numbers(path, found) == [[2, 5], [4], [1, 3], [0]]
     assert [each.session for each in found] == ["7", None, "s", None]
     assert [[p.timestamp_ms for p in each.places] for each in found] == [[0, 25], [10], [20, None], [30]]
     assert found[2].places[1].delay_ms == 15
-    longer, _ = scan(Trace(path), Wish("chat", None, delay_ratio=3))
+    longer, _ = scan(Trace(path), RecordingOptions("chat", None, delay_ratio=3))
     assert longer[1].places[1].delay_ms == 90
-    assert scan(Trace(path), Wish("chat", None, delay_ratio=0))[0][1].places[1].delay_ms == 0
+    assert scan(Trace(path), RecordingOptions("chat", None, delay_ratio=0))[0][1].places[1].delay_ms == 0
     assert numbers(path, scan(Trace(path))[0]) == [[0], [1, 3], [2, 5], [4]], "without a schedule, as they come"
 
 
@@ -200,7 +200,7 @@ def test_the_part_of_a_schedule(
 ) -> None:
     path = make(tmp_path, rows({"timestamp": 100}, {"timestamp": 110.0}, {"timestamp": 120}))
     trace = Trace(path)
-    found, problems = scan(trace, Wish("chat", schedule))
+    found, problems = scan(trace, RecordingOptions("chat", schedule))
     assert problems == ""
     assert numbers(path, found) == [[n] for n in expected]
     assert [each.places[0].timestamp_ms for each in found] == times
@@ -220,7 +220,7 @@ def test_the_part_of_a_schedule(
     ],
 )
 def test_what_is_wrong_with_a_trace(tmp_path: Path, line: str, said: str) -> None:
-    _, problems = scan(Trace(make(tmp_path, line)), Wish("chat", ScheduleSettings(on=True)))
+    _, problems = scan(Trace(make(tmp_path, line)), RecordingOptions("chat", ScheduleSettings(on=True)))
     assert said in problems
 
 
@@ -228,7 +228,7 @@ def test_rows_that_only_the_slow_reader_takes(tmp_path: Path) -> None:
     path = make(
         tmp_path, '{"payload": {"n":0,"x":"\\ud800"}, "timestamp": 1e1, "session_id": "\\ud800", "delay": null}'
     )
-    found, problems = scan(Trace(path), Wish("chat", ScheduleSettings(on=True)))
+    found, problems = scan(Trace(path), RecordingOptions("chat", ScheduleSettings(on=True)))
     assert (problems, numbers(path, found), found[0].session, found[0].places[0].timestamp_ms) == ("", [[0]], "?", 0)
 
 

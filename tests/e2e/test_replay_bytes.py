@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.datasets.inputs_json import InputsJson
 from penstock.datasets.jsonl import Problems
 from penstock.datasets.raw_payload import RawPayload
-from penstock.datasets.recording import Wish
+from penstock.datasets.recording import RecordingOptions
 from penstock.records.payloads import PayloadStore, PayloadWriter
 from penstock.workers.indexer import Index
 from support.odd_json import payloads
@@ -89,7 +89,7 @@ def test_what_looks_like_the_payloads_is_not_sent_for_them(program: Program, cap
 
 def _indexed(folder: Path, recording: RawPayload | InputsJson) -> list[bytes]:
     writer = PayloadWriter(str(folder))
-    index = Index(writer, recording, Wish("chat"), name="payloads")
+    index = Index(writer, recording, RecordingOptions("chat"), name="payloads")
     index.advance(None)
     index.problems.raise_any()
     store = PayloadStore(str(folder), index.files)
@@ -122,7 +122,7 @@ def test_problems_are_found_through_a_window_of_any_size(tmp_path: Path, monkeyp
         for cut in (len(text), len(text) - 1, len(text) // 2):
             path.write_bytes(text[:cut])
             problems = Problems(str(path))
-            found = list(InputsJson(str(path)).scan(Wish("chat"), problems))
+            found = list(InputsJson(str(path)).scan(RecordingOptions("chat"), problems))
             if cut == len(text):
                 assert [each.session for each in found] == [f"s{n}" for n in range(12)]
                 assert all(text[p.offset : p.offset + p.length].startswith(b"{") for each in found for p in each.places)

@@ -164,7 +164,7 @@ def test_bad_ends_are_told_apart(end: bytes, kind: str, message: str) -> None:
         assert failure is not None
         assert failure.type == kind
         assert message in failure.message
-        assert failure.fault == "server"
+        assert failure.owner == "server"
 
 
 def test_a_reply_cut_at_its_length_is_a_success() -> None:

@@ -337,7 +337,7 @@ ERRORS = {
 def test_an_error_object_fails_the_request_with_its_cause(error, also, code, done):
     reply = read(ROLE, say("a"), say("b"), error, done=done)
     assert reply.failure is not None
-    assert (reply.failure.type, reply.failure.fault) == ("ErrorObject", "server")
+    assert (reply.failure.type, reply.failure.owner) == ("ErrorObject", "server")
     assert "out of memory" in reply.failure.message
     assert also in reply.failure.message
     assert reply.failure.code == code
@@ -377,7 +377,7 @@ def test_an_event_that_is_not_json_fails_the_request(bad):
     for events in ([ROLE, say("a"), say("b"), bad], [ROLE, say("a"), say("b"), bad, say("c"), STOP], [bad, STOP]):
         reply = read(*events)
         assert reply.failure is not None, events
-        assert (reply.failure.type, reply.failure.fault) == ("MalformedEvent", "server")
+        assert (reply.failure.type, reply.failure.owner) == ("MalformedEvent", "server")
     assert reply.outputs == []
     assert read(ROLE, say("a"), say("b"), bad).outputs == ["ab"]
 

@@ -91,5 +91,5 @@ def test_content_in_parts():
 def test_what_is_no_reply_fails_with_its_cause(body, kind, part):
     failure = read(body).failure
     assert failure is not None
-    assert (failure.type, failure.fault) == (kind, "server")
+    assert (failure.type, failure.owner) == (kind, "server")
     assert part in failure.message

@@ -8,14 +8,14 @@ import pytest
 
 from penstock.metrics.certificate import Certificate, Measured, certify
 from penstock.records.worker_report import MachineFacts, WorkerReport
-from penstock.wire.stats import Gauge
+from penstock.wire.stats import WireStats
 
 GOOD = Measured(completed=100, succeeded=100, streams=100, stamps=1000)
 
 
 def report(worker: int = 0, *, late_ms: int = 0, **fields: Any) -> WorkerReport:
     """Of a worker that had nothing to hide, but that its reads came `late_ms` after the arrival."""
-    gauge = Gauge(reads=1000, stamped=1000)
+    gauge = WireStats(reads=1000, stamped=1000)
     gauge.delay.add(late_ms * 1_000_000)
     return WorkerReport(worker, gauge=gauge, machine=MachineFacts(wall_s=10.0, cpu_s=1.0), **fields)
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from penstock.mock.behaviour import Behaviour
-from penstock.mock.mock_process import Beside
+from penstock.mock.mock_process import MockProcess
 from support.mock_client import Wire
 
 
 class Running:
     """A server in its own process, and its log."""
 
-    def __init__(self, beside: Beside, log: Path) -> None:
+    def __init__(self, beside: MockProcess, log: Path) -> None:
         self.beside = beside
         self.url = beside.url
         self.log = log
@@ -40,18 +40,18 @@ class Running:
 def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One server for all tests that ask for their behaviour with X-Mock."""
     log = tmp_path_factory.mktemp("mock") / "truth.jsonl"
-    with Beside(Behaviour(), log=str(log)) as beside:
+    with MockProcess(Behaviour(), log=str(log)) as beside:
         yield Running(beside, log)
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Any]:
     """Starts servers with a behaviour of their own."""
-    begun: list[Beside] = []
+    begun: list[MockProcess] = []
 
     def begin(**options: Any) -> Running:
         log = tmp_path / f"truth{len(begun)}.jsonl"
-        beside = Beside(Behaviour(**options), log=str(log), log_writes=True, log_hash=True)
+        beside = MockProcess(Behaviour(**options), log=str(log), log_writes=True, log_hash=True)
         begun.append(beside)
         beside.start()
         return Running(beside, log)

@@ -17,7 +17,7 @@ import penstock
 from penstock.cli.main import main
 from penstock.errors import RunError
 from penstock.mock.behaviour import Behaviour
-from penstock.mock.mock_process import Beside
+from penstock.mock.mock_process import MockProcess
 from support.mock_client import Wire, chat
 from support.programs import wait_for
 
@@ -35,7 +35,7 @@ def gone(pid: int) -> bool:
 
 
 def test_beside_starts_and_ends_with_its_block() -> None:
-    with Beside(Behaviour(tokens=3)) as beside:
+    with MockProcess(Behaviour(tokens=3)) as beside:
         process: Any = beside._process
         with Wire(beside.url) as wire:
             assert wire.ask(chat()).json["usage"]["completion_tokens"] == 3
@@ -46,7 +46,7 @@ def test_beside_starts_and_ends_with_its_block() -> None:
 
 def test_beside_ends_when_its_parent_is_killed() -> None:
     code = (
-        "import time; from penstock.mock.mock_process import *; b = Beside(parse_mock_url('mock://')); b.start();"
+        "import time; from penstock.mock.mock_process import *; b = MockProcess(parse_mock_url('mock://')); b.start();"
         "print(b._process.pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], env=ENV, stdout=subprocess.PIPE) as parent:
@@ -57,14 +57,14 @@ def test_beside_ends_when_its_parent_is_killed() -> None:
 
 
 def test_beside_does_not_hear_ctrl_c() -> None:
-    with Beside(Behaviour()) as beside:
+    with MockProcess(Behaviour()) as beside:
         process: Any = beside._process
         assert os.getpgid(process.pid) != os.getpgid(0)
 
 
 def test_beside_says_when_it_cannot_start(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="did not start"):
-        Beside(Behaviour(), log=str(tmp_path / "no" / "such" / "folder")).start()
+        MockProcess(Behaviour(), log=str(tmp_path / "no" / "such" / "folder")).start()
 
 
 def test_the_server_imports_little() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.mock import write_steps as on
 from penstock.mock.behaviour import Behaviour
-from penstock.mock.compiled_behaviour import Profile
+from penstock.mock.compiled_behaviour import CompiledBehaviour
 from penstock.mock.dialect import STAMP, Ask, Say, Span, stamp
 from penstock.mock.registry import DIALECTS, find
 from penstock.mock.reply import Reply
@@ -24,7 +24,7 @@ CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS = DIALECTS
 
 
 def reply(behaviour: Behaviour, ask: Ask, *, dialect: Any = CHAT, number: int = 3, profile: Any = None) -> Reply:
-    profile = profile or Profile(behaviour)
+    profile = profile or CompiledBehaviour(behaviour)
     say = Say(ask, behaviour, number % 16, kinds=dialect.kinds)
     delivery = profile.delivery(ask.stream, True, False)
     return Reply(profile, dialect, say, delivery, number=number, mark=stamp(77, 1_700_000_000))
@@ -96,7 +96,7 @@ def test_the_short_way_of_pacing_gives_the_same_steps(behaviour: Behaviour, ask:
 
 def test_pieces_beyond_the_cache_are_rendered_when_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.mock.reply.CACHED_PIECES", 5)
-    profile = Profile(Behaviour(itl=1))
+    profile = CompiledBehaviour(Behaviour(itl=1))
     full = data_of(reply(Behaviour(itl=1), Ask("m", 1, stream=True, limit=30)).steps())
     two = [reply(Behaviour(itl=1), Ask("m", 1, stream=True, limit=30), profile=profile).steps() for _ in range(2)]
     interleaved = [list(pair) for pair in zip(*two, strict=True)]

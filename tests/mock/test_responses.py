@@ -18,7 +18,7 @@ from penstock.datasets.media.audio import record_mp3, record_wav
 from penstock.datasets.media.images import draw_jpeg, draw_png
 from penstock.endpoints.responses import Responses
 from penstock.mock.behaviour import Behaviour
-from penstock.mock.compiled_behaviour import Profile
+from penstock.mock.compiled_behaviour import CompiledBehaviour
 from penstock.mock.dialect import Say
 from penstock.mock.reply import Reply
 from penstock.mock.responses import KEPT
@@ -311,7 +311,7 @@ def test_what_is_refused(mock: Any, body: dict[str, Any], said: str) -> None:
 def test_one_block_and_a_row_of_steps_are_the_same_bytes(behaviour: Behaviour, tokens: int, stream: bool) -> None:
     dialect = Dialect()
     wanted = dialect.read(json.dumps(ask(stream=stream, max_output_tokens=tokens, instructions="x")).encode())
-    profile = Profile(behaviour)
+    profile = CompiledBehaviour(behaviour)
     say = Say(wanted, behaviour, 3, kinds=True)
     mark = dialect.stamp(say, 5, 0)
     reply = Reply(profile, dialect, say, profile.delivery(stream, True, False), number=3, mark=mark)

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.endpoints.registry import endpoint
-from penstock.records.interpret import Ticket, read
+from penstock.records.interpret import InFlight, read
 from penstock.records.record import Record
-from penstock.wire.exchange import Exchange, Trouble
+from penstock.wire.exchange import Exchange, WireError
 
 CHAT = endpoint("chat")
 MS = 1_000_000
@@ -41,10 +41,10 @@ DONE = b"data: [DONE]\n\n"
 ANSWER = b'{"choices":[{"index":0,"message":{"content":"Hello"},"finish_reason":"stop"}]}'
 
 
-def ticket() -> Ticket:
+def ticket() -> InFlight:
     begun = Record(0, 0, 0, 0, 0, 0, 0, "r", "c", START - 3 * MS - EPOCH, START - 2 * MS - EPOCH)
     begun.bytes_sent, begun.requested_output = 2, 7
-    return Ticket(begun)
+    return InFlight(begun)
 
 
 def exchange(
@@ -241,17 +241,17 @@ def test_identity_is_no_coding():
 def test_a_coding_that_cannot_be_read_is_the_servers_fault(name, body):
     failure = record_of(exchange((10, body), headers=coded(name, JSON))).failure
     assert failure is not None
-    assert (failure.type, failure.fault) == ("BadEncoding", "server")
+    assert (failure.type, failure.owner) == ("BadEncoding", "server")
     assert name.decode() in failure.message
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
 
-LOST = Trouble("ConnectionLost", "The server closed the connection in the middle of its reply.", "server")
+LOST = WireError("ConnectionLost", "The server closed the connection in the middle of its reply.", "server")
 
 
 def test_a_stream_that_was_cut_keeps_what_came_and_why():
-    record = record_of(exchange((10, ROLE + event("a")), (20, event("b")), trouble=LOST))
+    record = record_of(exchange((10, ROLE + event("a")), (20, event("b")), error=LOST))
     assert record.failure is not None
     assert (record.failure.type, record.failure.message, record.failure.code) == (LOST.type, LOST.message, 200)
     assert in_ms(record) == [10, 20]
@@ -259,7 +259,7 @@ def test_a_stream_that_was_cut_keeps_what_came_and_why():
 
 
 def test_a_request_that_got_nothing():
-    made = exchange(status=0, headers=(), start=-1, sent=-1, trouble=Trouble("ConnectionRefused", "No.", "server"))
+    made = exchange(status=0, headers=(), start=-1, sent=-1, error=WireError("ConnectionRefused", "No.", "server"))
     record = record_of(made)
     assert record.failure is not None
     assert (record.failure.type, record.failure.code) == ("ConnectionRefused", None)
@@ -283,7 +283,7 @@ def test_a_request_that_got_nothing():
 def test_an_http_error_says_what_the_server_said(status, kind, body, message):
     failure = record_of(exchange((10, body), status=status, headers=(JSON,))).failure
     assert failure is not None
-    assert (failure.type, failure.fault, failure.code, failure.message) == (kind, "server", status, message)
+    assert (failure.type, failure.owner, failure.code, failure.message) == (kind, "server", status, message)
 
 
 def test_an_http_error_that_cannot_be_unpacked_is_still_that_error():
@@ -315,7 +315,7 @@ def test_an_http_error_that_cannot_be_unpacked_is_still_that_error():
 def test_a_stream_that_is_no_reply_has_failed(body, kind):
     failure = record_of(exchange((10, body[: len(body) // 2]), (20, body[len(body) // 2 :]))).failure
     assert failure is not None
-    assert (failure.type, failure.fault) == (kind, "server")
+    assert (failure.type, failure.owner) == (kind, "server")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The stepper, by tables: what it is told and what it answers."""
+"""The scheduler, by tables: what it is told and what it answers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from penstock.schedule.arrivals import constant
 from penstock.schedule.phases import PhasePlan
-from penstock.schedule.scheduler import Share, Step, Stepper, split
+from penstock.schedule.scheduler import Scheduler, Share, Step, split
 
 MS = 1_000_000
 
 
-def stepper(begin: int = 0, *, slots: int | None = None, arrivals=None, **stops) -> Stepper:
-    made = Stepper(share=Share(), slots=slots, arrivals=arrivals, **stops)
+def scheduler(begin: int = 0, *, slots: int | None = None, arrivals=None, **stops) -> Scheduler:
+    made = Scheduler(share=Share(), slots=slots, arrivals=arrivals, **stops)
     made.begin(begin)
     return made
 
@@ -26,7 +26,7 @@ def every(ms: int):
     return (n * ms * MS for n in count())
 
 
-def sends(made: Stepper, now: int) -> list[Step]:
+def sends(made: Scheduler, now: int) -> list[Step]:
     """Everything that is sent at this moment."""
     found = []
     while (step := made.next(now)).kind == "send":
@@ -36,7 +36,7 @@ def sends(made: Stepper, now: int) -> list[Step]:
 
 @pytest.mark.parametrize("arrivals", [None, 10], ids=["closed loop", "open loop"])
 def test_whether_it_would_send_is_known_without_sending(arrivals):
-    made = stepper(5 * MS, slots=2, arrivals=None if arrivals is None else every(arrivals), requests=3)
+    made = scheduler(5 * MS, slots=2, arrivals=None if arrivals is None else every(arrivals), requests=3)
     for now in range(0, 60 * MS, MS):
         assert made.ready(now) is made.ready(now)
         ready = made.ready(now)
@@ -50,20 +50,20 @@ def test_whether_it_would_send_is_known_without_sending(arrivals):
 
 
 def test_a_closed_loop_fills_its_slots_at_once_and_then_waits():
-    made = stepper(1000, slots=3)
+    made = scheduler(1000, slots=3)
     assert [(s.number, s.at, s.free) for s in sends(made, 1005)] == [(0, 1000, 1000), (1, 1000, 1000), (2, 1000, 1000)]
     assert made.next(2000).kind == "full"
     assert made.live == 3
 
 
 def test_nothing_goes_out_before_the_phase_begins():
-    made = stepper(1000, slots=3)
+    made = scheduler(1000, slots=3)
     assert made.next(999) == Step("wait", 1000)
     assert len(sends(made, 1000)) == 3
 
 
 def test_in_a_closed_loop_a_request_is_due_when_its_slot_became_free():
-    made = stepper(slots=2)
+    made = scheduler(slots=2)
     sends(made, 0)
     made.ended(50)
     made.ended(70)
@@ -72,7 +72,7 @@ def test_in_a_closed_loop_a_request_is_due_when_its_slot_became_free():
 
 
 def test_a_closed_loop_ends_when_its_requests_are_sent():
-    made = stepper(slots=2, requests=3)
+    made = scheduler(slots=2, requests=3)
     assert len(sends(made, 0)) == 2
     made.ended(10)
     assert [s.number for s in sends(made, 10)] == [2]
@@ -85,7 +85,7 @@ def test_a_closed_loop_ends_when_its_requests_are_sent():
 
 
 def test_an_open_loop_sends_on_time_whatever_is_under_way():
-    made = stepper(100, arrivals=every(10))
+    made = scheduler(100, arrivals=every(10))
     assert [(s.number, s.at) for s in sends(made, 100)] == [(0, 100)]
     assert made.next(100) == Step("wait", 100 + 10 * MS)
     assert made.next(100 + 10 * MS - 1).kind == "wait"
@@ -94,7 +94,7 @@ def test_an_open_loop_sends_on_time_whatever_is_under_way():
 
 
 def test_running_late_is_caught_up_and_moves_nothing_behind_it():
-    made = stepper(arrivals=every(10))
+    made = scheduler(arrivals=every(10))
     sends(made, 0)
     late = sends(made, 35 * MS)
     assert [(s.at, s.free) for s in late] == [(10 * MS, 10 * MS), (20 * MS, 20 * MS), (30 * MS, 30 * MS)]
@@ -105,7 +105,7 @@ def test_running_late_is_caught_up_and_moves_nothing_behind_it():
 
 
 def test_a_request_that_finds_no_slot_waits_and_is_sent_late_and_none_is_dropped():
-    made = stepper(slots=1, arrivals=every(10), requests=5)
+    made = scheduler(slots=1, arrivals=every(10), requests=5)
     assert [s.number for s in sends(made, 0)] == [0]
     assert made.next(10 * MS).kind == "full"
     assert made.next(45 * MS).kind == "full"
@@ -124,7 +124,7 @@ def test_a_request_that_finds_no_slot_waits_and_is_sent_late_and_none_is_dropped
 
 
 def test_a_request_that_never_waited_for_a_slot_is_free_when_it_is_due():
-    made = stepper(slots=2, arrivals=every(10))
+    made = scheduler(slots=2, arrivals=every(10))
     sends(made, 0)
     made.ended(3 * MS)
     (step,) = sends(made, 12 * MS)
@@ -135,7 +135,7 @@ def test_a_request_that_never_waited_for_a_slot_is_free_when_it_is_due():
 
 
 def test_nothing_is_sent_once_the_duration_is_over():
-    made = stepper(1000, slots=1, duration_ns=50)
+    made = scheduler(1000, slots=1, duration_ns=50)
     assert made.ends_at == 1050
     sends(made, 1000)
     made.ended(1040)
@@ -145,24 +145,24 @@ def test_nothing_is_sent_once_the_duration_is_over():
 
 
 def test_an_arrival_behind_the_end_is_never_waited_for():
-    made = stepper(arrivals=every(10), duration_ns=25 * MS)
+    made = scheduler(arrivals=every(10), duration_ns=25 * MS)
     assert [len(sends(made, at * MS)) for at in (0, 10, 20)] == [1, 1, 1]
     assert made.next(20 * MS).kind == "over"
 
 
 def test_a_duration_and_a_count_end_with_the_first_reached():
-    counted = stepper(slots=1, requests=1, duration_ns=10**12)
+    counted = scheduler(slots=1, requests=1, duration_ns=10**12)
     sends(counted, 0)
     counted.ended(5)
     assert counted.next(5).kind == "over"
-    timed = stepper(slots=1, requests=100, duration_ns=4)
+    timed = scheduler(slots=1, requests=100, duration_ns=4)
     sends(timed, 0)
     timed.ended(5)
     assert timed.next(5).kind == "over"
 
 
 def test_a_stopped_stepper_sends_nothing_more():
-    made = stepper(slots=5)
+    made = scheduler(slots=5)
     made.next(0)
     made.stop()
     assert made.next(0).kind == "over"
@@ -170,7 +170,7 @@ def test_a_stopped_stepper_sends_nothing_more():
 
 
 def test_the_turns_of_a_conversation_count_as_requests_and_keep_the_slot():
-    made = stepper(slots=1, requests=3)
+    made = scheduler(slots=1, requests=3)
     sends(made, 0)
     assert made.another_turn(10)
     assert made.next(10).kind == "full"
@@ -194,7 +194,7 @@ def play(plan: PhasePlan, workers: int, latency_ms) -> list[tuple[int, int]]:
     """(number, when it was due) of everything that `workers` steppers send, on a clock of our own; checks the slots."""
     found: list[tuple[int, int]] = []
     for worker in range(workers):
-        made = plan.stepper(Share(worker, workers))
+        made = plan.scheduler(Share(worker, workers))
         made.begin(0)
         slots = made._slots
         running: list[int] = []
@@ -251,7 +251,7 @@ def test_in_a_closed_loop_any_number_of_workers_sends_the_same_requests(requests
 
 @given(slots=st.integers(1, 100), workers=st.integers(1, 16))
 def test_slots_are_split_evenly_and_completely(slots, workers):
-    parts = [phase(slots=slots).stepper(Share(worker, workers))._slots for worker in range(workers)]
+    parts = [phase(slots=slots).scheduler(Share(worker, workers))._slots for worker in range(workers)]
     assert sum(parts) == slots
     assert max(parts) - min(parts) <= 1
 

@@ -8,7 +8,17 @@ from typing import Any, get_type_hints
 import msgspec
 import pytest
 
-from penstock.settings.flags import BUILT_ENDPOINTS, FLAGS, GROUPS, HINTS, SPELLINGS, UNBUILT, Flag, Unbuilt, wanted
+from penstock.settings.flags import (
+    BUILT_ENDPOINTS,
+    FLAGS,
+    GROUPS,
+    HINTS,
+    SPELLINGS,
+    UNBUILT,
+    Flag,
+    UnsupportedFlag,
+    wanted,
+)
 from penstock.settings.schema import Settings
 
 AIPERF = [line.split() for line in (Path(__file__).parent.parent / "cli" / "aiperf_flags.txt").read_text().splitlines()]
@@ -65,7 +75,7 @@ def test_rows_are_whole(flag: Flag) -> None:
 
 def test_groups_and_hints() -> None:
     assert sum(len(group.flags) for group in GROUPS) == len(FLAGS)
-    assert all(isinstance(SPELLINGS[name], Unbuilt) for name in HINTS)
+    assert all(isinstance(SPELLINGS[name], UnsupportedFlag) for name in HINTS)
     endpoint = SPELLINGS["--endpoint-type"]
     assert isinstance(endpoint, Flag)
     assert endpoint.choices == BUILT_ENDPOINTS

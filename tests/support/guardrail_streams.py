@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from penstock.gateway.guardrails import Guards, Inspection, Patience, StreamBlocked, StreamGuard
+from penstock.gateway.guardrails import Guards, Inspection, SearchBudgets, StreamBlocked, StreamGuard
 from penstock.gateway.guardrails.window import WindowGuard
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
@@ -59,9 +59,9 @@ class Made:
         del route
         return self._look(self.made.reply, body)
 
-    def _look(self, inspect: Callable[[bytes, Patience], Inspection], body: Any) -> Looked:
+    def _look(self, inspect: Callable[[bytes, SearchBudgets], Inspection], body: Any) -> Looked:
         data = json.dumps(body).encode()
-        found = inspect(data, Patience(1.0))
+        found = inspect(data, SearchBudgets(1.0))
         changed = found.body is not data
         if changed:
             after = json.loads(found.body)

@@ -16,9 +16,9 @@ from typing import Any, Self
 import uvloop
 
 from penstock.wire.clock import Clock
-from penstock.wire.exchange import Exchange, Trouble
+from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.pool import Pool, resolve
-from penstock.wire.stats import Gauge
+from penstock.wire.stats import WireStats
 
 Talk = Callable[[socket.socket, int], None]
 
@@ -129,7 +129,7 @@ class Client:
         self, port: int, *, reuse: bool = True, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
     ) -> None:
         self.loop = uvloop.new_event_loop()
-        self.gauge = Gauge()
+        self.gauge = WireStats()
         origin = next(o for o in resolve(host, port, tls) if o.family == socket.AF_INET)
         self.pool = Pool(self.loop, origin, Clock(), self.gauge, reuse=reuse)
 
@@ -155,10 +155,10 @@ class Client:
         self.wait(exchange, timeout=timeout)
         return exchange
 
-    def open_ahead(self, count: int) -> tuple[int, Trouble | None]:
-        done: asyncio.Future[tuple[int, Trouble | None]] = self.loop.create_future()
+    def open_ahead(self, count: int) -> tuple[int, WireError | None]:
+        done: asyncio.Future[tuple[int, WireError | None]] = self.loop.create_future()
 
-        def opened(n: int, trouble: Trouble | None) -> None:
+        def opened(n: int, trouble: WireError | None) -> None:
             if not done.done() and (trouble or n == count):
                 done.set_result((n, trouble))
 

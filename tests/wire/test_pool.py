@@ -12,7 +12,7 @@ import time
 import pytest
 
 from penstock.wire import pool
-from penstock.wire.exchange import Trouble
+from penstock.wire.exchange import WireError
 from support.loopback import Client, Server, body_of, forever, hang_up_rudely, reply, request, take
 
 MEGA = 1 << 20
@@ -23,7 +23,7 @@ def test_an_exchange_holds_what_came_and_when():
         before = time.monotonic_ns()
         exchange = client.ask(request(b"abc"))
         after = time.monotonic_ns()
-    assert (exchange.status, body_of(exchange), exchange.trouble) == (200, b"hello", None)
+    assert (exchange.status, body_of(exchange), exchange.error) == (200, b"hello", None)
     assert exchange.header(b"x-test") == b"yes"
     assert before <= exchange.start <= exchange.sent <= after
     assert exchange.start <= exchange.first_byte <= exchange.end <= after
@@ -107,7 +107,7 @@ def test_a_stale_connection_is_replaced_and_the_request_sent_again(close):
         once.leave.set()
         time.sleep(0.1)  # the loop sleeps too, so nobody noticed
         second = client.ask()
-    assert (second.status, second.retries, second.trouble) == (200, 1, None)
+    assert (second.status, second.retries, second.error) == (200, 1, None)
     assert not second.reused
     assert second.start <= second.first_byte
     assert second.lost_ns > 0
@@ -158,8 +158,8 @@ def test_a_request_that_the_server_took_and_dropped_has_failed(close, patience):
         client.run((patience + 3 * client.gauge.connect.largest) / 1e9)
         drop.set()
         client.wait(exchange)
-    assert exchange.trouble is not None
-    assert (exchange.trouble.type, exchange.trouble.fault) == ("ConnectionLost", "server")
+    assert exchange.error is not None
+    assert (exchange.error.type, exchange.error.owner) == ("ConnectionLost", "server")
     assert (exchange.retries, exchange.lost_ns, client.gauge.stale) == (0, 0, 0)
     assert asked == [b"{}"]
 
@@ -179,7 +179,7 @@ def test_a_busy_server_that_closes_without_having_read_had_no_request(monkeypatc
     with Server(talk) as server, Client(server.port) as client:
         client.open_ahead(1)
         exchange = client.ask()
-    assert (exchange.status, exchange.retries, exchange.trouble) == (200, 1, None)
+    assert (exchange.status, exchange.retries, exchange.error) == (200, 1, None)
 
 
 def test_a_connection_that_took_long_to_open_is_given_three_times_as_long(monkeypatch):
@@ -201,10 +201,10 @@ def test_a_request_is_sent_at_most_twice():
     with Server(silent(asked)) as server, Client(server.port) as client:
         client.open_ahead(1)
         exchange = client.ask()
-    assert exchange.trouble is not None
-    assert exchange.trouble.type == "ConnectionLost"
-    assert "before it replied" in exchange.trouble.message
-    assert exchange.trouble.fault == "server"
+    assert exchange.error is not None
+    assert exchange.error.type == "ConnectionLost"
+    assert "before it replied" in exchange.error.message
+    assert exchange.error.owner == "server"
     assert exchange.retries == 1
     assert len(asked) == 2
 
@@ -213,7 +213,7 @@ def test_a_request_on_a_new_connection_is_not_sent_again():
     asked: list[int] = []
     with Server(silent(asked)) as server, Client(server.port, reuse=False) as client:
         exchange = client.ask()
-    assert exchange.trouble is not None
+    assert exchange.error is not None
     assert exchange.retries == 0
     assert len(asked) == 1
 
@@ -232,8 +232,8 @@ def test_a_request_is_not_sent_again_once_something_came_back(part):
         client.open_ahead(1)
         exchange = client.ask()
     assert len(asked) == 1
-    assert exchange.trouble is not None
-    assert "in the middle of its reply" in exchange.trouble.message
+    assert exchange.error is not None
+    assert "in the middle of its reply" in exchange.error.message
     assert exchange.retries == 0
 
 
@@ -256,9 +256,9 @@ def test_a_reply_that_is_cut_has_failed_and_keeps_what_came(part, pause, close):
         exchange = client.ask()
     assert exchange.status == 200
     assert body_of(exchange) == b"hello"
-    assert exchange.trouble is not None
-    assert exchange.trouble.type == "ConnectionLost"
-    assert exchange.trouble.fault == "server"
+    assert exchange.error is not None
+    assert exchange.error.type == "ConnectionLost"
+    assert exchange.error.owner == "server"
 
 
 def test_a_whole_reply_with_a_reset_right_behind_it_stands():
@@ -269,7 +269,7 @@ def test_a_whole_reply_with_a_reset_right_behind_it_stands():
 
     with Server(talk) as server, Client(server.port) as client:
         exchanges = [client.ask() for _ in range(20)]
-    assert [(e.status, body_of(e), e.trouble) for e in exchanges] == [(200, b"hello", None)] * 20
+    assert [(e.status, body_of(e), e.error) for e in exchanges] == [(200, b"hello", None)] * 20
 
 
 def test_a_long_reply_with_a_reset_in_it_ends():
@@ -281,8 +281,8 @@ def test_a_long_reply_with_a_reset_in_it_ends():
     with Server(talk) as server, Client(server.port) as client:
         for _ in range(5):
             exchange = client.ask()
-            assert exchange.trouble is not None
-            assert exchange.trouble.type == "ConnectionLost"
+            assert exchange.error is not None
+            assert exchange.error.type == "ConnectionLost"
 
 
 def test_a_reset_that_nobody_told_us_of_is_found():
@@ -302,8 +302,8 @@ def test_a_reset_that_nobody_told_us_of_is_found():
         client.run(0.05)
         assert not exchange.tag.done()
         client.run_until(lambda: client.pool.look(time.monotonic_ns()) or exchange.tag.done())
-    assert exchange.trouble is not None
-    assert exchange.trouble.type == "ConnectionLost"
+    assert exchange.error is not None
+    assert exchange.error.type == "ConnectionLost"
 
 
 def test_a_body_that_ends_with_the_connection_is_whole():
@@ -314,7 +314,7 @@ def test_a_body_that_ends_with_the_connection_is_whole():
 
     with Server(talk) as server, Client(server.port) as client:
         exchange = client.ask()
-    assert (exchange.status, body_of(exchange), exchange.trouble) == (200, b"hello world", None)
+    assert (exchange.status, body_of(exchange), exchange.error) == (200, b"hello world", None)
 
 
 def test_nobody_listens():
@@ -324,9 +324,9 @@ def test_nobody_listens():
         with Client(port) as client:
             exchange = client.ask()
             opened, trouble = client.open_ahead(3)
-    for found in (exchange.trouble, trouble):
+    for found in (exchange.error, trouble):
         assert found is not None
-        assert (found.type, found.fault) == ("ConnectionRefused", "server")
+        assert (found.type, found.owner) == ("ConnectionRefused", "server")
         assert f"127.0.0.1:{port}" in found.message
     assert opened == 0
 
@@ -334,23 +334,23 @@ def test_nobody_listens():
 def test_a_server_that_speaks_something_else():
     with Server(forever(b"220 mail.example.com ESMTP\r\n")) as server, Client(server.port) as client:
         exchange = client.ask()
-    assert exchange.trouble is not None
-    assert (exchange.trouble.type, exchange.trouble.fault) == ("ProtocolError", "server")
+    assert exchange.error is not None
+    assert (exchange.error.type, exchange.error.owner) == ("ProtocolError", "server")
 
 
 def test_a_server_that_changes_the_protocol_is_refused_at_once():
     upgrade = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n"
     with Server(forever(upgrade)) as server, Client(server.port) as client:
         exchange = client.ask()
-    assert exchange.trouble is not None
-    assert exchange.trouble.type == "ProtocolError"
+    assert exchange.error is not None
+    assert exchange.error.type == "ProtocolError"
 
 
 @pytest.mark.parametrize("excess", [b"garbage", reply(b"a second one")])
 def test_bytes_behind_a_reply_cost_the_connection_and_nothing_else(excess):
     with Server(forever(reply() + excess)) as server, Client(server.port) as client:
         exchanges = [client.ask() for _ in range(3)]
-    assert [(e.status, body_of(e), e.trouble) for e in exchanges] == [(200, b"hello", None)] * 3
+    assert [(e.status, body_of(e), e.error) for e in exchanges] == [(200, b"hello", None)] * 3
     assert server.connections == 3
 
 
@@ -382,8 +382,8 @@ def test_a_system_without_sockets_is_our_own_fault():
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         client.wait(exchange)
-    assert exchange.trouble is not None
-    assert (exchange.trouble.type, exchange.trouble.fault) == ("NoSocket", "penstock")
+    assert exchange.error is not None
+    assert (exchange.error.type, exchange.error.owner) == ("NoSocket", "penstock")
 
 
 def test_an_exchange_can_be_given_up_and_keeps_what_came():
@@ -395,10 +395,10 @@ def test_an_exchange_can_be_given_up_and_keeps_what_came():
     with Server(talk) as server, Client(server.port) as client:
         exchange = client.start()
         client.run_until(lambda: exchange.times)
-        client.pool.abort(exchange, Trouble("Timeout", "too slow", "server"))
+        client.pool.abort(exchange, WireError("Timeout", "too slow", "server"))
         client.run_until(lambda: server.closed == 1)
-    assert exchange.trouble is not None
-    assert exchange.trouble.type == "Timeout"
+    assert exchange.error is not None
+    assert exchange.error.type == "Timeout"
     assert body_of(exchange) == b"hello"
     assert exchange.end >= exchange.times[-1]
 
@@ -460,7 +460,7 @@ def test_a_reply_before_the_request_is_out_ends_the_exchange():
     with Server(talk) as server, Client(server.port) as client:
         exchange = client.ask(request(bytes(32 * MEGA)))
         client.run_until(lambda: server.closed == 1)
-    assert (exchange.status, body_of(exchange), exchange.trouble) == (413, b"too large", None)
+    assert (exchange.status, body_of(exchange), exchange.error) == (413, b"too large", None)
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -481,7 +481,7 @@ def test_a_reply_of_200_megabytes_is_read_in_time(chunked):
 
     with Server(talk) as server, Client(server.port) as client:
         exchange = client.ask(timeout=300)
-    assert exchange.trouble is None
+    assert exchange.error is None
     assert sum(map(len, exchange.pieces)) == size
 
 
@@ -517,4 +517,4 @@ def test_a_relayed_reply_comes_as_it_arrives_and_can_be_held_back():
         client.wait(exchange)
     assert sum(got) == 64 * MEGA
     assert exchange.pieces == []
-    assert exchange.trouble is None
+    assert exchange.error is None

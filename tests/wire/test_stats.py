@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.wire.stats import Gauge, Spread
+from penstock.wire.stats import LogHistogram, WireStats
 
 durations = st.lists(st.integers(1, 2**45), min_size=1, max_size=200)
 
 
-def spread_of(values: list[int]) -> Spread:
-    spread = Spread()
+def spread_of(values: list[int]) -> LogHistogram:
+    spread = LogHistogram()
     for value in values:
         spread.add(value)
     return spread
@@ -53,7 +53,7 @@ def test_short_durations_have_buckets_too(value):
 
 
 def test_an_empty_one_has_no_quantiles():
-    assert Spread().quantile(0.99) == 0.0
+    assert LogHistogram().quantile(0.99) == 0.0
 
 
 def test_a_century_fits():
@@ -61,6 +61,6 @@ def test_a_century_fits():
 
 
 def test_it_survives_the_way_into_the_log():
-    gauge = Gauge(reads=3, stamped=2, stale=1)
+    gauge = WireStats(reads=3, stamped=2, stale=1)
     gauge.delay.add(1234)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(gauge), type=Gauge) == gauge
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(gauge), type=WireStats) == gauge

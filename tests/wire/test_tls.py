@@ -80,7 +80,7 @@ def test_a_server_that_is_vouched_for_is_trusted(certificates):
     server = Server(forever(reply()), tls=certificates.server())
     with server, Client(server.port, tls=certificates.client()) as client:
         exchanges = [client.ask() for _ in range(3)]
-    assert [(e.status, body_of(e), e.trouble) for e in exchanges] == [(200, b"hello", None)] * 3
+    assert [(e.status, body_of(e), e.error) for e in exchanges] == [(200, b"hello", None)] * 3
     assert server.connections == 1
     first = exchanges[0]
     assert first.connect_ns > 0
@@ -97,10 +97,10 @@ def test_a_server_that_is_not_is_refused_and_the_sentence_says_what_to_do(certif
     server = Server(forever(reply()), tls=certificates.server(**flaw))
     with server, Client(server.port, tls=certificates.client()) as client:
         exchange = client.ask()
-    assert exchange.trouble is not None
-    assert (exchange.trouble.type, exchange.trouble.fault) == ("CertificateError", "server")
-    assert f"127.0.0.1:{server.port}" in exchange.trouble.message
-    assert "--insecure" in exchange.trouble.message
+    assert exchange.error is not None
+    assert (exchange.error.type, exchange.error.owner) == ("CertificateError", "server")
+    assert f"127.0.0.1:{server.port}" in exchange.error.message
+    assert "--insecure" in exchange.error.message
 
 
 @pytest.mark.parametrize("flaw", [{"signed": False}, {"names": (x509.DNSName("elsewhere.example"),)}])
@@ -130,7 +130,7 @@ def test_a_server_that_hangs_up_in_the_handshake(certificates):
 
     with Server(talk) as server, Client(server.port, tls=certificates.client()) as client:
         exchange = client.ask()
-    assert exchange.trouble is not None
+    assert exchange.error is not None
     assert exchange.retries == 0
 
 
@@ -146,7 +146,7 @@ def test_large_bodies_pass_both_ways(certificates):
     server = Server(talk, tls=certificates.server())
     with server, Client(server.port, tls=certificates.client()) as client:
         exchange = client.ask(request(body))
-    assert exchange.trouble is None
+    assert exchange.error is None
     assert body_of(exchange) == body[::-1]
 
 
@@ -159,7 +159,7 @@ def test_a_body_that_ends_with_the_connection_is_whole(certificates):
     server = Server(talk, tls=certificates.server())
     with server, Client(server.port, tls=certificates.client()) as client:
         exchange = client.ask()
-    assert (exchange.status, body_of(exchange), exchange.trouble) == (200, b"hello", None)
+    assert (exchange.status, body_of(exchange), exchange.error) == (200, b"hello", None)
 
 
 def test_a_stale_connection_is_replaced(certificates):

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from penstock.datasets.raw_payload import RawPayload
-from penstock.datasets.recording import Wish
+from penstock.datasets.recording import RecordingOptions
 from penstock.records.payloads import Missing, PayloadStore, PayloadWriter
 from penstock.workers import indexer
-from penstock.workers.conversation_picker import Deck
+from penstock.workers.conversation_picker import ConversationPicker
 from penstock.workers.indexer import Index, Sources
-from penstock.workers.shared_state import Board
+from penstock.workers.shared_state import SharedState
 
 
 def file_of(folder: Path, lines: int, bad: int | None = None) -> Path:
@@ -26,7 +26,7 @@ def file_of(folder: Path, lines: int, bad: int | None = None) -> Path:
 
 def index_of(folder: Path, path: Path, **more: object) -> tuple[Index, RawPayload]:
     recording = RawPayload(str(path))
-    return Index(PayloadWriter(str(folder)), recording, Wish("chat"), name=path.name, **more), recording  # type: ignore[arg-type]
+    return Index(PayloadWriter(str(folder)), recording, RecordingOptions("chat"), name=path.name, **more), recording  # type: ignore[arg-type]
 
 
 def numbers(store: PayloadStore) -> list[int]:
@@ -80,11 +80,11 @@ def test_behind_a_problem_nothing_is_written(tmp_path: Path) -> None:
 def test_a_child_carries_on_and_a_reader_follows(tmp_path: Path, bad: int | None) -> None:
     index, recording = index_of(tmp_path, file_of(tmp_path, 5000, bad=bad))
     index.advance(300)
-    board = Board(1)
+    board = SharedState(1)
     sources = Sources(index, recording.files)
     sources.start(board)
     store = PayloadStore(str(tmp_path), index.files)
-    deck = Deck(store, "sequential", 0, board)
+    deck = ConversationPicker(store, "sequential", 0, board)
     sent = 0
     while deck.size is None and not sources.look():
         if (picked := deck.pick(sent)) is not None:
@@ -102,7 +102,7 @@ def test_an_unfinished_child_is_ended_with_the_run(tmp_path: Path) -> None:
     index, recording = index_of(tmp_path, file_of(tmp_path, 50_000))
     index.advance(300)
     sources = Sources(index, recording.files)
-    sources.start(Board(1))
+    sources.start(SharedState(1))
     child = sources._child
     assert sources.finish() is None
     with pytest.raises(ProcessLookupError):

@@ -13,8 +13,8 @@ from penstock.schedule.scheduler import Share
 from penstock.workers import local_processes
 from penstock.workers import shared_state as cells
 from penstock.workers.local_processes import choose_workers, raise_file_limit
-from penstock.workers.phase_controller import Conductor, Progress
-from penstock.workers.shared_state import Board
+from penstock.workers.phase_controller import PhaseController, Progress
+from penstock.workers.shared_state import SharedState
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,12 @@ def test_a_worker_whose_parent_is_gone_ends_before_it_begins():
     """Asked in a child, because the system is told to end it with its parent."""
     pid = os.fork()
     if pid == 0:
-        os._exit(local_processes._child(None, Share(), Board(1), -1, os.getpid()))  # type: ignore[arg-type]
+        os._exit(local_processes._child(None, Share(), SharedState(1), -1, os.getpid()))  # type: ignore[arg-type]
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 
 
 def test_the_board_is_shared_with_children():
-    board = Board(2)
+    board = SharedState(2)
     pid = os.fork()
     if pid == 0:
         board.set(1, cells.ENDED, 41)
@@ -138,10 +138,10 @@ def test_the_board_is_shared_with_children():
     assert board.least(cells.ENDED) == 8
 
 
-def conducted(workers: int, phases: int) -> tuple[Conductor, Board, list[Progress]]:
-    board = Board(workers)
+def conducted(workers: int, phases: int) -> tuple[PhaseController, SharedState, list[Progress]]:
+    board = SharedState(workers)
     shown: list[Progress] = []
-    return Conductor(board, phases, shown.append), board, shown
+    return PhaseController(board, phases, shown.append), board, shown
 
 
 def test_a_phase_starts_when_every_worker_is_ready_for_it():

@@ -10,9 +10,9 @@ import pytest
 
 from penstock.cli.main import main
 from penstock.workers import local_processes, worker
-from penstock.workers.conversation_picker import Deck
+from penstock.workers.conversation_picker import ConversationPicker
 from penstock.workers.machine_counters import Machine
-from penstock.workers.shared_state import Board
+from penstock.workers.shared_state import SharedState
 from support.programs import MockServer
 
 
@@ -30,7 +30,7 @@ def profile(url: str, folder: Path, *flags: str) -> dict[str, float]:
 def test_the_time_that_connections_take_to_open_is_no_part_of_the_run(
     mock: Callable[..., MockServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boards: list[Board] = []
+    boards: list[SharedState] = []
     starts: list[int | None] = []
 
     class Watched(Machine):
@@ -38,11 +38,11 @@ def test_the_time_that_connections_take_to_open_is_no_part_of_the_run(
             starts.append(boards[0].gone(0))
             super().__init__()
 
-    def board(workers: int) -> Board:
-        boards.append(Board(workers))
+    def board(workers: int) -> SharedState:
+        boards.append(SharedState(workers))
         return boards[-1]
 
-    monkeypatch.setattr(local_processes, "Board", board)
+    monkeypatch.setattr(local_processes, "SharedState", board)
     monkeypatch.setattr(worker, "Machine", Watched)
     profile(mock().url, tmp_path, "--request-count", "4", "--warmup-request-count", "2")
     assert len(starts) == 1
@@ -56,12 +56,12 @@ def test_who_could_not_send_anyway_did_not_wait_for_the_file(
     """All slots are taken, or nothing is due, when the next conversation is not indexed yet."""
     asked: list[int] = []
 
-    class Late(Deck):
+    class Late(ConversationPicker):
         def pick(self, number: int) -> int | None:
             asked.append(number)
             return super().pick(number) if asked.count(asked[-1]) > (number == 2) else None
 
-    monkeypatch.setattr(worker, "Deck", Late)
+    monkeypatch.setattr(worker, "ConversationPicker", Late)
     figures = profile(mock(ttft=50).url, tmp_path, *load, "--request-count", "3")
     assert asked.count(2) > 1
     assert figures["waits_for_the_input_file"] == 0
@@ -72,10 +72,10 @@ def test_who_could_have_sent_waited_for_the_file(
 ) -> None:
     asked: list[int] = []
 
-    class Late(Deck):
+    class Late(ConversationPicker):
         def pick(self, number: int) -> int | None:
             asked.append(number)
             return super().pick(number) if len(asked) > 1 else None
 
-    monkeypatch.setattr(worker, "Deck", Late)
+    monkeypatch.setattr(worker, "ConversationPicker", Late)
     assert profile(mock().url, tmp_path, "--request-count", "3")["waits_for_the_input_file"] == 1

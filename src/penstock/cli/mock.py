@@ -11,7 +11,7 @@ from penstock.cli.arguments import Arguments
 from penstock.errors import UserError
 from penstock.mock.behaviour import describe, read_options
 from penstock.mock.options import OPTIONS
-from penstock.mock.server_settings import Serving
+from penstock.mock.server_settings import ServerSettings
 
 __all__ = ["run"]
 
@@ -84,7 +84,7 @@ def _serve(given: argparse.Namespace) -> int:
         raise UserError(f"--port must be a whole number from 0 to 65535, not {given.port!r}")
     if given.log is None and (given.log_writes or given.log_hash):
         raise UserError("--log-writes and --log-hash add to the log: say where it goes with --log FILE")
-    serving = Serving(
+    serving = ServerSettings(
         host=given.host, port=int(given.port), log=given.log, log_writes=given.log_writes, log_hash=given.log_hash
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 from penstock.errors import UserError
 from penstock.secrets import REDACTED, redact_fields, redact_headers, redact_url
 from penstock.settings.flag_values import Given, read, truth
-from penstock.settings.flags import HINTS, SPELLINGS, Flag, Unbuilt, wanted
+from penstock.settings.flags import HINTS, SPELLINGS, Flag, UnsupportedFlag, wanted
 
 __all__ = ["parse"]
 
@@ -55,7 +55,7 @@ class _Parser:
                 raise _stray(word, last)
             spelled, equals, text = word.partition("=")
             row = _row(spelled)
-            if isinstance(row, Unbuilt):
+            if isinstance(row, UnsupportedFlag):
                 self._refused.append(spelled)
                 self._following()
                 continue
@@ -113,7 +113,7 @@ class _Parser:
         return list(self._words[start : self._at])
 
 
-def _row(spelled: str) -> Flag | Unbuilt:
+def _row(spelled: str) -> Flag | UnsupportedFlag:
     row = SPELLINGS.get(_dashed(spelled))
     if row is None:
         raise _unknown(spelled)
@@ -195,7 +195,11 @@ def _unknown(spelled: str) -> UserError:
     guess = meant(name)
     if guess is None:
         return UserError(f"There is no option {spelled}; `profile --help` lists them all.")
-    late = ", which this version of Penstock does not have yet" if isinstance(SPELLINGS.get(guess), Unbuilt) else ""
+    late = (
+        ", which this version of Penstock does not have yet"
+        if isinstance(SPELLINGS.get(guess), UnsupportedFlag)
+        else ""
+    )
     return UserError(f"There is no option {spelled}; did you mean {guess}{late}?")
 
 

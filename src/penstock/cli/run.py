@@ -29,10 +29,10 @@ from penstock.workers.run_folder import LOG_FOLDER, RunFolder
 if TYPE_CHECKING:
     from penstock.metrics.summary import Summary
 
-__all__ = ["Executed", "TokenizerOnce", "execute", "profile", "report", "report_arm"]
+__all__ = ["FinishedRun", "TokenizerOnce", "execute", "profile", "report", "report_arm"]
 
 
-class Executed(NamedTuple):
+class FinishedRun(NamedTuple):
     """A run that is over and not yet reported."""
 
     settings: Settings
@@ -48,7 +48,7 @@ def profile(settings: Settings) -> int:
             settings.output.folder,
             tokenizer=done.tokenizer,
             interrupted=done.outcome.interrupted > 0,
-            wrong=done.outcome.trouble,
+            wrong=done.outcome.error,
             expected=sum(n or 0 for n in done.prepared.expected),
             quiet=settings.output.ui == "none",
             show_http=settings.output.show_http,
@@ -57,14 +57,14 @@ def profile(settings: Settings) -> int:
         )
 
 
-def report_arm(done: Executed, url: int, into: str) -> int:
+def report_arm(done: FinishedRun, url: int, into: str) -> int:
     """Of a run that compares servers, write the files of one of them."""
     settings = done.settings
     return report(
         settings.output.folder,
         tokenizer=done.tokenizer,
         interrupted=done.outcome.interrupted > 0,
-        wrong=done.outcome.trouble,
+        wrong=done.outcome.error,
         quiet=True,
         max_error_rate=settings.max_error_rate,
         require_valid=settings.require_valid,
@@ -73,13 +73,13 @@ def report_arm(done: Executed, url: int, into: str) -> int:
     )
 
 
-def execute(settings: Settings, folder: RunFolder, arms: int = 1) -> Executed:
+def execute(settings: Settings, folder: RunFolder, arms: int = 1) -> FinishedRun:
     """`arms`: so many servers are compared, and each conversation goes to all of them. A run that does not get as far as its
     first request ends in an exception."""
     try:
         done = _execute(settings, folder, arms)
         if not folder.began:
-            raise UserError(done.outcome.trouble) if done.outcome.trouble is not None else KeyboardInterrupt
+            raise UserError(done.outcome.error) if done.outcome.error is not None else KeyboardInterrupt
     except KeyboardInterrupt:
         if not folder.began:
             print("Interrupted before the first request: nothing was written.", file=sys.stderr)
@@ -87,7 +87,7 @@ def execute(settings: Settings, folder: RunFolder, arms: int = 1) -> Executed:
     return done
 
 
-def _execute(settings: Settings, folder: RunFolder, arms: int) -> Executed:
+def _execute(settings: Settings, folder: RunFolder, arms: int) -> FinishedRun:
     quiet = settings.output.ui == "none"
     with _mocks(settings) as settings:  # noqa: PLR1704 - from here on with the urls of the mocks
         endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
@@ -127,7 +127,7 @@ def _execute(settings: Settings, folder: RunFolder, arms: int) -> Executed:
         if display is not None:
             display.finish()
         _warn(prepared, warned)
-    return Executed(settings, tokenizer, prepared, outcome)
+    return FinishedRun(settings, tokenizer, prepared, outcome)
 
 
 def _outdated(settings: Settings, folder: RunFolder) -> list[str]:
@@ -356,11 +356,11 @@ def _mocks(settings: Settings) -> Iterator[Settings]:
     if not any(url.startswith("mock://") for url in settings.endpoint.urls):
         yield settings
         return
-    from penstock.mock.mock_process import Beside, parse_mock_url
+    from penstock.mock.mock_process import MockProcess, parse_mock_url
 
     with contextlib.ExitStack() as stack:
         urls = tuple(
-            stack.enter_context(Beside(parse_mock_url(url))).url if url.startswith("mock://") else url
+            stack.enter_context(MockProcess(parse_mock_url(url))).url if url.startswith("mock://") else url
             for url in settings.endpoint.urls
         )
         endpoint = msgspec.structs.replace(settings.endpoint, urls=urls)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from penstock.datasets.text_pieces import Bank
+from penstock.datasets.text_pieces import TextPieces
 
 __all__ = ["fit"]
 
@@ -14,7 +14,7 @@ _NEARBY = 96
 _ENDS = tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,;:!?-")
 
 
-def fit(text: str, target: int, count: Callable[[str], int], bank: Bank, rng: Random) -> str | None:
+def fit(text: str, target: int, count: Callable[[str], int], bank: TextPieces, rng: Random) -> str | None:
     """The text with its end changed until it has `target` tokens; None when no end was found that does it."""
     for attempt in range(_ROUNDS):
         have = count(text)
@@ -32,7 +32,7 @@ def _cut(text: str, have: int, target: int, deeper: int) -> str:
     return " ".join(words[:-drop])
 
 
-def _search(text: str, target: int, count: Callable[[str], int], bank: Bank, rng: Random) -> str | None:
+def _search(text: str, target: int, count: Callable[[str], int], bank: TextPieces, rng: Random) -> str | None:
     """Try every cut near the right length, then every cut with one more character."""
     while count(text) <= target:
         longer = text + bank.tail(target, rng)

@@ -21,7 +21,7 @@ from penstock.datasets.format import Contents, Format
 from penstock.datasets.json_text import Cut, Malformed, items, members, skip_space, text_of
 from penstock.datasets.json_window import LineNumbers, Window
 from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, Problems
-from penstock.datasets.recording import Place, Recorded, SourceFile, Wish, source_files
+from penstock.datasets.recording import BodyLocation, Recorded, RecordingOptions, SourceFile, source_files
 from penstock.settings.schema import InputSettings
 
 __all__ = ["FORMAT", "InputsJson", "address", "is_inputs_json"]
@@ -84,7 +84,7 @@ class InputsJson:
         )
         return [f"{which}; they are sent all the same, and share its name in the records."]
 
-    def scan(self, wish: Wish, problems: Problems) -> Iterator[Recorded]:
+    def scan(self, wish: RecordingOptions, problems: Problems) -> Iterator[Recorded]:
         del wish  # payloads are not inspected, and have no times
         path = self.files[0].path
         lines = LineNumbers(path)
@@ -159,7 +159,7 @@ class InputsJson:
         return Recorded(
             name,
             [
-                Place(0, window.base + at, stop - at, padding=_white(padding.get(str(turn))))
+                BodyLocation(0, window.base + at, stop - at, padding=_white(padding.get(str(turn))))
                 for turn, (at, stop) in enumerate(spans)
             ],
         )

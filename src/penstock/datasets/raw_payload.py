@@ -15,7 +15,7 @@ import msgspec
 from penstock.datasets.format import Contents, Format
 from penstock.datasets.json_text import Cut, Malformed, end_of_value, members, skip_space
 from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, Problems
-from penstock.datasets.recording import Place, Recorded, SourceFile, Wish, source_files
+from penstock.datasets.recording import BodyLocation, Recorded, RecordingOptions, SourceFile, source_files
 from penstock.errors import UserError
 from penstock.settings.schema import InputSettings
 
@@ -63,14 +63,14 @@ class RawPayload:
     def notes(self) -> list[str]:
         return []
 
-    def scan(self, wish: Wish, problems: Problems) -> Iterator[Recorded]:
+    def scan(self, wish: RecordingOptions, problems: Problems) -> Iterator[Recorded]:
         check = _checker(REQUIRED.get(wish.endpoint))
         if self._folder is None:
             for _, offset, line in self._lines.of(0, problems):
                 if fault := check(line):
                     problems.add(self._lines.number, fault)
                 else:
-                    yield Recorded(None, [Place(0, offset, len(line))])
+                    yield Recorded(None, [BodyLocation(0, offset, len(line))])
             if not self._lines.seen:
                 problems.add(1, "the file is empty: each line should be a request body, a JSON object")
             return
@@ -82,7 +82,7 @@ class RawPayload:
                 if fault := check(line):
                     problems.add(self._lines.number, fault, name)
                 else:
-                    places.append(Place(number, offset, len(line)))
+                    places.append(BodyLocation(number, offset, len(line)))
             if places:
                 yield Recorded(os.path.splitext(name)[0], places)
             elif problems.count == before:

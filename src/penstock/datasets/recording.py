@@ -17,12 +17,12 @@ from penstock.settings.schema import ScheduleSettings
 
 __all__ = [
     "CONTEXT_MODE",
+    "BodyLocation",
     "Identity",
-    "Place",
     "Recorded",
     "Recording",
+    "RecordingOptions",
     "SourceFile",
-    "Wish",
     "chosen",
     "source_files",
 ]
@@ -31,7 +31,7 @@ CONTEXT_MODE = "message_array_with_responses"
 """Each payload holds all that its turn needs: nothing is added to it and no reply is kept."""
 
 
-class Place(NamedTuple):
+class BodyLocation(NamedTuple):
     """A body in a file of the user's."""
 
     file: int
@@ -49,7 +49,7 @@ class Recorded(NamedTuple):
 
     session: str | None
     """None when the file gives it no name."""
-    places: list[Place]
+    places: list[BodyLocation]
 
 
 class Identity(NamedTuple):
@@ -70,7 +70,7 @@ class SourceFile(NamedTuple):
     identity: Identity
 
 
-class Wish(NamedTuple):
+class RecordingOptions(NamedTuple):
     """What a run wants of a recording."""
 
     endpoint: str
@@ -93,7 +93,7 @@ class Recording(Protocol):
         """Bytes looked at so far."""
         ...
 
-    def scan(self, wish: Wish, problems: Problems) -> Iterator[Recorded]:
+    def scan(self, wish: RecordingOptions, problems: Problems) -> Iterator[Recorded]:
         """What is wrong with the files goes to `problems`; a conversation with a problem is not yielded."""
         ...
 

@@ -21,7 +21,7 @@ from penstock.datasets.media.audio import sounds
 from penstock.datasets.media.images import images
 from penstock.datasets.random_streams import conversation_ids, fresh_seed, length, normal, stream
 from penstock.datasets.sentences import opening
-from penstock.datasets.text_pieces import Bank, build_bank
+from penstock.datasets.text_pieces import TextPieces, build_text_pieces
 from penstock.errors import UserError
 from penstock.processes import cores
 from penstock.settings.schema import InputSettings
@@ -158,7 +158,7 @@ class _Writer:
         self._threads = min(4, cores())
         # Streams of their own, so that a prompt does not depend on how many follow it in its chunk.
         self._openings, self._bodies, self._repairs = (stream(seed, part) for part in ("openings", "bodies", "repairs"))
-        self._bank: Bank = build_bank(tokenizer, stream(seed, "bank"))
+        self._bank: TextPieces = build_text_pieces(tokenizer, stream(seed, "bank"))
         self._adds_up: bool | None = None
         """None until the first chunk has been counted."""
         self._begun: set[str] = set()

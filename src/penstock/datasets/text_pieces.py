@@ -14,7 +14,7 @@ from random import Random
 from penstock.datasets.sentences import heads, pick, sentence, short_sentence, words
 from penstock.tokens.tokenizer import Tokenizer
 
-__all__ = ["Bank", "build_bank"]
+__all__ = ["TextPieces", "build_text_pieces"]
 
 _SENTENCES = 2048
 _SHORT = 256
@@ -24,7 +24,7 @@ _ENOUGH = 16
 _CHARACTERS = tuple(string.ascii_lowercase + string.ascii_uppercase + string.digits + ".,;:!?-")
 
 
-class Bank:
+class TextPieces:
     def __init__(self, pieces: Sequence[tuple[str, int]], sentences: int, starts: Sequence[tuple[str, int]]) -> None:
         """The first `sentences` pieces make up the body of a text, all of them its end."""
         self._texts = [text for text, _ in pieces[:sentences]]
@@ -74,7 +74,7 @@ class Bank:
         return text + self.tail(count - n, rng) if count > n else text
 
 
-def build_bank(tokenizer: Tokenizer, rng: Random) -> Bank:
+def build_text_pieces(tokenizer: Tokenizer, rng: Random) -> TextPieces:
     body = [" " + sentence(rng) for _ in range(_SENTENCES)]
     ends = [" " + short_sentence(rng) for _ in range(_SHORT)]
     pieces = _behind_text(tokenizer, list(dict.fromkeys(body)))
@@ -94,7 +94,7 @@ def build_bank(tokenizer: Tokenizer, rng: Random) -> Bank:
     if sum(count == 1 for _, count in starts) < _ENOUGH:
         starts += zip(_CHARACTERS, tokenizer.count_many(_CHARACTERS), strict=True)
     starts = [(text, count) for text, count in starts if count > 0] or [("A", 1)]
-    return Bank(pieces + singles, sentences, starts)
+    return TextPieces(pieces + singles, sentences, starts)
 
 
 def _behind_text(tokenizer: Tokenizer, texts: Sequence[str]) -> list[tuple[str, int]]:

@@ -20,7 +20,7 @@ from penstock.datasets.inputs_json import address
 from penstock.datasets.json_text import members, skip_space, text_of
 from penstock.datasets.jsonl import Problems, explain
 from penstock.datasets.raw_payload import Lines, line_fault
-from penstock.datasets.recording import Place, Recorded, SourceFile, Wish, source_files
+from penstock.datasets.recording import BodyLocation, Recorded, RecordingOptions, SourceFile, source_files
 from penstock.settings.schema import InputSettings, ScheduleSettings
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Trace:
             self._dropped > 0
         )
 
-    def scan(self, wish: Wish, problems: Problems) -> Iterator[Recorded]:
+    def scan(self, wish: RecordingOptions, problems: Problems) -> Iterator[Recorded]:
         rows = _Rows()
         for number, offset, line in self._lines.of(0, problems):
             try:
@@ -158,9 +158,9 @@ class _Rows:
             numbers = together[ends[i] - counts[i] : ends[i]].tolist()
             yield Recorded(names.get(self._groups[numbers[0]]), [self._place(n, zero, faster) for n in numbers])
 
-    def _place(self, number: int, zero: float, faster: float) -> Place:
+    def _place(self, number: int, zero: float, faster: float) -> BodyLocation:
         time = self.times[number]
-        return Place(
+        return BodyLocation(
             0,
             self._offsets[number],
             self._lengths[number],

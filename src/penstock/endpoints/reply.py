@@ -9,16 +9,16 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["Failure", "Fault", "Reply", "Usage"]
+__all__ = ["ErrorOwner", "Failure", "Reply", "Usage"]
 
-Fault = Literal["server", "network", "penstock", "user"]
+ErrorOwner = Literal["server", "network", "penstock", "user"]
 
 
 class Failure(msgspec.Struct, array_like=True, frozen=True):
     type: str
     """A short name for grouping: `Internal Server Error`, `ErrorObject`, `Timeout`, `ConnectionRefused`, …"""
     message: str
-    fault: Fault
+    owner: ErrorOwner
     code: int | None = None
     """The HTTP status, when there was one that explains the failure."""
 

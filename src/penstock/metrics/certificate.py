@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.records.worker_report import WorkerReport
-from penstock.wire.stats import Spread
+from penstock.wire.stats import LogHistogram
 
 __all__ = ["Certificate", "Measured", "certify"]
 
@@ -220,8 +220,8 @@ def _checks(facts: _Facts, reports: Sequence[WorkerReport], open_loop: bool) -> 
         yield _Check(1, 0, 2, "Some workers received nothing at all.")
 
 
-def _merged(spreads: Sequence[Spread]) -> Spread:
-    whole = Spread()
+def _merged(spreads: Sequence[LogHistogram]) -> LogHistogram:
+    whole = LogHistogram()
     for spread in spreads:
         whole.merge(spread)
     return whole

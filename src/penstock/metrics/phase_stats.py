@@ -13,9 +13,9 @@ from penstock.metrics.certificate import Measured
 from penstock.metrics.concurrency import effective_concurrency
 from penstock.metrics.measure import Measures, asked_length
 from penstock.metrics.statistics import Column, Columns, Stats
-from penstock.records.record import Failure, Fault, Record
+from penstock.records.record import ErrorOwner, Failure, Record
 
-__all__ = ["ErrorGroup", "Tally", "by_fault"]
+__all__ = ["ErrorGroup", "PhaseStats", "by_owner"]
 
 _MESSAGE_LIMIT = 500
 _DEGRADED_MS = 500
@@ -45,7 +45,7 @@ class ErrorGroup(msgspec.Struct, frozen=True):
     type: str
     code: int | None
     message: str
-    fault: Fault
+    owner: ErrorOwner
     count: int
 
 
@@ -57,7 +57,7 @@ class _Group:
         self.count = 0
 
 
-class Tally:
+class PhaseStats:
     """Takes records one by one; `metrics()` is asked once, at the end."""
 
     def __init__(self, folder: str, name: str, *, scheduled: bool = False) -> None:
@@ -67,7 +67,7 @@ class Tally:
         self._columns = Columns(prefix)
         self._starts = Column(f"{prefix}-starts.f64")
         self._ends = Column(f"{prefix}-ends.f64")
-        self._groups: dict[tuple[str, int | None, str, Fault], _Group] = {}
+        self._groups: dict[tuple[str, int | None, str, ErrorOwner], _Group] = {}
         self._span = _Span()
         self._overflows = 0
         self._streamed = 0
@@ -122,10 +122,10 @@ class Tally:
         self._overflows += _CONTEXT_OVERFLOW.search(failure.message) is not None
         message = failure.message[:_MESSAGE_LIMIT]
         shape = _VARIABLE.sub("#", message)
-        key = (failure.type, failure.code, shape, failure.fault)
+        key = (failure.type, failure.code, shape, failure.owner)
         if key not in self._groups and len(self._groups) >= _GROUP_LIMIT:
             message = _OTHER_MESSAGES
-            key = (failure.type, failure.code, message, failure.fault)
+            key = (failure.type, failure.code, message, failure.owner)
         self._groups.setdefault(key, _Group(message)).count += 1
 
     def _succeed(self, record: Record, values: dict[str, float]) -> None:
@@ -149,13 +149,13 @@ class Tally:
 
     def errors(self) -> list[ErrorGroup]:
         groups = [
-            ErrorGroup(kind, code, group.message, fault, group.count)
-            for (kind, code, _, fault), group in self._groups.items()
+            ErrorGroup(kind, code, group.message, owner, group.count)
+            for (kind, code, _, owner), group in self._groups.items()
         ]
         return sorted(groups, key=lambda g: (-g.count, g.type, g.code or 0, g.message))
 
     def measured(self) -> Measured:
-        ours = sum(group.count for (*_, fault), group in self._groups.items() if fault == "penstock")
+        ours = sum(group.count for (*_, owner), group in self._groups.items() if owner == "penstock")
         return Measured(
             completed=self.succeeded + self.failed,
             succeeded=self.succeeded,
@@ -258,9 +258,9 @@ def _rates(succeeded: int, duration_s: float | None, scalars: dict[str, float]) 
     return found
 
 
-def by_fault(groups: Iterable[ErrorGroup]) -> dict[str, int]:
+def by_owner(groups: Iterable[ErrorGroup]) -> dict[str, int]:
     """How many failures each party caused."""
     found: dict[str, int] = {}
     for group in groups:
-        found[group.fault] = found.get(group.fault, 0) + group.count
+        found[group.owner] = found.get(group.owner, 0) + group.count
     return found

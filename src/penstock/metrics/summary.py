@@ -6,7 +6,7 @@ import msgspec
 
 from penstock.metrics.certificate import Certificate, Measured
 from penstock.metrics.measure import Measures
-from penstock.metrics.phase_stats import ErrorGroup, Tally
+from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
 from penstock.metrics.statistics import Stats
 from penstock.records.log import RunHeader
 from penstock.records.record import Record
@@ -80,8 +80,8 @@ class SummaryBuilder:
     def __init__(self, header: RunHeader, folder: str) -> None:
         """`folder` is for what does not fit in memory; its files are of no use afterwards."""
         self._header = header
-        self._profiling = Tally(folder, "profiling", scheduled=header.arrivals == "recorded")
-        self._warmup = Tally(folder, "warmup")
+        self._profiling = PhaseStats(folder, "profiling", scheduled=header.arrivals == "recorded")
+        self._warmup = PhaseStats(folder, "warmup")
         self._tallies = [self._warmup if p.kind == "warmup" else self._profiling for p in header.phases]
 
     def add(self, record: Record, measures: Measures) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from penstock.errors import UserError
 from penstock.mock.behaviour import read_options
 from penstock.mock.run_server import serve
-from penstock.mock.server_settings import Serving
+from penstock.mock.server_settings import ServerSettings
 
 
 def announce(port: int) -> None:
@@ -26,7 +26,7 @@ def main() -> int:
         return 2
     try:
         pairs = [(name, value) for name, _, value in (option.partition("=") for option in sys.argv[2:])]
-        serve(read_options(pairs), msgspec.json.decode(sys.argv[1], type=Serving), announce)
+        serve(read_options(pairs), msgspec.json.decode(sys.argv[1], type=ServerSettings), announce)
     except UserError as wrong:
         print(f"penstock mock: {wrong}", file=sys.stderr)
         return 2

@@ -8,8 +8,8 @@ from penstock.mock.dialect import (
     STAMP,
     Ask,
     BadRequest,
+    BaseDialect,
     Event,
-    Plain,
     Say,
     Span,
     choices,
@@ -60,7 +60,7 @@ class ChatBody(msgspec.Struct):
 decode = msgspec.json.Decoder(ChatBody).decode
 
 
-class Chat(Plain):
+class Chat(BaseDialect):
     name = "chat"
     path = "/chat/completions"
     kinds = True

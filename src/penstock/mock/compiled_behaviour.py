@@ -8,7 +8,7 @@ from penstock.mock.behaviour import Behaviour, active_faults
 from penstock.mock.http_format import Format
 from penstock.mock.write_steps import strikes
 
-__all__ = ["Delivery", "Profile"]
+__all__ = ["CompiledBehaviour", "Delivery"]
 
 CACHED_BYTES = 64 << 20
 CACHED_TEXTS = 128
@@ -23,7 +23,7 @@ class Delivery(NamedTuple):
     """The request was HTTP/1.0, which has no chunks."""
 
 
-class Profile:
+class CompiledBehaviour:
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
         self.ttft = round(behaviour.ttft * 1e6)

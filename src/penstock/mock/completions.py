@@ -9,8 +9,8 @@ from penstock.mock.dialect import (
     STAMP,
     Ask,
     BadRequest,
+    BaseDialect,
     Event,
-    Plain,
     Say,
     Span,
     choices,
@@ -59,7 +59,7 @@ def measure(prompt: Prompt) -> tuple[int, int]:
     return rows + (loose > 0), tokens + loose
 
 
-class Completions(Plain):
+class Completions(BaseDialect):
     name = "completions"
     path = "/completions"
     kinds = False

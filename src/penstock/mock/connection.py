@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import httptools
 
-from penstock.mock.request import Call
+from penstock.mock.request import MockRequest
 
 if TYPE_CHECKING:
     from penstock.mock.server import Server
@@ -80,8 +80,8 @@ class Connection:
         self.recv = sock.recvmsg_into
         self.send = sock.send
         self.parser: Any = httptools.HttpRequestParser(self)
-        self.queue: deque[Call] = deque()
-        self.active: Call | None = None
+        self.queue: deque[MockRequest] = deque()
+        self.active: MockRequest | None = None
         self.held: deque[memoryview] = deque()
         self.held_bytes = 0
         self.writing = False
@@ -122,7 +122,7 @@ class Connection:
             self.feed(VIEW[:size])
         except httptools.HttpParserError as wrong:
             self.closing = True
-            call = Call(self, b"", self.url, {}, keep=False, old=False)
+            call = MockRequest(self, b"", self.url, {}, keep=False, old=False)
             call.wrong = f"this is not HTTP/1.1: {wrong}"
             self.queue.append(call)
         if self.active is None:
@@ -180,7 +180,7 @@ class Connection:
         parser = self.parser
         self.reading = self.expects = False
         old = parser.get_http_version() == "1.0"
-        call = Call(self, parser.get_method(), self.url, self.headers, keep=parser.should_keep_alive(), old=old)
+        call = MockRequest(self, parser.get_method(), self.url, self.headers, keep=parser.should_keep_alive(), old=old)
         body = self.body
         call.body = body[0] if len(body) == 1 else b"".join(body)
         self.body = []

@@ -20,9 +20,9 @@ __all__ = [
     "STAMP",
     "Ask",
     "BadRequest",
+    "BaseDialect",
     "Dialect",
     "Event",
-    "Plain",
     "Say",
     "Span",
     "choices",
@@ -193,7 +193,7 @@ class Dialect(Protocol):
         """What takes the place of STAMP, as long as it. A dialect that keeps its replies learns their ids here."""
         ...
 
-    def trouble(self, say: Say, sent: int) -> Event:
+    def error(self, say: Say, sent: int) -> Event:
         """An error instead of what would follow the first `sent` tokens."""
         ...
 
@@ -206,13 +206,13 @@ class Dialect(Protocol):
         ...
 
 
-class Plain:
+class BaseDialect:
     """What most dialects do alike."""
 
     def stamp(self, say: Say, number: int, second: int) -> bytes:  # noqa: ARG002
         return stamp(number, second)
 
-    def trouble(self, say: Say, sent: int) -> Event:  # noqa: ARG002
+    def error(self, say: Say, sent: int) -> Event:  # noqa: ARG002
         return Event(error_body("the mock was told to fail here", "server_error", code=500))
 
     def failed(self, say: Say, sent: int) -> Event | None:  # noqa: ARG002

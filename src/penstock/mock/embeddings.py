@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from penstock.mock.completions import Prompt, measure
-from penstock.mock.dialect import Ask, BadRequest, Event, Plain, Say, Span
+from penstock.mock.dialect import Ask, BadRequest, BaseDialect, Event, Say, Span
 from penstock.mock.vocabulary import VARIANTS
 
 __all__ = ["Embeddings"]
@@ -30,7 +30,7 @@ class EmbeddingsBody(msgspec.Struct):
 decode = msgspec.json.Decoder(EmbeddingsBody).decode
 
 
-class Embeddings(Plain):
+class Embeddings(BaseDialect):
     name = "embeddings"
     path = "/embeddings"
     kinds = False

@@ -16,10 +16,10 @@ import msgspec
 
 from penstock.errors import RunError, UserError
 from penstock.mock.behaviour import Behaviour, read_options, write_options
-from penstock.mock.server_settings import Serving
+from penstock.mock.server_settings import ServerSettings
 from penstock.processes import spawn
 
-__all__ = ["Beside", "parse_mock_url"]
+__all__ = ["MockProcess", "parse_mock_url"]
 
 SCHEME = "mock://"
 START_S = 20.0
@@ -34,14 +34,14 @@ def parse_mock_url(url: str) -> Behaviour:
     return read_options(parse_qsl(query, keep_blank_values=True), where=f"in {url}")
 
 
-class Beside:
+class MockProcess:
     """A context manager; `url` is known inside. The process ends with it, and also if this process dies."""
 
     def __init__(
         self, behaviour: Behaviour, *, log: str | None = None, log_writes: bool = False, log_hash: bool = False
     ) -> None:
         self._behaviour = behaviour
-        self._serving = Serving(
+        self._serving = ServerSettings(
             port=0,
             log=log,
             log_writes=log_writes,
@@ -52,7 +52,7 @@ class Beside:
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
 
-    def __enter__(self) -> Beside:
+    def __enter__(self) -> MockProcess:
         self.start()
         return self
 

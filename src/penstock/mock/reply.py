@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 
 from penstock.mock import write_steps as on
-from penstock.mock.compiled_behaviour import Delivery, Profile
+from penstock.mock.compiled_behaviour import CompiledBehaviour, Delivery
 from penstock.mock.dialect import STAMP, Dialect, Event, Say, Span, error_body
 from penstock.mock.http_format import LAST_CHUNK, chunk, comment_bytes, event_bytes, head
 from penstock.mock.write_steps import CUT, RESET, SEND, Step
@@ -33,7 +33,9 @@ class Reply:
 
     __slots__ = ("delivery", "dialect", "form", "mark", "number", "profile", "say", "struck")
 
-    def __init__(self, profile: Profile, dialect: Dialect, say: Say, delivery: Delivery, *, number: int, mark: bytes):
+    def __init__(
+        self, profile: CompiledBehaviour, dialect: Dialect, say: Say, delivery: Delivery, *, number: int, mark: bytes
+    ):
         self.profile = profile
         self.dialect = dialect
         self.say = say
@@ -169,9 +171,7 @@ class Reply:
         say = self.say
         if "failed" in self.struck:
             sent = min(self.profile.behaviour.failed or 0, say.tokens)
-            return (self.dialect.failed_body(say, sent) or self.dialect.trouble(say, sent).data).replace(
-                STAMP, self.mark
-            )
+            return (self.dialect.failed_body(say, sent) or self.dialect.error(say, sent).data).replace(STAMP, self.mark)
         return self.dialect.front(say).replace(STAMP, self.mark) + self.dialect.back(say)
 
     def _instead(self) -> Iterator[Step]:
@@ -288,13 +288,13 @@ class Reply:
         """After how many tokens the stream fails, and how it says so."""
         behaviour = self.profile.behaviour
         if "stream_error" in self.struck:
-            return behaviour.stream_error, self.dialect.trouble
+            return behaviour.stream_error, self.dialect.error
         if "failed" in self.struck:
             return behaviour.failed, self._failed
         return None, None
 
     def _failed(self, say: Say, sent: int) -> Event:
-        return self.dialect.failed(say, sent) or self.dialect.trouble(say, sent)
+        return self.dialect.failed(say, sent) or self.dialect.error(say, sent)
 
     def _shaped(self, row: Iterable[Step]) -> Iterator[Step]:
         """The faults of the connection, and how steps become writes."""

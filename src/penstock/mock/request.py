@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING
 
-from penstock.mock.request_log import Truth
+from penstock.mock.request_log import LoggedRequest
 from penstock.mock.write_steps import HANG, RESET, Step
 
 if TYPE_CHECKING:
     from penstock.mock.connection import Connection
     from penstock.mock.dialect import Say
 
-__all__ = ["Call"]
+__all__ = ["MockRequest"]
 
 TURN = 512
 """Writes in a row before other calls have theirs."""
@@ -34,7 +34,7 @@ def since(arrived: int) -> tuple[int, int]:
     return now, waited if 0 <= waited < SANE_NS else 0
 
 
-class Call:
+class MockRequest:
     __slots__ = (
         "arrived",
         "base",
@@ -195,14 +195,14 @@ class Call:
         self.over = True
         self.conn.server.done(self, end)
 
-    def truth(self, end: str) -> Truth:
+    def truth(self, end: str) -> LoggedRequest:
         say = self.say
         reasoning = 0
         if say is not None:
             reasoning = min(self.tokens, say.reasoning * say.ask.choices)
         request_id = self.headers.get(b"x-request-id")
         correlation_id = self.headers.get(b"x-correlation-id")
-        return Truth(
+        return LoggedRequest(
             k=self.number,
             request_id=None if request_id is None else request_id.decode("latin-1"),
             correlation_id=None if correlation_id is None else correlation_id.decode("latin-1"),

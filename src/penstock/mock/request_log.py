@@ -12,13 +12,13 @@ from typing import BinaryIO
 
 import msgspec
 
-__all__ = ["Truth", "TruthLog"]
+__all__ = ["LoggedRequest", "RequestLog"]
 
 FLUSH_S = 0.2
 HELD_LINES = 4096
 
 
-class Truth(msgspec.Struct, omit_defaults=False, kw_only=True):
+class LoggedRequest(msgspec.Struct, omit_defaults=False, kw_only=True):
     k: int | None
     """Arrival number among the requests to the model, from 0; None for any other."""
     request_id: str | None
@@ -54,7 +54,7 @@ class Truth(msgspec.Struct, omit_defaults=False, kw_only=True):
     """How many tokens went with each of `write_ns`."""
 
 
-class TruthLog:
+class RequestLog:
     """Lines are held for a moment, so that logging costs the requests little."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, file: BinaryIO, *, writes: bool, hashes: bool) -> None:
@@ -66,7 +66,7 @@ class TruthLog:
         self.writes = writes
         self.hashes = hashes
 
-    def add(self, truth: Truth) -> None:
+    def add(self, truth: LoggedRequest) -> None:
         self._held.append(self._encode(truth))
         if len(self._held) >= HELD_LINES:
             self.flush()

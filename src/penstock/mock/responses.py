@@ -157,7 +157,7 @@ class Responses:
         rest = {"previous_response_id": say.ask.own.previous, "usage": usage(say, say.completion)}
         return b"," + encode(rest)[1:]
 
-    def trouble(self, say: Say, sent: int) -> Event:
+    def error(self, say: Say, sent: int) -> Event:
         told = {"code": "server_error", "message": "the mock was told to fail here", "param": None}
         return event("error", number_after(say, sent), **told)
 

@@ -14,21 +14,21 @@ import uvloop
 
 from penstock.errors import UserError
 from penstock.mock.behaviour import Behaviour
-from penstock.mock.request_log import TruthLog
+from penstock.mock.request_log import RequestLog
 from penstock.mock.server import Server
-from penstock.mock.server_settings import Serving
+from penstock.mock.server_settings import ServerSettings
 from penstock.processes import end_with_parent, on_closed_stdin, raise_descriptor_limit
 
 __all__ = ["serve"]
 
 
-def serve(behaviour: Behaviour, serving: Serving, announce: Callable[[int], None]) -> int:
+def serve(behaviour: Behaviour, serving: ServerSettings, announce: Callable[[int], None]) -> int:
     """Serve until a signal or the end of the parent. Returns how many requests were served."""
     raise_descriptor_limit()
     listener = listen(serving.host, serving.port)
     file = open_log(serving.log)
     loop = uvloop.new_event_loop()
-    log = None if file is None else TruthLog(loop, file, writes=serving.log_writes, hashes=serving.log_hash)
+    log = None if file is None else RequestLog(loop, file, writes=serving.log_writes, hashes=serving.log_hash)
     server = Server(loop, listener, behaviour, log)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, loop.stop)

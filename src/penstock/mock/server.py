@@ -14,13 +14,13 @@ import msgspec
 from penstock.errors import UserError
 from penstock.mock import registry
 from penstock.mock.behaviour import Behaviour, read_header
-from penstock.mock.compiled_behaviour import Delivery, Profile
+from penstock.mock.compiled_behaviour import CompiledBehaviour, Delivery
 from penstock.mock.connection import SO_TIMESTAMPNS, STAMPED, Connection
 from penstock.mock.dialect import BadRequest, Dialect, Say, complaint, error_body
 from penstock.mock.pacer import Pacer
 from penstock.mock.reply import JSON, Reply, delimited, error_type
-from penstock.mock.request import Call
-from penstock.mock.request_log import TruthLog
+from penstock.mock.request import MockRequest
+from penstock.mock.request_log import RequestLog
 from penstock.mock.vocabulary import VARIANTS
 
 __all__ = ["Server"]
@@ -42,12 +42,12 @@ class Server:
         loop: asyncio.AbstractEventLoop,
         listener: socket.socket,
         behaviour: Behaviour,
-        log: TruthLog | None = None,
+        log: RequestLog | None = None,
     ) -> None:
         self.loop = loop
         self.log = log
         self.pacer = Pacer(loop)
-        self.profile = Profile(behaviour)
+        self.profile = CompiledBehaviour(behaviour)
         self.idle_ns = round((behaviour.idle_close or 0) * 1e6)
         self.began = time_ns()
         self.arrivals = 0
@@ -62,7 +62,7 @@ class Server:
         self.connections: set[Connection] = set()
         self.accepted = 0
         self._routes: dict[bytes, Route] = {}
-        self._profiles: dict[bytes, Profile | str] = {}
+        self._profiles: dict[bytes, CompiledBehaviour | str] = {}
         # Ids of two servers on one host do not meet.
         self._nonce = (os.getpid() & 0xFFFF) << 48 | (self.began // 1_000_000_000 & 0xFFFF) << 32
         self._listener = listener
@@ -104,7 +104,7 @@ class Server:
 
     # what a request gets
 
-    def answer(self, call: Call) -> None:
+    def answer(self, call: MockRequest) -> None:
         self.active += 1
         try:
             route = self._routes[call.url]
@@ -159,12 +159,12 @@ class Server:
         self._routes[url] = route
         return route
 
-    def _profile(self, header: bytes) -> Profile | str:
+    def _profile(self, header: bytes) -> CompiledBehaviour | str:
         """The profile that an X-Mock header asks for, or what is wrong with it."""
         found = self._profiles.get(header)
         if found is None:
             try:
-                found = Profile(read_header(header.decode("latin-1"), self.profile.behaviour))
+                found = CompiledBehaviour(read_header(header.decode("latin-1"), self.profile.behaviour))
             except UserError as wrong:
                 found = str(wrong)
             if len(self._profiles) >= CACHED_PROFILES:
@@ -172,7 +172,7 @@ class Server:
             self._profiles[header] = found
         return found
 
-    def _answer_other(self, call: Call, route: Route) -> None:
+    def _answer_other(self, call: MockRequest, route: Route) -> None:
         """Everything but a request to the model."""
         method = call.method.decode("latin-1")
         path = call.url.decode("latin-1")
@@ -189,13 +189,15 @@ class Server:
         else:
             self._send(call, delimited(self._facts(route), JSON, Delivery("length", not call.keep, call.old)))
 
-    def _refuse(self, call: Call, status: int, message: str, param: str | None = None, *, allow: str = "") -> None:
+    def _refuse(
+        self, call: MockRequest, status: int, message: str, param: str | None = None, *, allow: str = ""
+    ) -> None:
         call.status = status
         body = error_body(message, error_type(status), param)
         extra = (("Allow", allow),) if allow else ()
         self._send(call, delimited(body, JSON, Delivery("length", not call.keep, call.old), status, extra))
 
-    def _send(self, call: Call, data: bytes) -> None:
+    def _send(self, call: MockRequest, data: bytes) -> None:
         call.send(data[: data.index(b"\r\n\r\n") + 4] if call.method == b"HEAD" else data)
 
     def _facts(self, route: str) -> bytes:
@@ -217,7 +219,7 @@ class Server:
         }
         return msgspec.json.encode(facts)
 
-    def done(self, call: Call, end: str) -> None:
+    def done(self, call: MockRequest, end: str) -> None:
         """Count and log a call that is over."""
         self.active -= 1
         route = self._routes.get(call.url)

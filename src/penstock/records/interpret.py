@@ -19,7 +19,7 @@ from penstock.wire.content_encoding import BadCoding, decoded
 from penstock.wire.exchange import Exchange
 from penstock.wire.server_timing import parse_server_timing
 
-__all__ = ["Ticket", "read"]
+__all__ = ["InFlight", "read"]
 
 _STATUSES = frozenset(HTTPStatus)
 _STREAM = (b"data:", b"event:", b"id:", b": ")
@@ -27,7 +27,7 @@ _STREAM = (b"data:", b"event:", b"id:", b": ")
 _UNNAMED = "Streams of events whose Content-Type is not text/event-stream"
 
 
-class Ticket(NamedTuple):
+class InFlight(NamedTuple):
     """What goes with an exchange: its record, begun by the driver when it sends, and the conversation, for the driver."""
 
     record: Record
@@ -36,7 +36,7 @@ class Ticket(NamedTuple):
 
 def read(exchange: Exchange, endpoint: Endpoint, epoch: int) -> tuple[Record, Reply | None]:
     """The record, and the reply as the dialect read it, for whoever carries the conversation on."""
-    ticket: Ticket = exchange.tag
+    ticket: InFlight = exchange.tag
     record = ticket.record
     _outline(record, exchange, epoch)
     if exchange.status == 0:
@@ -65,9 +65,9 @@ def _outline(record: Record, exchange: Exchange, epoch: int) -> None:
     record.bytes_received = exchange.bytes_received
     record.reads = len(exchange.times)
     record.cancelled = exchange.cancelled
-    if exchange.trouble is not None:
-        kind, message, fault = exchange.trouble
-        record.failure = Failure(kind, message, fault, exchange.status or None)
+    if exchange.error is not None:
+        kind, message, owner = exchange.error
+        record.failure = Failure(kind, message, owner, exchange.status or None)
 
 
 def _understand(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply | None:

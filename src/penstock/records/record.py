@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.endpoints.reply import Failure, Fault, Usage
+from penstock.endpoints.reply import ErrorOwner, Failure, Usage
 
-__all__ = ["Failure", "Fault", "Record", "Usage"]
+__all__ = ["ErrorOwner", "Failure", "Record", "Usage"]
 
 
 class Record(msgspec.Struct, array_like=True):

@@ -18,7 +18,7 @@ import numpy as np
 
 from penstock.datasets.detect_format import detect
 from penstock.datasets.jsonl import Problems
-from penstock.datasets.recording import Recording, Wish
+from penstock.datasets.recording import Recording, RecordingOptions
 from penstock.datasets.registry import lookup
 from penstock.errors import UserError
 from penstock.records.log import RunLog
@@ -202,7 +202,7 @@ class _Table:
         recording = _recording(path, format_)
         files = Files([file.path for file in recording.files])
         # Not with the endpoint of the run: this is about bytes, and any object will do.
-        for number, recorded in enumerate(recording.scan(Wish("raw"), problems)):
+        for number, recorded in enumerate(recording.scan(RecordingOptions("raw"), problems)):
             self._first.append(len(self._digests) // 32)
             if recorded.session is not None:
                 self._by_name.setdefault(recorded.session, number)

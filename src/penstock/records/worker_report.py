@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.wire.stats import Gauge, Spread
+from penstock.wire.stats import LogHistogram, WireStats
 
 __all__ = ["MachineFacts", "WorkerReport"]
 
@@ -25,18 +25,18 @@ class MachineFacts(msgspec.Struct):
 
 class WorkerReport(msgspec.Struct):
     worker: int
-    gauge: Gauge = msgspec.field(default_factory=Gauge)
-    lateness: Spread = msgspec.field(default_factory=Spread)
+    gauge: WireStats = msgspec.field(default_factory=WireStats)
+    lateness: LogHistogram = msgspec.field(default_factory=LogHistogram)
     """From when a request was due and had a slot (and a connection) to when its first byte went out: our own delay."""
-    queued: Spread = msgspec.field(default_factory=Spread)
+    queued: LogHistogram = msgspec.field(default_factory=LogHistogram)
     """How long requests that found no free slot waited for one."""
-    ttft: Spread = msgspec.field(default_factory=Spread)
+    ttft: LogHistogram = msgspec.field(default_factory=LogHistogram)
     """Of every eighth stream."""
-    latency: Spread = msgspec.field(default_factory=Spread)
+    latency: LogHistogram = msgspec.field(default_factory=LogHistogram)
     """Of every eighth request."""
     requests: int = 0
     streams: int = 0
-    stalls: Spread = msgspec.field(default_factory=Spread)
+    stalls: LogHistogram = msgspec.field(default_factory=LogHistogram)
     """How late a 10 ms tick of the loop came."""
     held_ns: int = 0
     """Sending waited for the reading of finished replies."""

@@ -91,13 +91,13 @@ def _error_table(console: Console, title: str, groups: list[ErrorGroup]) -> None
 
     table = RichTable(title=title, title_style="bold red", header_style="bold")
     table.add_column("Count", justify="right", no_wrap=True)
-    table.add_column("Fault", no_wrap=True)
+    table.add_column("ErrorOwner", no_wrap=True)
     table.add_column("Code", justify="right", no_wrap=True)
     table.add_column("Type", overflow="fold")
     table.add_column("Message", overflow="fold", ratio=1)
     for group in groups[:_GROUPS_SHOWN]:
         code = "-" if group.code is None else str(group.code)
-        table.add_row(f"{group.count:,}", group.fault, code, Text(group.type), Text(one_line(group.message)))
+        table.add_row(f"{group.count:,}", group.owner, code, Text(group.type), Text(one_line(group.message)))
     console.print(table)
     if rest := groups[_GROUPS_SHOWN:]:
         console.print(f"and {sum(g.count for g in rest):,} more failures of {len(rest):,} other kinds.", style="red")

@@ -129,7 +129,7 @@ def _error(record: Record) -> dict[str, Any] | None:
     if failure is None:
         return None
     fields: dict[str, Any] = {} if failure.code is None else {"code": failure.code}
-    return {**fields, "type": failure.type, "message": failure.message, "fault": failure.fault}
+    return {**fields, "type": failure.type, "message": failure.message, "fault": failure.owner}
 
 
 def trace_data(record: Record, epoch: int) -> dict[str, Any]:

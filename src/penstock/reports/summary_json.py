@@ -7,7 +7,7 @@ from typing import IO, Any
 
 import msgspec
 
-from penstock.metrics.phase_stats import ErrorGroup, by_fault
+from penstock.metrics.phase_stats import ErrorGroup, by_owner
 from penstock.metrics.statistics import Stats
 from penstock.metrics.summary import Summary
 from penstock.records.log import RunHeader
@@ -95,7 +95,7 @@ def _our_own(summary: Summary, header: RunHeader) -> dict[str, Any]:
         found["broken_conversations"] = summary.broken_conversations
     if summary.warnings:
         found["warnings"] = summary.warnings
-    found["failures"] = by_fault(summary.errors)
+    found["failures"] = by_owner(summary.errors)
     if summary.warmup_errors:
         found["warmup_error_summary"] = _errors(summary.warmup_errors)
     if summary.torn_bytes:
@@ -110,7 +110,7 @@ def _errors(groups: list[ErrorGroup]) -> list[dict[str, Any]]:
 
 def _details(group: ErrorGroup) -> dict[str, Any]:
     code = {} if group.code is None else {"code": group.code}
-    return {**code, "type": group.type, "message": group.message, "fault": group.fault}
+    return {**code, "type": group.type, "message": group.message, "fault": group.owner}
 
 
 def _local(unix_ns: int) -> str:

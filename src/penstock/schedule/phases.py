@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from penstock.schedule.arrivals import arrivals
-from penstock.schedule.scheduler import Share, Stepper
+from penstock.schedule.scheduler import Scheduler, Share
 from penstock.settings.schema import LoadSettings, WarmupSettings
 
 __all__ = ["PhasePlan", "phases"]
@@ -33,7 +33,7 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     arms: int = 1
     """How many servers each conversation goes to (`schedule.server_assignment`); with one, the urls take turns."""
 
-    def stepper(self, share: Share, recorded: Iterator[int] | None = None) -> Stepper:
+    def scheduler(self, share: Share, recorded: Iterator[int] | None = None) -> Scheduler:
         """`recorded` are the times of a recording, for a phase that follows one."""
         slots = self.slots
         if slots is not None:
@@ -41,7 +41,7 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
         due = recorded
         if due is None and self.rate is not None:
             due = arrivals(self.pattern, self.rate, self.seed)
-        return Stepper(
+        return Scheduler(
             share=share,
             slots=slots,
             arrivals=due,

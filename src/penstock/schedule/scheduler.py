@@ -1,4 +1,4 @@
-"""When to send: a stepper that is told what time it is and what has ended, and does no I/O.
+"""When to send: a scheduler that is told what time it is and what has ended, and does no I/O.
 
     next(now) ─▶ send     start conversation `number` now; it was due at `at`
                  wait     nothing is due before `at`
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Literal, NamedTuple
 
-__all__ = ["Share", "Step", "Stepper", "split"]
+__all__ = ["Scheduler", "Share", "Step", "split"]
 
 
 class Share(NamedTuple):
@@ -43,7 +43,7 @@ def split(total: int, share: Share) -> int:
     return (total - share.worker + share.workers - 1) // share.workers
 
 
-class Stepper:
+class Scheduler:
     def __init__(
         self,
         *,

@@ -20,9 +20,9 @@ from time import monotonic_ns
 from typing import NamedTuple
 
 from penstock.wire.clock import Clock
-from penstock.wire.exchange import Exchange, Trouble
+from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.http1 import ProtocolError, ResponseReader
-from penstock.wire.stats import Gauge
+from penstock.wire.stats import WireStats
 from penstock.wire.tls import TLS
 
 __all__ = ["Connection", "Origin"]
@@ -79,9 +79,9 @@ class Connection:
         loop: asyncio.AbstractEventLoop,
         origin: Origin,
         clock: Clock,
-        gauge: Gauge,
+        gauge: WireStats,
         on_idle: Callable[[Connection], None],
-        on_closed: Callable[[Connection, Trouble | None], None],
+        on_closed: Callable[[Connection, WireError | None], None],
         *,
         stamps: bool = True,
     ) -> None:
@@ -320,7 +320,7 @@ class Connection:
             reader.feed(data)
         except ProtocolError as error:
             self._note(exchange, arrived, segments, n)
-            self._close(Trouble("ProtocolError", f"The server's reply is not valid HTTP/1.1: {error}.", "server"))
+            self._close(WireError("ProtocolError", f"The server's reply is not valid HTTP/1.1: {error}.", "server"))
             return
         self._note(exchange, arrived, segments, n)
         if exchange.on_data is not None:
@@ -399,7 +399,7 @@ class Connection:
         subject = "The server" if error is None else "The"
         when = "in the middle of its reply" if self._reader.started else "before it replied"
         by_server = error is None or error.errno in (errno.ECONNRESET, errno.EPIPE)
-        self._close(Trouble("ConnectionLost", f"{subject} {how} {when}.", "server" if by_server else "network"))
+        self._close(WireError("ConnectionLost", f"{subject} {how} {when}.", "server" if by_server else "network"))
 
     def abandon(self) -> None:
         """Give up the exchange in flight, leaving with it what has arrived, and close."""
@@ -409,7 +409,7 @@ class Connection:
             self.exchange = None
         self._close(None)
 
-    def _close(self, trouble: Trouble | None) -> None:
+    def _close(self, trouble: WireError | None) -> None:
         if self.closed:
             return
         self.closed = True
@@ -427,25 +427,25 @@ class Connection:
         self._close(None)
 
 
-def _connect_trouble(code: int, origin: Origin) -> Trouble:
+def _connect_trouble(code: int, origin: Origin) -> WireError:
     where = f"{origin.host}:{origin.port}"
     if code == errno.ECONNREFUSED:
-        return Trouble("ConnectionRefused", f"Nothing listens on {where}: the connection was refused.", "server")
+        return WireError("ConnectionRefused", f"Nothing listens on {where}: the connection was refused.", "server")
     if code == errno.EADDRNOTAVAIL:
-        return Trouble(
+        return WireError(
             "NoLocalPort",
             f"This machine has no free local port left for {where}; reuse connections or widen the local port range.",
             "penstock",
         )
-    return Trouble("ConnectionFailed", f"No connection to {where}: {os.strerror(code)}.", "network")
+    return WireError("ConnectionFailed", f"No connection to {where}: {os.strerror(code)}.", "network")
 
 
-def _tls_trouble(error: ssl.SSLError, origin: Origin) -> Trouble:
+def _tls_trouble(error: ssl.SSLError, origin: Origin) -> WireError:
     where = f"{origin.host}:{origin.port}"
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message.rstrip(".")
         text = f"The certificate of {where} is not trusted: {why}. --insecure accepts it all the same."
-        return Trouble("CertificateError", text, "server")
+        return WireError("CertificateError", text, "server")
     # What a plain HTTP server answers to a handshake.
     plain = "; the server may speak http:// there" if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST") else ""
-    return Trouble("TLSError", f"TLS with {where} failed: {error.reason or error}{plain}.", "network")
+    return WireError("TLSError", f"TLS with {where} failed: {error.reason or error}{plain}.", "network")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["Exchange", "Trouble"]
+__all__ = ["Exchange", "WireError"]
 
 
-class Trouble(NamedTuple):
+class WireError(NamedTuple):
     """Why an exchange has no whole reply."""
 
     type: str
     message: str
-    fault: Literal["server", "network", "penstock"]
+    owner: Literal["server", "network", "penstock"]
 
 
 class Exchange:
@@ -35,6 +35,7 @@ class Exchange:
         "counts",
         "data",
         "end",
+        "error",
         "first_byte",
         "headers",
         "lost_ns",
@@ -48,7 +49,6 @@ class Exchange:
         "status",
         "tag",
         "times",
-        "trouble",
     )
 
     def __init__(self, data: bytes, on_end: Callable[[Exchange], None], tag: Any = None) -> None:
@@ -73,7 +73,7 @@ class Exchange:
         self.coarse: list[int] = []
         self.bytes_received = 0
         self.cancelled = False
-        self.trouble: Trouble | None = None
+        self.error: WireError | None = None
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of that lower-case name."""

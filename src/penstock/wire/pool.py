@@ -12,8 +12,8 @@ from time import monotonic_ns
 
 from penstock.wire.clock import Clock
 from penstock.wire.connection import Connection, Origin
-from penstock.wire.exchange import Exchange, Trouble
-from penstock.wire.stats import Gauge
+from penstock.wire.exchange import Exchange, WireError
+from penstock.wire.stats import WireStats
 
 __all__ = ["Pool", "resolve"]
 
@@ -38,7 +38,7 @@ class Pool:
         loop: asyncio.AbstractEventLoop,
         origin: Origin,
         clock: Clock,
-        gauge: Gauge,
+        gauge: WireStats,
         *,
         reuse: bool = True,
         stamps: bool = True,
@@ -53,9 +53,9 @@ class Pool:
         self._busy: dict[Exchange, Connection] = {}
         self._opening: set[Connection] = set()
         self._wanted = 0
-        self._on_open: Callable[[int, Trouble | None], None] | None = None
+        self._on_open: Callable[[int, WireError | None], None] | None = None
 
-    def open_ahead(self, count: int, on_open: Callable[[int, Trouble | None], None]) -> None:
+    def open_ahead(self, count: int, on_open: Callable[[int, WireError | None], None]) -> None:
         """Opens `count` connections, some at a time; on_open gets how many are open, or why one could not be."""
         self._wanted = count
         self._on_open = on_open
@@ -87,7 +87,7 @@ class Pool:
             try:
                 connection = self._connection()
             except OSError as error:
-                exchange.trouble = _socket_trouble(error)
+                exchange.error = _socket_trouble(error)
                 exchange.end = monotonic_ns()
                 self._loop.call_soon(exchange.on_end, exchange)
                 return
@@ -107,14 +107,14 @@ class Pool:
         else:
             connection.close()
 
-    def _on_closed(self, connection: Connection, trouble: Trouble | None) -> None:
+    def _on_closed(self, connection: Connection, trouble: WireError | None) -> None:
         if connection in self._opening:
             self._opening.discard(connection)
             if self._on_open:
                 report, self._on_open = self._on_open, None
                 report(
                     len(self._idle),
-                    trouble or Trouble("ConnectionLost", "The server closed a new connection.", "server"),
+                    trouble or WireError("ConnectionLost", "The server closed a new connection.", "server"),
                 )
             return
         exchange = connection.exchange
@@ -136,20 +136,20 @@ class Pool:
                 fresh.start(exchange)
                 return
         self._busy.pop(exchange, None)
-        exchange.trouble = trouble
+        exchange.error = trouble
         exchange.on_end(exchange)
 
     def ended(self, exchange: Exchange) -> None:
         """The caller has seen the end of this exchange."""
         self._busy.pop(exchange, None)
 
-    def abort(self, exchange: Exchange, trouble: Trouble) -> None:
+    def abort(self, exchange: Exchange, trouble: WireError) -> None:
         """End an exchange from our side; what has arrived of its reply stays with it."""
         connection = self._busy.pop(exchange, None)
         if connection is None:
             return
         connection.abandon()
-        exchange.trouble = trouble
+        exchange.error = trouble
         exchange.on_end(exchange)
 
     def look(self, before: int) -> None:
@@ -188,6 +188,6 @@ def _was_stale(connection: Connection, exchange: Exchange) -> bool:
     return exchange.end - exchange.start <= max(patience, 3 * (connection.opened - connection.opening))
 
 
-def _socket_trouble(error: OSError) -> Trouble:
+def _socket_trouble(error: OSError) -> WireError:
     hint = " Raise the limit (ulimit -n)." if error.errno == errno.EMFILE else ""
-    return Trouble("NoSocket", f"The system gave no socket: {os.strerror(error.errno or 0)}.{hint}", "penstock")
+    return WireError("NoSocket", f"The system gave no socket: {os.strerror(error.errno or 0)}.{hint}", "penstock")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Gauge", "Spread"]
+__all__ = ["LogHistogram", "WireStats"]
 
 _BUCKETS = 64
 _SUB = 4  # buckets per doubling: a quantile is at most 25 % too high
 
 
-class Spread(msgspec.Struct):
+class LogHistogram(msgspec.Struct):
     """A histogram of durations in ns with buckets a quarter of a doubling wide. Adding costs 0.2 µs."""
 
     counts: list[int] = msgspec.field(default_factory=lambda: [0] * (_BUCKETS * _SUB))
@@ -28,7 +28,7 @@ class Spread(msgspec.Struct):
         top = ns.bit_length() - 1
         self.counts[top * _SUB + ((ns << 2) >> top & 3)] += 1
 
-    def merge(self, other: Spread) -> None:
+    def merge(self, other: LogHistogram) -> None:
         self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
         self.n += other.n
@@ -52,14 +52,14 @@ class Spread(msgspec.Struct):
         return float(self.largest)
 
 
-class Gauge(msgspec.Struct):
+class WireStats(msgspec.Struct):
     reads: int = 0
     stamped: int = 0
     """Reads that carried a kernel stamp."""
-    delay: Spread = msgspec.field(default_factory=Spread)
+    delay: LogHistogram = msgspec.field(default_factory=LogHistogram)
     """From the kernel's stamp to our read."""
     connects: int = 0
-    connect: Spread = msgspec.field(default_factory=Spread)
+    connect: LogHistogram = msgspec.field(default_factory=LogHistogram)
     """TCP and TLS set-up of each connection."""
     stale: int = 0
     """Pooled connections that the server had closed when we used them."""

@@ -11,7 +11,7 @@ import orjson
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.load import Dataset
 from penstock.datasets.media.files import MediaFiles
-from penstock.datasets.recording import Recording, Wish
+from penstock.datasets.recording import Recording, RecordingOptions
 from penstock.endpoints.base import Endpoint, History
 from penstock.errors import UserError
 from penstock.records.payloads import Parts, PayloadWriter
@@ -126,7 +126,7 @@ def _indexed(
     index = Index(
         writer,
         recording,
-        Wish(settings.endpoint.type, settings.load.recorded, data.conversation.delay_ratio),
+        RecordingOptions(settings.endpoint.type, settings.load.recorded, data.conversation.delay_ratio),
         name=dataset.name,
         sessions=data.sessions,
         most=_most(plans) if data.sampling == "sequential" else None,

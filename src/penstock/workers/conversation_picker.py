@@ -11,14 +11,14 @@ from typing import Literal
 
 from penstock.datasets.sampling import picker
 from penstock.records.payloads import PayloadStore
-from penstock.workers.shared_state import Board
+from penstock.workers.shared_state import SharedState
 
-__all__ = ["Deck"]
+__all__ = ["ConversationPicker"]
 
 
-class Deck:
+class ConversationPicker:
     def __init__(
-        self, store: PayloadStore, strategy: Literal["sequential", "shuffle", "random"], seed: int, board: Board
+        self, store: PayloadStore, strategy: Literal["sequential", "shuffle", "random"], seed: int, board: SharedState
     ) -> None:
         self._store = store
         self._strategy: Literal["sequential", "shuffle", "random"] = strategy

@@ -16,11 +16,11 @@ from time import monotonic
 import msgspec
 
 from penstock.datasets.jsonl import Problems
-from penstock.datasets.recording import Identity, Recorded, Recording, SourceFile, Wish, chosen
+from penstock.datasets.recording import Identity, Recorded, Recording, RecordingOptions, SourceFile, chosen
 from penstock.errors import UserError
 from penstock.processes import end_with_parent
 from penstock.records.payloads import PayloadWriter
-from penstock.workers.shared_state import Board
+from penstock.workers.shared_state import SharedState
 
 __all__ = ["FIRST_BYTES", "Index", "Sources"]
 
@@ -48,7 +48,7 @@ class Index:
         self,
         writer: PayloadWriter,
         recording: Recording,
-        wish: Wish,
+        wish: RecordingOptions,
         *,
         name: str,
         sessions: tuple[str, ...] = (),
@@ -150,7 +150,7 @@ class Sources:
         self._files = files
         self._next = 0
         self._due = 0.0
-        self._board: Board | None = None
+        self._board: SharedState | None = None
         self._child = 0
         self._pipe = -1
         self._heard = b""
@@ -161,7 +161,7 @@ class Sources:
         """The first that is not what it was."""
         self.notes: list[str] = index.notes() if index.done else []
 
-    def start(self, board: Board) -> None:
+    def start(self, board: SharedState) -> None:
         """Before the workers are: what this process forks now has none of their sockets."""
         self._board = board
         if self._index.done:
@@ -269,7 +269,7 @@ def _lines_in(path: str) -> int:
         return 0
 
 
-def _carry_on(index: Index, board: Board, tell: int, parent: int) -> int:
+def _carry_on(index: Index, board: SharedState, tell: int, parent: int) -> int:
     """The child's whole life."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which may want to finish
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

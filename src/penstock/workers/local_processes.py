@@ -17,13 +17,13 @@ import uvloop
 from penstock.errors import PenstockError, RunError, UserError, disk_full
 from penstock.processes import cores, end_with_parent, parent_watch, raise_descriptor_limit
 from penstock.schedule.scheduler import Share
-from penstock.wire.exchange import Trouble
+from penstock.wire.exchange import WireError
 from penstock.workers import shared_state as cells
 from penstock.workers.indexer import Sources
 from penstock.workers.job import Job
-from penstock.workers.phase_controller import Conductor, Progress
+from penstock.workers.phase_controller import PhaseController, Progress
 from penstock.workers.preconnect import ConnectError
-from penstock.workers.shared_state import Board
+from penstock.workers.shared_state import SharedState
 from penstock.workers.worker import Worker
 
 __all__ = ["Outcome", "choose_workers", "most_workers", "raise_file_limit", "run"]
@@ -73,7 +73,7 @@ def raise_file_limit(slots: int | None, ahead: int, workers: int) -> None:
 class Outcome(NamedTuple):
     interrupted: int
     """How often the user did."""
-    trouble: str | None = None
+    error: str | None = None
     """Why the run ended before its time: something about the user's files."""
 
 
@@ -85,9 +85,9 @@ def run(
     on_begin: Callable[[], None] | None = None,
 ) -> Outcome:
     """Carries out the job; `sources` are the user's files that it sends from, `on_begin` is called before the first request."""
-    board = Board(workers)
-    conductor = Conductor(board, len(job.phases), display, None if sources is None else sources.look, on_begin)
-    trouble = None
+    board = SharedState(workers)
+    conductor = PhaseController(board, len(job.phases), display, None if sources is None else sources.look, on_begin)
+    file_error = None
     if sources is not None:
         sources.start(board)
     try:
@@ -104,25 +104,25 @@ def run(
         ) from None
     finally:
         if sources is not None:
-            trouble = sources.finish()
+            file_error = sources.finish()
     conductor.show()
-    return Outcome(conductor.interrupted, trouble)
+    return Outcome(conductor.interrupted, file_error)
 
 
-def _run_here(job: Job, board: Board, conductor: Conductor) -> None:
+def _run_here(job: Job, board: SharedState, conductor: PhaseController) -> None:
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
         with _interrupts(conductor):
             loop.run_until_complete(Worker(job, Share(), board, loop, conductor.step).run())
     except ConnectError as error:
-        raise _unreachable(job, error.trouble) from None
+        raise _unreachable(job, error.error) from None
     finally:
         loop.close()
 
 
 @contextlib.contextmanager
-def _interrupts(conductor: Conductor) -> Iterator[None]:
+def _interrupts(conductor: PhaseController) -> Iterator[None]:
     """Ctrl-C is the conductor's. (Not by the loop's own handlers: one that comes before the loop runs would be lost.)"""
     before = {name: signal.signal(name, lambda *_: conductor.interrupt()) for name in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -132,14 +132,14 @@ def _interrupts(conductor: Conductor) -> Iterator[None]:
             signal.signal(name, handler)
 
 
-def _unreachable(job: Job, trouble: Trouble) -> UserError:
-    if trouble.type in ("CertificateError", "TLSError"):
-        return UserError(trouble.message)  # somebody is there, and the sentence says what to do
+def _unreachable(job: Job, error: WireError) -> UserError:
+    if error.type in ("CertificateError", "TLSError"):
+        return UserError(error.message)  # somebody is there, and the sentence says what to do
     urls = ", ".join(target.url for target in job.targets)
-    return UserError(f"{trouble.message} Start the server or correct --url ({urls}).")
+    return UserError(f"{error.message} Start the server or correct --url ({urls}).")
 
 
-def _run_children(job: Job, board: Board, conductor: Conductor, workers: int) -> None:
+def _run_children(job: Job, board: SharedState, conductor: PhaseController, workers: int) -> None:
     with _interrupts(conductor):
         died, said = _attended(job, board, conductor, workers)
     for kind, error in ((_USER, UserError), (_RUN, RunError)):
@@ -152,7 +152,9 @@ def _run_children(job: Job, board: Board, conductor: Conductor, workers: int) ->
         raise RunError(" ".join([f"Worker {number} {how}.", *(word[1:] for word in said)]))
 
 
-def _attended(job: Job, board: Board, conductor: Conductor, workers: int) -> tuple[tuple[int, int] | None, list[str]]:
+def _attended(
+    job: Job, board: SharedState, conductor: PhaseController, workers: int
+) -> tuple[tuple[int, int] | None, list[str]]:
     """Lives with the workers until the last has ended: (the first that failed, and its status; what they said)."""
     children: dict[int, int] = {}
     read_end, write_end = os.pipe()
@@ -201,7 +203,7 @@ def _available(pipe: int) -> bytes:
     return found
 
 
-def _child(job: Job, share: Share, board: Board, tell: int, parent: int) -> int:
+def _child(job: Job, share: Share, board: SharedState, tell: int, parent: int) -> int:
     """A worker's whole life."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
@@ -219,7 +221,7 @@ def _child(job: Job, share: Share, board: Board, tell: int, parent: int) -> int:
 
 
 def _in_words(job: Job, error: BaseException) -> tuple[str, str]:
-    found = _unreachable(job, error.trouble) if isinstance(error, ConnectError) else disk_full(error) or error
+    found = _unreachable(job, error.error) if isinstance(error, ConnectError) else disk_full(error) or error
     if not isinstance(found, PenstockError):
         return _FAULT, traceback.format_exc()[-_SAID_BYTES:]
     return _USER if isinstance(found, UserError) else _RUN, str(found)[:_SAID_BYTES]

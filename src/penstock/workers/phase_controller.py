@@ -7,9 +7,9 @@ from time import monotonic_ns
 from typing import NamedTuple
 
 from penstock.workers import shared_state as cells
-from penstock.workers.shared_state import Board
+from penstock.workers.shared_state import SharedState
 
-__all__ = ["Conductor", "Progress"]
+__all__ = ["PhaseController", "Progress"]
 
 _LEAD_NS = (1_000_000, 30_000_000)
 """How far ahead a start is announced: to a worker in this process, and to others, which look every millisecond or so."""
@@ -33,10 +33,10 @@ class Progress(NamedTuple):
     stopping: int
 
 
-class Conductor:
+class PhaseController:
     def __init__(
         self,
-        board: Board,
+        board: SharedState,
         phases: int,
         display: Callable[[Progress], None] | None,
         look: Callable[[], bool] | None = None,

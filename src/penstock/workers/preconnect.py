@@ -8,14 +8,14 @@ from time import monotonic_ns
 
 from penstock.schedule.scheduler import Share, split
 from penstock.wire.clock import Clock
-from penstock.wire.exchange import Trouble
+from penstock.wire.exchange import WireError
 from penstock.wire.pool import Pool
-from penstock.wire.stats import Gauge
+from penstock.wire.stats import WireStats
 from penstock.workers import shared_state as cells
 from penstock.workers.job import Job
-from penstock.workers.shared_state import Board
+from penstock.workers.shared_state import SharedState
 
-__all__ = ["ConnectError", "Opening"]
+__all__ = ["ConnectError", "Preconnect"]
 
 _PATIENCE_NS = 30_000_000_000  # without one more open connection: then the rest is given up
 
@@ -23,12 +23,12 @@ _PATIENCE_NS = 30_000_000_000  # without one more open connection: then the rest
 class ConnectError(Exception):
     """Not one connection to a target could be opened."""
 
-    def __init__(self, trouble: Trouble) -> None:
-        super().__init__(trouble.message)
-        self.trouble = trouble
+    def __init__(self, error: WireError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
-class Opening:
+class Preconnect:
     """One worker's part of it. A url where nobody answers ends the run before its first request, whatever the load is and
     however connections are used: the first worker opens at least one to each."""
 
@@ -36,7 +36,7 @@ class Opening:
         self,
         job: Job,
         share: Share,
-        board: Board,
+        board: SharedState,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         pools: list[Pool],
@@ -47,7 +47,7 @@ class Opening:
         self._loop = loop
         self._patience = min(job.timeout_ns, _PATIENCE_NS)
         # Where each request is to open its own, these are closed again, and appear in no figure.
-        self._pools = pools if job.reuse else [Pool(loop, t.origin, clock, Gauge()) for t in job.targets]
+        self._pools = pools if job.reuse else [Pool(loop, t.origin, clock, WireStats()) for t in job.targets]
         wanted = split(job.open_ahead, share) if job.reuse else 0
         least = 1 if self._me == 0 else 0
         self._counts = [max(least, split(wanted, Share(n, len(pools)))) for n in range(len(pools))]
@@ -68,7 +68,7 @@ class Opening:
         silent = [url for url, count in enumerate(self._counts) if count and not self._open[url]]
         if silent and not self._cancelled:
             text = f"{self._where(silent[0])} did not open a connection within {self._patience / 1e9:g} s."
-            raise ConnectError(Trouble("ConnectTimeout", text, "server"))
+            raise ConnectError(WireError("ConnectTimeout", text, "server"))
         if not self._job.reuse:
             for pool in self._pools:
                 pool.close()
@@ -91,14 +91,14 @@ class Opening:
     async def _open_to(self, url: int) -> None:
         done: asyncio.Future[None] = self._loop.create_future()
 
-        def opened(n: int, trouble: Trouble | None) -> None:
+        def opened(n: int, error: WireError | None) -> None:
             self._open[url] = n
             self._last_ns = monotonic_ns()
             self._board.set(self._me, cells.CONNECTED, sum(self._open))
-            if done.done() or (trouble is None and n < self._counts[url]):
+            if done.done() or (error is None and n < self._counts[url]):
                 return
-            if trouble is not None and n == 0:
-                done.set_exception(ConnectError(trouble))
+            if error is not None and n == 0:
+                done.set_exception(ConnectError(error))
             else:
                 done.set_result(None)
 

@@ -23,14 +23,14 @@ from penstock.records.worker_report import WorkerReport
 from penstock.secrets import hide
 from penstock.wire.exchange import Exchange
 
-__all__ = ["Desk"]
+__all__ = ["ReplyProcessor"]
 
 _SLICE_NS = 500_000
 _LIMIT = 512
 _LIMIT_BYTES = 64 << 20
 
 
-class Desk:
+class ReplyProcessor:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

@@ -11,7 +11,7 @@ from penstock.endpoints.reply import Reply
 from penstock.records.payloads import PARTS, Parts, Payload, PayloadStore, PayloadWriter
 from penstock.settings.schema import EndpointSettings
 
-__all__ = ["Bodies", "Outgoing", "Session"]
+__all__ = ["BodyBuilder", "Outgoing", "Session"]
 
 _KEEP_BYTES = 4 << 20
 _ENTRY_BYTES = 512  # what one that is kept costs besides its body
@@ -43,7 +43,7 @@ class Outgoing(NamedTuple):
     built: int | None
 
 
-class Bodies:
+class BodyBuilder:
     """Gives each turn its body: read from the store, or built from its parts and the replies before it."""
 
     def __init__(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 
-__all__ = ["Board"]
+__all__ = ["SharedState"]
 
 _GLOBALS = 8
 _PER_WORKER = 16
@@ -18,7 +18,7 @@ _STOP, _GO_PHASE, _GO_TIME, _GROWING, _BROKEN = range(5)
 READY, PHASE_DONE, SENT, ENDED, FAILED, LIVE, CONNECTED = range(7)
 
 
-class Board:
+class SharedState:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._memory = mmap.mmap(-1, 8 * (_GLOBALS + _PER_WORKER * workers))

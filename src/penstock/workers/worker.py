@@ -20,28 +20,28 @@ from typing import Any
 from penstock.endpoints.registry import endpoint
 from penstock.endpoints.reply import Reply
 from penstock.errors import RunError
-from penstock.records.interpret import Ticket
+from penstock.records.interpret import InFlight
 from penstock.records.log import LogWriter
 from penstock.records.payloads import Missing, PayloadStore
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
 from penstock.schedule.phases import PhasePlan
-from penstock.schedule.scheduler import Share, Stepper
+from penstock.schedule.scheduler import Scheduler, Share
 from penstock.schedule.server_assignment import arm
 from penstock.secrets import worth_hiding
 from penstock.wire.clock import Clock
-from penstock.wire.exchange import Exchange, Trouble
+from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.pool import Pool
-from penstock.wire.stats import Gauge
+from penstock.wire.stats import WireStats
 from penstock.wire.timer import Timer
 from penstock.workers import shared_state as cells
-from penstock.workers.conversation_picker import Deck
+from penstock.workers.conversation_picker import ConversationPicker
 from penstock.workers.job import Job
 from penstock.workers.machine_counters import Machine
-from penstock.workers.preconnect import Opening
-from penstock.workers.reply_processor import Desk
-from penstock.workers.session import Bodies, Session
-from penstock.workers.shared_state import Board
+from penstock.workers.preconnect import Preconnect
+from penstock.workers.reply_processor import ReplyProcessor
+from penstock.workers.session import BodyBuilder, Session
+from penstock.workers.shared_state import SharedState
 
 __all__ = ["Worker"]
 
@@ -57,7 +57,7 @@ class Worker:
         self,
         job: Job,
         share: Share,
-        board: Board,
+        board: SharedState,
         loop: asyncio.AbstractEventLoop,
         on_tick: Callable[[], None] | None = None,
     ) -> None:
@@ -68,20 +68,20 @@ class Worker:
         self._loop = loop
         self._on_tick = on_tick
         self._clock = Clock()
-        self._gauge = Gauge()
+        self._gauge = WireStats()
         self._report = WorkerReport(worker=share.worker)
         self._payloads = PayloadStore(job.log, job.files)
-        self._deck = Deck(self._payloads, job.sampling, job.seed, board)
+        self._deck = ConversationPicker(self._payloads, job.sampling, job.seed, board)
         self._endpoint = endpoint(job.endpoint, job.settings)
-        self._bodies = Bodies(job.log, self._payloads, self._endpoint, job.settings, share.worker)
+        self._bodies = BodyBuilder(job.log, self._payloads, self._endpoint, job.settings, share.worker)
         self._log = LogWriter(job.log, share.worker, self._bodies.flush)
         self._pools = [Pool(loop, t.origin, self._clock, self._gauge, reuse=job.reuse) for t in job.targets]
-        self._opening = Opening(job, share, board, loop, self._clock, self._pools)
+        self._opening = Preconnect(job, share, board, loop, self._clock, self._pools)
         self._timer = Timer(loop, self._pump)
         self._id_prefix = str(uuid.uuid4())[:24]
         self._id = secrets.randbits(40)
         secrets_ = worth_hiding(job.settings.headers, job.settings.api_key, job.settings.urls)
-        self._desk = Desk(
+        self._desk = ReplyProcessor(
             loop, self._endpoint, self._log, self._report, job.epoch, secrets_, self._on_read, self._on_room
         )
         self._held_since = 0
@@ -92,7 +92,7 @@ class Worker:
         self._fault: Exception | None = None
         self._phase = 0
         self._plan: PhasePlan = job.phases[0]
-        self._stepper: Stepper = self._plan.stepper(share)
+        self._stepper: Scheduler = self._plan.scheduler(share)
         self._running = False
         self._over: asyncio.Future[None] | None = None
         self._ticks = 0
@@ -157,7 +157,7 @@ class Worker:
             self._machine = Machine()
         self._phase = index
         self._plan = plan
-        self._stepper = plan.stepper(self._share, self._recorded_times() if plan.scale is not None else None)
+        self._stepper = plan.scheduler(self._share, self._recorded_times() if plan.scale is not None else None)
         self._open_ended = plan.whole
         self._close_plan()
         if self._stop_seen:
@@ -203,7 +203,7 @@ class Worker:
         """Send what is due, a burst at most: the loop reads in between."""
         if not self._running:
             return
-        stepper, later = self._stepper, self._later
+        scheduler, later = self._stepper, self._later
         for _ in range(_BURST):
             if self._desk.full:
                 self._held_since = self._held_since or monotonic_ns()
@@ -212,19 +212,19 @@ class Worker:
             if self._held_since:
                 self._report.held_ns += now - self._held_since
                 self._held_since = 0
-            if later and (later[0][0] <= now or stepper.closed(now)):
+            if later and (later[0][0] <= now or scheduler.closed(now)):
                 due, _, session = heapq.heappop(later)
                 self._next_turn(session, due, now)
                 continue
-            picked = self._deck.pick(self._plan.first + stepper.number // self._plan.arms)
-            if picked is None and stepper.ready(now):
+            picked = self._deck.pick(self._plan.first + scheduler.number // self._plan.arms)
+            if picked is None and scheduler.ready(now):
                 self._report.starved_ticks += 1  # it is not indexed yet; the next tick asks again
                 if later:
                     self._timer.at(later[0][0])
                 return
             if self._open_ended:
                 self._close_plan()  # the end may have become known with this very pick
-            step = stepper.next(now)
+            step = scheduler.next(now)
             if step.kind == "send" and picked is not None:
                 self._begin(step.number, picked, step.at, step.free)
                 continue
@@ -297,12 +297,12 @@ class Worker:
         target = self._job.targets[session.url]
         data = b"".join((target.head, target.own.format(request, correlation, length).encode(), body))
         self._sent += 1
-        self._pools[session.url].start(Exchange(data, self._on_end, Ticket(record, session)))
+        self._pools[session.url].start(Exchange(data, self._on_end, InFlight(record, session)))
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
     def _on_end(self, exchange: Exchange) -> None:
-        ticket: Ticket = exchange.tag
+        ticket: InFlight = exchange.tag
         record = ticket.record
         self._pools[record.url].ended(exchange)
         if exchange.start >= 0:
@@ -361,7 +361,7 @@ class Worker:
         for pool in self._pools:
             for exchange in list(pool.busy):
                 exchange.cancelled = True
-                pool.abort(exchange, Trouble("Cancelled", why, "penstock"))
+                pool.abort(exchange, WireError("Cancelled", why, "penstock"))
         self._running = self._over is not None and not self._over.done()
 
     # -- ten milliseconds ---------------------------------------------------------------------------------------------
@@ -410,14 +410,14 @@ class Worker:
         for pool in self._pools:
             for exchange in _overdue(pool, now - limit - self._job.epoch):
                 text = f"No complete reply within {limit / 1e9:g} s."
-                pool.abort(exchange, Trouble("Timeout", text, "server"))
+                pool.abort(exchange, WireError("Timeout", text, "server"))
 
 
 def _overdue(pool: Pool, before: int) -> list[Exchange]:
     """In flight since before that time. The oldest come first, so the first young one ends the search."""
     found = []
     for exchange in pool.busy:
-        ticket: Ticket = exchange.tag
+        ticket: InFlight = exchange.tag
         if ticket.record.issued > before:
             break
         found.append(exchange)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.gateway.guardrails import Ambiguous, Patience
+from penstock.gateway.guardrails import Ambiguous, SearchBudgets
 from penstock.gateway.guardrails.unescape import Escapes
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 from support.guardrail_streams import chat_chunks, event, guards, keyword, pii, run
@@ -22,7 +22,7 @@ BLOCK = keyword("BLOCKME")
 
 def masked(body: bytes, *specs: GuardrailSpec, reply: bool = False) -> bytes:
     made = guards(*(specs or (pii("email"),))).made
-    return (made.reply if reply else made.request)(body, Patience(1.0)).body
+    return (made.reply if reply else made.request)(body, SearchBudgets(1.0)).body
 
 
 # -- masks are written where the text stands ------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_a_masked_body_says_what_it_said_but_for_the_masks(body: Any, ascii_only
 @pytest.mark.parametrize("reply", [["BLOCKME"], "BLOCKME", [[{"text": "BLOCKME"}]]])
 def test_a_whole_reply_of_any_shape_is_read(reply: Any) -> None:
     made = guards(BLOCK, pii("email")).made
-    assert made.reply(json.dumps(reply).encode(), Patience(1.0)).blocked_by == "words"
+    assert made.reply(json.dumps(reply).encode(), SearchBudgets(1.0)).blocked_by == "words"
     assert masked(json.dumps(reply).replace("BLOCKME", "a@b.example").encode(), reply=True) == (
         json.dumps(reply).replace("BLOCKME", "[EMAIL_REDACTED]").encode()
     )
@@ -98,13 +98,13 @@ def test_a_whole_reply_of_any_shape_is_read(reply: Any) -> None:
 )
 def test_a_key_that_stands_twice_is_ambiguous(body: bytes) -> None:
     with pytest.raises(Ambiguous):
-        guards(BLOCK).made.request(body, Patience(1.0))
+        guards(BLOCK).made.request(body, SearchBudgets(1.0))
 
 
 def test_half_a_character_is_read_as_none() -> None:
     made = guards(keyword("a\ufffdb")).made
-    assert made.request(b'{"input":"a\\ud800b"}', Patience(1.0)).blocked_by == "words"
-    assert made.request(b'{"input":"a\\\\ud800b \\ud83d\\ude00"}', Patience(1.0)).blocked_by is None
+    assert made.request(b'{"input":"a\\ud800b"}', SearchBudgets(1.0)).blocked_by == "words"
+    assert made.request(b'{"input":"a\\\\ud800b \\ud83d\\ude00"}', SearchBudgets(1.0)).blocked_by is None
 
 
 # -- JSON in strings ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.gateway.guardrails import Patience
+from penstock.gateway.guardrails import SearchBudgets
 from penstock.gateway.guardrails.splice import repeated, without
 from support.guardrail_streams import guards, keyword, pii, run
 
@@ -33,7 +33,7 @@ CUT = {
 
 @pytest.mark.parametrize(("body", "left"), CUT.items())
 def test_what_nobody_read_does_not_leave(body: bytes, left: bytes) -> None:
-    found = guards(BLOCK).made.reply(body, Patience(1.0))
+    found = guards(BLOCK).made.reply(body, SearchBudgets(1.0))
     assert (found.body, found.blocked_by) == (left, None)
     frame = b": x\nevent: e\ndata: %b\n\n"
     for mode in MODES:
@@ -44,10 +44,10 @@ def test_what_nobody_read_does_not_leave(body: bytes, left: bytes) -> None:
 
 def test_what_is_read_is_masked_and_blocked() -> None:
     body = b'{"text":"ann@example.com","n":"bob@example.com","text":"cid@example.com"}'
-    assert guards(pii("email")).made.reply(body, Patience(1.0)).body == (
+    assert guards(pii("email")).made.reply(body, SearchBudgets(1.0)).body == (
         b'{"n":"[EMAIL_REDACTED]","text":"[EMAIL_REDACTED]"}'
     )
-    assert guards(BLOCK).made.reply(b'{"text":"clean","text":"code-1234"}', Patience(1.0)).blocked_by == "words"
+    assert guards(BLOCK).made.reply(b'{"text":"clean","text":"code-1234"}', SearchBudgets(1.0)).blocked_by == "words"
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -63,7 +63,7 @@ def test_deltas(mode: Mode) -> None:
 def test_what_only_watches_changes_nothing() -> None:
     body = b'{"text":"it is code-1234","text":"clean"}'
     made = guards(keyword(regexes=["code-[0-9]{4}"], enforcement="monitor"))
-    assert made.made.reply(body, Patience(1.0)).body is body
+    assert made.made.reply(body, SearchBudgets(1.0)).body is body
     assert run(made.stream("responses"), [b"data: " + body + b"\n\n"]).body == b"data: " + body + b"\n\n"
 
 

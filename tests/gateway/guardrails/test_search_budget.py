@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from penstock.gateway.guardrails import Patience, finders
+from penstock.gateway.guardrails import SearchBudgets, finders
 from penstock.gateway.guardrails.offload import paced
 from penstock.gateway.guardrails.search_budget import Undecided
 from support.guardrail_streams import chat_chunks, event, guards, keyword, pii, run, wire
@@ -25,7 +25,7 @@ def body(count: int) -> bytes:
 def test_searches_of_one_request_are_summed() -> None:
     """Each of them takes a fraction of the budget."""
     made = guards(keyword(regexes=[SLOW])).made
-    found = made.request(body(1500), Patience(0.2))
+    found = made.request(body(1500), SearchBudgets(0.2))
     assert (found.blocked_by, found.timed_out) == ("words", True)
     assert [(hit.guardrail, hit.action, hit.count) for hit in found.hits] == [("words", "timed_out", 1)]
 
@@ -33,18 +33,21 @@ def test_searches_of_one_request_are_summed() -> None:
 def test_matches_are_in_the_budget_as_well() -> None:
     data = json.dumps({"input": "x " * 200_000}).encode()
     spec = keyword(regexes=["x"], enforcement="monitor")
-    assert [hit.action for hit in guards(spec).made.request(data, Patience(0.02)).hits] == ["timed_out", "would_block"]
+    assert [hit.action for hit in guards(spec).made.request(data, SearchBudgets(0.02)).hits] == [
+        "timed_out",
+        "would_block",
+    ]
 
 
 def test_a_long_text_is_no_reason() -> None:
     data = json.dumps({"input": "some words here " * 100_000}).encode()
-    found = guards(keyword(regexes=["(?:QQQ|ZZZ)[a-z]+", "q{3}"])).made.request(data, Patience(0.001))
+    found = guards(keyword(regexes=["(?:QQQ|ZZZ)[a-z]+", "q{3}"])).made.request(data, SearchBudgets(0.001))
     assert found.blocked_by is None
 
 
 def test_what_only_watches_refuses_nothing_and_takes_no_time_of_the_others() -> None:
     made = guards(keyword(regexes=[SLOW], name="watch", enforcement="monitor"), keyword(regexes=["zz[a-z]+y"])).made
-    found = made.request(body(100), Patience(0.05))
+    found = made.request(body(100), SearchBudgets(0.05))
     assert found.blocked_by is None
     assert [(hit.guardrail, hit.action) for hit in found.hits] == [("watch", "timed_out")]
 
@@ -57,7 +60,7 @@ def test_what_only_watches_passes_whichever_rule_the_time_ends_in() -> None:
     ]
     said = "x@y.example " + TEXT * 100
     data = json.dumps({"input": said}).encode()
-    found = guards(*specs).made.request(data, Patience(0.02))
+    found = guards(*specs).made.request(data, SearchBudgets(0.02))
     assert (found.body, found.blocked_by) == (data, None)
     assert [(hit.guardrail, hit.action) for hit in found.hits] == [("slow", "timed_out"), ("mail", "timed_out")]
     guard = guards(*specs, max_inspection_ms=80).stream("responses")
@@ -78,7 +81,7 @@ HARD = {
 def test_a_short_text_can_be_hard_too(pattern: str, text: str) -> None:
     """Without a repetition, or with a single one."""
     data = json.dumps({"input": text}).encode()
-    found = guards(keyword(regexes=[pattern])).made.request(data, Patience(0.05))
+    found = guards(keyword(regexes=[pattern])).made.request(data, SearchBudgets(0.05))
     assert (found.blocked_by, found.timed_out) == ("words", True)
 
 
@@ -86,7 +89,7 @@ def test_one_that_can_be_begun_again_changes_nothing() -> None:
     data = body(50)
     made = guards(pii("email"), keyword(regexes=[SLOW], name="watch", enforcement="monitor")).made
     with pytest.raises(Undecided):
-        made.request(data, Patience(0.01, last=False))
+        made.request(data, SearchBudgets(0.01, last=False))
 
 
 def test_what_is_slow_leaves_the_loop() -> None:

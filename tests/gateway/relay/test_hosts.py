@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from penstock.gateway.relay.hosts import Host, Hosts
-from penstock.gateway.relay.upstream_attempt import Forward, Limits
+from penstock.gateway.relay.upstream_attempt import Timeouts, UpstreamAttempt
 from penstock.wire.exchange import Exchange
 
 GOOD, OTHER = "127.0.0.1", "127.0.0.2"
@@ -66,9 +66,9 @@ class Scene:
         await self.hold.wait()
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in self.answer]
 
-    def forward(self, connect_s: float | None = 0.4) -> Forward:
+    def forward(self, connect_s: float | None = 0.4) -> UpstreamAttempt:
         target: Any = type("Target", (), {"host": self.host})()
-        return Forward(self.loop, Owner(), target, REQUEST, Limits(connect_s, None, None))
+        return UpstreamAttempt(self.loop, Owner(), target, REQUEST, Timeouts(connect_s, None, None))
 
     async def ask(self) -> Exchange:
         """Without anybody who looks at the clock: an address that leads nowhere would be waited for without end."""
@@ -133,7 +133,7 @@ def test_an_address_that_leads_nowhere_costs_its_share_once(port: int) -> None:
     async def script(scene: Scene, servers: dict[str, Server]) -> None:
         scene.answer = [OTHER, GOOD]
         first = await scene.ask_with_time()
-        assert (first.status, first.trouble) == (200, None)
+        assert (first.status, first.error) == (200, None)
         # it is known now, also when the resolver names it first again
         assert (await scene.ask()).status == 200
         await scene.refreshed()
@@ -147,8 +147,8 @@ def test_when_all_of_them_lead_nowhere_the_time_is_not_longer(port: int) -> None
     async def script(scene: Scene, servers: dict[str, Server]) -> None:
         scene.answer = [OTHER]
         exchange = await scene.ask_with_time()
-        assert exchange.trouble is not None
-        assert exchange.trouble.type == "TimedOut"
+        assert exchange.error is not None
+        assert exchange.error.type == "TimedOut"
 
     play(port, script)
 
@@ -173,8 +173,8 @@ def test_a_reset_that_nobody_told_us_of_is_found(port: int, named: bool) -> None
             assert not running.done()
             scene.hosts.look()
             await asyncio.wait_for(running, 5)
-        assert forward.exchange.trouble is not None
-        assert forward.exchange.trouble.type == "ConnectionLost"
+        assert forward.exchange.error is not None
+        assert forward.exchange.error.type == "ConnectionLost"
         scene.hosts.sweep()
         assert scene.hosts.open == 0
 
@@ -182,9 +182,9 @@ def test_a_reset_that_nobody_told_us_of_is_found(port: int, named: bool) -> None
 
 
 def test_connecting_has_no_more_time_than_the_request() -> None:
-    assert Limits(5.0, 1.0, None).connect_s == 1.0
-    assert Limits(5.0, None, 2.0).connect_s == 2.0
-    assert Limits(None, None, None).connect_s is None
+    assert Timeouts(5.0, 1.0, None).connect_s == 1.0
+    assert Timeouts(5.0, None, 2.0).connect_s == 2.0
+    assert Timeouts(None, None, None).connect_s is None
 
 
 @pytest.mark.usefixtures("hole")
@@ -263,5 +263,5 @@ def test_what_can_be_no_name_has_no_address(name: str) -> None:
         return exchange
 
     exchange = uvloop.run(script())
-    assert exchange.trouble is not None
-    assert exchange.trouble.type == "NameNotFound"
+    assert exchange.error is not None
+    assert exchange.error.type == "NameNotFound"

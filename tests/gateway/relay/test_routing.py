@@ -8,8 +8,8 @@ import pytest
 
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.routing import Cooldowns, Rules, Turns, backoff_s, order
-from penstock.gateway.relay.upstream import Failure
 from penstock.gateway.relay.upstream import Target as RealTarget
+from penstock.gateway.relay.upstream import UpstreamFailure
 from penstock.gateway.resources.snapshot import Cooldown, Model, ProviderKey, Routing
 from penstock.secrets import Secret
 
@@ -25,8 +25,8 @@ class Target(RealTarget):
         return self.model.name
 
 
-def failed(error: str = "upstream_status", status: int | None = 500, **more: Any) -> Failure:
-    return Failure(error, status, Refusal(502, "x", "x"), retryable=more.pop("retryable", True), **more)
+def failed(error: str = "upstream_status", status: int | None = 500, **more: Any) -> UpstreamFailure:
+    return UpstreamFailure(error, status, Refusal(502, "x", "x"), retryable=more.pop("retryable", True), **more)
 
 
 def names(targets: Any) -> list[str]:
@@ -83,7 +83,7 @@ def test_turns_and_the_number_of_fallbacks() -> None:
         (failed("over_limit", None), Cooldown(), 0),
     ],
 )
-def test_how_long_a_target_is_left_alone(failure: Failure, cooldown: Cooldown, seconds: int) -> None:
+def test_how_long_a_target_is_left_alone(failure: UpstreamFailure, cooldown: Cooldown, seconds: int) -> None:
     target = Target("a", cooldown=cooldown)
     cooldowns = Cooldowns()
     cooldowns.failed(target, failure, 0.0)

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.accounting import Books
-from penstock.gateway.relay.attempt_loop import Attempts
+from penstock.gateway.relay.accounting import Accounting
+from penstock.gateway.relay.attempt_loop import AttemptLoop
 from penstock.gateway.relay.body import read_body
 from penstock.gateway.relay.routing import Cooldowns, Turns
 from penstock.gateway.resources.snapshot import Model, Routing
@@ -40,17 +40,17 @@ class SlowLimiter:
 
 @pytest.mark.parametrize("first_is_full", [False, True])
 def test_ended_while_a_target_s_limits_are_asked_for(first_is_full: bool) -> None:
-    async def run() -> tuple[Books, SlowLimiter]:
+    async def run() -> tuple[Accounting, SlowLimiter]:
         full = [Refusal(429, "rate_limit_exceeded", "")] if first_is_full else []
         limiter = SlowLimiter(*full, Reservation())
         app: Any = SimpleNamespace(limiter=limiter, cooldowns=Cooldowns(), turns=Turns(), loop=None)
         app.config = SimpleNamespace(upstream=SimpleNamespace(retries=0))
-        books = Books("id", "responses", 0)
+        books = Accounting("id", "responses", 0)
         caller: Any = SimpleNamespace(books=books, outlet=None, request_id="id")
         group = Model(id="g", name="g", routing=Routing(targets=("a", "b")))
         request = read_body(b'{"model":"g"}', chat=False)
         live: Any = SimpleNamespace(guards=None)
-        attempts = Attempts(app, live, caller, "responses", group, request, 10)
+        attempts = AttemptLoop(app, live, caller, "responses", group, request, 10)
         # A target without a host: an attempt at it would be a fault.
         targets: Any = [
             SimpleNamespace(model=Model(id=name, name=name), key=SimpleNamespace(name="k")) for name in ("a", "b")

@@ -14,7 +14,7 @@ from penstock.gateway.guardrails.chain import Blocked, Chain, guardrail_problems
 from penstock.gateway.guardrails.inspection import GuardrailErrors, Inspection, StreamBlocked, Tally
 from penstock.gateway.guardrails.json_input import Ambiguous, read_reply, read_request
 from penstock.gateway.guardrails.offload import paced
-from penstock.gateway.guardrails.search_budget import Patience
+from penstock.gateway.guardrails.search_budget import SearchBudgets
 from penstock.gateway.guardrails.splice import repeated, splice, without
 from penstock.gateway.guardrails.streams import BufferGuard, StreamGuard, WatchGuard
 from penstock.gateway.guardrails.texts import Line, Slot, reply_texts, request_texts
@@ -28,7 +28,7 @@ __all__ = [
     "GuardrailErrors",
     "Guards",
     "Inspection",
-    "Patience",
+    "SearchBudgets",
     "StreamBlocked",
     "StreamGuard",
     "block_message",
@@ -58,16 +58,16 @@ class Guards:
         self.has_input = bool(self._input.guards)
         self.has_output = bool(self._output.guards)
 
-    async def look(self, size: int, inspect: Callable[[Patience], _T]) -> _T:
+    async def look(self, size: int, inspect: Callable[[SearchBudgets], _T]) -> _T:
         """Runs an inspection of so many bytes in the time that it has, without keeping the event loop waiting."""
         return await paced(size, inspect, self._seconds)
 
-    def request(self, body: bytes, patience: Patience) -> Inspection:
+    def request(self, body: bytes, patience: SearchBudgets) -> Inspection:
         """Raises `Ambiguous` for one that can be read in two ways."""
         source, root = read_request(body)
         return _inspect(self._input, body, source, root, request_texts(root[0]), Tally("input"), patience)
 
-    def reply(self, body: bytes, patience: Patience) -> Inspection:
+    def reply(self, body: bytes, patience: SearchBudgets) -> Inspection:
         """Of a whole JSON reply; ValueError for what is none."""
         source, root = read_reply(body)
         if self._output.enforced and (spans := repeated(source, root[0])):
@@ -79,7 +79,7 @@ class Guards:
         """None: nothing holds or watches this stream."""
         if not self.has_output:
             return None
-        patience = Patience(self._seconds * _ON_THE_LOOP, stream=True)
+        patience = SearchBudgets(self._seconds * _ON_THE_LOOP, stream=True)
         if not self._output.enforced:
             return WatchGuard(self._output, route, self._limit, patience)
         return (WindowGuard if self._window else BufferGuard)(self._output, route, self._limit, patience)
@@ -92,7 +92,7 @@ def _inspect(
     root: list[Any],
     lines: list[Slot | Line],
     tally: Tally,
-    patience: Patience,
+    patience: SearchBudgets,
 ) -> Inspection:
     """`source` is the body as it was read, of the same length."""
     try:

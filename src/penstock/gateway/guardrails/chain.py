@@ -15,7 +15,7 @@ from penstock.gateway.guardrails.finders import RegexFinder, regex_problem
 from penstock.gateway.guardrails.inspection import Tally
 from penstock.gateway.guardrails.literals import Literals
 from penstock.gateway.guardrails.masking import Masking
-from penstock.gateway.guardrails.search_budget import MATCH_S, Patience, Undecided
+from penstock.gateway.guardrails.search_budget import MATCH_S, SearchBudgets, Undecided
 from penstock.gateway.guardrails.search_texts import View, views_of
 from penstock.gateway.guardrails.texts import Line, Slot
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
@@ -53,7 +53,7 @@ class Rule:
         self.blocks = blocks
         self.token = token
 
-    def find(self, text: str, position: int, patience: Patience) -> Match | None:
+    def find(self, text: str, position: int, patience: SearchBudgets) -> Match | None:
         """The leftmost match from `position` on; raises `Undecided`."""
         finder = self.finder
         budget = patience.budget(enforced=self.guard.enforced)
@@ -69,7 +69,7 @@ class Rule:
         """
         return isinstance(self.finder, RegexFinder) or self.finder.find(together, 0) is not None
 
-    def matches(self, text: str, tally: Tally, patience: Patience) -> Iterator[Match]:
+    def matches(self, text: str, tally: Tally, patience: SearchBudgets) -> Iterator[Match]:
         position = 0
         try:
             while (match := self.find(text, position, patience)) is not None:
@@ -166,7 +166,7 @@ class Chain:
     def enforced(self) -> bool:
         return any(guard.enforced for guard in self.guards)
 
-    def examine(self, lines: Sequence[Slot | Line], tally: Tally, patience: Patience) -> list[Slot]:
+    def examine(self, lines: Sequence[Slot | Line], tally: Tally, patience: SearchBudgets) -> list[Slot]:
         """Gives the slots that are masked their new text, and says which; raises `Blocked`, and `Undecided`."""
         if not lines:
             return []
@@ -206,7 +206,7 @@ class Chain:
         return found
 
 
-def _apply(rule: Rule, view: View, maskings: dict[int, Masking], tally: Tally, patience: Patience) -> None:
+def _apply(rule: Rule, view: View, maskings: dict[int, Masking], tally: Tally, patience: SearchBudgets) -> None:
     for start, end, first, last in rule.matches(view.text, tally, patience):
         if view.counts is not None and not view.counts(start, end):
             continue

@@ -22,7 +22,7 @@ from penstock.gateway.guardrails.chain import Blocked, Chain, Rule
 from penstock.gateway.guardrails.events import DELTA, Key
 from penstock.gateway.guardrails.inspection import StreamBlocked, Tally
 from penstock.gateway.guardrails.masking import Masking
-from penstock.gateway.guardrails.search_budget import Patience, Undecided
+from penstock.gateway.guardrails.search_budget import SearchBudgets, Undecided
 from penstock.gateway.guardrails.search_texts import UNESCAPED
 from penstock.gateway.guardrails.unescape import LEVELS, Escapes, begins_json, escaped
 
@@ -91,7 +91,7 @@ class Channel:
         *("copy", "decided", "end", "folded_decided", "folded_end", "masking", "open", "released"),
     )
 
-    def __init__(self, chain: Chain, tally: Tally, slack: int, patience: Patience, level: int = 0) -> None:
+    def __init__(self, chain: Chain, tally: Tally, slack: int, patience: SearchBudgets, level: int = 0) -> None:
         self._chain = chain
         self._tally = tally
         self._slack = slack
@@ -257,7 +257,7 @@ class Copy(Channel):
     __slots__ = ("_escapes", "_original")
 
     def __init__(
-        self, original: Channel, chain: Chain, tally: Tally, slack: int, patience: Patience, level: int
+        self, original: Channel, chain: Chain, tally: Tally, slack: int, patience: SearchBudgets, level: int
     ) -> None:
         super().__init__(chain, tally, slack, patience, level)
         self._original = original
@@ -307,7 +307,7 @@ Ends = tuple[tuple[Copy, int, int], ...]
 class Channels:
     __slots__ = ("_chain", "_known", "_patience", "_slack", "_tally")
 
-    def __init__(self, chain: Chain, tally: Tally, slack: int, patience: Patience) -> None:
+    def __init__(self, chain: Chain, tally: Tally, slack: int, patience: SearchBudgets) -> None:
         self._chain = chain
         self._tally = tally
         self._slack = slack

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from penstock.gateway.guardrails.search_budget import QUICK_S, Patience, Undecided
+from penstock.gateway.guardrails.search_budget import QUICK_S, SearchBudgets, Undecided
 
 __all__ = ["paced"]
 
@@ -23,11 +23,11 @@ _threads = ThreadPoolExecutor(4, "inspection")
 """More than one, so that one hostile text does not keep the others waiting for all of its time."""
 
 
-async def paced(size: int, inspect: Callable[[Patience], _T], seconds: float) -> _T:
+async def paced(size: int, inspect: Callable[[SearchBudgets], _T], seconds: float) -> _T:
     """`inspect` may be called twice; the first time it has changed nothing when it raises `Undecided`."""
     if size <= AT_ONCE_BYTES:
         try:
-            return inspect(Patience(min(QUICK_S, seconds), last=False))
+            return inspect(SearchBudgets(min(QUICK_S, seconds), last=False))
         except Undecided:
             pass
-    return await asyncio.get_running_loop().run_in_executor(_threads, inspect, Patience(seconds))
+    return await asyncio.get_running_loop().run_in_executor(_threads, inspect, SearchBudgets(seconds))

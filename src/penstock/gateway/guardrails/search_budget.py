@@ -11,7 +11,7 @@ back is not its own.
 
 from __future__ import annotations
 
-__all__ = ["MATCH_S", "QUICK_S", "Budget", "Patience", "Undecided"]
+__all__ = ["MATCH_S", "QUICK_S", "Budget", "SearchBudgets", "Undecided"]
 
 FREE_S_PER_CHARACTER = 100e-9
 FREE_S_PER_SEARCH = 10e-6
@@ -54,7 +54,7 @@ class Budget:
         raise Undecided
 
 
-class Patience:
+class SearchBudgets:
     """The budgets of one inspection. Guardrails that only watch have one of their own, so that they refuse nothing.
 
     When one of them is spent, the `last` inspection says so in its result; another one raises `Undecided` and has changed

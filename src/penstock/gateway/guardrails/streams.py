@@ -16,7 +16,7 @@ from penstock.gateway.guardrails.chain import Blocked, Chain
 from penstock.gateway.guardrails.channels import Channels
 from penstock.gateway.guardrails.events import NOTHING, Key, Reader, Reading
 from penstock.gateway.guardrails.inspection import StreamBlocked, Tally
-from penstock.gateway.guardrails.search_budget import Patience
+from penstock.gateway.guardrails.search_budget import SearchBudgets
 from penstock.gateway.guardrails.splice import repeated, splice, without
 from penstock.gateway.guardrails.texts import Line, Slot, is_word
 from penstock.gateway.ledger.entry import GuardrailHit
@@ -42,7 +42,7 @@ _Lines = tuple[bytes, str | None]
 """What stands beside the data, and the event's type, which is not looked at where the lines repeat it."""
 
 
-class Beside:
+class NonDataLines:
     """The lines of a frame that are not its data, as one text: an upstream may write anything there."""
 
     __slots__ = ("_fields", "_lines", "line")
@@ -95,7 +95,7 @@ class Event:
     def __init__(self, frame: Frame, reader: Reader) -> None:
         self.frame = frame
         self.plain = False
-        self.beside: Beside | None = None
+        self.beside: NonDataLines | None = None
         """The lines that are not data, where they have to be looked at."""
         self.reading: Reading = NOTHING
         self._root: list[Any] = [None]
@@ -161,7 +161,7 @@ class StreamGuard:
     longest = MAX_EVENT_BYTES
     """An event beyond it need not be whole when it is given to the guard."""
 
-    def __init__(self, chain: Chain, route: Route, patience: Patience) -> None:
+    def __init__(self, chain: Chain, route: Route, patience: SearchBudgets) -> None:
         self._chain = chain
         self._route = route
         self._patience = patience
@@ -197,7 +197,7 @@ class StreamGuard:
         """What may be released now; raises `StreamBlocked`. `pending` bytes have arrived of the frame after these."""
         raise NotImplementedError
 
-    def finish(self, rest: Frame | None, patience: Patience | None = None) -> bytes:
+    def finish(self, rest: Frame | None, patience: SearchBudgets | None = None) -> bytes:
         """The upstream has ended, with a frame that lacks its end: what is left; raises `StreamBlocked`.
 
         `patience` is what a guard `at_end` has; the others have had theirs from the beginning.
@@ -236,7 +236,7 @@ class StreamGuard:
             and not _names_its_type(frame, event.payload)
             and (frame.others, _kind(event.payload)) not in self._known
         ):
-            event.beside = Beside(frame, event.payload) or None
+            event.beside = NonDataLines(frame, event.payload) or None
         return event
 
     def _examine_beside(self, event: Event) -> None:
@@ -265,12 +265,12 @@ class BufferGuard(StreamGuard):
 
     at_end = True
 
-    def __init__(self, chain: Chain, route: Route, limit: int, patience: Patience) -> None:
+    def __init__(self, chain: Chain, route: Route, limit: int, patience: SearchBudgets) -> None:
         super().__init__(chain, route, patience)
         self.longest = self._limit = limit
         self._size = 0
         self._events: list[Event] = []
-        self._beside: dict[_Lines, Beside] = {}
+        self._beside: dict[_Lines, NonDataLines] = {}
 
     @property
     def waiting(self) -> bool:
@@ -294,7 +294,7 @@ class BufferGuard(StreamGuard):
             event.beside = self._beside.setdefault((frame.others, _kind(event.payload)), event.beside)
         return event
 
-    def finish(self, rest: Frame | None, patience: Patience | None = None) -> bytes:
+    def finish(self, rest: Frame | None, patience: SearchBudgets | None = None) -> bytes:
         last = self._last_event(rest)
         events = self._events if last is None else [*self._events, last]
         self._tally = Tally("output")
@@ -305,7 +305,7 @@ class BufferGuard(StreamGuard):
         self._events = []
         return b"".join([event.raw for event in events])
 
-    def _examine(self, events: list[Event], patience: Patience) -> None:
+    def _examine(self, events: list[Event], patience: SearchBudgets) -> None:
         texts: dict[Key, list[Slot]] = {}
         lines: list[Slot | Line] = []
         for event in events:
@@ -328,7 +328,7 @@ class WatchGuard(StreamGuard):
 
     holds = False
 
-    def __init__(self, chain: Chain, route: Route, limit: int, patience: Patience) -> None:
+    def __init__(self, chain: Chain, route: Route, limit: int, patience: SearchBudgets) -> None:
         super().__init__(chain, route, patience)
         self._channels = Channels(chain, self._tally, limit, patience)
         self._watching = True
@@ -342,7 +342,7 @@ class WatchGuard(StreamGuard):
                 self._watch(self._event(frame))
         return b""
 
-    def finish(self, rest: Frame | None, patience: Patience | None = None) -> bytes:
+    def finish(self, rest: Frame | None, patience: SearchBudgets | None = None) -> bytes:
         del patience
         if self._watching:
             event = self._last_event(rest)

@@ -19,7 +19,7 @@ from penstock.gateway.guardrails.chain import Blocked, Chain
 from penstock.gateway.guardrails.channels import Channel, Channels
 from penstock.gateway.guardrails.events import Key, Reader, alone
 from penstock.gateway.guardrails.inspection import StreamBlocked
-from penstock.gateway.guardrails.search_budget import Patience
+from penstock.gateway.guardrails.search_budget import SearchBudgets
 from penstock.gateway.guardrails.streams import Event, StreamGuard
 from penstock.gateway.guardrails.texts import Slot
 from penstock.gateway.routes import Route
@@ -97,7 +97,7 @@ class _Held:
 
 
 class WindowGuard(StreamGuard):
-    def __init__(self, chain: Chain, route: Route, limit: int, patience: Patience) -> None:
+    def __init__(self, chain: Chain, route: Route, limit: int, patience: SearchBudgets) -> None:
         super().__init__(chain, route, patience)
         self._limit = limit
         self._channels = Channels(chain, self._tally, limit, patience)
@@ -135,7 +135,7 @@ class WindowGuard(StreamGuard):
             released += self._relieve()
         return released
 
-    def finish(self, rest: Frame | None, patience: Patience | None = None) -> bytes:
+    def finish(self, rest: Frame | None, patience: SearchBudgets | None = None) -> bytes:
         del patience
         event = self._last_event(rest)
         try:

@@ -10,13 +10,13 @@ from penstock.gateway.limits.limit_plan import Plan, Planner
 from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.resources.snapshot import CallerKey, Model, Policy
 
-__all__ = ["PlannedLimiter"]
+__all__ = ["BaseLimiter"]
 
 _UNLIMITED: Final = Reservation()
 _NO_POLICIES: Final[tuple[Policy, ...]] = ()
 
 
-class PlannedLimiter(ABC):
+class BaseLimiter(ABC):
     def __init__(self) -> None:
         self._planner = Planner()
 

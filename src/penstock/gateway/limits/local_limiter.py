@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from penstock.gateway.limits.base_limiter import PlannedLimiter
+from penstock.gateway.limits.base_limiter import BaseLimiter
 from penstock.gateway.limits.counter_table import RING, SharedTable
 from penstock.gateway.limits.limit_plan import Plan, Slots, Window
 from penstock.gateway.limits.limiter import Reservation
@@ -21,7 +21,7 @@ _Found = tuple[int, int, int, int, int]
 then (limit - used - amount) times the window's width."""
 
 
-class LocalLimiter(PlannedLimiter):
+class LocalLimiter(BaseLimiter):
     """Exact across all processes that are attached to the table."""
 
     degraded = False

@@ -21,7 +21,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from penstock.gateway.limits import scripts
-from penstock.gateway.limits.base_limiter import PlannedLimiter
+from penstock.gateway.limits.base_limiter import BaseLimiter
 from penstock.gateway.limits.counter_table import SharedTable
 from penstock.gateway.limits.limit_plan import Plan, Slots, Window
 from penstock.gateway.limits.limiter import Reservation
@@ -40,7 +40,7 @@ _OWNERS: Final = _PREFIX + b"owners"
 _LOST: Final = (RedisError, OSError, asyncio.TimeoutError)
 
 
-class RedisLimiter(PlannedLimiter):
+class RedisLimiter(BaseLimiter):
     def __init__(self, url: str, local: LocalLimiter, table: SharedTable) -> None:
         """`local` counts while Redis is away; its `table` is where the processes of this machine agree on who says so."""
         super().__init__()

@@ -13,14 +13,14 @@ from penstock.gateway.relay.usage import StreamReader, Usage, input_estimate
 from penstock.gateway.routes import Route
 from penstock.wire.exchange import Exchange
 
-__all__ = ["AttemptKind", "Books"]
+__all__ = ["Accounting", "AttemptKind"]
 
 AttemptKind = Literal["initial", "retry", "fallback"]
 UPSTREAM_FAILED = "upstream_failed"
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-class Books:
+class Accounting:
     """Phases follow one another without a gap, so they add up to the whole: `enter` ends one and begins the next."""
 
     __slots__ = ("_began", "_connected", "_guarded", "_last", "_phase", "_relaying", "entry")

@@ -19,31 +19,31 @@ from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.accounting import AttemptKind
 from penstock.gateway.relay.body import Request, replace_model
-from penstock.gateway.relay.caller_response import Caller
+from penstock.gateway.relay.caller_response import CallerResponse
 from penstock.gateway.relay.model_names import restore_model
 from penstock.gateway.relay.replies import JSON, blocked, content_type, error_event, shutting_down
-from penstock.gateway.relay.response_stream import Outlet
+from penstock.gateway.relay.response_stream import ResponseStream
 from penstock.gateway.relay.routing import Rules, backoff_s, order
-from penstock.gateway.relay.upstream import GONE, Failure, Target, aborted, failure_of, plain_body, undecodable
-from penstock.gateway.relay.upstream_attempt import ENDED, Forward
+from penstock.gateway.relay.upstream import GONE, Target, UpstreamFailure, aborted, failure_of, plain_body, undecodable
+from penstock.gateway.relay.upstream_attempt import ENDED, UpstreamAttempt
 from penstock.gateway.relay.usage import StreamReader, read_reply, text_tokens
 from penstock.gateway.resources.snapshot import Model
 from penstock.gateway.routes import Route
-from penstock.gateway.serving.compiled_snapshot import Live
-from penstock.wire.exchange import Trouble
+from penstock.gateway.serving.compiled_snapshot import CompiledSnapshot
+from penstock.wire.exchange import WireError
 
 if TYPE_CHECKING:
     from penstock.gateway.serving.app import App
 
-__all__ = ["Attempts", "CallerGoneError"]
+__all__ = ["AttemptLoop", "CallerGoneError"]
 
 
 class CallerGoneError(Exception):
     """There is nobody left to answer."""
 
 
-class Attempts:
-    """Owns the `Forward` of the attempt that is made."""
+class AttemptLoop:
+    """Owns the `UpstreamAttempt` of the attempt that is made."""
 
     __slots__ = (
         "__weakref__",
@@ -65,7 +65,14 @@ class Attempts:
     )
 
     def __init__(
-        self, app: App, live: Live, caller: Caller, route: Route, model: Model, request: Request, tokens: int
+        self,
+        app: App,
+        live: CompiledSnapshot,
+        caller: CallerResponse,
+        route: Route,
+        model: Model,
+        request: Request,
+        tokens: int,
     ) -> None:
         """`tokens` is what the request was estimated at."""
         self._app = app
@@ -76,7 +83,7 @@ class Attempts:
         self._model = model
         self._request = request
         self._tokens = tokens
-        self._forward: Forward | None = None
+        self._forward: UpstreamAttempt | None = None
         self._reservation: Reservation | None = None
         """With the limits of the target."""
         self._counted = 0
@@ -88,7 +95,7 @@ class Attempts:
         """By us: the drain's time is over."""
 
     @property
-    def outlet(self) -> Outlet | None:
+    def outlet(self) -> ResponseStream | None:
         return self._caller.outlet
 
     async def run(self, targets: tuple[Target, ...]) -> None:
@@ -97,7 +104,7 @@ class Attempts:
         candidates = targets
         if model.routing is not None:
             candidates = order(model, model.routing, targets, app.cooldowns, app.turns, perf_counter())
-        failure: Failure | None = None
+        failure: UpstreamFailure | None = None
         kind: AttemptKind = "initial"
         for number, target in enumerate(candidates, 1):
             retries = 0
@@ -124,8 +131,8 @@ class Attempts:
         self._forward = None  # it holds us
         await self._settle()
 
-    async def _attempt(self, target: Target, kind: AttemptKind) -> Failure | None:
-        """None when the request has been served, well or not; a Failure while another attempt could still serve it."""
+    async def _attempt(self, target: Target, kind: AttemptKind) -> UpstreamFailure | None:
+        """Return None when the request was answered, or the failure when another attempt may still serve it."""
         app, books, model, request = self._app, self.books, self._model, self._request
         direct = target.model
         self._check()
@@ -134,14 +141,14 @@ class Attempts:
                 self._reservation = await app.limiter.admit_target(direct, self._tokens, time())
             except Refusal as refusal:
                 books.over_limit(target, kind)
-                return Failure("over_limit", None, refusal, retryable=True)
+                return UpstreamFailure("over_limit", None, refusal, retryable=True)
             self._check()  # asking takes a while where the limits are another machine's
         books.entry.upstream_model, books.entry.provider = direct.upstream, direct.provider
         books.enter("upstream")
         attempt = books.attempt(target, kind)
         message = target.message(replace_model(request, target.upstream_json), self._caller.request_id)
         limits = self._live.limits(target, model, request.stream)
-        forward = self._forward = Forward(app.loop, self, target, message, limits)
+        forward = self._forward = UpstreamAttempt(app.loop, self, target, message, limits)
         guards = self._live.guards
         if self.route == "chat" or guards is not None:
             forward.prepare(guards, model.name if self.route == "chat" else None)
@@ -154,7 +161,7 @@ class Attempts:
             await self._settle()
         return failure
 
-    def _served(self, forward: Forward, *, well: bool) -> None:
+    def _served(self, forward: UpstreamAttempt, *, well: bool) -> None:
         """The caller gets what the upstream said, be it that it failed: then it is not known to be well again."""
         self.books.entry.status = forward.exchange.status
         if well:
@@ -186,7 +193,7 @@ class Attempts:
 
     # -- whole replies ------------------------------------------------------------------------------------------------
 
-    async def _end_whole(self, forward: Forward) -> Failure | None:
+    async def _end_whole(self, forward: UpstreamAttempt) -> UpstreamFailure | None:
         exchange, books, caller = forward.exchange, self.books, self._caller
         if self.gone and exchange.sent >= 0:  # of a part of a request a provider makes nothing
             books.estimate(self._request.data, 0)
@@ -242,11 +249,11 @@ class Attempts:
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
-    def commit(self, forward: Forward) -> Outlet:
+    def commit(self, forward: UpstreamAttempt) -> ResponseStream:
         """The first piece of a stream is about to leave."""
         return self._caller.begin_stream(forward)
 
-    def block(self, forward: Forward, by: StreamBlocked) -> None:
+    def block(self, forward: UpstreamAttempt, by: StreamBlocked) -> None:
         entry = self.books.entry
         refusal = blocked("response", by.guardrail, timed_out=by.timed_out)
         entry.blocked = True
@@ -260,7 +267,7 @@ class Attempts:
             self.outlet.send(forward.guard.late_block(by))
             self.outlet.close()
 
-    async def _end_stream(self, forward: Forward, reader: StreamReader) -> Failure | None:
+    async def _end_stream(self, forward: UpstreamAttempt, reader: StreamReader) -> UpstreamFailure | None:
         exchange, books = forward.exchange, self.books
         if self.gone and not forward.complete and forward.blocked_by is None:
             self._close_stream(forward, reader)
@@ -269,7 +276,7 @@ class Attempts:
             raise CallerGoneError
         failed = None
         if forward.blocked_by is None:
-            if exchange.trouble is not None and not forward.complete:
+            if exchange.error is not None and not forward.complete:
                 failed = failure_of(exchange, forward.headers, forward.target, forward.elapsed_ms)
                 if self.outlet is None and not self._ended:
                     self._lose_stream(forward, reader)
@@ -299,12 +306,12 @@ class Attempts:
         self.outlet.send(error_event(self.route, forward, reader, kind))
         return None
 
-    def _close_stream(self, forward: Forward, reader: StreamReader) -> None:
+    def _close_stream(self, forward: UpstreamAttempt, reader: StreamReader) -> None:
         self.books.stream(forward.target, reader, self._request.data)
         if forward.guard is not None:
             self.books.entry.guardrails += forward.guard.hits
 
-    def _lose_stream(self, forward: Forward, reader: StreamReader) -> None:
+    def _lose_stream(self, forward: UpstreamAttempt, reader: StreamReader) -> None:
         """Nothing of it has left, and nothing will. What was held back is billed all the same."""
         if reader.events:
             self._close_stream(forward, reader)
@@ -339,7 +346,7 @@ class Attempts:
             if self._forward is None or self._forward.blocked_by is None:
                 self._stop(GONE)
 
-    def _stop(self, why: Trouble) -> None:
+    def _stop(self, why: WireError) -> None:
         if self._sleeper is not None:
             _wake(self._sleeper)
         elif self._forward is not None:
@@ -351,7 +358,7 @@ class _Gone:
 
     __slots__ = ("_attempts",)
 
-    def __init__(self, attempts: Attempts) -> None:
+    def __init__(self, attempts: AttemptLoop) -> None:
         self._attempts = weakref.ref(attempts)
 
     def __call__(self, _watched: object) -> None:

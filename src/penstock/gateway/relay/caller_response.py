@@ -6,31 +6,31 @@ from typing import TYPE_CHECKING
 
 from penstock.gateway.observe.timing import server_timing
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.accounting import Books
+from penstock.gateway.relay.accounting import Accounting
 from penstock.gateway.relay.replies import JSON, content_type
-from penstock.gateway.relay.response_stream import Outlet
+from penstock.gateway.relay.response_stream import ResponseStream
 from penstock.gateway.relay.upstream import Target
-from penstock.gateway.relay.upstream_attempt import Forward
+from penstock.gateway.relay.upstream_attempt import UpstreamAttempt
 from penstock.gateway.rsgi import HTTPProtocol
 
 if TYPE_CHECKING:
     from penstock.gateway.serving.app import App
 
-__all__ = ["Caller"]
+__all__ = ["CallerResponse"]
 
 _LONGEST_ID = 256
 
 
-class Caller:
+class CallerResponse:
     __slots__ = ("_address", "_app", "_kept", "books", "outlet", "protocol", "request_id")
 
-    def __init__(self, app: App, address: str, protocol: HTTPProtocol, request_id: str, books: Books) -> None:
+    def __init__(self, app: App, address: str, protocol: HTTPProtocol, request_id: str, books: Accounting) -> None:
         self._app = app
         self._address = address
         self.protocol = protocol
         self.request_id = request_id
         self.books = books
-        self.outlet: Outlet | None = None
+        self.outlet: ResponseStream | None = None
         """None until the head of a stream has been sent."""
         self._kept: tuple[tuple[str, str], ...] = ()
 
@@ -58,7 +58,7 @@ class Caller:
             more.append(("retry-after", str(refusal.retry_after)))
         self.answer(refusal.status, JSON, refusal.body(), *more)
 
-    def begin_stream(self, forward: Forward) -> Outlet:
+    def begin_stream(self, forward: UpstreamAttempt) -> ResponseStream:
         """Send the head of a stream."""
         self.note_upstream(forward)
         self.note_target(forward.target)
@@ -71,7 +71,7 @@ class Caller:
             *self._kept,
         ]
         app, status = self._app, forward.exchange.status
-        self.outlet = Outlet(app.loop, app.peers, self._address, self.protocol, status, headers)
+        self.outlet = ResponseStream(app.loop, app.peers, self._address, self.protocol, status, headers)
         return self.outlet
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Caller:
             self.outlet.close()
             self.books.entry.bytes_out = self.outlet.sent
 
-    def note_upstream(self, forward: Forward) -> None:
+    def note_upstream(self, forward: UpstreamAttempt) -> None:
         """The upstream's headers that a caller gets to see."""
         value = forward.headers.get(b"x-request-id")
         if value and len(value) <= _LONGEST_ID and value.isascii():

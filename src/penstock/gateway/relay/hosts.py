@@ -17,9 +17,9 @@ from typing import Any
 from penstock.wire import tls
 from penstock.wire.clock import Clock
 from penstock.wire.connection import Connection, Origin
-from penstock.wire.exchange import Exchange, Trouble
+from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.pool import Pool
-from penstock.wire.stats import Gauge
+from penstock.wire.stats import WireStats
 
 __all__ = ["Host", "HostKey", "Hosts"]
 
@@ -39,7 +39,7 @@ _NO_ADDRESS = (OSError, UnicodeError)
 
 
 class _Pool(Pool):
-    def __init__(self, loop: asyncio.AbstractEventLoop, origin: Origin, clock: Clock, gauge: Gauge) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, origin: Origin, clock: Clock, gauge: WireStats) -> None:
         super().__init__(loop, origin, clock, gauge, stamps=False)
         self._idle_since: dict[Connection, float] = {}
         self.failed = False
@@ -54,7 +54,7 @@ class _Pool(Pool):
         self._idle_since[connection] = monotonic()
         super()._on_idle(connection)
 
-    def _on_closed(self, connection: Connection, trouble: Trouble | None) -> None:
+    def _on_closed(self, connection: Connection, trouble: WireError | None) -> None:
         self._idle_since.pop(connection, None)
         super()._on_closed(connection, trouble)
 
@@ -112,7 +112,7 @@ class Host:
         port: int,
         context: ssl.SSLContext | None,
         clock: Clock,
-        gauge: Gauge,
+        gauge: WireStats,
     ) -> None:
         self._loop = loop
         self.name = name
@@ -185,10 +185,10 @@ class Host:
         if pool is not None:
             if exchange.start >= 0:
                 pool.failed = False
-            elif exchange.trouble is not None and not exchange.cancelled:
+            elif exchange.error is not None and not exchange.cancelled:
                 self._put_last(pool)
                 if trip.left:  # nothing was sent: another address may do better
-                    exchange.trouble = None
+                    exchange.error = None
                     exchange.end = -1
                     self._try_next(exchange, monotonic())
                     return
@@ -213,7 +213,7 @@ class Host:
             if self._order:
                 self._try_all(exchange, monotonic())
             else:
-                exchange.trouble = Trouble("NameNotFound", f"The name {self.name} has no address.", "network")
+                exchange.error = WireError("NameNotFound", f"The name {self.name} has no address.", "network")
                 exchange.on_end(exchange)
 
     def connect_due(self, exchange: Exchange) -> float:
@@ -223,7 +223,7 @@ class Host:
         trip.renew(exchange, monotonic())
         return trip.due
 
-    def move_on(self, exchange: Exchange, trouble: Trouble) -> None:
+    def move_on(self, exchange: Exchange, trouble: WireError) -> None:
         """This address took too long: try the next one, or end with `trouble` when there is none."""
         if exchange.tag.pool is not None:
             exchange.tag.pool.abort(exchange, trouble)
@@ -234,14 +234,14 @@ class Host:
         if exchange.tag.pool is not None:
             exchange.tag.pool.ended(exchange)
 
-    def abort(self, exchange: Exchange, trouble: Trouble) -> None:
+    def abort(self, exchange: Exchange, trouble: WireError) -> None:
         """End it from our side; `on_end` is called before this returns."""
         exchange.cancelled = True
         if exchange.tag.pool is not None:
             exchange.tag.pool.abort(exchange, trouble)
         elif exchange in self._waiting:
             del self._waiting[exchange]
-            exchange.trouble = trouble
+            exchange.error = trouble
             exchange.on_end(exchange)
 
     def pause(self, exchange: Exchange) -> None:
@@ -274,7 +274,7 @@ class Hosts:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._clock = Clock()
-        self._gauge = Gauge()
+        self._gauge = WireStats()
         self._hosts: dict[HostKey, Host] = {}
         self._leaving: list[Host] = []
         """Retired, with requests under way."""

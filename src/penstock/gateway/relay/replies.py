@@ -6,7 +6,7 @@ import orjson
 
 from penstock.gateway.guardrails import block_message, block_type
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.upstream_attempt import Forward
+from penstock.gateway.relay.upstream_attempt import UpstreamAttempt
 from penstock.gateway.relay.usage import StreamReader
 from penstock.gateway.routes import Route
 
@@ -35,13 +35,13 @@ def blocked(side: str, guardrail: str | None, *, timed_out: bool = False) -> Ref
     return Refusal(422, block_type(timed_out=timed_out), block_message(side, guardrail, timed_out=timed_out))
 
 
-def content_type(forward: Forward, default: str) -> tuple[str, str]:
+def content_type(forward: UpstreamAttempt, default: str) -> tuple[str, str]:
     """The upstream's, as far as it can be passed on."""
     given = forward.headers.get(b"content-type", b"").decode("latin-1")
     return "content-type", given if given.isascii() and given.isprintable() and given else default
 
 
-def error_event(route: Route, forward: Forward, reader: StreamReader, kind: str) -> bytes:
+def error_event(route: Route, forward: UpstreamAttempt, reader: StreamReader, kind: str) -> bytes:
     """For a stream whose head has gone out and whose end will not come."""
     message = "The stream ended before it was complete."
     lead = b"\n\n" if forward.mid_event else b""

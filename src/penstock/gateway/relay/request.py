@@ -19,27 +19,27 @@ from penstock.gateway.guardrails import Ambiguous, Guards
 from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.operator_log import say
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.accounting import Books
-from penstock.gateway.relay.attempt_loop import Attempts, CallerGoneError
+from penstock.gateway.relay.accounting import Accounting
+from penstock.gateway.relay.attempt_loop import AttemptLoop, CallerGoneError
 from penstock.gateway.relay.body import Request, read_body
-from penstock.gateway.relay.caller_response import Caller
+from penstock.gateway.relay.caller_response import CallerResponse
 from penstock.gateway.relay.replies import JSON, blocked, broken_off, late_body, shutting_down, too_large
 from penstock.gateway.relay.token_estimate import estimate_tokens
 from penstock.gateway.routes import Route
 from penstock.gateway.rsgi import HTTPProtocol, Scope
-from penstock.gateway.serving.compiled_snapshot import Live
+from penstock.gateway.serving.compiled_snapshot import CompiledSnapshot
 
 if TYPE_CHECKING:
     from penstock.gateway.serving.app import App
 
-__all__ = ["Call"]
+__all__ = ["GatewayRequest"]
 
 EARLY_BYTES = 1 << 16
 """A body up to this is fetched from the server's thread while the key is looked up, which hides the way between the
 threads. A larger one of somebody without a key is not taken at all."""
 
 
-class Call:
+class GatewayRequest:
     __slots__ = (
         "_app",
         "_arriving",
@@ -57,21 +57,28 @@ class Call:
     )
 
     def __init__(
-        self, app: App, live: Live, scope: Scope, protocol: HTTPProtocol, route: Route, request_id: str, ledger_id: str
+        self,
+        app: App,
+        live: CompiledSnapshot,
+        scope: Scope,
+        protocol: HTTPProtocol,
+        route: Route,
+        request_id: str,
+        ledger_id: str,
     ) -> None:
-        self.books = Books(ledger_id, route, app.worker)
+        self.books = Accounting(ledger_id, route, app.worker)
         self._app = app
         self._live = live
         self._scope = scope
         self._protocol = protocol
-        self._caller = Caller(app, scope.client, protocol, request_id, self.books)
+        self._caller = CallerResponse(app, scope.client, protocol, request_id, self.books)
         self.client = scope.client
         self.route = route
         self.request_id = request_id
         self._ended = False
         """By us: the drain's time is over."""
         self._arriving: Any = None
-        self._attempts: Attempts | None = None
+        self._attempts: AttemptLoop | None = None
         self._reservation: Reservation | None = None
 
     async def run(self) -> None:
@@ -132,7 +139,7 @@ class Call:
         books.enter("upstream")
         if self._ended:
             raise shutting_down()
-        self._attempts = Attempts(app, live, self._caller, self.route, model, request, tokens)
+        self._attempts = AttemptLoop(app, live, self._caller, self.route, model, request, tokens)
         await self._attempts.run(targets)
 
     async def _receive(self, length: str | None) -> bytes:

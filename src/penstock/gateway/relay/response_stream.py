@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.gateway.rsgi import HTTPProtocol
 
-__all__ = ["Outlet", "Peers", "borrowed"]
+__all__ = ["Peers", "ResponseStream", "borrowed"]
 
 CHECK_BYTES = 1 << 16
 """How much a stream may send between two looks at its socket. Most streams are shorter than that altogether."""
@@ -118,7 +118,7 @@ def _peer(file: int) -> str | None:
     return f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"
 
 
-class Outlet:
+class ResponseStream:
     __slots__ = (
         "_file",
         "_loop",

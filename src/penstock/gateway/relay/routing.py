@@ -6,7 +6,7 @@ import random
 from typing import NamedTuple
 
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.upstream import Failure, Target
+from penstock.gateway.relay.upstream import Target, UpstreamFailure
 from penstock.gateway.resources.snapshot import Model, ProviderKey, Routing
 
 __all__ = ["Cooldowns", "Rules", "Turns", "backoff_s", "order"]
@@ -34,7 +34,7 @@ class Cooldowns:
         model, key, until = found
         return until > now and model == target.model and key == target.key
 
-    def failed(self, target: Target, failure: Failure, now: float) -> None:
+    def failed(self, target: Target, failure: UpstreamFailure, now: float) -> None:
         rules = target.model.cooldown
         if not rules.enabled:
             return
@@ -93,7 +93,7 @@ class Rules(NamedTuple):
     routing: Routing | None
     default_retries: int
 
-    def moves_on(self, failure: Failure) -> bool:
+    def moves_on(self, failure: UpstreamFailure) -> bool:
         """Whether another target may be asked."""
         if failure.retryable:
             return True
@@ -102,7 +102,7 @@ class Rules(NamedTuple):
             return False
         return failure.status in routing.fallback_on_statuses or (failure.status == _TOO_MANY and routing.retry_on_429)
 
-    def tries_again(self, model: Model, failure: Failure, retries: int, others_left: bool) -> bool:
+    def tries_again(self, model: Model, failure: UpstreamFailure, retries: int, others_left: bool) -> bool:
         """Whether the same target is asked once more, after `retries` times so far."""
         if failure.error in _NOT_AGAIN or not self.moves_on(failure):
             return False
@@ -114,7 +114,7 @@ class Rules(NamedTuple):
         return retries < allowed
 
 
-def backoff_s(retries: int, failure: Failure) -> float:
+def backoff_s(retries: int, failure: UpstreamFailure) -> float:
     """How long to wait before the same target is asked again, `retries` times having been asked again so far."""
     hint = failure.retry_after_s
     if hint is not None and 0 < hint <= LONGEST_HINT_S:

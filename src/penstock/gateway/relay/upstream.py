@@ -18,7 +18,7 @@ from penstock.gateway.relay.json_members import with_members
 from penstock.gateway.resources.snapshot import Model, ProviderKey
 from penstock.gateway.routes import PATHS, PREFIX, Route
 from penstock.wire.content_encoding import decoded
-from penstock.wire.exchange import Exchange, Trouble
+from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.http1 import request_head
 
 __all__ = [
@@ -27,8 +27,8 @@ __all__ = [
     "TIMEOUT",
     "UNDECODABLE",
     "Base",
-    "Failure",
     "Target",
+    "UpstreamFailure",
     "aborted",
     "base_of",
     "coding_of",
@@ -42,7 +42,7 @@ DEFAULT_BASES = {"openai": "https://api.openai.com/v1"}
 
 TIMEOUT = "TimedOut"
 UNDECODABLE = "Undecodable"
-GONE = Trouble("CallerGone", "The caller closed the connection.", "network")
+GONE = WireError("CallerGone", "The caller closed the connection.", "network")
 _OURS = frozenset(
     (
         "accept-encoding",
@@ -158,7 +158,7 @@ def _fits_header(text: str) -> bool:
     return text.isprintable() and all(ord(char) < 256 for char in text)
 
 
-class Failure(NamedTuple):
+class UpstreamFailure(NamedTuple):
     """Why an attempt did not serve the request, and what the caller would be told."""
 
     error: str
@@ -171,9 +171,11 @@ class Failure(NamedTuple):
     """The refusal is in the upstream's own words."""
 
 
-def failure_of(exchange: Exchange, headers: dict[bytes, bytes], target: Target, elapsed_ms: float) -> Failure | None:
+def failure_of(
+    exchange: Exchange, headers: dict[bytes, bytes], target: Target, elapsed_ms: float
+) -> UpstreamFailure | None:
     """None for a reply that is a success as far as its head says."""
-    trouble = exchange.trouble
+    trouble = exchange.error
     if trouble is not None:
         return _trouble(trouble, elapsed_ms)
     status = exchange.status
@@ -187,7 +189,9 @@ def failure_of(exchange: Exchange, headers: dict[bytes, bytes], target: Target, 
         message = f"The upstream answered with status {status}."
         refusal = Refusal(502, "upstream_error", message, retry_after=retry_after)
     hint = _seconds(retry_after)
-    return Failure("upstream_status", status, refusal, retryable=not refused, retry_after_s=hint, quotes=refused)
+    return UpstreamFailure(
+        "upstream_status", status, refusal, retryable=not refused, retry_after_s=hint, quotes=refused
+    )
 
 
 def plain_body(exchange: Exchange, headers: dict[bytes, bytes]) -> bytes:
@@ -209,26 +213,26 @@ def _readable(exchange: Exchange, headers: dict[bytes, bytes]) -> bytes:
         return b""
 
 
-def aborted(message: str = "The upstream closed its stream before it sent anything.") -> Failure:
-    return Failure("aborted", None, Refusal(502, "stream_aborted", message), retryable=True)
+def aborted(message: str = "The upstream closed its stream before it sent anything.") -> UpstreamFailure:
+    return UpstreamFailure("aborted", None, Refusal(502, "stream_aborted", message), retryable=True)
 
 
-def undecodable() -> Failure:
+def undecodable() -> UpstreamFailure:
     refusal = Refusal(
         502, "upstream_decode_error", "The upstream's reply is not what it says it is: it cannot be read."
     )
-    return Failure("decode", None, refusal, retryable=True)
+    return UpstreamFailure("decode", None, refusal, retryable=True)
 
 
-def _trouble(trouble: Trouble, elapsed_ms: float) -> Failure:
+def _trouble(trouble: WireError, elapsed_ms: float) -> UpstreamFailure:
     if trouble.type == TIMEOUT:
         refusal = Refusal(504, "timeout", f"The upstream did not answer in time ({elapsed_ms:.0f} ms).")
-        return Failure("timeout", None, refusal, retryable=True)
+        return UpstreamFailure("timeout", None, refusal, retryable=True)
     if trouble.type == UNDECODABLE:
         return undecodable()
     # The wire's own sentence names hosts and ports: those are for the log, not for the caller.
     refusal = Refusal(502, "transport_error", "The connection to the upstream failed.")
-    return Failure("transport", None, refusal, retryable=True)
+    return UpstreamFailure("transport", None, refusal, retryable=True)
 
 
 def _client_error(status: int, body: bytes, target: Target, retry_after: str | None) -> Refusal:

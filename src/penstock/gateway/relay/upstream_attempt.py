@@ -18,21 +18,21 @@ from typing import Literal, Protocol
 from penstock.gateway.guardrails import Guards, StreamBlocked, StreamGuard
 from penstock.gateway.relay.decompression import CODINGS, Unpacker
 from penstock.gateway.relay.model_names import ModelNames
-from penstock.gateway.relay.response_stream import Outlet
+from penstock.gateway.relay.response_stream import ResponseStream
 from penstock.gateway.relay.upstream import GONE, TIMEOUT, UNDECODABLE, Target, coding_of
 from penstock.gateway.relay.usage import StreamReader
 from penstock.gateway.routes import Route
 from penstock.gateway.sse_frames import FRAME_BYTES, Frame, Frames, joined
 from penstock.wire.content_encoding import BadCoding
-from penstock.wire.exchange import Exchange, Trouble
+from penstock.wire.exchange import Exchange, WireError
 
-__all__ = ["ENDED", "Forward", "Limits", "Owner"]
+__all__ = ["ENDED", "Owner", "Timeouts", "UpstreamAttempt"]
 
 WATCH_S = 0.1
 """How long a request runs before its caller's connection is watched: most are over by then, and watching costs 10 µs."""
-_TIMED_OUT = Trouble(TIMEOUT, "The upstream did not answer in time.", "server")
-_UNDECODABLE = Trouble(UNDECODABLE, "The upstream's stream cannot be unpacked.", "server")
-ENDED = Trouble("ShuttingDown", "The gateway ends.", "penstock")
+_TIMED_OUT = WireError(TIMEOUT, "The upstream did not answer in time.", "server")
+_UNDECODABLE = WireError(UNDECODABLE, "The upstream's stream cannot be unpacked.", "server")
+ENDED = WireError("ShuttingDown", "The gateway ends.", "penstock")
 AFTER_TERMINAL_S = 2.0
 """How long an upstream may leave its connection open behind the event that ends the stream."""
 DRAIN_S = 5.0
@@ -43,7 +43,7 @@ MAX_REPLY = 256 << 20
 Mode = Literal["head", "collect", "stream", "drain"]
 
 
-class Limits:
+class Timeouts:
     """Seconds; None is no limit."""
 
     __slots__ = ("connect_s", "silence_s", "total_s")
@@ -63,20 +63,20 @@ class Owner(Protocol):
     """The caller has left, or reads no more."""
 
     @property
-    def outlet(self) -> Outlet | None:
+    def outlet(self) -> ResponseStream | None:
         """None until the head of a stream has been sent."""
 
     def watch(self) -> None:
         """Notice from now on when the caller goes away."""
 
-    def commit(self, forward: Forward) -> Outlet:
+    def commit(self, forward: UpstreamAttempt) -> ResponseStream:
         """Send the head of a stream."""
 
-    def block(self, forward: Forward, by: StreamBlocked) -> None:
+    def block(self, forward: UpstreamAttempt, by: StreamBlocked) -> None:
         """Tell the caller, in whatever form is still possible."""
 
 
-class Forward:
+class UpstreamAttempt:
     __slots__ = (
         "_began",
         "_done",
@@ -104,7 +104,7 @@ class Forward:
     )
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, owner: Owner, target: Target, message: bytes, limits: Limits
+        self, loop: asyncio.AbstractEventLoop, owner: Owner, target: Target, message: bytes, limits: Timeouts
     ) -> None:
         self._loop = loop
         self._owner = owner
@@ -158,7 +158,7 @@ class Forward:
         if self._fault is not None:
             raise self._fault
 
-    def abort(self, trouble: Trouble) -> None:
+    def abort(self, trouble: WireError) -> None:
         if not self._done.done():
             self.target.host.abort(self.exchange, trouble)
 
@@ -185,8 +185,8 @@ class Forward:
         if self._paused:
             host.resume(exchange)  # a connection that goes back to the pool must be listened to
         host.ended(exchange)
-        if self._unpacker is not None and not self._unpacker.whole and exchange.trouble is None:
-            exchange.trouble = _UNDECODABLE
+        if self._unpacker is not None and not self._unpacker.whole and exchange.error is None:
+            exchange.error = _UNDECODABLE
         if not self._done.done():
             self._done.set_result(None)
 
@@ -196,12 +196,12 @@ class Forward:
         except Exception as error:
             # Nobody above us could tell the request; `run` does.
             self._fault = error
-            self.abort(Trouble("Fault", "Penstock failed.", "penstock"))
+            self.abort(WireError("Fault", "Penstock failed.", "penstock"))
 
     def _take(self, exchange: Exchange) -> None:
         if not exchange.status:
             if exchange.bytes_received > MAX_HEAD:
-                self.abort(Trouble("ProtocolError", "The upstream's head is too large.", "server"))
+                self.abort(WireError("ProtocolError", "The upstream's head is too large.", "server"))
             return
         self._last = monotonic()
         exchange.times.clear()  # they would grow with the stream
@@ -210,7 +210,7 @@ class Forward:
             self._judge(exchange)
         if self.mode == "collect":
             if exchange.bytes_received > MAX_REPLY:
-                self.abort(Trouble("ProtocolError", "The upstream's reply is too large.", "server"))
+                self.abort(WireError("ProtocolError", "The upstream's reply is too large.", "server"))
             return
         pieces = exchange.pieces
         if not pieces:

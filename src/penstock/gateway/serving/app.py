@@ -18,12 +18,12 @@ from penstock.gateway.operator_log import say
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.hosts import Hosts
 from penstock.gateway.relay.replies import JSON, shutting_down
-from penstock.gateway.relay.request import Call
+from penstock.gateway.relay.request import GatewayRequest
 from penstock.gateway.relay.response_stream import Peers
 from penstock.gateway.relay.routing import Cooldowns, Turns
 from penstock.gateway.routes import BY_PATH, MODELS
 from penstock.gateway.rsgi import HTTPProtocol, Scope
-from penstock.gateway.serving.compiled_snapshot import Live
+from penstock.gateway.serving.compiled_snapshot import CompiledSnapshot
 from penstock.gateway.serving.runtime import Runtime, WorkerState
 
 __all__ = ["App"]
@@ -52,10 +52,10 @@ class App:
         self.cooldowns = Cooldowns()
         self.turns = Turns()
         self.peers = Peers()
-        self.calls: dict[Call, None] = {}
+        self.calls: dict[GatewayRequest, None] = {}
         self.loop: asyncio.AbstractEventLoop
         self.hosts: Hosts
-        self._live: Live
+        self._live: CompiledSnapshot
         self._generation = b""
         self._ticks = 0
         self._cut_off = False
@@ -85,7 +85,7 @@ class App:
         if given is not None and _is_id(given) and not tells_key(given, scope.headers, self._live.snapshot):
             # Callers may use an id again, and the ledger takes each of its keys once.
             request_id, key = given, f"{given}~{key[4:]}"
-        call = Call(self, self._live, scope, protocol, route, request_id, key)
+        call = GatewayRequest(self, self._live, scope, protocol, route, request_id, key)
         metrics = self.recorder.metrics
         metrics.started()
         self.calls[call] = None
@@ -163,7 +163,7 @@ class App:
         self._generation = self.runtime.board.generation_bytes()
         try:
             generation, snapshot = self.runtime.snapshot()
-            live = Live(snapshot, generation, self.config, self.hosts)
+            live = CompiledSnapshot(snapshot, generation, self.config, self.hosts)
         except Exception as error:
             if not hasattr(self, "_live"):
                 raise

@@ -6,25 +6,25 @@ from penstock.gateway.guardrails import Guards
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.hosts import HostKey, Hosts
 from penstock.gateway.relay.upstream import Target, base_of
-from penstock.gateway.relay.upstream_attempt import Limits
+from penstock.gateway.relay.upstream_attempt import Timeouts
 from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.snapshot import Model, Snapshot
 from penstock.gateway.routes import Route
 
-__all__ = ["Live"]
+__all__ = ["CompiledSnapshot"]
 
 RESPONSES_PROVIDER = "openai"
 ADAPTER = "openai"
 
 
-class Live:
+class CompiledSnapshot:
     def __init__(self, snapshot: Snapshot, generation: int, config: GatewayConfig, hosts: Hosts) -> None:
         self.snapshot = snapshot
         self.generation = generation
         self._hosts = hosts
         self._targets: dict[tuple[str, Route], tuple[Target, ...]] = {}
         self._upstream = config.upstream
-        self._limits: dict[tuple[Target, str, bool], Limits] = {}
+        self._limits: dict[tuple[Target, str, bool], Timeouts] = {}
         guards = Guards(snapshot.guardrails, config.guardrails)
         self.guards = guards if guards.has_input or guards.has_output else None
 
@@ -58,7 +58,7 @@ class Live:
             )
         return tuple(targets)
 
-    def limits(self, target: Target, group: Model, stream: bool) -> Limits:
+    def limits(self, target: Target, group: Model, stream: bool) -> Timeouts:
         """How long this may take. What the target says counts before what its group says, and that before the
         configuration; within each, a stream's own limit before the general one. 0 is none."""
         found = self._limits.get((target, group.name, stream))
@@ -66,7 +66,7 @@ class Live:
             found = self._limits[target, group.name, stream] = self._find_limits(target.model, group, stream)
         return found
 
-    def _find_limits(self, direct: Model, group: Model, stream: bool) -> Limits:
+    def _find_limits(self, direct: Model, group: Model, stream: bool) -> Timeouts:
         config = self._upstream
         total: float | None = None
         silence: float | None = None
@@ -80,8 +80,8 @@ class Live:
             if silence is None:
                 silence = level_silence or level_total
         if stream:
-            return Limits(config.connect_timeout_s or None, None, silence or None)
-        return Limits(config.connect_timeout_s or None, total or None, None)
+            return Timeouts(config.connect_timeout_s or None, None, silence or None)
+        return Timeouts(config.connect_timeout_s or None, total or None, None)
 
     def host_keys(self) -> set[HostKey]:
         """Every host that this snapshot can lead to."""

@@ -17,7 +17,7 @@ from penstock.gateway.operator_log import say
 from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.config_file import load_config
 from penstock.gateway.serving.server import Gateway
-from penstock.mock.mock_process import Beside, parse_mock_url
+from penstock.mock.mock_process import MockProcess, parse_mock_url
 
 __all__ = ["ALIAS", "demo"]
 
@@ -35,7 +35,7 @@ def demo(config_path: str | None, port: int | None, announce: Callable[[Gateway,
         config = msgspec.structs.replace(config, listen=msgspec.structs.replace(config.listen, port=port))
     key = f"sk-demo-{secrets.token_urlsafe(18)}"
     os.environ[_KEY] = key
-    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder, Beside(parse_mock_url(MOCK)) as mock:
+    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder, MockProcess(parse_mock_url(MOCK)) as mock:
         if config_path is None:
             config = _inside(config, folder)
         path = os.path.join(folder, "resources.yaml")
@@ -99,6 +99,6 @@ curl -sS {insecure}-X POST "{scheme}://127.0.0.1:{listen.port}/v1/responses" \\
 "input": "Say hello to the turbine."
 }}'
 
-Caller API key: {key}
+CallerResponse API key: {key}
 The ledger: penstock usage --ledger {gateway.config.ledger.url}
 Ctrl-C ends it."""

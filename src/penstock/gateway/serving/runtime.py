@@ -26,7 +26,7 @@ from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.snapshot import Snapshot
 from penstock.secrets import Secret
 
-__all__ = ["Board", "Runtime", "WorkerState"]
+__all__ = ["Runtime", "SharedWords", "WorkerState"]
 
 _WORD = struct.Struct("<Q")
 _SLOT = struct.Struct("<QQQQ")
@@ -46,7 +46,7 @@ class WorkerState(msgspec.Struct, frozen=True):
     upstream_connections: int
 
 
-class Board:
+class SharedWords:
     """Single words, each written by one process: no lock, and a reader sees a word as it was before or after."""
 
     def __init__(self, path: str, workers: int, *, create: bool = False) -> None:
@@ -95,7 +95,7 @@ class Board:
 
 
 class Runtime:
-    def __init__(self, folder: str, config: GatewayConfig, board: Board) -> None:
+    def __init__(self, folder: str, config: GatewayConfig, board: SharedWords) -> None:
         self.folder = folder
         self.config = config
         self.board = board
@@ -109,7 +109,7 @@ class Runtime:
         folder = tempfile.mkdtemp(prefix=_PREFIX, dir=home)
         owned = owned_file.create(os.path.join(folder, _OWNER))
         _write(os.path.join(folder, "config"), msgspec.msgpack.encode(config))
-        made = cls(folder, config, Board(os.path.join(folder, "board"), config.listen.workers, create=True))
+        made = cls(folder, config, SharedWords(os.path.join(folder, "board"), config.listen.workers, create=True))
         made._owned = owned
         return made
 
@@ -117,7 +117,7 @@ class Runtime:
     def attach(cls, folder: str) -> Runtime:
         with open(os.path.join(folder, "config"), "rb") as file:
             config = msgspec.msgpack.decode(file.read(), type=GatewayConfig)
-        return cls(folder, config, Board(os.path.join(folder, "board"), config.listen.workers))
+        return cls(folder, config, SharedWords(os.path.join(folder, "board"), config.listen.workers))
 
     @property
     def limits_path(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["MOST_TOKENS", "Flag", "Group", "Kind", "Unbuilt", "wanted"]
+__all__ = ["MOST_TOKENS", "Flag", "Group", "Kind", "UnsupportedFlag", "wanted"]
 
 Kind = Literal["bool", "enum", "extra", "float", "headers", "int", "list", "path", "str"]
 """`extra` and `headers` are pairs: the first keeps types (body fields), the second keeps strings."""
@@ -70,7 +70,7 @@ class Group(NamedTuple):
     flags: tuple[Flag, ...]
 
 
-class Unbuilt(NamedTuple):
+class UnsupportedFlag(NamedTuple):
     """A flag of AIPerf that is known by name, so that it can be refused by name."""
 
     name: str

@@ -5,7 +5,7 @@ To build one, delete its row here and give it a row in a group of the table.
 
 from __future__ import annotations
 
-from penstock.settings.flags.flag import Unbuilt
+from penstock.settings.flags.flag import UnsupportedFlag
 
 __all__ = ["HINTS", "UNBUILT"]
 
@@ -229,7 +229,7 @@ _SPELLINGS = (
     "--zmq-dual-bind",
 )
 
-UNBUILT = tuple(Unbuilt(first, tuple(rest)) for first, *rest in map(str.split, _SPELLINGS))
+UNBUILT = tuple(UnsupportedFlag(first, tuple(rest)) for first, *rest in map(str.split, _SPELLINGS))
 
 HINTS = {
     "--failed-request-threshold": "--max-error-rate sets the share of failures that still ends in exit status 0",
