@@ -22,7 +22,7 @@ COMMANDS = (
     Command("gateway", "stand in front of models: keys, aliases, guardrails, limits, a usage ledger", "gateway"),
     Command("usage", "print what the gateway's ledger says about who used how much", "usage"),
     Command("mock", "serve a model whose timing is known exactly, to try clients on", "mock"),
-    Command("completion", "print a completion script for bash, zsh or fish", "complete"),
+    Command("completion", "print a completion script for bash, zsh or fish", "completion"),
     Command("version", "print the version", "version"),
 )
 

@@ -19,7 +19,6 @@ from penstock.gateway.resources.config import LimitsConfig
 from support import TESTS
 from support.limit_objects import admitted, attempt, key, model, run
 
-SCRIPT = str(TESTS / "support" / "limit_process.py")
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -30,7 +29,11 @@ def start() -> Iterator[Start]:
 
     def begin(*words: object) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, SCRIPT, *map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "support.limit_process", *map(str, words)],
+            cwd=TESTS,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         processes.append(process)
         return process

@@ -99,6 +99,6 @@ curl -sS {insecure}-X POST "{scheme}://127.0.0.1:{listen.port}/v1/responses" \\
 "input": "Say hello to the turbine."
 }}'
 
-CallerResponse API key: {key}
+Caller API key: {key}
 The ledger: penstock usage --ledger {gateway.config.ledger.url}
 Ctrl-C ends it."""
