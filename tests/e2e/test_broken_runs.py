@@ -74,7 +74,7 @@ def test_a_run_without_its_index_is_told_in_one_sentence(program: Program, comma
     (run.folder / "log" / "conversations.idx").unlink()
     done = program.run(command, run.folder, command="penstock")
     assert done.status == 2, done
-    assert done.err == f"penstock {command}: {run.folder}/log is not whole: conversations.idx is missing.\n"
+    assert done.err == f"penstock {command}: {run.folder}/log is incomplete: conversations.idx is missing.\n"
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ GOOD = Measured(completed=100, succeeded=100, streams=100, stamps=1000)
 
 def report(worker: int = 0, *, late_ms: int = 0, **fields: Any) -> WorkerReport:
     """Of a worker that had nothing to hide, but that its reads came `late_ms` after the arrival."""
-    gauge = WireStats(reads=1000, stamped=1000)
-    gauge.delay.add(late_ms * 1_000_000)
-    return WorkerReport(worker, gauge=gauge, machine=MachineFacts(wall_s=10.0, cpu_s=1.0), **fields)
+    wire_stats = WireStats(reads=1000, stamped=1000)
+    wire_stats.delay.add(late_ms * 1_000_000)
+    return WorkerReport(worker, wire_stats=wire_stats, machine=MachineFacts(wall_s=10.0, cpu_s=1.0), **fields)
 
 
 def judged(measured: Measured, *reports: WorkerReport, workers: int = 1) -> Certificate:

@@ -30,9 +30,9 @@ class Words:
 @pytest.fixture
 def log(tmp_path):
     writer = PayloadWriter(str(tmp_path))
-    writer.body(b"counted before", input_tokens=42)
-    writer.body(b"three|words here")
-    writer.body(b"")
+    writer.add_body(b"counted before", input_tokens=42)
+    writer.add_body(b"three|words here")
+    writer.add_body(b"")
     writer.end_conversation(None)
     writer.close()
     store = PayloadStore(str(tmp_path))

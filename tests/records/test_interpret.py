@@ -1,4 +1,4 @@
-"""From exchange to record: what the bytes mean, and when each piece arrived."""
+"""Interpretation of exchanges: content, arrival times and failures of the reply."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.endpoints.registry import endpoint
-from penstock.records.interpret import InFlight, read
+from penstock.records.interpret import InFlight, interpret
 from penstock.records.record import Record
 from penstock.wire.exchange import Exchange, WireError
 
@@ -26,8 +26,8 @@ JSON = (b"content-type", b"application/json")
 
 
 def event(text: str, **choice: Any) -> bytes:
-    found = {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None, **choice}]}
-    return b"data: " + json.dumps(found).encode() + b"\n\n"
+    data = {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None, **choice}]}
+    return b"data: " + json.dumps(data).encode() + b"\n\n"
 
 
 def thought(text: str) -> bytes:
@@ -41,44 +41,44 @@ DONE = b"data: [DONE]\n\n"
 ANSWER = b'{"choices":[{"index":0,"message":{"content":"Hello"},"finish_reason":"stop"}]}'
 
 
-def ticket() -> InFlight:
-    begun = Record(0, 0, 0, 0, 0, 0, 0, "r", "c", START - 3 * MS - EPOCH, START - 2 * MS - EPOCH)
-    begun.bytes_sent, begun.requested_output = 2, 7
-    return InFlight(begun)
+def in_flight() -> InFlight:
+    record = Record(0, 0, 0, 0, 0, 0, 0, "r", "c", START - 3 * MS - EPOCH, START - 2 * MS - EPOCH)
+    record.bytes_sent, record.requested_output = 2, 7
+    return InFlight(record)
 
 
 def exchange(
     *reads: tuple[int, bytes], headers: tuple[tuple[bytes, bytes], ...] = (SSE,), status: int = 200, **changes: Any
 ) -> Exchange:
-    """Reads are (ms after the start, bytes of the body)."""
-    made = Exchange(b"POST / HTTP/1.1\r\n\r\n{}", lambda _: None, ticket())
-    made.start, made.sent = START, START + MS
-    made.status, made.headers = status, list(headers)
+    """Build an exchange; each read is (ms after the start, bytes of the body)."""
+    built = Exchange(b"POST / HTTP/1.1\r\n\r\n{}", lambda _: None, in_flight())
+    built.start, built.sent = START, START + MS
+    built.status, built.headers = status, list(headers)
     for ms, data in reads:
         if data:
-            made.pieces.append(data)
-        made.times.append(START + ms * MS)
-        made.counts.append(len(made.pieces))
-    made.first_byte = made.times[0] if made.times else -1
-    made.end = made.times[-1] if made.times else START + 9 * MS
-    made.bytes_received = sum(map(len, made.pieces))
+            built.pieces.append(data)
+        built.times.append(START + ms * MS)
+        built.counts.append(len(built.pieces))
+    built.first_byte = built.times[0] if built.times else -1
+    built.end = built.times[-1] if built.times else START + 9 * MS
+    built.bytes_received = sum(map(len, built.pieces))
     for name, value in changes.items():
-        setattr(made, name, value)
-    return made
+        setattr(built, name, value)
+    return built
 
 
-def record_of(made: Exchange) -> Record:
-    return read(made, CHAT, EPOCH)[0]
+def record_of(built: Exchange) -> Record:
+    return interpret(built, CHAT, EPOCH)[0]
 
 
 def in_ms(record: Record) -> list[float]:
     return [stamp / MS for stamp in record.stamps]
 
 
-# -- when -------------------------------------------------------------------------------------------------------------
+# -- arrival times -------------------------------------------------------------------------------------------------------------
 
 
-def test_each_piece_has_the_time_of_its_read():
+def test_each_piece_has_the_arrival_time_of_its_read():
     record = record_of(
         exchange((50, ROLE), (60, event("a")), (70, event("b")), (85, event("c")), (90, STOP), (91, USAGE + DONE))
     )
@@ -92,7 +92,7 @@ def test_each_piece_has_the_time_of_its_read():
     assert (record.reads, record.coalesced, record.first_output) == (6, 0, 0)
 
 
-def test_an_event_is_there_when_its_last_byte_is():
+def test_event_arrives_with_its_last_byte():
     a, b = event("a"), event("b")
     record = record_of(exchange((10, ROLE + a[:9]), (20, a[9:] + b[:-1]), (30, b[-1:] + STOP + DONE)))
     assert in_ms(record) == [20, 30]
@@ -105,7 +105,7 @@ def test_events_of_one_read_share_its_stamp():
     assert record.head_outputs == "ab"
 
 
-def test_reads_with_one_stamp_make_no_gap_of_zero():
+def test_reads_with_equal_stamps_are_merged():
     record = record_of(
         exchange((10, ROLE), (20, event("a")), (20, event("b")), (20, event("c")), (25, event("d") + DONE))
     )
@@ -113,12 +113,12 @@ def test_reads_with_one_stamp_make_no_gap_of_zero():
     assert record.pieces == [3, 1]
 
 
-def test_a_reply_in_one_read_has_one_stamp():
+def test_reply_in_one_read_has_one_stamp():
     record = record_of(exchange((30, ROLE + event("a") + event("b") + STOP + DONE)))
     assert (in_ms(record), record.pieces) == ([30], [2])
 
 
-def test_reads_without_content_leave_no_stamp():
+def test_reads_without_content_have_no_stamp():
     record = record_of(
         exchange((5, b""), (10, b": ping\n\n"), (20, event("a")), (30, b": ping\n\n"), (40, STOP + DONE))
     )
@@ -126,17 +126,17 @@ def test_reads_without_content_leave_no_stamp():
     assert record.reads == 5
 
 
-def test_coarse_reads_are_marked_where_they_carry_content():
+def test_coalesced_reads_are_counted_only_if_they_have_content():
     reads = [(10, ROLE), (20, event("a") + event("b")), (30, event("c")), (40, event("d")), (50, STOP + DONE)]
-    record = record_of(exchange(*reads, coarse=[0, 1, 3, 4]))
+    record = record_of(exchange(*reads, coalesced=[0, 1, 3, 4]))
     assert record.coalesced == 2
     assert record.first_coalesced
-    record = record_of(exchange(*reads, coarse=[0, 3]))
+    record = record_of(exchange(*reads, coalesced=[0, 3]))
     assert record.coalesced == 1
     assert not record.first_coalesced
 
 
-def test_the_first_output_is_the_first_that_is_not_reasoning():
+def test_first_output_is_the_first_content_that_is_not_reasoning():
     reads = [(10, thought("a")), (20, thought("b")), (30, event("c")), (40, event("d") + STOP + DONE)]
     record = record_of(exchange(*reads))
     assert in_ms(record) == [10, 20, 30, 40]
@@ -144,12 +144,12 @@ def test_the_first_output_is_the_first_that_is_not_reasoning():
     assert (record.outputs, record.reasonings) == (["cd"], ["ab"])
 
 
-def test_reasoning_and_output_in_one_read():
+def test_first_output_may_share_a_stamp_with_reasoning():
     record = record_of(exchange((10, thought("a") + event("b")), (20, event("c") + STOP + DONE)))
     assert record.first_output == 0
 
 
-def test_a_reply_of_nothing_but_reasoning_has_no_first_output():
+def test_reply_of_only_reasoning_has_no_first_output():
     record = record_of(exchange((10, thought("a")), (20, thought("b") + STOP + DONE)))
     assert record.first_output is None
     assert record.failure is None
@@ -157,29 +157,29 @@ def test_a_reply_of_nothing_but_reasoning_has_no_first_output():
 
 @given(
     texts=st.lists(st.text(max_size=4), min_size=1, max_size=10),
-    places=st.lists(st.integers(0, 2000), max_size=15),
+    positions=st.lists(st.integers(0, 2000), max_size=15),
     gaps=st.lists(st.integers(0, 3), min_size=1, max_size=16),
 )
-def test_however_the_body_is_cut_each_piece_has_the_first_read_that_holds_its_end(texts, places, gaps):
+def test_each_piece_has_the_first_read_that_contains_its_end_however_the_body_is_split(texts, positions, gaps):
     events = [ROLE, *[event(text) for text in texts], STOP, DONE]
     body = b"".join(events)
-    edges = sorted({0, len(body), *[place % len(body) for place in places]})
+    edges = sorted({0, len(body), *[position % len(body) for position in positions]})
     times = list(accumulate(gaps[i % len(gaps)] for i in range(len(edges) - 1)))
-    record = record_of(exchange(*[(at, body[a:b]) for at, (a, b) in zip(times, pairwise(edges), strict=True)]))
+    record = record_of(exchange(*[(ms, body[a:b]) for ms, (a, b) in zip(times, pairwise(edges), strict=True)]))
     expected: dict[int, int] = {}
     ends = list(accumulate(map(len, events)))
     for text, end in zip(texts, ends[1:], strict=False):
         if text:
-            at = next(time for time, edge in zip(times, edges[1:], strict=True) if edge >= end)
-            expected[at] = expected.get(at, 0) + 1
+            ms = next(time for time, edge in zip(times, edges[1:], strict=True) if edge >= end)
+            expected[ms] = expected.get(ms, 0) + 1
     assert dict(zip(in_ms(record), record.pieces, strict=True)) == expected
     assert record.outputs == (["".join(texts)] if any(texts) else [])
 
 
-# -- what -------------------------------------------------------------------------------------------------------------
+# -- content -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_record_knows_its_request():
+def test_record_has_the_times_and_sizes_of_its_request():
     record = record_of(exchange((10, ANSWER), headers=(JSON,), connect_ns=5, reused=False, retries=1))
     assert (record.intended, record.issued, record.start) == (497 * MS, 498 * MS, 500 * MS)
     assert (record.sent, record.first_byte, record.end) == (501 * MS, 510 * MS, 510 * MS)
@@ -187,18 +187,18 @@ def test_a_record_knows_its_request():
     assert (record.requested_output, record.bytes_sent, record.bytes_received) == (7, 2, len(ANSWER))
 
 
-def test_a_reply_that_was_not_streamed_has_no_stamps():
+def test_unstreamed_reply_has_no_stamps():
     record = record_of(exchange((10, ANSWER[:9]), (20, ANSWER[9:]), headers=(JSON,)))
     assert (record.streamed, record.stamps, record.outputs) == (False, [], ["Hello"])
 
 
 @pytest.mark.parametrize("kind", [b"text/event-stream", b"Text/Event-Stream;charset=UTF-8"])
-def test_the_content_type_says_whether_it_was_streamed(kind):
+def test_event_stream_content_type_marks_the_record_as_streamed(kind):
     assert record_of(exchange((10, event("a") + DONE), headers=((b"content-type", kind),))).streamed
 
 
 @pytest.mark.parametrize("headers", [(), (JSON,), ((b"Content-Type", b"text/plain"),)])
-def test_events_under_another_content_type_are_read_and_told(headers):
+def test_events_with_another_content_type_are_read_with_a_warning(headers):
     record = record_of(exchange((10, event("a")), (20, event("b") + DONE), headers=headers))
     assert record.failure is None
     assert record.streamed
@@ -206,31 +206,31 @@ def test_events_under_another_content_type_are_read_and_told(headers):
     assert record.warnings == {"Streams of events whose Content-Type is not text/event-stream": 1}
 
 
-# -- codings ----------------------------------------------------------------------------------------------------------
+# -- content codings ----------------------------------------------------------------------------------------------------------
 
 
-def coded(name: bytes, *headers: tuple[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
+def content_encoding(name: bytes, *headers: tuple[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
     return (*headers, (b"content-encoding", name))
 
 
 @pytest.mark.parametrize(
-    ("name", "pack"), [(b"gzip", gzip.compress), (b"x-gzip", gzip.compress), (b"deflate", zlib.compress)]
+    ("name", "compress"), [(b"gzip", gzip.compress), (b"x-gzip", gzip.compress), (b"deflate", zlib.compress)]
 )
-def test_a_compressed_reply_is_read(name, pack):
-    assert record_of(exchange((10, pack(ANSWER)), headers=coded(name, JSON))).outputs == ["Hello"]
+def test_compressed_reply_is_read(name, compress):
+    assert record_of(exchange((10, compress(ANSWER)), headers=content_encoding(name, JSON))).outputs == ["Hello"]
 
 
-def test_a_compressed_stream_has_one_stamp_which_is_an_upper_bound():
+def test_compressed_stream_has_one_stamp_that_is_an_upper_bound():
     body = gzip.compress(ROLE + event("a") + event("b") + STOP + DONE)
-    record = record_of(exchange((10, body[:20]), (30, body[20:]), headers=coded(b"gzip", SSE)))
+    record = record_of(exchange((10, body[:20]), (30, body[20:]), headers=content_encoding(b"gzip", SSE)))
     assert record.outputs == ["ab"]
     assert (in_ms(record), record.pieces) == ([30], [2])
     assert record.first_coalesced
     assert record.coalesced == 1
 
 
-def test_identity_is_no_coding():
-    record = record_of(exchange((10, event("a")), (20, event("b") + DONE), headers=coded(b"identity", SSE)))
+def test_identity_coding_keeps_the_arrival_times():
+    record = record_of(exchange((10, event("a")), (20, event("b") + DONE), headers=content_encoding(b"identity", SSE)))
     assert in_ms(record) == [10, 20]
 
 
@@ -238,8 +238,8 @@ def test_identity_is_no_coding():
     ("name", "body"),
     [(b"gzip", ANSWER), (b"gzip", gzip.compress(ANSWER, mtime=0)[:-4]), (b"br", b"\x0b\x02\x80"), (b"zstd", b"x")],
 )
-def test_a_coding_that_cannot_be_read_is_the_servers_fault(name, body):
-    failure = record_of(exchange((10, body), headers=coded(name, JSON))).failure
+def test_undecodable_reply_is_the_servers_error(name, body):
+    failure = record_of(exchange((10, body), headers=content_encoding(name, JSON))).failure
     assert failure is not None
     assert (failure.type, failure.owner) == ("BadEncoding", "server")
     assert name.decode() in failure.message
@@ -250,7 +250,7 @@ def test_a_coding_that_cannot_be_read_is_the_servers_fault(name, body):
 LOST = WireError("ConnectionLost", "The server closed the connection in the middle of its reply.", "server")
 
 
-def test_a_stream_that_was_cut_keeps_what_came_and_why():
+def test_truncated_stream_keeps_its_content_and_the_network_error():
     record = record_of(exchange((10, ROLE + event("a")), (20, event("b")), error=LOST))
     assert record.failure is not None
     assert (record.failure.type, record.failure.message, record.failure.code) == (LOST.type, LOST.message, 200)
@@ -258,9 +258,9 @@ def test_a_stream_that_was_cut_keeps_what_came_and_why():
     assert record.outputs == ["ab"]
 
 
-def test_a_request_that_got_nothing():
-    made = exchange(status=0, headers=(), start=-1, sent=-1, error=WireError("ConnectionRefused", "No.", "server"))
-    record = record_of(made)
+def test_record_of_a_refused_connection_has_no_times_of_a_reply():
+    built = exchange(status=0, headers=(), start=-1, sent=-1, error=WireError("ConnectionRefused", "No.", "server"))
+    record = record_of(built)
     assert record.failure is not None
     assert (record.failure.type, record.failure.code) == ("ConnectionRefused", None)
     assert record.start == record.issued
@@ -280,13 +280,13 @@ def test_a_request_that_got_nothing():
         (599, "HTTPError", b"what?", "what?"),
     ],
 )
-def test_an_http_error_says_what_the_server_said(status, kind, body, message):
+def test_http_error_has_the_body_as_message(status, kind, body, message):
     failure = record_of(exchange((10, body), status=status, headers=(JSON,))).failure
     assert failure is not None
     assert (failure.type, failure.owner, failure.code, failure.message) == (kind, "server", status, message)
 
 
-def test_an_http_error_that_cannot_be_unpacked_is_still_that_error():
+def test_undecodable_http_error_keeps_its_status():
     headers = (JSON, (b"content-encoding", b"zstd"))
     failure = record_of(exchange((10, b"what is this"), status=503, headers=headers)).failure
     assert failure is not None
@@ -312,7 +312,7 @@ def test_an_http_error_that_cannot_be_unpacked_is_still_that_error():
         (ROLE + event("a") + b"event: error\ndata: no\n\n" + DONE, "ErrorEvent"),
     ],
 )
-def test_a_stream_that_is_no_reply_has_failed(body, kind):
+def test_invalid_stream_is_a_failure(body, kind):
     failure = record_of(exchange((10, body[: len(body) // 2]), (20, body[len(body) // 2 :]))).failure
     assert failure is not None
     assert (failure.type, failure.owner) == (kind, "server")
@@ -327,15 +327,15 @@ def test_a_stream_that_is_no_reply_has_failed(body, kind):
         (b'{"error":{"message":"no"}}', "ErrorObject"),
     ],
 )
-def test_a_body_that_is_no_reply_has_failed(body, kind):
+def test_invalid_body_is_a_failure(body, kind):
     failure = record_of(exchange((10, body), headers=(JSON,))).failure
     assert failure is not None
     assert failure.type == kind
 
 
-def test_a_200_megabyte_body_is_put_together_once():
+def test_body_of_200_megabytes_is_joined_once():
     text = "x" * 1000
     body = ANSWER.replace(b"Hello", text.encode() * 200_000)
-    pieces = [(n, body[at : at + 65536]) for n, at in enumerate(range(0, len(body), 65536))]
+    pieces = [(n, body[offset : offset + 65536]) for n, offset in enumerate(range(0, len(body), 65536))]
     record = record_of(exchange(*pieces, headers=(JSON,)))
     assert len(record.outputs[0]) == 200_000_000

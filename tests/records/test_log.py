@@ -1,4 +1,4 @@
-"""Writing a log when the disk does not take it."""
+"""Writing a log to a full disk."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ def record(number: int) -> Record:
     return Record(0, number, 0, 0, 0, 0, 0, f"request {number}", "session", 0, 0)
 
 
-def test_after_a_full_disk_nothing_is_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_twice_after_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = LogWriter(str(tmp_path), 0)
     for number in range(3):
         writer.record(record(number))
-    room = [10]
+    free_bytes = [10]
     write = os.write
 
-    def some(file: int, data: bytearray) -> int:
-        if not room[0]:
+    def write_partially(file: int, data: bytearray) -> int:
+        if not free_bytes[0]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        done = write(file, data[: room[0]])
-        room[0] -= done
-        return done
+        written = write(file, data[: free_bytes[0]])
+        free_bytes[0] -= written
+        return written
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", some)
+        patch.setattr(os, "write", write_partially)
         with pytest.raises(OSError, match="No space left"):
             writer.flush()
         with pytest.raises(OSError, match="No space left"):

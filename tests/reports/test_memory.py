@@ -24,7 +24,7 @@ payloads = PayloadWriter(folder)
 writer = LogWriter(folder, 0)
 template = record()
 for i in range(requests):
-    payloads.body(b'{"messages":[{"content":"prompt %d"}]}' % i)
+    payloads.add_body(b'{"messages":[{"content":"prompt %d"}]}' % i)
     payloads.end_conversation(f"session-{i}")
     at = i * MS
     template.number = template.conversation = template.payload = i

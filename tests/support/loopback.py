@@ -1,4 +1,4 @@
-"""Both ends of a connection: servers that say exactly what a test wants, and a pool on a loop of its own."""
+"""A scripted server and a pool with its own event loop, connected over loopback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.pool import Pool, resolve
 from penstock.wire.stats import WireStats
 
-Talk = Callable[[socket.socket, int], None]
+Handler = Callable[[socket.socket, int], None]
 
 
 def request(body: bytes = b"{}") -> bytes:
@@ -32,8 +32,8 @@ def reply(body: bytes = b"hello", *headers: str, status: str = "200 OK") -> byte
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def take(sock: socket.socket) -> bytes | None:
-    """The body of the next request; None when the client has gone."""
+def read_request(sock: socket.socket) -> bytes | None:
+    """Read one request and return its body; None if the client has closed the connection."""
     data = b""
     while b"\r\n\r\n" not in data:
         more = sock.recv(65536)
@@ -42,47 +42,47 @@ def take(sock: socket.socket) -> bytes | None:
         data += more
     head, _, body = data.partition(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
-    whole = bytearray(body)
-    while len(whole) < length:
-        whole += sock.recv(1 << 20)
-    return bytes(whole)
+    received = bytearray(body)
+    while len(received) < length:
+        received += sock.recv(1 << 20)
+    return bytes(received)
 
 
-def hang_up_rudely(sock: socket.socket) -> None:
-    """By a reset."""
+def close_with_reset(sock: socket.socket) -> None:
+    """Close the socket with a TCP reset."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 
 
-def forever(answer: bytes) -> Talk:
-    """The same answer to every request."""
+def always_reply(data: bytes) -> Handler:
+    """Return a handler that sends the same reply to every request."""
 
-    def talk(sock: socket.socket, _: int) -> None:
-        while take(sock) is not None:
-            sock.sendall(answer)
+    def handler(sock: socket.socket, _: int) -> None:
+        while read_request(sock) is not None:
+            sock.sendall(data)
 
-    return talk
+    return handler
 
 
 class Server:
-    """Calls `talk(socket, number of the connection)` in a thread for each connection, and closes it afterwards."""
+    """Calls `handler(socket, connection number)` in a thread for each connection, then closes the socket."""
 
-    def __init__(self, talk: Talk, *, tls: ssl.SSLContext | None = None) -> None:
-        self._talk = talk
+    def __init__(self, handler: Handler, *, tls: ssl.SSLContext | None = None) -> None:
+        self._handler = handler
         self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self._listener.settimeout(0.05)
         self._open: set[socket.socket] = set()
-        self._over = threading.Event()
+        self._stopping = threading.Event()
         self.port: int = self._listener.getsockname()[1]
         self.connections = 0
         self.closed = 0
-        """Connections that have ended."""
+        """The number of connections that have been closed."""
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
     def _accept(self) -> None:
-        while not self._over.is_set():
+        while not self._stopping.is_set():
             try:
                 sock, _ = self._listener.accept()
             except TimeoutError:
@@ -102,7 +102,7 @@ class Server:
                 self._open.discard(sock)
                 sock = self._tls.wrap_socket(sock, server_side=True)
                 self._open.add(sock)
-            self._talk(sock, number)
+            self._handler(sock, number)
         self._open.discard(sock)
         with contextlib.suppress(OSError):
             sock.close()
@@ -114,7 +114,7 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._over.set()
+        self._stopping.set()
         self._listener.close()
         for sock in list(self._open):
             with contextlib.suppress(OSError):
@@ -123,15 +123,15 @@ class Server:
 
 
 class Client:
-    """A pool, and the loop that only runs while a test waits for something."""
+    """A pool with an event loop that only runs while a test waits."""
 
     def __init__(
         self, port: int, *, reuse: bool = True, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
     ) -> None:
         self.loop = uvloop.new_event_loop()
-        self.gauge = WireStats()
+        self.stats = WireStats()
         origin = next(o for o in resolve(host, port, tls) if o.family == socket.AF_INET)
-        self.pool = Pool(self.loop, origin, Clock(), self.gauge, reuse=reuse)
+        self.pool = Pool(self.loop, origin, Clock(), self.stats, reuse=reuse)
 
     def start(self, data: bytes | None = None) -> Exchange:
         done: asyncio.Future[None] = self.loop.create_future()
@@ -145,12 +145,12 @@ class Client:
         return exchange
 
     def wait(self, *exchanges: Exchange, timeout: float = 60) -> None:
-        async def all_of() -> None:
+        async def all_done() -> None:
             await asyncio.wait_for(asyncio.gather(*[exchange.tag for exchange in exchanges]), timeout)
 
-        self.loop.run_until_complete(all_of())
+        self.loop.run_until_complete(all_done())
 
-    def ask(self, data: bytes | None = None, timeout: float = 60) -> Exchange:
+    def send(self, data: bytes | None = None, timeout: float = 60) -> Exchange:
         exchange = self.start(data)
         self.wait(exchange, timeout=timeout)
         return exchange
@@ -158,21 +158,21 @@ class Client:
     def open_ahead(self, count: int) -> tuple[int, WireError | None]:
         done: asyncio.Future[tuple[int, WireError | None]] = self.loop.create_future()
 
-        def opened(n: int, trouble: WireError | None) -> None:
-            if not done.done() and (trouble or n == count):
-                done.set_result((n, trouble))
+        def opened(n: int, error: WireError | None) -> None:
+            if not done.done() and (error or n == count):
+                done.set_result((n, error))
 
         self.pool.open_ahead(count, opened)
         return self.loop.run_until_complete(asyncio.wait_for(done, 20))
 
     def run(self, seconds: float) -> None:
-        """Let the loop see what happens."""
+        """Run the loop for some time."""
         self.loop.run_until_complete(asyncio.sleep(seconds))
 
-    def run_until(self, over: Callable[[], Any], timeout: float = 60) -> None:
+    def run_until(self, condition: Callable[[], Any], timeout: float = 60) -> None:
         deadline = time.monotonic() + timeout
-        while not over():
-            assert time.monotonic() < deadline, "it did not happen"
+        while not condition():
+            assert time.monotonic() < deadline, "the condition was not met in time"
             self.run(0.002)
 
     def __enter__(self) -> Self:

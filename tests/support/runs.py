@@ -24,7 +24,6 @@ def header(**changes: Any) -> RunHeader:
         "penstock_version": "0.1.0",
         "benchmark_id": "d3cd2bf9da9d",
         "epoch_wall_ns": EPOCH,
-        "epoch_monotonic_ns": 1,
         "phases": [PROFILING],
         "endpoint": "chat",
         "streaming": True,
@@ -150,12 +149,12 @@ def write_log(folder, records, *, conversations=(("session-0", [BODY]),), built=
     payloads = PayloadWriter(path)
     for session, bodies in conversations:
         for body in bodies:
-            payloads.body(body)
+            payloads.add_body(body)
         payloads.end_conversation(session)
     payloads.close()
     own = PayloadWriter(path, 0)
     for body in built:
-        own.body(body, conversation=0, turn=0)
+        own.add_body(body, conversation=0, turn=0)
     own.close()
     for worker in sorted({r.worker for r in records}):
         writer = LogWriter(path, worker)

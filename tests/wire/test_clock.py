@@ -1,4 +1,4 @@
-"""Two clocks: the offset between them, and the moment at which somebody sets one."""
+"""The offset between the wall clock and the monotonic clock, and the detection of clock steps."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock.wire.clock import Clock
 SECOND = 1_000_000_000
 
 
-class Hands:
-    """Both clocks, moved by hand. Each look takes `cost` ns."""
+class FakeClocks:
+    """Both clocks, advanced by the test. Each reading takes `cost` ns."""
 
     def __init__(self, monotonic: int, wall: int, cost: int = 40) -> None:
         self.monotonic = monotonic
@@ -25,7 +25,7 @@ class Hands:
         self.monotonic += ns
         self.wall += ns
 
-    def look(self, which: str) -> Callable[[], int]:
+    def reader(self, which: str) -> Callable[[], int]:
         def read() -> int:
             self.pass_time(self.cost)
             return int(getattr(self, which))
@@ -34,14 +34,14 @@ class Hands:
 
 
 @pytest.fixture
-def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
-    hands = Hands(5 * SECOND, 1_700_000_000 * SECOND)
-    monkeypatch.setattr(clocks, "monotonic_ns", hands.look("monotonic"))
-    monkeypatch.setattr(clocks, "time_ns", hands.look("wall"))
-    return hands
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeClocks:
+    fake = FakeClocks(5 * SECOND, 1_700_000_000 * SECOND)
+    monkeypatch.setattr(clocks, "monotonic_ns", fake.reader("monotonic"))
+    monkeypatch.setattr(clocks, "time_ns", fake.reader("wall"))
+    return fake
 
 
-def test_the_offset_moves_a_wall_time_onto_the_monotonic_axis():
+def test_offset_converts_wall_time_to_monotonic_time():
     clock = Clock()
     before = time.monotonic_ns()
     now = time.time_ns() - clock.offset
@@ -49,39 +49,39 @@ def test_the_offset_moves_a_wall_time_onto_the_monotonic_axis():
     assert before - 1_000_000 < now < after + 1_000_000
 
 
-def test_the_offset_is_exact_when_looking_costs_the_same_both_ways(hands):
-    assert Clock().offset == hands.wall - hands.monotonic
+def test_offset_is_exact_if_both_clock_reads_take_equally_long(fake):
+    assert Clock().offset == fake.wall - fake.monotonic
 
 
-def test_the_tightest_of_several_looks_counts(hands, monkeypatch):
+def test_narrowest_measurement_is_used(fake, monkeypatch):
     slow = iter([5_000_000, 5_000_000, 40] + [5_000_000] * 20)
-    ordinary = hands.look("wall")
+    read_wall = fake.reader("wall")
 
     def sometimes_slow() -> int:
-        now = ordinary()
-        hands.pass_time(next(slow))  # the process lost its core right after the look
+        now = read_wall()
+        fake.pass_time(next(slow))  # the process was descheduled right after the reading
         return now
 
     monkeypatch.setattr(clocks, "time_ns", sometimes_slow)
-    assert abs(clocks.measure_offset() - (hands.wall - hands.monotonic)) <= 40
+    assert abs(clocks.measure_offset() - (fake.wall - fake.monotonic)) <= 40
 
 
-def test_a_clock_that_is_slewed_is_followed_and_not_counted_as_a_step(hands):
+def test_slewed_clock_is_followed_and_not_counted_as_a_step(fake):
     clock = Clock()
     for _ in range(100):
-        hands.pass_time(50_000_000)
-        hands.wall += 25_000  # 500 ppm, the most that NTP slews
+        fake.pass_time(50_000_000)
+        fake.wall += 25_000  # 500 ppm, the most that NTP slews
         clock.refresh()
     assert clock.steps == 0
-    assert clock.offset == hands.wall - hands.monotonic
+    assert clock.offset == fake.wall - fake.monotonic
 
 
 @pytest.mark.parametrize("jump", [SECOND, -SECOND, 5_000_000, -5_000_000])
-def test_a_clock_that_is_set_is_noticed_once_and_followed(hands, jump):
+def test_set_clock_is_counted_once_and_followed(fake, jump):
     clock = Clock()
-    hands.wall += jump
+    fake.wall += jump
     for _ in range(5):
-        hands.pass_time(50_000_000)
+        fake.pass_time(50_000_000)
         clock.refresh()
     assert clock.steps == 1
-    assert clock.offset == hands.wall - hands.monotonic
+    assert clock.offset == fake.wall - fake.monotonic

@@ -1,4 +1,4 @@
-"""The HTTP reader: the same result however the bytes are cut."""
+"""The HTTP reader: the result does not depend on how the bytes are split."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from hypothesis import strategies as st
 from penstock.wire.http1 import ProtocolError, ResponseReader, request_head
 
 
-class Seen(NamedTuple):
+class Parsed(NamedTuple):
     status: int
     body: bytes
     complete: bool
-    """Known to be over from the bytes alone."""
+    """The end of the reply is known without the end of the connection."""
     reusable: bool
     whole_at_eof: bool
-    """The end of the connection would be a proper end."""
+    """The end of the connection would be a valid end of the reply."""
 
 
-def read(*pieces: bytes) -> Seen:
+def read(*pieces: bytes) -> Parsed:
     reader = ResponseReader()
     for piece in pieces:
         reader.feed(piece)
-    return Seen(reader.status, b"".join(reader.pieces), reader.complete, reader.reusable, reader.eof())
+    return Parsed(reader.status, b"".join(reader.pieces), reader.complete, reader.reusable, reader.eof())
 
 
-def cut_at(data: bytes, places: list[int]) -> list[bytes]:
-    edges = [0, *sorted(places), len(data)]
+def split_at(data: bytes, positions: list[int]) -> list[bytes]:
+    edges = [0, *sorted(positions), len(data)]
     return [data[a:b] for a, b in pairwise(edges) if a < b]
 
 
@@ -42,93 +42,95 @@ def reply(head: str, body: bytes = b"") -> bytes:
 WHOLE = {
     "content-length": (
         reply("HTTP/1.1 200 OK\nContent-Length: 5", b"hello"),
-        Seen(200, b"hello", True, True, False),
+        Parsed(200, b"hello", True, True, False),
     ),
-    "content-length zero": (reply("HTTP/1.1 200 OK\nContent-Length: 0"), Seen(200, b"", True, True, False)),
+    "content-length zero": (reply("HTTP/1.1 200 OK\nContent-Length: 0"), Parsed(200, b"", True, True, False)),
     "chunked": (
         reply("HTTP/1.1 200 OK\nTransfer-Encoding: chunked", b"5\r\nhello\r\n1\r\n!\r\n0\r\n\r\n"),
-        Seen(200, b"hello!", True, True, False),
+        Parsed(200, b"hello!", True, True, False),
     ),
     "chunked with extensions and trailers": (
         reply("HTTP/1.1 200 OK\ntransfer-encoding: Chunked", b"5;a=b\r\nhello\r\n0\r\nX-Sum: 7\r\n\r\n"),
-        Seen(200, b"hello", True, True, False),
+        Parsed(200, b"hello", True, True, False),
     ),
     "connection close": (
         reply("HTTP/1.1 200 OK\nConnection: close\nContent-Length: 2", b"hi"),
-        Seen(200, b"hi", True, False, False),
+        Parsed(200, b"hi", True, False, False),
     ),
     "HTTP/1.0 with keep-alive": (
         reply("HTTP/1.0 200 OK\nConnection: keep-alive\nContent-Length: 2", b"hi"),
-        Seen(200, b"hi", True, True, False),
+        Parsed(200, b"hi", True, True, False),
     ),
     "HTTP/1.0 without": (
         reply("HTTP/1.0 200 OK\nContent-Length: 2", b"hi"),
-        Seen(200, b"hi", True, False, False),
+        Parsed(200, b"hi", True, False, False),
     ),
-    "204": (reply("HTTP/1.1 204 No Content"), Seen(204, b"", True, True, False)),
+    "204": (reply("HTTP/1.1 204 No Content"), Parsed(204, b"", True, True, False)),
     "304 that declares a length": (
         reply("HTTP/1.1 304 Not Modified\nContent-Length: 20"),
-        Seen(304, b"", True, True, False),
+        Parsed(304, b"", True, True, False),
     ),
     "an error": (
         reply("HTTP/1.1 503 Service Unavailable\nContent-Length: 4", b"busy"),
-        Seen(503, b"busy", True, True, False),
+        Parsed(503, b"busy", True, True, False),
     ),
     "interim replies before the real one": (
         reply("HTTP/1.1 100 Continue")
         + reply("HTTP/1.1 103 Early Hints\nLink: </style.css>\nContent-Length: 99")
         + reply("HTTP/1.1 200 OK\nContent-Length: 2", b"hi"),
-        Seen(200, b"hi", True, True, False),
+        Parsed(200, b"hi", True, True, False),
     ),
-    "no reason phrase": (reply("HTTP/1.1 200\nContent-Length: 2", b"hi"), Seen(200, b"hi", True, True, False)),
+    "no reason phrase": (reply("HTTP/1.1 200\nContent-Length: 2", b"hi"), Parsed(200, b"hi", True, True, False)),
     "until the connection ends": (
         reply("HTTP/1.1 200 OK\nContent-Type: text/plain", b"as long as it lasts"),
-        Seen(200, b"as long as it lasts", False, False, True),
+        Parsed(200, b"as long as it lasts", False, False, True),
     ),
     "a coding other than chunked lasts until the connection ends": (
         reply("HTTP/1.1 200 OK\nTransfer-Encoding: gzip", b"abc"),
-        Seen(200, b"abc", False, False, True),
+        Parsed(200, b"abc", False, False, True),
     ),
 }
 
-everything = pytest.mark.parametrize(("data", "expected"), WHOLE.values(), ids=WHOLE.keys())
+each_reply = pytest.mark.parametrize(("data", "expected"), WHOLE.values(), ids=WHOLE.keys())
 
 
-@everything
-def test_a_reply_in_one_piece(data, expected):
+@each_reply
+def test_reply_in_one_piece_is_parsed(data, expected):
     assert read(data) == expected
 
 
-@everything
-def test_a_reply_cut_at_every_byte(data, expected):
-    for place in range(1, len(data)):
-        assert read(data[:place], data[place:]) == expected, place
+@each_reply
+def test_reply_split_at_any_byte_gives_the_same_result(data, expected):
+    for position in range(1, len(data)):
+        assert read(data[:position], data[position:]) == expected, position
 
 
-@everything
-def test_a_reply_byte_by_byte(data, expected):
+@each_reply
+def test_reply_fed_byte_by_byte_gives_the_same_result(data, expected):
     assert read(*[data[i : i + 1] for i in range(len(data))]) == expected
 
 
 @given(
     chunks=st.lists(st.binary(min_size=1, max_size=40), max_size=8),
-    places=st.lists(st.integers(0, 400), max_size=12),
+    positions=st.lists(st.integers(0, 400), max_size=12),
     chunked=st.booleans(),
 )
-def test_any_body_cut_anywhere(chunks, places, chunked):
+def test_any_body_split_anywhere_is_parsed(chunks, positions, chunked):
     body = b"".join(chunks)
     if chunked:
         framed = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
         data = reply("HTTP/1.1 200 OK\nTransfer-Encoding: chunked", framed)
     else:
         data = reply(f"HTTP/1.1 200 OK\nContent-Length: {len(body)}", body)
-    assert read(*cut_at(data, [place % (len(data) + 1) for place in places])) == Seen(200, body, True, True, False)
+    assert read(*split_at(data, [position % (len(data) + 1) for position in positions])) == Parsed(
+        200, body, True, True, False
+    )
 
 
 @given(st.lists(st.binary(min_size=1, max_size=30), max_size=6))
-def test_a_body_that_ends_with_the_connection_keeps_every_byte(pieces):
+def test_body_until_the_end_of_the_connection_keeps_every_byte(pieces):
     head = reply("HTTP/1.1 200 OK\nServer: x")
-    assert read(head, *pieces) == Seen(200, b"".join(pieces), False, False, True)
+    assert read(head, *pieces) == Parsed(200, b"".join(pieces), False, False, True)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +144,10 @@ def test_a_body_that_ends_with_the_connection_keeps_every_byte(pieces):
         reply("HTTP/1.1 200 OK\nTransfer-Encoding: chunked", b"5\r\nhello\r\n0\r\nX-Sum: 7\r\n"),
     ],
 )
-def test_an_end_in_mid_reply_is_not_a_proper_end(data):
-    seen = read(*([data] if data else []))
-    assert not seen.complete
-    assert not seen.whole_at_eof
+def test_end_of_connection_inside_a_reply_is_not_a_valid_end(data):
+    parsed = read(*([data] if data else []))
+    assert not parsed.complete
+    assert not parsed.whole_at_eof
 
 
 @pytest.mark.parametrize(
@@ -162,13 +164,13 @@ def test_an_end_in_mid_reply_is_not_a_proper_end(data):
         reply("HTTP/1.1 101 Switching Protocols\nUpgrade: websocket\nConnection: upgrade", b"\x81\x05hello"),
     ],
 )
-def test_what_is_not_http_is_refused(data):
+def test_invalid_http_is_refused(data):
     with pytest.raises(ProtocolError):
         read(data)
 
 
 @given(st.binary(min_size=1, max_size=200))
-def test_noise_is_read_or_refused_but_never_breaks_the_reader(noise):
+def test_random_bytes_raise_nothing_but_protocol_errors(noise):
     with contextlib.suppress(ProtocolError):
         read(noise)
 
@@ -178,13 +180,13 @@ def test_noise_is_read_or_refused_but_never_breaks_the_reader(noise):
     [b"garbage", reply("HTTP/1.1 500 Oops\nContent-Length: 2", b"no"), reply("HTTP/1.1 408 Request Timeout")],
 )
 @pytest.mark.parametrize("apart", [False, True])
-def test_bytes_behind_a_whole_reply_spoil_the_connection_and_not_the_reply(excess, apart):
+def test_bytes_after_a_complete_reply_prevent_reuse_but_keep_the_reply(excess, apart):
     data = reply("HTTP/1.1 200 OK\nContent-Length: 2", b"hi")
     pieces = [data, excess] if apart else [data + excess]
-    assert read(*pieces) == Seen(200, b"hi", True, False, False)
+    assert read(*pieces) == Parsed(200, b"hi", True, False, False)
 
 
-def test_one_reader_serves_one_reply_after_the_other():
+def test_reader_parses_consecutive_replies():
     reader = ResponseReader()
     for number in range(3):
         reader.feed(reply(f"HTTP/1.1 20{number} OK\nX-Number: {number}\nContent-Length: 1", b"%d" % number))
@@ -194,7 +196,7 @@ def test_one_reader_serves_one_reply_after_the_other():
         assert not reader.started
 
 
-def test_a_request_head_is_what_goes_on_the_wire():
+def test_request_head_is_encoded_as_sent():
     head = request_head("POST", "/v1/chat/completions", "localhost:8000", [("User-Agent", "x"), ("X-Name", "café")])
     assert head == (
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost:8000\r\nUser-Agent: x\r\nX-Name: caf\xe9\r\n"

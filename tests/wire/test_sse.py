@@ -1,4 +1,4 @@
-"""Server-sent events: liberal in form, and the fast way agrees with the slow one."""
+"""Server-sent events: all accepted forms, and agreement of the fast path with the line parser."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("body", FORMS.values(), ids=FORMS.keys())
-def test_every_form_gives_the_same_events(body):
+def test_all_accepted_forms_give_the_same_events(body):
     assert data_of(body) == [b"one", b"two"]
 
 
@@ -43,34 +43,34 @@ def test_several_data_lines_are_one_event():
     assert data_of(b"data: a\ndata:  b\ndata\ndata:c\n\n") == [b"a\n b\n\nc"]
 
 
-def test_names_belong_to_their_events():
+def test_event_names_are_parallel_to_the_data():
     body = b"event: start\ndata: a\n\ndata: b\n\nevent: error\ndata: c\n\n"
     assert parts(body)[2] == [b"start", b"", b"error"]
 
 
-def test_no_names_at_all_are_none():
+def test_names_are_none_if_no_event_has_one():
     assert parts(b": x\n\ndata: a\n\n")[2] is None
 
 
-def test_an_event_ends_behind_its_blank_line():
+def test_event_ends_after_its_blank_line():
     body = b"data: one\n\n: ping\n\ndata: three\r\n\r\ndata: x"
     assert parts(body)[1] == [11, 34, len(body)]
     assert body[:11].endswith(b"one\n\n")
     assert body[:34].endswith(b"three\r\n\r\n")
 
 
-def test_nothing_holds_no_events():
+def test_bodies_without_data_have_no_events():
     assert data_of(b"") == data_of(b"\n") == data_of(b"\n\n") == data_of(b": only a comment\n\n") == []
 
 
-def test_a_last_event_cut_in_mid_line_is_kept_as_it_came():
+def test_truncated_last_event_is_kept_as_received():
     assert data_of(b'data: {"a":1}\n\ndata: {"a"') == [b'{"a":1}', b'{"a"']
     assert data_of(b'data: {"a":1}\n\nda') == [b'{"a":1}']
 
 
-# -- the fast way and the slow way -----------------------------------------------------------------------------------
+# -- fast path and line parser --------------------------------------------------------------------------------------
 
-# Everything that could make the two differ, and little else.
+# Lines that could make the two differ.
 lines = st.lists(
     st.sampled_from(
         [
@@ -93,7 +93,7 @@ ends = st.sampled_from([b"\n", b"\n\n", b"\r\n", b"\r", b"\r\n\r\n"])
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"data: a", b"data: ", b"data:b", b": c", b"event: e", b"", b"x"]), ends)))
-def test_the_fast_way_agrees_with_the_slow_way(rows):
+def test_fast_path_agrees_with_line_parser(rows):
     body = b"".join(line + end for line, end in rows)
     fast, slow = sse.split(body), sse._by_line(body)
     assert (fast.data, fast.ends) == (slow.data, slow.ends)
@@ -101,7 +101,7 @@ def test_the_fast_way_agrees_with_the_slow_way(rows):
 
 
 @given(st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\r", b"").replace(b"\n", b""))))
-def test_any_data_without_line_ends_survives(texts):
+def test_data_without_line_ends_is_unchanged(texts):
     body = b"".join(b"data: " + text + b"\n\n" for text in texts)
     assert parts(body)[0] == texts
     assert sse._by_line(body).data == texts
@@ -109,31 +109,31 @@ def test_any_data_without_line_ends_survives(texts):
 
 
 def oracle(body: bytes) -> list[bytes]:
-    """The standard's own algorithm, one character after the other."""
-    found: list[bytes] = []
+    """The algorithm of the SSE standard, without optimizations."""
+    events: list[bytes] = []
     data: list[bytes] = []
     text = body.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     for line in [*text.split(b"\n"), b""]:
         if not line:
             if data:
-                found.append(b"\n".join(data))
+                events.append(b"\n".join(data))
             data = []
             continue
         name, _, value = line.partition(b":")
         if name == b"data":
             data.append(value[1:] if value.startswith(b" ") else value)
-    return found
+    return events
 
 
 @given(lines, ends)
-def test_the_reading_is_the_standards_own(rows, end):
+def test_events_are_those_of_the_standards_algorithm(rows, end):
     body = end.join(rows)
     assert data_of(body) == oracle(body)
 
 
 @given(lines, st.sampled_from([b"\n", b"\r\n", b"\r"]), st.data())
-def test_an_event_is_there_as_soon_as_its_end_is(rows, end, draw):
-    """`ends` is the least that must have arrived: with one byte less, the event's data or its end is missing."""
+def test_event_is_complete_at_its_end_offset(rows, end, draw):
+    """The body up to an event's end offset contains that event and all earlier ones."""
     body = end.join([*rows, b"", b""])
     events = sse.split(body)
     if not events.data:

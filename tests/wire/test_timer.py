@@ -1,4 +1,4 @@
-"""The timer: never early, and a time in the past is now."""
+"""The timer never fires early, and fires immediately for a time in the past."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if request.param == "call_later":
         monkeypatch.setattr(timers, "sys", SimpleNamespace(platform="darwin"))
     elif sys.platform != "linux":
-        pytest.skip("there is no timerfd here")
+        pytest.skip("timerfd exists only on Linux")
     return str(request.param)
 
 
@@ -33,16 +33,16 @@ def loop(kind: str) -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-def run_until(loop: asyncio.AbstractEventLoop, over: Callable[[], bool], limit_s: float = 5.0) -> None:
+def run_until(loop: asyncio.AbstractEventLoop, condition: Callable[[], bool], limit_s: float = 5.0) -> None:
     async def wait() -> None:
         deadline = monotonic_ns() + limit_s * 1e9
-        while not over() and monotonic_ns() < deadline:
+        while not condition() and monotonic_ns() < deadline:
             await asyncio.sleep(0.001)
 
     loop.run_until_complete(wait())
 
 
-def test_it_fires_in_order_and_never_early(loop):
+def test_timer_fires_in_order_and_never_early(loop):
     begin = monotonic_ns()
     dues = [begin + n * 7 * MS for n in range(1, 11)]
     fired: list[int] = []
@@ -57,11 +57,11 @@ def test_it_fires_in_order_and_never_early(loop):
     run_until(loop, lambda: len(fired) == len(dues))
     timer.close()
     assert len(fired) == len(dues)
-    assert all(at >= due for at, due in zip(fired, dues, strict=True))
+    assert all(fired_at >= due for fired_at, due in zip(fired, dues, strict=True))
 
 
 @pytest.mark.parametrize("ago", [0, 1, 10 * MS, 10**18])
-def test_a_time_in_the_past_fires_at_once(loop, ago):
+def test_time_in_the_past_fires_immediately(loop, ago):
     fired: list[int] = []
     timer = Timer(loop, lambda: fired.append(1))
     timer.at(monotonic_ns() - ago)
@@ -70,7 +70,7 @@ def test_a_time_in_the_past_fires_at_once(loop, ago):
     assert fired == [1]
 
 
-def test_a_new_time_replaces_the_old_one(loop):
+def test_new_time_replaces_the_old_one(loop):
     fired: list[int] = []
     timer = Timer(loop, lambda: fired.append(monotonic_ns()))
     begin = monotonic_ns()
@@ -84,7 +84,7 @@ def test_a_new_time_replaces_the_old_one(loop):
     assert fired[0] - begin >= 19 * MS
 
 
-def test_a_closed_timer_is_silent(loop):
+def test_closed_timer_does_not_fire(loop):
     fired: list[int] = []
     timer = Timer(loop, lambda: fired.append(1))
     timer.at(monotonic_ns() + 5 * MS)

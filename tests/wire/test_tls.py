@@ -1,4 +1,4 @@
-"""TLS: verified, refused, or accepted all the same."""
+"""TLS: certificates that are trusted, refused, or accepted without verification."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from penstock.wire.tls import client_context
-from support.loopback import Client, Server, body_of, forever, reply, request, take
+from support.loopback import Client, Server, always_reply, body_of, read_request, reply, request
 
-HERE = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+LOCALHOST = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
 NOW = datetime.datetime.now(datetime.UTC)
 
 
 class Certificates:
-    """A certificate authority, and servers that it vouches for or not."""
+    """A certificate authority, and server certificates with or without its signature."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -48,7 +48,7 @@ class Certificates:
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
         )
 
-    def server(self, names=tuple(HERE), *, signed: bool = True, days: int = 1) -> ssl.SSLContext:
+    def server(self, names=tuple(LOCALHOST), *, signed: bool = True, days: int = 1) -> ssl.SSLContext:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server")])
         builder = self._builder(subject, self._name if signed else subject, key, ca=False, days=days)
@@ -76,10 +76,10 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("tls"))
 
 
-def test_a_server_that_is_vouched_for_is_trusted(certificates):
-    server = Server(forever(reply()), tls=certificates.server())
+def test_server_with_a_trusted_certificate_is_accepted(certificates):
+    server = Server(always_reply(reply()), tls=certificates.server())
     with server, Client(server.port, tls=certificates.client()) as client:
-        exchanges = [client.ask() for _ in range(3)]
+        exchanges = [client.send() for _ in range(3)]
     assert [(e.status, body_of(e), e.error) for e in exchanges] == [(200, b"hello", None)] * 3
     assert server.connections == 1
     first = exchanges[0]
@@ -89,110 +89,110 @@ def test_a_server_that_is_vouched_for_is_trusted(certificates):
 
 
 @pytest.mark.parametrize(
-    "flaw",
+    "defect",
     [{"signed": False}, {"names": (x509.DNSName("elsewhere.example"),)}, {"days": -1}],
     ids=["self-signed", "another host", "expired"],
 )
-def test_a_server_that_is_not_is_refused_and_the_sentence_says_what_to_do(certificates, flaw):
-    server = Server(forever(reply()), tls=certificates.server(**flaw))
+def test_untrusted_certificate_is_refused_and_the_message_names_insecure(certificates, defect):
+    server = Server(always_reply(reply()), tls=certificates.server(**defect))
     with server, Client(server.port, tls=certificates.client()) as client:
-        exchange = client.ask()
+        exchange = client.send()
     assert exchange.error is not None
     assert (exchange.error.type, exchange.error.owner) == ("CertificateError", "server")
     assert f"127.0.0.1:{server.port}" in exchange.error.message
     assert "--insecure" in exchange.error.message
 
 
-@pytest.mark.parametrize("flaw", [{"signed": False}, {"names": (x509.DNSName("elsewhere.example"),)}])
-def test_verification_can_be_switched_off(certificates, flaw):
-    server = Server(forever(reply()), tls=certificates.server(**flaw))
+@pytest.mark.parametrize("defect", [{"signed": False}, {"names": (x509.DNSName("elsewhere.example"),)}])
+def test_verification_can_be_disabled(certificates, defect):
+    server = Server(always_reply(reply()), tls=certificates.server(**defect))
     with server, Client(server.port, tls=client_context(False)) as client:
         assert client.open_ahead(2) == (2, None)
-        assert client.ask().status == 200
+        assert client.send().status == 200
 
 
-def test_a_server_without_tls_is_told_from_one_with_a_bad_certificate():
-    def talk(sock: socket.socket, _: int) -> None:
+def test_server_without_tls_is_a_tls_error_not_a_certificate_error():
+    def handler(sock: socket.socket, _: int) -> None:
         sock.recv(100)
         sock.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
         sock.recv(100)
 
-    with Server(talk) as server, Client(server.port, tls=client_context(False)) as client:
-        opened, trouble = client.open_ahead(1)
+    with Server(handler) as server, Client(server.port, tls=client_context(False)) as client:
+        opened, error = client.open_ahead(1)
     assert opened == 0
-    assert trouble is not None
-    assert trouble.type == "TLSError"
+    assert error is not None
+    assert error.type == "TLSError"
 
 
-def test_a_server_that_hangs_up_in_the_handshake(certificates):
-    def talk(sock: socket.socket, _: int) -> None:
+def test_close_during_the_handshake_fails_without_a_retry(certificates):
+    def handler(sock: socket.socket, _: int) -> None:
         sock.recv(100)
 
-    with Server(talk) as server, Client(server.port, tls=certificates.client()) as client:
-        exchange = client.ask()
+    with Server(handler) as server, Client(server.port, tls=certificates.client()) as client:
+        exchange = client.send()
     assert exchange.error is not None
     assert exchange.retries == 0
 
 
-def test_large_bodies_pass_both_ways(certificates):
+def test_large_bodies_pass_in_both_directions(certificates):
     body = bytes(range(256)) * 40_000  # 10 MB
 
-    def talk(sock: socket.socket, _: int) -> None:
+    def handler(sock: socket.socket, _: int) -> None:
         time.sleep(0.1)
-        asked = take(sock)
-        assert asked is not None
-        sock.sendall(reply(asked[::-1]))
+        body_received = read_request(sock)
+        assert body_received is not None
+        sock.sendall(reply(body_received[::-1]))
 
-    server = Server(talk, tls=certificates.server())
+    server = Server(handler, tls=certificates.server())
     with server, Client(server.port, tls=certificates.client()) as client:
-        exchange = client.ask(request(body))
+        exchange = client.send(request(body))
     assert exchange.error is None
     assert body_of(exchange) == body[::-1]
 
 
-def test_a_body_that_ends_with_the_connection_is_whole(certificates):
-    def talk(sock: socket.socket, _: int) -> None:
-        take(sock)
+def test_body_without_length_ends_with_the_connection(certificates):
+    def handler(sock: socket.socket, _: int) -> None:
+        read_request(sock)
         sock.sendall(b"HTTP/1.1 200 OK\r\n\r\nhello")
         sock.unwrap()
 
-    server = Server(talk, tls=certificates.server())
+    server = Server(handler, tls=certificates.server())
     with server, Client(server.port, tls=certificates.client()) as client:
-        exchange = client.ask()
+        exchange = client.send()
     assert (exchange.status, body_of(exchange), exchange.error) == (200, b"hello", None)
 
 
-def test_a_stale_connection_is_replaced(certificates):
+def test_stale_connection_is_replaced(certificates):
     leave = threading.Event()
 
-    def talk(sock: socket.socket, _: int) -> None:
-        take(sock)
+    def handler(sock: socket.socket, _: int) -> None:
+        read_request(sock)
         sock.sendall(reply())
         leave.wait(20)
 
-    server = Server(talk, tls=certificates.server())
+    server = Server(handler, tls=certificates.server())
     with server, Client(server.port, tls=certificates.client()) as client:
-        client.ask()
+        client.send()
         leave.set()
         time.sleep(0.1)
-        second = client.ask()
+        second = client.send()
     assert (second.status, second.retries) == (200, 1)
 
 
-def test_stamps_stay_the_kernels(certificates):
+def test_tls_reads_keep_kernel_stamps(certificates):
     answered: list[int] = []
 
-    def talk(sock: socket.socket, _: int) -> None:
-        while take(sock) is not None:
+    def handler(sock: socket.socket, _: int) -> None:
+        while read_request(sock) is not None:
             sock.sendall(reply())
             answered.append(time.monotonic_ns())
 
-    server = Server(talk, tls=certificates.server())
+    server = Server(handler, tls=certificates.server())
     with server, Client(server.port, tls=certificates.client()) as client:
-        client.ask()
+        client.send()
         exchange = client.start()
         while len(answered) < 2:
-            time.sleep(0.01)  # the loop sleeps, too
+            time.sleep(0.01)  # the loop does not run meanwhile
         time.sleep(0.15)
         client.wait(exchange)
     assert exchange.end <= answered[1] + 1_000_000

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.datasets.raw_payload import RawPayload
 from penstock.datasets.recording import RecordingOptions
-from penstock.records.payloads import Missing, PayloadStore, PayloadWriter
+from penstock.records.payloads import MissingBody, PayloadStore, PayloadWriter
 from penstock.workers import indexer
 from penstock.workers.conversation_picker import ConversationPicker
 from penstock.workers.indexer import Index, Sources
@@ -118,7 +118,7 @@ def test_a_body_that_is_gone(tmp_path: Path) -> None:
     os.truncate(path, 100)
     store = PayloadStore(str(tmp_path), index.files)
     assert store.body(0) == b'{"messages": [0]}'
-    with pytest.raises(Missing):
+    with pytest.raises(MissingBody):
         store.body(40)
     assert sources.finish() == "p.jsonl:6: the file was cut short during the run, from 940 to 100 bytes."
 

@@ -80,17 +80,17 @@ class _Facts:
     """The reports of all workers as one."""
 
     def __init__(self, reports: Sequence[WorkerReport], measured: Measured) -> None:
-        self.reads = sum(r.gauge.reads for r in reports)
-        self.stamped = sum(r.gauge.stamped for r in reports)
+        self.reads = sum(r.wire_stats.reads for r in reports)
+        self.stamped = sum(r.wire_stats.stamped for r in reports)
         self.streams = measured.streams
         self.first_coalesced = measured.first_coalesced
         self.stamps = measured.stamps
         self.coalesced = measured.coalesced
-        self.stale = sum(r.gauge.stale for r in reports)
-        self.connects = sum(r.gauge.connects for r in reports)
+        self.stale = sum(r.wire_stats.stale for r in reports)
+        self.connects = sum(r.wire_stats.connects for r in reports)
         self.steps = max(r.clock_steps for r in reports)
-        self.delay = _merged([r.gauge.delay for r in reports])
-        self.connect = _merged([r.gauge.connect for r in reports])
+        self.delay = _merged([r.wire_stats.delay for r in reports])
+        self.connect = _merged([r.wire_stats.connect for r in reports])
         self.lateness = _merged([r.lateness for r in reports])
         self.queued = _merged([r.queued for r in reports])
         self.stalls = _merged([r.stalls for r in reports])
@@ -216,7 +216,7 @@ def _checks(facts: _Facts, reports: Sequence[WorkerReport], open_loop: bool) -> 
         (facts.run_delay, 0.10, 0.50, "The client was ready but had no core"),
     ):
         yield _Check(share, degraded, invalid, f"{what} for {share:.1%} of the time.")
-    if len(reports) > 1 and min(r.gauge.reads for r in reports) == 0 < facts.reads:
+    if len(reports) > 1 and min(r.wire_stats.reads for r in reports) == 0 < facts.reads:
         yield _Check(1, 0, 2, "Some workers received nothing at all.")
 
 

@@ -1,7 +1,7 @@
-"""From exchange to record: what the bytes mean, and when each piece of text arrived.
+"""Interpretation of an exchange: reads the reply's bytes and completes the record of the request.
 
-An event arrived when the read that completed it did. Events of one read share its stamp: they are counted under it, and
-no gap is made up between them.
+An event arrives with the network read that completes it. Events of one read have the same stamp; no gap between them is
+invented.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from penstock.wire.content_encoding import BadCoding, decoded
 from penstock.wire.exchange import Exchange
 from penstock.wire.server_timing import parse_server_timing
 
-__all__ = ["InFlight", "read"]
+__all__ = ["InFlight", "interpret"]
 
 _STATUSES = frozenset(HTTPStatus)
-_STREAM = (b"data:", b"event:", b"id:", b": ")
-"""How a stream of events begins, and JSON does not."""
-_UNNAMED = "Streams of events whose Content-Type is not text/event-stream"
+_SSE_STARTS = (b"data:", b"event:", b"id:", b": ")
+"""How a stream of events begins. JSON begins with none of these."""
+_WRONG_CONTENT_TYPE = "Streams of events whose Content-Type is not text/event-stream"
 
 
 class InFlight(NamedTuple):
-    """What goes with an exchange: its record, begun by the driver when it sends, and the conversation, for the driver."""
+    """The tag of an exchange: its record, created when the request is sent, and the worker's conversation."""
 
     record: Record
     session: Any = None
 
 
-def read(exchange: Exchange, endpoint: Endpoint, epoch: int) -> tuple[Record, Reply | None]:
-    """The record, and the reply as the dialect read it, for whoever carries the conversation on."""
-    ticket: InFlight = exchange.tag
-    record = ticket.record
-    _outline(record, exchange, epoch)
+def interpret(exchange: Exchange, endpoint: Endpoint, epoch: int) -> tuple[Record, Reply | None]:
+    """Complete the record of an exchange. Return it and the parsed reply, which the next turn may need."""
+    in_flight: InFlight = exchange.tag
+    record = in_flight.record
+    _copy_exchange(record, exchange, epoch)
     if exchange.status == 0:
         return record, None
     try:
-        return record, _understand(record, exchange, endpoint)
-    except Exception as error:  # one reply that we cannot read must not take the run with it
-        text = f"Penstock could not read the reply ({type(error).__name__}: {error}); this is a fault of its own."
+        return record, _read_reply(record, exchange, endpoint)
+    except Exception as error:  # one unreadable reply must not end the run
+        text = f"Penstock could not read the reply ({type(error).__name__}: {error}); this is an error of Penstock."
         record.failure = record.failure or Failure("UnreadableReply", text, "penstock")
         return record, None
 
 
-def _outline(record: Record, exchange: Exchange, epoch: int) -> None:
-    """Everything but what the reply says."""
+def _copy_exchange(record: Record, exchange: Exchange, epoch: int) -> None:
+    """Copy times, sizes and the network error from the exchange to its record."""
     record.start = exchange.start - epoch if exchange.start >= 0 else record.issued
     record.end = max(exchange.end - epoch, record.start)
     if exchange.sent >= 0:
@@ -66,34 +66,35 @@ def _outline(record: Record, exchange: Exchange, epoch: int) -> None:
     record.reads = len(exchange.times)
     record.cancelled = exchange.cancelled
     if exchange.error is not None:
-        kind, message, owner = exchange.error
-        record.failure = Failure(kind, message, owner, exchange.status or None)
+        type_, message, owner = exchange.error
+        record.failure = Failure(type_, message, owner, exchange.status or None)
 
 
-def _understand(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply | None:
+def _read_reply(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply | None:
+    """Parse the reply and complete the record with its content. Return None if there is no readable reply."""
     """Put what the reply says into the record."""
     body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
-    content_type, coding = _content(record, exchange)
-    good = 200 <= exchange.status < 300
+    content_type, coding = _read_headers(record, exchange)
+    success = 200 <= exchange.status < 300
     if coding != b"identity":
         try:
             body = decoded(coding, body)
-        except BadCoding as trouble:
-            # The status says more of an error than a body that nobody can read.
-            bad = Failure("BadEncoding", str(trouble), "server")
-            record.failure = record.failure or (bad if good else _http_failure(exchange, str(trouble)))
+        except BadCoding as error:
+            # The status of a failed request says more than its unreadable body.
+            failure = Failure("BadEncoding", str(error), "server") if success else _http_failure(exchange, str(error))
+            record.failure = record.failure or failure
             return None
-    if not good:
+    if not success:
         text = body[:2000].decode("utf-8", "replace").strip()
         record.failure = record.failure or _http_failure(exchange, text)
         return None
-    named = content_type.startswith(b"text/event-stream")
-    if named or body[:16].lstrip().startswith(_STREAM):
+    declared = content_type.startswith(b"text/event-stream")
+    if declared or body[:16].lstrip().startswith(_SSE_STARTS):
         record.streamed = True
         timed = len(exchange.times) > 1 and coding == b"identity"
         reply = endpoint.read_stream(body, timed=timed)
         if reply.texts:
-            _place(record, exchange, reply, timed=timed)
+            _set_stamps(record, exchange, reply, timed=timed)
         if record.failure is None:
             record.failure = reply.failure or _stream_failure(body, reply)
     else:
@@ -107,36 +108,36 @@ def _understand(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply
     record.model = reply.model
     record.response_id = reply.id
     record.warnings = reply.warnings
-    if record.streamed and not named:
-        record.warnings = {**record.warnings, _UNNAMED: 1}
+    if record.streamed and not declared:
+        record.warnings = {**record.warnings, _WRONG_CONTENT_TYPE: 1}
     return reply
 
 
-def _place(record: Record, exchange: Exchange, reply: Reply, *, timed: bool) -> None:
-    """Give each piece of content the arrival time of the read in which its event was complete."""
+def _set_stamps(record: Record, exchange: Exchange, reply: Reply, *, timed: bool) -> None:
+    """Give each piece of content the arrival time of the read that completed its event."""
     times = exchange.times
     if timed:
         stamps: list[int] = []
         pieces: list[int] = []
         firsts: list[int] = []
         reads: list[int] = []
-        placed, total = 0, len(reply.texts)
+        done, total = 0, len(reply.texts)
         for read, end in enumerate(_read_ends(exchange)):
-            there = bisect_right(reply.ends, end, placed)
-            if there == placed:
+            arrived = bisect_right(reply.ends, end, done)
+            if arrived == done:
                 continue
             if stamps and times[read] <= stamps[-1]:
-                pieces[-1] += there - placed
+                pieces[-1] += arrived - done
             else:
                 stamps.append(times[read])
-                pieces.append(there - placed)
-                firsts.append(placed)
+                pieces.append(arrived - done)
+                firsts.append(done)
                 reads.append(read)
-            placed = there
-            if placed == total:
+            done = arrived
+            if done == total:
                 break
     else:
-        # One read; or a compressed body, whose events cannot be found in the reads that brought it.
+        # There was one read, or the body is compressed, so that its events cannot be assigned to reads.
         stamps, pieces, firsts = [times[-1]], [len(reply.texts)], [0]
         reads = [len(times) - 1]
     start = exchange.start
@@ -144,10 +145,10 @@ def _place(record: Record, exchange: Exchange, reply: Reply, *, timed: bool) -> 
     record.pieces = pieces
     if not timed and len(times) > 1:
         record.coalesced, record.first_coalesced = 1, True
-    elif exchange.coarse:
-        coarse = set(exchange.coarse)
-        record.coalesced = sum(1 for read in reads if read in coarse)
-        record.first_coalesced = reads[0] in coarse
+    elif exchange.coalesced:
+        coalesced = set(exchange.coalesced)
+        record.coalesced = sum(1 for read in reads if read in coalesced)
+        record.first_coalesced = reads[0] in coalesced
     record.head_outputs = reply.texts[0] if pieces[0] == 1 else "".join(reply.texts[: pieces[0]])
     if reply.reasoning is None:
         record.first_output = 0
@@ -157,26 +158,26 @@ def _place(record: Record, exchange: Exchange, reply: Reply, *, timed: bool) -> 
 
 
 def _read_ends(exchange: Exchange) -> list[int]:
-    """For each read, how many bytes of the body were there after it."""
+    """Return, for each read, the number of body bytes that had arrived after it."""
     ends = [0, *accumulate(map(len, exchange.pieces))]
     return [ends[count] for count in exchange.counts]
 
 
-def _content(record: Record, exchange: Exchange) -> tuple[bytes, bytes]:
-    """(content type, content coding) of the reply, in lower case."""
-    kind, coding = b"", b"identity"
+def _read_headers(record: Record, exchange: Exchange) -> tuple[bytes, bytes]:
+    """Return the content type and the content coding in lower case; set the gateway times of the record."""
+    content_type, coding = b"", b"identity"
     for name, value in exchange.headers:
         if name == b"content-type":
-            kind = value.lower()
+            content_type = value.lower()
         elif name == b"content-encoding":
             coding = value.strip().lower() or coding
         elif name == b"server-timing":
-            _split_time(record, value)
-    return kind, coding
+            _set_gateway_times(record, value)
+    return content_type, coding
 
 
-def _split_time(record: Record, value: bytes) -> None:
-    """From a gateway that names its total and what it waited for its upstream; any other Server-Timing says nothing here."""
+def _set_gateway_times(record: Record, value: bytes) -> None:
+    """Read the Server-Timing header of a gateway, which has `total` and `upstream`; ignore any other."""
     durations = parse_server_timing(value.decode("latin-1"))
     total, upstream = durations.get("total"), durations.get("upstream")
     if total is not None and upstream is not None:
@@ -185,10 +186,10 @@ def _split_time(record: Record, value: bytes) -> None:
 
 
 def _http_failure(exchange: Exchange, text: str) -> Failure:
-    """Its type is the phrase of the status, as AIPerf's is; the server's own wording would make many types of one."""
+    """The type is the standard phrase of the status, as in AIPerf: servers word their own phrases differently."""
     status = exchange.status
-    kind = HTTPStatus(status).phrase if status in _STATUSES else "HTTPError"
-    return Failure(kind, text or f"HTTP status {status} without a body.", "server", status)
+    type_ = HTTPStatus(status).phrase if status in _STATUSES else "HTTPError"
+    return Failure(type_, text or f"HTTP status {status} without a body.", "server", status)
 
 
 def _stream_failure(body: bytes, reply: Reply) -> Failure | None:

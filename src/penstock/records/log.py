@@ -1,13 +1,13 @@
-"""The append-only record of a run: facts go in as they happen, every artifact is derived from it.
+"""The append-only log of a run, from which every artifact is derived.
 
 A log is a folder:
 
-    run.json        who ran what: written before the first request
-    payloads.*      the bodies, see `records.payloads`
-    worker-N.log    frames of worker N: records, and its report at the end
+    run.json        the header: settings and machine, written before the first request
+    payloads.*      the request bodies, see `records.payloads`
+    worker-N.log    frames of worker N: its records, then its report
 
-A worker that was killed leaves a torn frame at the end of its file; reading stops before it and says how much was lost, and
-whether that can have been requests.
+A killed worker can leave an incomplete frame at the end of its file. Reading stops before it; `RunLog` tells how many bytes
+were lost and whether they can contain requests.
 """
 
 from __future__ import annotations
@@ -44,27 +44,26 @@ class RunHeader(msgspec.Struct, kw_only=True):
     benchmark_id: str
     epoch_wall_ns: int
     """The wall clock (Unix time) at the run's epoch."""
-    epoch_monotonic_ns: int
     phases: list[Phase]
     endpoint: str
     streaming: bool
-    """Whether a stream was asked for; what came is in each record."""
+    """Whether the requests ask for a stream; each record tells whether the reply was one."""
     server_token_count: bool
     models: list[str]
     urls: list[str]
     dataset: str
-    """`synthetic`, or the format of the file."""
+    """`synthetic`, or the format of the input file."""
     context_mode: str = "deltas_without_responses"
-    """What a turn carries of the turns before it."""
+    """Which earlier turns a request contains."""
     payload_files: list[str] = []
-    """The user's files in which bodies lie."""
+    """The user's files from which bodies are read."""
     conversations: int | None
-    """None when the dataset was still being read as the run began."""
+    """None if the dataset was still being read when the run began."""
     sampling: str
     seed: int | None
-    """The one asked for."""
+    """The seed asked for."""
     plan_seed: int | None = None
-    """The one that was used."""
+    """The seed that was used."""
     concurrency: int | None
     rate: float | None
     arrivals: str
@@ -72,10 +71,10 @@ class RunHeader(msgspec.Struct, kw_only=True):
     duration_s: float | None
     workers: int
     tokenizer: str | None
-    """The one asked for, or None for the model's own."""
+    """The tokenizer asked for, or None for the model's own."""
     tokenizer_revision: str
     prompt_tokenizer: tuple[str, str] | None = None
-    """Name and source of the one that counted the synthetic prompts as they were made."""
+    """Name and source of the tokenizer that counted the tokens of synthetic prompts."""
     level: str
     prefix: str | None
     http_trace: bool
@@ -85,10 +84,10 @@ class RunHeader(msgspec.Struct, kw_only=True):
 
 
 class LogWriter:
-    """Appends frames for one worker; what is older than half a second is in the kernel's hands."""
+    """Appends the frames of one worker. Frames are buffered for at most half a second."""
 
     def __init__(self, folder: str, worker: int, before_flush: Callable[[], None] | None = None) -> None:
-        """`before_flush` writes what records refer to."""
+        """`before_flush` is called first, to write the bodies that records refer to."""
         self._before_flush = before_flush
         path = os.path.join(folder, f"worker-{worker}.log")
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
@@ -117,7 +116,7 @@ class LogWriter:
             self._before_flush()
         buffer = self._buffer
         while buffer:
-            # What is written goes at once: after a full disk the next attempt must not write it a second time.
+            # Remove what was written immediately: if the disk is full, the next flush must not write it again.
             del buffer[: os.write(self._file, buffer)]
         self._flushed = time.monotonic_ns()
 
@@ -127,22 +126,22 @@ class LogWriter:
 
 
 class RunLog:
-    """Reads a log, also one whose run was killed."""
+    """Reads a log, also that of a killed run."""
 
     def __init__(self, folder: str, *, url: int | None = None) -> None:
-        """With `url`, only the records of requests to that one."""
+        """With `url`, read only the records of requests to the url with this index."""
         self.folder = folder
         self._url = url
         self.header = self.read_header(folder)
         try:
             self.payloads = PayloadStore(folder, self.header.payload_files)
         except FileNotFoundError as error:
-            raise UserError(f"{folder} is not whole: {os.path.basename(error.filename)} is missing.") from None
+            raise UserError(f"{folder} is incomplete: {os.path.basename(error.filename)} is missing.") from None
         self._built: dict[int, PayloadStore] = {}
         self.torn_bytes = 0
-        """What a killed writer left behind; known after `records()` or `reports()` has been read to its end."""
+        """Bytes of incomplete frames that killed workers left; valid after `records()` or `reports()` was read to its end."""
         self.torn_requests = False
-        """Whether requests are in it: a torn report is the last thing in its file, and has none behind it."""
+        """Whether the torn bytes can contain requests. A torn report is the last frame of its file, so none follow it."""
 
     @staticmethod
     def read_header(folder: str) -> RunHeader:
@@ -162,30 +161,30 @@ class RunLog:
         os.replace(path + ".new", path)
 
     def records(self) -> Iterator[Record]:
-        """Every record, in the order in which its worker wrote them: as they ended, give or take what was read in one go. Those
-        of several workers are merged by their ends."""
+        """Yield all records. Those of one worker are in the order in which it processed the replies, which is nearly the order
+        of their ends; those of several workers are merged by their ends."""
         decode = msgspec.msgpack.Decoder(Record).decode
-        self._mend()
-        workers = [map(decode, self._frames_of(path, RECORD)) for path in self.worker_files()]
-        found = iter(workers[0]) if len(workers) == 1 else heapq.merge(*workers, key=lambda record: record.end)
-        return found if self._url is None else (record for record in found if record.url == self._url)
+        self._clear_torn()
+        workers = [map(decode, self._read_frames(path, RECORD)) for path in self.worker_files()]
+        records = iter(workers[0]) if len(workers) == 1 else heapq.merge(*workers, key=lambda record: record.end)
+        return records if self._url is None else (record for record in records if record.url == self._url)
 
     def reports(self) -> list[WorkerReport]:
-        """Of the workers that lived to write one."""
+        """Return the reports of the workers that wrote one; killed workers did not."""
         decode = msgspec.msgpack.Decoder(WorkerReport).decode
-        self._mend()
-        return [decode(data) for path in self.worker_files() for data in self._frames_of(path, REPORT)]
+        self._clear_torn()
+        return [decode(data) for path in self.worker_files() for data in self._read_frames(path, REPORT)]
 
     def entry(self, record: Record) -> Payload:
-        store, number = self._place(record)
+        store, number = self._payload_location(record)
         return store.entry(number)
 
     def body(self, record: Record) -> bytes:
-        """What was sent for this record."""
-        store, number = self._place(record)
+        """Return the body that was sent for this record."""
+        store, number = self._payload_location(record)
         return store.body(number)
 
-    def _place(self, record: Record) -> tuple[PayloadStore, int]:
+    def _payload_location(self, record: Record) -> tuple[PayloadStore, int]:
         if record.built is None:
             return self.payloads, record.payload
         store = self._built.get(record.worker)
@@ -197,22 +196,22 @@ class RunLog:
         names = [n for n in os.listdir(self.folder) if n.startswith("worker-") and n.endswith(".log")]
         return [os.path.join(self.folder, n) for n in sorted(names, key=lambda n: int(n[7:-4]))]
 
-    def _frames_of(self, path: str, wanted: int) -> Iterator[bytes]:
+    def _read_frames(self, path: str, wanted_kind: int) -> Iterator[bytes]:
         with open(path, "rb", buffering=1 << 20) as f:
-            reading = frames.read(f)
+            frames_left = frames.read(f)
             while True:
                 try:
-                    kind, data = next(reading)
+                    kind, data = next(frames_left)
                 except StopIteration as end:
-                    self._tear(f, end.value)
+                    self._count_torn(f, end.value)
                     return
-                if kind == wanted:
+                if kind == wanted_kind:
                     yield data
 
-    def _mend(self) -> None:
+    def _clear_torn(self) -> None:
         self.torn_bytes, self.torn_requests = 0, False
 
-    def _tear(self, file: BinaryIO, size: int) -> None:
+    def _count_torn(self, file: BinaryIO, size: int) -> None:
         if size:
             self.torn_bytes += size
             file.seek(-size, os.SEEK_END)

@@ -1,14 +1,14 @@
-"""The bodies of a run, by number. They lie in files and are read with pread: nothing but small indexes is in memory.
+"""The request bodies of a run, by number. They are in files and read with pread; only small indexes are in memory.
 
-    payloads.bin        bodies, or the parts from which a worker builds them when it knows the replies before
-    payloads.idx        48 bytes a body: where it is and what is known of it
-    conversations.idx   24 bytes a conversation: its bodies and the place of its name
-    sessions.bin        the names
+    payloads.bin        bodies, or the parts from which a worker builds a body once it knows the earlier replies
+    payloads.idx        48 bytes a body: position, token counts and times
+    conversations.idx   24 bytes a conversation: its bodies and the position of its name
+    sessions.bin        the names of the conversations
 
-A body may also lie in a file of the user's (a replay): then only the index is ours. A conversation is written when all its
-bodies are, so a reader may follow a writer: `conversations` counts what is complete.
+In a replay the index refers to bodies in the user's files instead. A conversation is written after all its bodies, so a
+process can read while another writes: `conversations` counts complete ones.
 
-What a worker builds while it runs it appends to a store of its own (`payloads-N.…`), without conversations.
+Worker N appends the bodies that it builds to its own store (`payloads-N.…`), without conversations.
 """
 
 from __future__ import annotations
@@ -23,67 +23,70 @@ import msgspec
 
 from penstock.datasets.conversation import Turn
 
-__all__ = ["Files", "Missing", "Parts", "Payload", "PayloadStore", "PayloadWriter"]
+__all__ = ["BodyParts", "MissingBody", "Payload", "PayloadFiles", "PayloadStore", "PayloadWriter"]
 
 _BODY = struct.Struct("<QIHHiiIIdd")
 _CONVERSATION = struct.Struct("<QQII")
-_IN_MEMORY = 32 << 20
-_OPEN_AT_ONCE = 32
+_CACHED_INDEX_BYTES = 32 << 20
+_MAX_OPEN_FILES = 32
 
 WHOLE, PARTS = 0, 1
 
 
-class Missing(OSError):
-    """A body is not where it should be: somebody changed the file, or a worker was killed before it had written it."""
+class MissingBody(OSError):
+    """A body cannot be read: the file was changed, or a worker was killed before it had written the body."""
 
     def __init__(self, file: int) -> None:
-        super().__init__(f"file {file} of the payloads is not what it should be")
+        super().__init__(f"a body cannot be read from file {file} of the payloads")
         self.file = file
 
 
-class Parts(msgspec.Struct):
-    """From what a worker builds the body of a turn whose history it must know."""
+class BodyParts(msgspec.Struct):
+    """The parts from which a worker builds the body of a turn that contains earlier replies."""
 
     turn: Turn
     model: str
     system: str | None = None
-    """System text of the conversation."""
+    """System prompt of the conversation."""
     context: str | None = None
     """A leading user message of the conversation."""
 
 
 class Payload(NamedTuple):
+    """The index entry of a body."""
+
     offset: int
     length: int
     file: int
-    """0 is payloads.bin; n is the n-th file of the user's."""
+    """0 is payloads.bin; n is the user's n-th file."""
     kind: int
+    """WHOLE for a body, PARTS for an encoded `BodyParts`."""
     input_tokens: int
-    """-1 when nobody counted yet."""
+    """-1 if not counted yet."""
     output_tokens: int
-    """The reply length asked for, -1 for none."""
+    """The reply length asked for; -1 for none."""
     conversation: int
     turn: int
     timestamp_ms: float
-    """When a recording says it was sent; NaN when it says nothing."""
+    """The recorded send time; NaN if there is none."""
     delay_ms: float
-    """How long to wait after the reply before."""
+    """Delay after the previous reply."""
 
     @property
-    def timed(self) -> bool:
+    def has_timestamp(self) -> bool:
         return not isnan(self.timestamp_ms)
 
 
-def _names(folder: str, worker: int | None) -> tuple[str, str, str, str]:
-    mark = "" if worker is None else f"-{worker}"
-    files = (f"payloads{mark}.bin", f"payloads{mark}.idx", f"conversations{mark}.idx", f"sessions{mark}.bin")
+def _paths(folder: str, worker: int | None) -> tuple[str, str, str, str]:
+    suffix = "" if worker is None else f"-{worker}"
+    files = (f"payloads{suffix}.bin", f"payloads{suffix}.idx", f"conversations{suffix}.idx", f"sessions{suffix}.bin")
     bodies, index, conversations, sessions = (os.path.join(folder, name) for name in files)
     return bodies, index, conversations, sessions
 
 
 class PayloadWriter:
     def __init__(self, folder: str, worker: int | None = None) -> None:
-        bodies, index, conversations, sessions = _names(folder, worker)
+        bodies, index, conversations, sessions = _paths(folder, worker)
         self._bodies = open(bodies, "wb", buffering=1 << 20)  # noqa: SIM115
         self._index = open(index, "wb", buffering=1 << 16)  # noqa: SIM115
         self._conversations = open(conversations, "wb", buffering=1 << 16)  # noqa: SIM115
@@ -91,7 +94,8 @@ class PayloadWriter:
         self._encode = msgspec.msgpack.Encoder().encode
         self._offset = 0
         self._session_offset = 0
-        self._first = 0
+        self._first_body = 0
+        """The first body of the conversation being written."""
         self._conversation = 0
         self.count = 0
 
@@ -99,7 +103,7 @@ class PayloadWriter:
     def conversations(self) -> int:
         return self._conversation
 
-    def body(
+    def add_body(
         self,
         body: bytes,
         *,
@@ -111,16 +115,16 @@ class PayloadWriter:
         turn: int | None = None,
         kind: int = WHOLE,
     ) -> int:
-        """Append a body; conversation and turn default to the conversation being written."""
+        """Append a body and return its number; conversation and turn default to those being written."""
         self._bodies.write(body)
-        place = (self._offset, len(body), 0, kind)
+        location = (self._offset, len(body), 0, kind)
         self._offset += len(body)
-        self._entry(place, input_tokens, output_tokens, timestamp_ms, delay_ms, conversation, turn)
+        self._add_entry(location, input_tokens, output_tokens, timestamp_ms, delay_ms, conversation, turn)
         return self.count - 1
 
-    def parts(self, parts: Parts) -> int:
+    def add_parts(self, parts: BodyParts) -> int:
         turn = parts.turn
-        return self.body(
+        return self.add_body(
             self._encode(parts),
             input_tokens=turn.input_tokens,
             output_tokens=turn.output_tokens,
@@ -129,16 +133,16 @@ class PayloadWriter:
             kind=PARTS,
         )
 
-    def elsewhere(
+    def add_reference(
         self, file: int, offset: int, length: int, *, timestamp_ms: float | None = None, delay_ms: float = 0.0
     ) -> int:
-        """A body that stays where it is: in the user's file number `file` (from 1)."""
-        self._entry((offset, length, file, WHOLE), None, None, timestamp_ms, delay_ms, None, None)
+        """Refer to a body in the user's file number `file` (from 1), without copying it."""
+        self._add_entry((offset, length, file, WHOLE), None, None, timestamp_ms, delay_ms, None, None)
         return self.count - 1
 
-    def _entry(
+    def _add_entry(
         self,
-        place: tuple[int, int, int, int],
+        location: tuple[int, int, int, int],
         input_tokens: int | None,
         output_tokens: int | None,
         timestamp_ms: float | None,
@@ -148,11 +152,11 @@ class PayloadWriter:
     ) -> None:
         self._index.write(
             _BODY.pack(
-                *place,
+                *location,
                 -1 if input_tokens is None else input_tokens,
                 -1 if output_tokens is None else output_tokens,
                 self._conversation if conversation is None else conversation,
-                self.count - self._first if turn is None else turn,
+                self.count - self._first_body if turn is None else turn,
                 nan if timestamp_ms is None else timestamp_ms,
                 delay_ms,
             )
@@ -160,19 +164,19 @@ class PayloadWriter:
         self.count += 1
 
     def end_conversation(self, session: str | None) -> int:
-        """The bodies since the last call are one conversation; without a name it is called by its number."""
+        """Make the bodies since the last call one conversation; without a name, readers name it by its number."""
         name = (session or "").encode()
         self._sessions.write(name)
         self._conversations.write(
-            _CONVERSATION.pack(self._first, self._session_offset, self.count - self._first, len(name))
+            _CONVERSATION.pack(self._first_body, self._session_offset, self.count - self._first_body, len(name))
         )
         self._session_offset += len(name)
-        self._first = self.count
+        self._first_body = self.count
         self._conversation += 1
         return self._conversation - 1
 
     def flush(self) -> None:
-        """Bodies first, so that what a reader finds in an index is there."""
+        """Write the bodies before the indexes that refer to them, for processes that read meanwhile."""
         for file in (self._bodies, self._sessions, self._index, self._conversations):
             file.flush()
 
@@ -182,7 +186,7 @@ class PayloadWriter:
 
 
 class _Index:
-    """Fixed-size entries of a file, kept in memory while they are few."""
+    """A file of fixed-size entries, cached in memory if it is small."""
 
     def __init__(self, path: str, entry: struct.Struct) -> None:
         self._file = os.open(path, os.O_RDONLY)
@@ -192,27 +196,27 @@ class _Index:
 
     def _load(self) -> None:
         size = os.fstat(self._file).st_size
-        if size <= _IN_MEMORY:
+        if size <= _CACHED_INDEX_BYTES:
             self._cached = os.pread(self._file, size, 0)
 
     def __len__(self) -> int:
         return os.fstat(self._file).st_size // self._entry.size
 
     def __getitem__(self, number: int) -> tuple[int, ...]:
-        at = number * self._entry.size
-        if at + self._entry.size <= len(self._cached):
-            return self._entry.unpack_from(self._cached, at)
-        data = os.pread(self._file, self._entry.size, at)
+        offset = number * self._entry.size
+        if offset + self._entry.size <= len(self._cached):
+            return self._entry.unpack_from(self._cached, offset)
+        data = os.pread(self._file, self._entry.size, offset)
         if len(data) < self._entry.size:
-            raise Missing(0)
+            raise MissingBody(0)
         return self._entry.unpack(data)
 
     def close(self) -> None:
         os.close(self._file)
 
 
-class Files:
-    """Opened when they are first read: a folder may hold more of them than a process may have open."""
+class PayloadFiles:
+    """Files that are opened when they are read, at most 32 at a time: a replay can have more than a process may open."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths
@@ -221,12 +225,12 @@ class Files:
     def read(self, number: int, length: int, offset: int) -> bytes:
         file = self._open.get(number)
         if file is None:
-            if len(self._open) >= _OPEN_AT_ONCE:
+            if len(self._open) >= _MAX_OPEN_FILES:
                 os.close(self._open.pop(next(iter(self._open))))
             try:
                 file = self._open[number] = os.open(self._paths[number], os.O_RDONLY)
             except OSError:
-                raise Missing(number) from None
+                raise MissingBody(number) from None
         return os.pread(file, length, offset)
 
     def close(self) -> None:
@@ -237,13 +241,13 @@ class Files:
 
 class PayloadStore:
     def __init__(self, folder: str, files: Sequence[str] = (), worker: int | None = None) -> None:
-        """`files` are the user's files in which bodies lie."""
-        bodies, index, conversations, sessions = _names(folder, worker)
-        self._files = Files((bodies, *files))
+        """`files` are the user's files to which the index refers."""
+        bodies, index, conversations, sessions = _paths(folder, worker)
+        self._files = PayloadFiles((bodies, *files))
         self._sessions = os.open(sessions, os.O_RDONLY)
         self._index = _Index(index, _BODY)
         self._conversations = _Index(conversations, _CONVERSATION)
-        self._decode = msgspec.msgpack.Decoder(Parts).decode
+        self._decode = msgspec.msgpack.Decoder(BodyParts).decode
 
     def __len__(self) -> int:
         return len(self._index)
@@ -253,7 +257,7 @@ class PayloadStore:
         return len(self._conversations)
 
     def turns(self, conversation: int) -> range:
-        """The numbers of a conversation's bodies, in order."""
+        """Return the numbers of a conversation's bodies, in order."""
         first, _, turns, _ = self._conversations[conversation]
         return range(first, first + turns)
 
@@ -264,17 +268,17 @@ class PayloadStore:
         return self.read(self.entry(number))
 
     def read(self, entry: Payload) -> bytes:
-        """Raises Missing."""
+        """Raise MissingBody if the body cannot be read."""
         body = self._files.read(entry.file, entry.length, entry.offset)
         if len(body) < entry.length:
-            raise Missing(entry.file)
+            raise MissingBody(entry.file)
         return body
 
-    def parts(self, entry: Payload) -> Parts:
+    def read_parts(self, entry: Payload) -> BodyParts:
         return self._decode(self.read(entry))
 
     def session(self, number: int) -> str:
-        """The name of the conversation to which a body belongs."""
+        """Return the name of the conversation to which a body belongs."""
         return self.session_name(self.entry(number).conversation)
 
     def session_name(self, conversation: int) -> str:

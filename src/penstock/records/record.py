@@ -1,7 +1,7 @@
-"""What an exchange means: text with times, token counts, the error and whose fault it was.
+"""The record of one request: text with times, token counts, and the error with its owner.
 
-All times are integer nanoseconds on the monotonic clock, counted from the run's epoch (`RunHeader.epoch_*` in
-`records.log` pairs that epoch with the wall clock). `None` means that the thing did not happen.
+All times are integer nanoseconds on the monotonic clock, counted from the run's epoch (`RunHeader.epoch_wall_ns` in
+`records.log` is the wall clock at that epoch). `None` means that the event did not happen.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ __all__ = ["ErrorOwner", "Failure", "Record", "Usage"]
 
 
 class Record(msgspec.Struct, array_like=True):
+    """One request. The log stores the fields by position: add new ones at the end only."""
+
     phase: int
     """Index into the run's phases (warmup first when there is one)."""
     number: int
-    """The place of its conversation in the plan of its phase, over all workers; its turns share it."""
+    """Position of the conversation in the schedule of its phase, over all workers; all its turns have this number."""
     conversation: int
     """Index of the conversation in the dataset."""
     turn: int
@@ -30,68 +32,69 @@ class Record(msgspec.Struct, array_like=True):
     correlation_id: str
 
     intended: int
-    """When the plan wanted it sent."""
+    """When the schedule wanted the request sent."""
     issued: int
-    """When a slot was free for it (never before `intended`)."""
+    """When a slot was free for the request (never before `intended`)."""
     start: int = 0
-    """Just before its first byte was handed to the socket: latencies count from here."""
+    """Just before the first byte was written to the socket; latencies count from here."""
     end: int = 0
-    """The last byte of the reply (or the moment of failure)."""
+    """Arrival of the reply's last byte, or the time of the failure."""
     sent: int | None = None
-    """When its last byte had been handed to the socket."""
+    """When the last byte had been written to the socket."""
     first_byte: int | None = None
     """Arrival of the reply's first byte."""
     dns_ns: int = 0
-    """Always 0 in this version: names are resolved once, before the first request."""
+    """Always 0: names are resolved once, before the first request."""
     connect_ns: int = 0
-    """TCP and TLS set-up that this request had to wait for."""
+    """TCP and TLS connect time that this request had to wait for."""
     reused: bool = True
     retries: int = 0
 
     status: int = 0
     streamed: bool = False
-    """The reply was server-sent events, whatever was asked for."""
+    """Whether the reply was server-sent events, whatever the request asked for."""
     bytes_sent: int = 0
     bytes_received: int = 0
     reads: int = 0
-    """Network reads that the reply took."""
+    """Network reads of the reply."""
 
     stamps: list[int] = []
-    """Arrival times of content, relative to `start`: one entry per distinct stamp, so no two are equal."""
+    """Distinct arrival times of content, relative to `start`."""
     pieces: list[int] = []
-    """How many content events share each stamp."""
+    """Number of content events with each stamp."""
     coalesced: int = 0
-    """How many of the stamps cover more than one network segment: the true time is earlier or equal."""
+    """Number of stamps that cover more than one network segment, so that some content arrived earlier."""
     first_coalesced: bool = False
-    """The first stamp is one of those, so TTFT is an upper bound."""
+    """Whether the first stamp is one of those, so that TTFT is an upper bound."""
     first_output: int | None = None
     """Index into `stamps` of the first content that is not reasoning."""
 
     outputs: list[str] = []
-    """Text of the reply, one string a choice; tool calls and refusals included."""
+    """Text of each choice, with its tool calls and refusals."""
     reasonings: list[str] = []
     head_outputs: str = ""
-    """The text, of any kind, that arrived with the first stamp."""
+    """The text, including reasoning, that arrived with the first stamp."""
     finish: list[str] = []
-    """One finish reason a choice."""
+    """Finish reason of each choice."""
     usage: Usage | None = None
     requested_output: int | None = None
     model: str | None = None
     """The model name in the reply."""
 
     built: int | None = None
-    """Number in the worker's own store when it built the body itself, knowing the replies before."""
+    """Index of the body in the worker's own payload store, if the worker built it from earlier replies."""
     digest: bytes = b""
-    """SHA-256 of the body that was handed to the socket."""
+    """SHA-256 of the body, if it was written to the socket in full."""
     response_id: str | None = None
+    """Not read anywhere; kept because the log stores the fields by position."""
 
     gateway_ms: float | None = None
-    """What a gateway in front of the server says it took itself, up to the head of its reply."""
+    """Own time of a gateway before the server, up to the head of its reply, from its Server-Timing header."""
     upstream_ms: float | None = None
-    """What it says it waited for the server behind it."""
+    """Time that this gateway waited for the server."""
 
     cancelled: bool = False
-    """Ended by us (grace period over, second Ctrl-C): neither a success nor a failure."""
+    """Ended by Penstock (grace period over, second Ctrl-C): neither a success nor a failure."""
     failure: Failure | None = None
     warnings: dict[str, int] = {}
-    """Oddities of the reply that failed nothing, with their counts."""
+    """Unusual properties of the reply that are no failure, with their counts."""

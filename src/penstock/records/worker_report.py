@@ -1,4 +1,4 @@
-"""What a worker says about itself at the end of its log: the facts that the certificate judges."""
+"""The report that a worker writes at the end of its log; the certificate is computed from it."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ class MachineFacts(msgspec.Struct):
     cpu_s: float = 0.0
     """CPU time of this process."""
     run_delay_s: float | None = None
-    """How long the process was ready to run but had no core (Linux schedstat)."""
+    """How long the process was runnable but had no core (Linux schedstat)."""
     throttled_s: float | None = None
-    """How long the container's CPU quota stopped us, at most."""
+    """How long the container's CPU quota stopped the process, at most."""
     steal_s: float | None = None
-    """What the hypervisor took of each core, on average."""
+    """Time that the hypervisor took from each core, on average."""
     switches: int = 0
     """Involuntary context switches."""
 
 
 class WorkerReport(msgspec.Struct):
     worker: int
-    gauge: WireStats = msgspec.field(default_factory=WireStats)
+    wire_stats: WireStats = msgspec.field(default_factory=WireStats, name="gauge")  # the name in the log
     lateness: LogHistogram = msgspec.field(default_factory=LogHistogram)
-    """From when a request was due and had a slot (and a connection) to when its first byte went out: our own delay."""
+    """Penstock's own delay: from when a request was due and had a slot and a connection to its first byte."""
     queued: LogHistogram = msgspec.field(default_factory=LogHistogram)
-    """How long requests that found no free slot waited for one."""
+    """How long requests waited for a free slot, if none was free."""
     ttft: LogHistogram = msgspec.field(default_factory=LogHistogram)
-    """Of every eighth stream."""
+    """Time to first token of every eighth stream."""
     latency: LogHistogram = msgspec.field(default_factory=LogHistogram)
-    """Of every eighth request."""
+    """Latency of every eighth request."""
     requests: int = 0
     streams: int = 0
     stalls: LogHistogram = msgspec.field(default_factory=LogHistogram)
-    """How late a 10 ms tick of the loop came."""
+    """How late the 10 ms ticks of the event loop were."""
     held_ns: int = 0
-    """Sending waited for the reading of finished replies."""
+    """How long sending waited because too many finished replies were unread."""
     starved_ticks: int = 0
-    """How often sending found that the dataset was not indexed far enough."""
+    """How often sending had to wait for the indexing of the dataset."""
     clock_steps: int = 0
     stopped: bool = False
-    """The run was told to end before its time."""
+    """Whether the run was stopped early."""
     machine: MachineFacts = msgspec.field(default_factory=MachineFacts)

@@ -16,8 +16,8 @@ import numpy as np
 
 from penstock.metrics.summary import Proof
 from penstock.records.log import RunLog
-from penstock.records.proof import RootHash, mapped, plan_key
 from penstock.records.record import Record
+from penstock.records.root_hash import RootHash, memory_map, schedule_key
 
 __all__ = ["SentBodies", "Sequence", "chained"]
 
@@ -71,7 +71,7 @@ class SentBodies:
     def add(self, record: Record) -> None:
         if not record.digest:
             return  # nothing of it was handed to a socket
-        key = plan_key(record.phase, record.number, record.turn)
+        key = schedule_key(record.phase, record.number, record.turn)
         self._root.add(key, record.digest)
         number = key >> 20
         session = self._open.get(number)
@@ -112,8 +112,8 @@ class SentBodies:
         file has the same root."""
         if not os.path.getsize(self._names["rows"]):
             return
-        rows = mapped(self._names["rows"], _ROWS)
-        bodies = mapped(self._names["bodies"], np.dtype("<i8"))
+        rows = memory_map(self._names["rows"], _ROWS)
+        bodies = memory_map(self._names["bodies"], np.dtype("<i8"))
         order = np.lexsort((rows["number"], rows["b"], rows["a"]))
         a, b = rows["a"][order], rows["b"][order]
         first = np.ones(len(order), bool)

@@ -1,8 +1,8 @@
-"""Two clocks and the bridge between them.
+"""Conversion of wall-clock times to the monotonic clock.
 
-Durations are monotonic. Kernel receive stamps are wall-clock (CLOCK_REALTIME), so they are moved onto the monotonic
-axis by the measured difference of the two. On Linux, where such stamps are, NTP slews both clocks alike: the difference
-changes only when the wall clock is set or the machine sleeps. It jumps then; a jump is noticed and counted.
+Durations use the monotonic clock. Kernel receive stamps use the wall clock (CLOCK_REALTIME), so they are converted with
+the measured offset between the two. On Linux, which is the only system with such stamps, NTP slews both clocks equally:
+the offset changes only when the wall clock is set or the machine suspends. Such a step is detected and counted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from time import monotonic_ns, time_ns
 __all__ = ["Clock"]
 
 _STEP_NS = 1_000_000
-_TRIES = 5
+_MEASUREMENTS = 5
 
 
 class Clock:
@@ -20,12 +20,12 @@ class Clock:
 
     def __init__(self) -> None:
         self.offset = measure_offset()
-        """Wall minus monotonic, ns."""
+        """Wall clock minus monotonic clock, in ns."""
         self.steps = 0
-        """How often the wall clock was set while we ran."""
+        """How often the wall clock was set since this object was created."""
 
     def refresh(self) -> None:
-        """Call this every 50 ms or so."""
+        """Measure the offset again. Call this about every 50 ms."""
         offset = measure_offset()
         if abs(offset - self.offset) > _STEP_NS:
             self.steps += 1
@@ -33,9 +33,9 @@ class Clock:
 
 
 def measure_offset() -> int:
-    """The tightest of a few sandwiches monotonic-wall-monotonic: good to about 50 ns."""
+    """Read the wall clock between two monotonic readings, and use the narrowest of several attempts (about 50 ns)."""
     best_width, best = 1 << 62, 0
-    for _ in range(_TRIES):
+    for _ in range(_MEASUREMENTS):
         before = monotonic_ns()
         wall = time_ns()
         after = monotonic_ns()

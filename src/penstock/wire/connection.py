@@ -1,46 +1,31 @@
-"""One connection: a non-blocking socket on an asyncio loop that carries one exchange at a time.
+"""One HTTP connection: a non-blocking socket on an asyncio loop that carries one exchange at a time.
 
-    connecting ─▶ (handshake) ─▶ idle ◀─▶ busy ─▶ closed
+    connecting ─▶ (TLS handshake) ─▶ idle ◀─▶ busy ─▶ closed
 
-On the hot path (`_readable`): read into one shared buffer, take the kernel's stamp, feed the HTTP reader, go back to the
-loop. Nothing is understood here.
+The hot path (`_readable`) reads into a shared buffer with the kernel's stamp, feeds the HTTP reader and returns to the
+loop. It does not interpret the reply.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import socket
 import ssl
-import struct
-import sys
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import NamedTuple
 
+from penstock.wire import kernel_stamps
 from penstock.wire.clock import Clock
+from penstock.wire.connection_errors import connect_error, lost_error, tls_error
 from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.http1 import ProtocolError, ResponseReader
+from penstock.wire.kernel_stamps import READ_BUFFER, TCP_CLOSE, PlainReceiver, StampedReceiver, tcp_state
 from penstock.wire.stats import WireStats
 from penstock.wire.tls import TLS
 
 __all__ = ["Connection", "Origin"]
-
-# One buffer for all connections of a process: an allocation for each read halves the throughput.
-_BUFFER = bytearray(1 << 18)
-_VIEW = memoryview(_BUFFER)
-_BUFFERS = [_BUFFER]
-
-_SO_TIMESTAMPNS = 35
-_TIMESPEC = struct.Struct("qq")
-_ANCILLARY = socket.CMSG_SPACE(_TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
-_TCP_INFO = 11
-_TCP_CLOSE = 7  # tcp_info.tcpi_state, its first byte
-_SEGMENTS = struct.Struct("I")
-_SEGMENTS_AT = 152  # tcp_info.tcpi_data_segs_in
-_TCP_INFO_SIZE = _SEGMENTS_AT + 4
-_LINUX = sys.platform == "linux"
 
 
 class Origin(NamedTuple):
@@ -50,26 +35,28 @@ class Origin(NamedTuple):
     address: tuple[str, int] | tuple[str, int, int, int]
     tls: ssl.SSLContext | None
 
+    @property
+    def host_port(self) -> str:
+        return f"{self.host}:{self.port}"
+
 
 class Connection:
     __slots__ = (
-        "_clock",
         "_fd",
-        "_gauge",
         "_loop",
         "_on_closed",
         "_on_idle",
         "_origin",
-        "_out",
         "_reader",
-        "_segments",
+        "_receive",
         "_sock",
-        "_stamps",
+        "_stats",
         "_tls",
+        "_unsent",
         "closed",
+        "connect_started",
+        "connected",
         "exchange",
-        "opened",
-        "opening",
         "reset",
         "used",
     )
@@ -79,53 +66,53 @@ class Connection:
         loop: asyncio.AbstractEventLoop,
         origin: Origin,
         clock: Clock,
-        gauge: WireStats,
+        stats: WireStats,
         on_idle: Callable[[Connection], None],
         on_closed: Callable[[Connection, WireError | None], None],
         *,
         stamps: bool = True,
     ) -> None:
-        """Without `stamps` arrivals are dated when they are read, as they are where the system has no stamps."""
+        """Start to connect. Without `stamps`, or on a system without them, a read is dated when it happens."""
         self._loop = loop
         self._origin = origin
-        self._clock = clock
-        self._gauge = gauge
+        self._stats = stats
         self._on_idle = on_idle
         self._on_closed = on_closed
         self._reader = ResponseReader()
         self._tls: TLS | None = None
-        self._out: memoryview | None = None
-        self._segments = 0
+        self._unsent: memoryview | None = None
         self.exchange: Exchange | None = None
         self.closed = False
         self.used = False
+        """The connection has been idle before: the server may have closed it in the meantime."""
         self.reset = False
-        """How it was lost: the server's system refused bytes, or had some that nobody had read."""
-        """It has been idle since it was opened: the server may have closed it meanwhile."""
-        self.opening = monotonic_ns()
-        self.opened = -1
+        """The connection ended with a TCP reset."""
+        self.connect_started = monotonic_ns()
+        self.connected = -1
+        """When the connection was ready for requests, after TLS; -1 until then."""
         sock = self._sock = socket.socket(origin.family, socket.SOCK_STREAM)
         self._fd = sock.fileno()
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._stamps = stamps and _LINUX
-        if self._stamps:
-            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        if stamps and kernel_stamps.AVAILABLE:
+            self._receive = StampedReceiver(sock, clock, stats).receive
+        else:
+            self._receive = PlainReceiver(sock, stats).receive
         code = sock.connect_ex(origin.address)
         if code in (0, errno.EINPROGRESS):
-            loop.add_writer(self._fd, self._connected)
-        else:  # the caller is still in our constructor: report on the next turn of the loop
-            loop.call_soon(self._close, _connect_trouble(code, origin))
+            loop.add_writer(self._fd, self._tcp_connected)
+        else:  # the caller does not have this object yet: report the error on the loop's next iteration
+            loop.call_soon(self._close, connect_error(code, origin.host_port))
 
-    # -- opening ------------------------------------------------------------------------------------------------------
+    # -- connecting ---------------------------------------------------------------------------------------------------
 
-    def _connected(self) -> None:
+    def _tcp_connected(self) -> None:
         if self.closed:
             return
         self._loop.remove_writer(self._fd)
         code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            self._close(_connect_trouble(code, self._origin))
+            self._close(connect_error(code, self._origin.host_port))
             return
         if self._origin.tls is None:
             self._loop.add_reader(self._fd, self._readable)
@@ -133,26 +120,26 @@ class Connection:
             return
         self._tls = TLS(self._origin.tls, self._origin.host)
         self._loop.add_reader(self._fd, self._readable_tls)
-        self._shake_hands()
+        self._continue_handshake()
 
-    def _shake_hands(self) -> None:
+    def _continue_handshake(self) -> None:
         assert self._tls is not None
         try:
             self._tls.handshake()
         except ssl.SSLError as error:
-            self._write(self._tls.pending())
-            self._close(_tls_trouble(error, self._origin))
+            self._write(self._tls.outgoing())
+            self._close(tls_error(error, self._origin.host_port))
             return
-        self._write(self._tls.pending())
+        self._write(self._tls.outgoing())
         if self._tls.ready and not self.closed:
             self._ready()
 
     def _ready(self) -> None:
-        self.opened = monotonic_ns()
-        self._gauge.connects += 1
-        self._gauge.connect.add(self.opened - self.opening)
+        self.connected = monotonic_ns()
+        self._stats.connects += 1
+        self._stats.connect.add(self.connected - self.connect_started)
         if self.exchange is not None:
-            self.exchange.connect_ns = self.opened - self.opening
+            self.exchange.connect_ns = self.connected - self.connect_started
             self._send()
         else:
             self.used = True
@@ -161,10 +148,10 @@ class Connection:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def start(self, exchange: Exchange) -> None:
-        """Carry this exchange: now, or as soon as the connection is open."""
+        """Carry this exchange now, or as soon as the connection is ready."""
         self.exchange = exchange
         exchange.reused = self.used
-        if self.opened >= 0:
+        if self.connected >= 0:
             self._send()
 
     def _send(self) -> None:
@@ -173,7 +160,7 @@ class Connection:
         data = exchange.data
         if self._tls is not None:
             exchange.start = monotonic_ns()
-            self._write(self._tls.seal(data))
+            self._write(self._tls.encrypt(data))
             return
         exchange.start = monotonic_ns()
         try:
@@ -186,96 +173,67 @@ class Connection:
         if n == len(data):
             exchange.sent = monotonic_ns()
             return
-        self._out = memoryview(data)[n:]
+        self._unsent = memoryview(data)[n:]
         self._loop.add_writer(self._fd, self._writable)
 
     def _write(self, data: bytes) -> None:
-        """For TLS, where what is written is not what the exchange holds."""
+        """Send TLS records, after those that are still unsent."""
         if not data:
             return
-        if self._out is not None:
-            self._out = memoryview(bytes(self._out) + data)
+        if self._unsent is not None:
+            self._unsent = memoryview(bytes(self._unsent) + data)
             return
-        self._out = memoryview(data)
+        self._unsent = memoryview(data)
         self._loop.add_writer(self._fd, self._writable)
         self._writable()
 
     def _writable(self) -> None:
-        out = self._out
-        if out is None or self.closed:
+        unsent = self._unsent
+        if unsent is None or self.closed:
             return
         try:
-            n = self._sock.send(out)
+            n = self._sock.send(unsent)
         except BlockingIOError:
             return
         except OSError as error:
             self._lost(error)
             return
-        if n < len(out):
-            self._out = out[n:]
+        if n < len(unsent):
+            self._unsent = unsent[n:]
             return
-        self._out = None
+        self._unsent = None
         self._loop.remove_writer(self._fd)
         if self.exchange is not None and self.exchange.start >= 0:
             self.exchange.sent = monotonic_ns()
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
-    def _receive(self) -> tuple[int, int, int]:
-        """One read into the shared buffer: (bytes, arrival in monotonic ns, segments it covered or 0 if unknown)."""
-        gauge = self._gauge
-        if not self._stamps:
-            n = self._sock.recv_into(_BUFFER)
-            gauge.reads += 1
-            self._notice_reset(self._state())
-            return n, monotonic_ns(), 0
-        n, ancillary, _, _ = self._sock.recvmsg_into(_BUFFERS, _ANCILLARY)
-        now = monotonic_ns()
-        if n == 0:
-            return 0, now, 0
-        gauge.reads += 1
-        if not ancillary:
-            return n, now, 0
-        seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])
-        arrived = seconds * 1_000_000_000 + nanoseconds - self._clock.offset
-        gauge.stamped += 1
-        gauge.delay.add(now - arrived)
-        # Asked after the read, so that a segment which slips in between makes the count too high, never too low.
-        info = self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_SIZE)
-        total = _SEGMENTS.unpack_from(info, _SEGMENTS_AT)[0]
-        self._notice_reset(info[0])
-        segments = total - self._segments
-        self._segments = total
-        return n, arrived if arrived < now else now, segments
-
-    def _notice_reset(self, state: int) -> None:
-        """Reset behind the bytes just read. libuv stops watching a socket once it has told of an error, so nobody else
-        would call us for the rest."""
-        if state == _TCP_CLOSE:
-            self._loop.call_soon(self._readable if self._tls is None else self._readable_tls)
-
-    def look(self) -> None:
-        """Read on if it was reset unnoticed: the kernel reports an error a moment before it changes the state."""
-        if not self.closed and self.opened >= 0:
-            self._notice_reset(self._state())
-
-    def _state(self) -> int:
-        """That of TCP; 0 where the system does not tell."""
-        return self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] if _LINUX else 0
-
     def _read(self) -> tuple[int, int, int] | None:
-        """What `_receive` gives; None when there was nothing, or when the other side is gone, which is dealt with."""
+        """Read once into READ_BUFFER. Return (bytes, arrival, segments), or None if there was nothing or the connection
+        ended, which this method then handles."""
         try:
-            read = self._receive()
+            n, arrived, segments, state = self._receive()
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:
             self._lost(error)
             return None
-        if read[0] == 0:
+        if n == 0:
             self._lost(None)
             return None
-        return read
+        if state == TCP_CLOSE:
+            self._read_again_soon()
+        return n, arrived, segments
+
+    def _read_again_soon(self) -> None:
+        """Read what follows a reset. libuv stops polling a socket after it reported an error, so the loop would not call
+        this connection again."""
+        self._loop.call_soon(self._readable if self._tls is None else self._readable_tls)
+
+    def check_reset(self) -> None:
+        """Detect a reset that the loop did not report: the kernel signals the error before it changes the TCP state."""
+        if not self.closed and self.connected >= 0 and tcp_state(self._sock) == TCP_CLOSE:
+            self._read_again_soon()
 
     def _readable(self) -> None:
         if self.closed:
@@ -284,7 +242,7 @@ class Connection:
         if read is None:
             return
         n, arrived, segments = read
-        self._take(_VIEW[:n], arrived, segments, n)
+        self._feed(READ_BUFFER[:n], arrived, segments, n)
 
     def _readable_tls(self) -> None:
         tls = self._tls
@@ -294,58 +252,59 @@ class Connection:
         if read is None:
             return
         n, arrived, segments = read
-        tls.feed(_VIEW[:n])
+        tls.feed(READ_BUFFER[:n])
         if not tls.ready:
-            self._shake_hands()
+            self._continue_handshake()
             if not tls.ready or self.closed:
                 return
         try:
-            plain = tls.plain()
+            plain = tls.decrypt()
         except ssl.SSLError as error:
-            self._close(_tls_trouble(error, self._origin))
+            self._close(tls_error(error, self._origin.host_port))
             return
-        self._write(tls.pending())
+        self._write(tls.outgoing())
         if plain and not self.closed:
-            self._take(plain[0] if len(plain) == 1 else b"".join(plain), arrived, segments, n)
+            self._feed(plain[0] if len(plain) == 1 else b"".join(plain), arrived, segments, n)
         if tls.ended and not self.closed:
-            self._lost(None)  # some servers wait for our end before they close the socket
+            self._lost(None)  # some servers keep the socket open until the client closes it
 
-    def _take(self, data: memoryview | bytes, arrived: int, segments: int, n: int) -> None:
+    def _feed(self, data: memoryview | bytes, arrived: int, segments: int, n: int) -> None:
+        """Give bytes of a reply to the HTTP reader; `n` is their number on the network, before decryption."""
         exchange = self.exchange
         reader = self._reader
         if exchange is None:
-            self._close(None)  # bytes that nobody asked for: the connection is out of step
+            self._close(None)  # bytes without a request: the next reply could not be told from them
             return
         try:
             reader.feed(data)
         except ProtocolError as error:
-            self._note(exchange, arrived, segments, n)
+            self._record_read(exchange, arrived, segments, n)
             self._close(WireError("ProtocolError", f"The server's reply is not valid HTTP/1.1: {error}.", "server"))
             return
-        self._note(exchange, arrived, segments, n)
+        self._record_read(exchange, arrived, segments, n)
         if exchange.on_data is not None:
-            self._pass_on(exchange)
+            self._move_reply(exchange)
             exchange.on_data(exchange)
             if self.exchange is not exchange:
-                return  # the caller gave it up
+                return  # the callback aborted the exchange
         if reader.complete:
-            self._finish(exchange, reusable=reader.reusable and self._out is None)
+            self._finish(exchange, reusable=reader.reusable and self._unsent is None)
 
-    def _note(self, exchange: Exchange, arrived: int, segments: int, n: int) -> None:
+    def _record_read(self, exchange: Exchange, arrived: int, segments: int, n: int) -> None:
         if exchange.first_byte < 0:
             exchange.first_byte = arrived
         if segments > 1:
-            exchange.coarse.append(len(exchange.times))
+            exchange.coalesced.append(len(exchange.times))
         exchange.times.append(arrived)
         exchange.counts.append(len(self._reader.pieces))
         exchange.bytes_received += n
 
     def keep_alive(self) -> None:
-        """Let the system ask now and then whether an idle peer is still there."""
+        """Enable TCP keep-alive probes."""
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def pause(self) -> None:
-        """Read nothing more for now: the kernel's buffer fills, and the server has to wait."""
+        """Stop reading, so that the kernel's buffer fills up and the server has to wait."""
         if not self.closed:
             self._loop.remove_reader(self._fd)
 
@@ -353,19 +312,20 @@ class Connection:
         if not self.closed:
             self._loop.add_reader(self._fd, self._readable if self._tls is None else self._readable_tls)
 
-    def _pass_on(self, exchange: Exchange) -> None:
+    def _move_reply(self, exchange: Exchange) -> None:
+        """Move what the reader has parsed to the exchange."""
         reader = self._reader
         exchange.status = reader.status
         exchange.headers = reader.headers
         exchange.pieces += reader.pieces
         reader.pieces.clear()
 
-    def _hand_over(self, exchange: Exchange) -> None:
-        self._pass_on(exchange)
+    def _end_exchange(self, exchange: Exchange) -> None:
+        self._move_reply(exchange)
         exchange.end = exchange.times[-1] if exchange.times else monotonic_ns()
 
     def _finish(self, exchange: Exchange, *, reusable: bool) -> None:
-        self._hand_over(exchange)
+        self._end_exchange(exchange)
         self.exchange = None
         self.used = True
         if reusable:
@@ -375,77 +335,50 @@ class Connection:
             self._close(None)
         exchange.on_end(exchange)
 
-    # -- ending -------------------------------------------------------------------------------------------------------
+    # -- closing ------------------------------------------------------------------------------------------------------
 
     @property
-    def heard(self) -> bool:
-        """Something of the current reply has arrived."""
+    def reply_started(self) -> bool:
+        """Whether bytes of the current reply have arrived."""
         return self._reader.started
 
     def _lost(self, error: OSError | None) -> None:
-        """The other side is gone: by an error, or with error None by the end of its stream."""
+        """Handle a connection that the other side ended; `error` is None at the end of its stream."""
         exchange = self.exchange
         if exchange is None:
             self._close(None)
             return
-        if self.opened < 0:
-            self._close(_connect_trouble(error.errno if error and error.errno else errno.ECONNRESET, self._origin))
+        if self.connected < 0:
+            code = error.errno if error and error.errno else errno.ECONNRESET
+            self._close(connect_error(code, self._origin.host_port))
             return
         if error is None and self._reader.eof():
             self._finish(exchange, reusable=False)
             return
-        self.reset = error is not None or self._state() == _TCP_CLOSE
-        how = "closed the connection" if error is None else f"connection failed ({os.strerror(error.errno or 0)})"
-        subject = "The server" if error is None else "The"
-        when = "in the middle of its reply" if self._reader.started else "before it replied"
-        by_server = error is None or error.errno in (errno.ECONNRESET, errno.EPIPE)
-        self._close(WireError("ConnectionLost", f"{subject} {how} {when}.", "server" if by_server else "network"))
+        self.reset = error is not None or tcp_state(self._sock) == TCP_CLOSE
+        self._close(lost_error(error, reply_started=self._reader.started))
 
     def abandon(self) -> None:
-        """Give up the exchange in flight, leaving with it what has arrived, and close."""
+        """Close the connection; the exchange in flight keeps what has arrived of its reply."""
         if self.exchange is not None:
-            self._hand_over(self.exchange)
+            self._end_exchange(self.exchange)
             self.exchange.end = monotonic_ns()
             self.exchange = None
         self._close(None)
 
-    def _close(self, trouble: WireError | None) -> None:
+    def _close(self, error: WireError | None) -> None:
         if self.closed:
             return
         self.closed = True
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         if self.exchange is not None:
-            self._hand_over(self.exchange)
-            if not self.exchange.times or trouble is not None:
+            self._end_exchange(self.exchange)
+            if not self.exchange.times or error is not None:
                 self.exchange.end = monotonic_ns()
         self._sock.close()
         self._reader.close()
-        self._on_closed(self, trouble)
+        self._on_closed(self, error)
 
     def close(self) -> None:
         self._close(None)
-
-
-def _connect_trouble(code: int, origin: Origin) -> WireError:
-    where = f"{origin.host}:{origin.port}"
-    if code == errno.ECONNREFUSED:
-        return WireError("ConnectionRefused", f"Nothing listens on {where}: the connection was refused.", "server")
-    if code == errno.EADDRNOTAVAIL:
-        return WireError(
-            "NoLocalPort",
-            f"This machine has no free local port left for {where}; reuse connections or widen the local port range.",
-            "penstock",
-        )
-    return WireError("ConnectionFailed", f"No connection to {where}: {os.strerror(code)}.", "network")
-
-
-def _tls_trouble(error: ssl.SSLError, origin: Origin) -> WireError:
-    where = f"{origin.host}:{origin.port}"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        why = error.verify_message.rstrip(".")
-        text = f"The certificate of {where} is not trusted: {why}. --insecure accepts it all the same."
-        return WireError("CertificateError", text, "server")
-    # What a plain HTTP server answers to a handshake.
-    plain = "; the server may speak http:// there" if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST") else ""
-    return WireError("TLSError", f"TLS with {where} failed: {error.reason or error}{plain}.", "network")

@@ -1,4 +1,4 @@
-"""What happened on the wire: times and bytes, nothing about what they mean."""
+"""One HTTP exchange as it happened on the network: times and bytes, not yet interpreted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Exchange", "WireError"]
 
 
 class WireError(NamedTuple):
-    """Why an exchange has no whole reply."""
+    """Why an exchange has no complete reply."""
 
     type: str
     message: str
@@ -17,20 +17,20 @@ class WireError(NamedTuple):
 
 
 class Exchange:
-    """One request and its reply. Times are monotonic ns; -1 means that it did not happen.
+    """One request and its reply. Times are monotonic ns; -1 means that the event did not happen.
 
-    The reply's body is `pieces`, in order. Reads are parallel lists: `times[i]` is the arrival time of read i, after
-    which `counts[i]` pieces were complete; `coarse` holds the reads that covered more than one network segment, so
-    that only the newest one's arrival is known.
+    `pieces` are the reply's body, in order. `times` and `counts` have one entry for each network read: `times[i]` is the
+    arrival time of read i, and `counts[i]` the number of pieces that had arrived after it. `coalesced` holds the indexes
+    of reads that covered more than one network segment; only the newest segment's arrival time is known for them.
 
-    A caller that relays while it reads sets `on_data`: it is called after each read with the status and headers (once
-    they are there; status 0 before) and the pieces that are new since the last call, which it takes out of `pieces`.
+    A caller that relays the reply sets `on_data`. It is called after each read, with the status and headers (status 0
+    until they have arrived) and the new pieces, which the callback removes from `pieces`.
     """
 
     __slots__ = (
         "bytes_received",
         "cancelled",
-        "coarse",
+        "coalesced",
         "connect_ns",
         "counts",
         "data",
@@ -53,30 +53,30 @@ class Exchange:
 
     def __init__(self, data: bytes, on_end: Callable[[Exchange], None], tag: Any = None) -> None:
         self.data = data
-        """Head and body as they go to the socket."""
+        """The request: head and body as sent."""
         self.on_end = on_end
         self.on_data: Callable[[Exchange], None] | None = None
         self.tag = tag
-        """Whatever the caller wants to find again."""
+        """Any object of the caller's."""
         self.start = self.sent = self.first_byte = self.end = -1
         self.connect_ns = 0
         self.reused = True
         self.retries = 0
         self.lost_ns = 0
-        """What the first try took, when it was lost and sent again; `start` is that of the second."""
+        """How long the first attempt took, if the request was sent a second time; `start` is the second attempt's."""
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
-        """Of the reply, names in lower case."""
+        """The reply's headers, names in lower case."""
         self.pieces: list[bytes] = []
         self.times: list[int] = []
         self.counts: list[int] = []
-        self.coarse: list[int] = []
+        self.coalesced: list[int] = []
         self.bytes_received = 0
         self.cancelled = False
         self.error: WireError | None = None
 
     def header(self, name: bytes) -> bytes | None:
-        """The first header of that lower-case name."""
+        """Return the first header with this name, which is in lower case."""
         for key, value in self.headers:
             if key == name:
                 return value

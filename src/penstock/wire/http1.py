@@ -3,9 +3,9 @@
     feed(data) ─▶ head (status, headers) ─▶ pieces of body ─▶ complete
                                                      eof() ─▶ complete, or cut short
 
-The parser is llhttp (httptools). Its body callback is the `append` of a list, so that a piece of body costs no Python
-frame. What llhttp leaves to its caller is here: where a body without a declared length ends, interim (1xx) replies,
-and whether the connection can serve another request.
+The parser is llhttp (httptools). Its body callback is the `append` method of a list, so that a piece of the body costs no
+Python frame. This module adds what llhttp leaves to its caller: the end of a body without a declared length, interim
+(1xx) replies, and whether the connection can serve another request.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ __all__ = ["ProtocolError", "ResponseReader", "request_head"]
 
 
 class ProtocolError(Exception):
-    """The other side does not speak HTTP/1.1."""
+    """The reply is not valid HTTP/1.1."""
 
 
 def request_head(method: str, target: str, host: str, headers: Iterable[tuple[str, str]]) -> bytes:
-    """Everything up to the headers that differ from request to request; the caller appends those and a blank line."""
+    """Return the request line and the constant headers; the caller appends the headers of each request and a blank line."""
     lines = [f"{method} {target} HTTP/1.1", f"Host: {host}"]
     lines += [f"{name}: {value}" for name, value in headers]
     return ("\r\n".join(lines) + "\r\n").encode("latin-1")
 
 
 class ResponseReader:
-    """Reads the responses of one connection, one after the other."""
+    """Parses the responses of one connection, one after the other."""
 
     __slots__ = ("_delimited", "_parser", "complete", "headers", "pieces", "reusable", "started", "status")
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
-        """The body so far. The same list lives as long as the reader: take a copy, then `reset`."""
+        """The body so far. The parser appends to this list as long as the reader exists: copy it before `reset`."""
         self._parser: httptools.HttpResponseParser | None = None
         self.reset()
 
     def reset(self) -> None:
-        """Be ready for the next response."""
+        """Prepare for the next response."""
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         """Names in lower case."""
@@ -58,24 +58,24 @@ class ResponseReader:
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            raise ProtocolError("it changes the protocol, which nobody asked for") from None
+            raise ProtocolError("it switches to another protocol without being asked to") from None
         except httptools.HttpParserError as error:
             if not self.complete:
                 raise ProtocolError(str(error) or "not an HTTP/1.1 response") from None
-            # Bytes behind a whole response are an answer to nothing: the response stands, the connection is spoilt.
+            # Bytes after a complete response answer no request: the response is valid, but the connection is not reusable.
             self.reusable = False
 
     def eof(self) -> bool:
-        """The connection ended. True when that is a proper end of the body."""
+        """Return whether the end of the connection is a valid end of the body."""
         return self.status != 0 and not self._delimited
 
     def close(self) -> None:
-        """Breaks the reference cycle with the parser."""
+        """Break the reference cycle with the parser."""
         self._parser = None
 
 
 class _Callbacks:
-    """What httptools calls; kept apart so that `on_body` can be a bare list method."""
+    """The callbacks of httptools, in a class of their own so that `on_body` can be a list method."""
 
     __slots__ = ("_reader", "on_body")
 
@@ -107,7 +107,7 @@ class _Callbacks:
 
     def on_message_complete(self) -> None:
         reader = self._reader
-        if reader.status == 0:  # an interim reply: the real one follows
+        if reader.status == 0:  # an interim response: the final one follows
             reader.headers.clear()
             return
         reader.complete = True

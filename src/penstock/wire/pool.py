@@ -1,10 +1,8 @@
-"""Connections to one origin: opened ahead, reused newest first, replaced when the server closed them."""
+"""Connections to one origin: opened in advance, reused newest first, replaced when the server has closed them."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -12,24 +10,26 @@ from time import monotonic_ns
 
 from penstock.wire.clock import Clock
 from penstock.wire.connection import Connection, Origin
+from penstock.wire.connection_errors import socket_error
 from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.stats import WireStats
 
 __all__ = ["Pool", "resolve"]
 
-_OPENING_AT_ONCE = 256  # stays below the usual listen backlogs
-_AT_ONCE_NS = 50_000_000
-"""A connection that the server had closed is lost within a round trip of using it: the end that was on its way arrives, or the
-answer to our first bytes does. Longer than this, and than three times what the connection took to open, the server had the
-request."""
-_RESET_NS = 1_000_000_000
-"""When it was reset, nobody had read the request, or not all of it: a busy server may come to that a while later."""
+_MAX_CONNECTING = 256  # below the usual listen backlogs
+_STALE_CLOSE_NS = 50_000_000
+"""How soon after sending a closed connection counts as stale. If the server closed it before the request arrived, its FIN
+or the reset that answers the request arrives within a round trip. After this time, and after three times the connect
+time, the server has received the request."""
+_STALE_RESET_NS = 1_000_000_000
+"""How soon after sending a reset connection counts as stale. A reset means that the server closed the socket before it
+had read the whole request; a busy server may do so some time after the request arrived."""
 
 
 def resolve(host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Origin, ...]:
-    """Every address of a host, in the system's order of preference; OSError when there is none."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return tuple(Origin(host, port, family, address, tls) for family, _, _, _, address in found)  # type: ignore[arg-type]
+    """Return all addresses of a host in the system's order of preference. Raise OSError if there are none."""
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return tuple(Origin(host, port, family, address, tls) for family, _, _, _, address in addresses)  # type: ignore[arg-type]
 
 
 class Pool:
@@ -38,7 +38,7 @@ class Pool:
         loop: asyncio.AbstractEventLoop,
         origin: Origin,
         clock: Clock,
-        gauge: WireStats,
+        stats: WireStats,
         *,
         reuse: bool = True,
         stamps: bool = True,
@@ -46,36 +46,40 @@ class Pool:
         self._loop = loop
         self._origin = origin
         self._clock = clock
-        self._gauge = gauge
+        self._stats = stats
         self._reuse = reuse
         self._stamps = stamps
-        self._idle: dict[Connection, None] = {}  # a stack from which any one can go at once
+        self._idle: dict[Connection, None] = {}  # a stack with constant-time removal
         self._busy: dict[Exchange, Connection] = {}
-        self._opening: set[Connection] = set()
-        self._wanted = 0
+        self._connecting: set[Connection] = set()
+        """Connections that are being opened in advance."""
+        self._open_ahead_count = 0
         self._on_open: Callable[[int, WireError | None], None] | None = None
 
     def open_ahead(self, count: int, on_open: Callable[[int, WireError | None], None]) -> None:
-        """Opens `count` connections, some at a time; on_open gets how many are open, or why one could not be."""
-        self._wanted = count
+        """Open `count` connections before the first request, up to 256 at a time.
+
+        `on_open(n, None)` is called after each connection, with the number of open ones. If one cannot be opened,
+        `on_open(n, error)` is called, and it is the last call."""
+        self._open_ahead_count = count
         self._on_open = on_open
         self._open_more()
 
     def _open_more(self) -> None:
         while (
             self._on_open
-            and len(self._opening) < _OPENING_AT_ONCE
-            and len(self._idle) + len(self._opening) < self._wanted
+            and len(self._connecting) < _MAX_CONNECTING
+            and len(self._idle) + len(self._connecting) < self._open_ahead_count
         ):
             try:
-                self._opening.add(self._connection())
+                self._connecting.add(self._connection())
             except OSError as error:
                 report, self._on_open = self._on_open, None
-                report(len(self._idle), _socket_trouble(error))
+                report(len(self._idle), socket_error(error))
 
     def _connection(self) -> Connection:
         return Connection(
-            self._loop, self._origin, self._clock, self._gauge, self._on_idle, self._on_closed, stamps=self._stamps
+            self._loop, self._origin, self._clock, self._stats, self._on_idle, self._on_closed, stamps=self._stamps
         )
 
     def start(self, exchange: Exchange) -> None:
@@ -87,7 +91,7 @@ class Pool:
             try:
                 connection = self._connection()
             except OSError as error:
-                exchange.error = _socket_trouble(error)
+                exchange.error = socket_error(error)
                 exchange.end = monotonic_ns()
                 self._loop.call_soon(exchange.on_end, exchange)
                 return
@@ -95,8 +99,8 @@ class Pool:
         connection.start(exchange)
 
     def _on_idle(self, connection: Connection) -> None:
-        if connection in self._opening:
-            self._opening.discard(connection)
+        if connection in self._connecting:
+            self._connecting.discard(connection)
             self._idle[connection] = None
             if self._on_open:
                 self._on_open(len(self._idle), None)
@@ -107,14 +111,14 @@ class Pool:
         else:
             connection.close()
 
-    def _on_closed(self, connection: Connection, trouble: WireError | None) -> None:
-        if connection in self._opening:
-            self._opening.discard(connection)
+    def _on_closed(self, connection: Connection, error: WireError | None) -> None:
+        if connection in self._connecting:
+            self._connecting.discard(connection)
             if self._on_open:
                 report, self._on_open = self._on_open, None
                 report(
                     len(self._idle),
-                    trouble or WireError("ConnectionLost", "The server closed a new connection.", "server"),
+                    error or WireError("ConnectionLost", "The server closed a new connection.", "server"),
                 )
             return
         exchange = connection.exchange
@@ -122,44 +126,44 @@ class Pool:
         if exchange is None:
             self._idle.pop(connection, None)
             return
-        if trouble and exchange.retries == 0 and _was_stale(connection, exchange):
-            self._gauge.stale += 1
+        if error and exchange.retries == 0 and _was_stale(connection, exchange):
+            self._stats.stale += 1
             exchange.retries = 1
             exchange.lost_ns = exchange.end - exchange.start
             exchange.start = exchange.sent = exchange.end = -1
             try:
-                fresh = self._busy[exchange] = self._connection()  # in its old place: the oldest come first
-            except OSError as error:
-                trouble = _socket_trouble(error)
+                fresh = self._busy[exchange] = self._connection()  # keeps its position in `busy`
+            except OSError as no_socket:
+                error = socket_error(no_socket)
                 exchange.end = monotonic_ns()
             else:
                 fresh.start(exchange)
                 return
         self._busy.pop(exchange, None)
-        exchange.error = trouble
+        exchange.error = error
         exchange.on_end(exchange)
 
     def ended(self, exchange: Exchange) -> None:
-        """The caller has seen the end of this exchange."""
+        """Forget an exchange whose `on_end` was called."""
         self._busy.pop(exchange, None)
 
-    def abort(self, exchange: Exchange, trouble: WireError) -> None:
-        """End an exchange from our side; what has arrived of its reply stays with it."""
+    def abort(self, exchange: Exchange, error: WireError) -> None:
+        """End an exchange with this error; it keeps what has arrived of its reply."""
         connection = self._busy.pop(exchange, None)
         if connection is None:
             return
         connection.abandon()
-        exchange.error = trouble
+        exchange.error = error
         exchange.on_end(exchange)
 
-    def look(self, before: int) -> None:
-        """See after those that have heard nothing since that time. Call this every second or so."""
+    def check_resets(self, quiet_since: int) -> None:
+        """Detect unreported resets of connections that have received nothing since then. Call this about every second."""
         for exchange, connection in list(self._busy.items()):
-            if not exchange.times or exchange.times[-1] < before:
-                connection.look()
+            if not exchange.times or exchange.times[-1] < quiet_since:
+                connection.check_reset()
 
     def pause(self, exchange: Exchange) -> None:
-        """Stop reading the reply of this exchange until `resume`."""
+        """Stop reading the reply of this exchange until `resume` is called."""
         if (connection := self._busy.get(exchange)) is not None:
             connection.pause()
 
@@ -169,25 +173,22 @@ class Pool:
 
     @property
     def busy(self) -> dict[Exchange, Connection]:
-        """In flight, oldest first."""
+        """The exchanges in flight, oldest first."""
         return self._busy
 
     def close(self) -> None:
         self._on_open = None
-        self._wanted = 0
-        for connection in [*self._idle, *self._opening]:
+        self._open_ahead_count = 0
+        for connection in [*self._idle, *self._connecting]:
             connection.close()
         self._idle.clear()
 
 
 def _was_stale(connection: Connection, exchange: Exchange) -> bool:
-    """It had been idle, and was lost at once with nothing of a reply: the server had closed it and never saw the request."""
-    if not connection.used or connection.heard:
+    """Return whether the server closed this connection before the request arrived, so that it can be sent again.
+
+    That is so if the connection had been idle, no byte of a reply arrived, and it was lost soon after sending."""
+    if not connection.used or connection.reply_started:
         return False
-    patience = _RESET_NS if connection.reset else _AT_ONCE_NS
-    return exchange.end - exchange.start <= max(patience, 3 * (connection.opened - connection.opening))
-
-
-def _socket_trouble(error: OSError) -> WireError:
-    hint = " Raise the limit (ulimit -n)." if error.errno == errno.EMFILE else ""
-    return WireError("NoSocket", f"The system gave no socket: {os.strerror(error.errno or 0)}.{hint}", "penstock")
+    limit = _STALE_RESET_NS if connection.reset else _STALE_CLOSE_NS
+    return exchange.end - exchange.start <= max(limit, 3 * (connection.connected - connection.connect_started))

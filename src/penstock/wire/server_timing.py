@@ -1,4 +1,4 @@
-"""Reading the `Server-Timing` header, by which a gateway says where the time of a request went."""
+"""The `Server-Timing` header, in which a gateway reports how long the parts of a request took."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import re
 
 __all__ = ["parse_server_timing"]
 
-_WORD = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_TCHARS = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
-_PART = re.compile(rf"(?:{_QUOTED}|[^,\"])+")
-_NAME = re.compile(rf"\s*({_WORD})\s*(?:;|$)")
-_PARAMETER = re.compile(rf";\s*({_WORD})\s*=\s*({_QUOTED}|{_WORD})")
+_ENTRY = re.compile(rf"(?:{_QUOTED}|[^,\"])+")
+_NAME = re.compile(rf"\s*({_TCHARS})\s*(?:;|$)")
+_PARAMETER = re.compile(rf";\s*({_TCHARS})\s*=\s*({_QUOTED}|{_TCHARS})")
 
 
 def parse_server_timing(value: str) -> dict[str, float]:
-    """The durations by name. What has none, or cannot be read, is left out; of a name that comes twice the first
-    counts, which is that of the server nearest to the reader. Several headers may be joined with commas."""
+    """Return the durations in ms by name. Entries without a valid duration are skipped. For a repeated name the first
+    entry counts: it is from the server nearest to the client. Several headers may be joined with commas."""
     durations: dict[str, float] = {}
-    for part in _PART.findall(value):
-        name = _NAME.match(part)
+    for entry in _ENTRY.findall(value):
+        name = _NAME.match(entry)
         if name is None or name[1] in durations:
             continue
-        for parameter, text in _PARAMETER.findall(part):
+        for parameter, text in _PARAMETER.findall(entry):
             if parameter.lower() == "dur":
                 ms = _number(text.strip('"'))
                 if ms is not None:

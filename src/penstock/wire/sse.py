@@ -1,8 +1,9 @@
-"""Server-sent events, without I/O: a whole body in, the data of its events out.
+"""Server-sent events, without I/O: a complete body in, the data of its events out.
 
-Liberal in form: LF, CRLF or CR line ends, `data:` with or without the space, several data lines, comments, `event:`,
-`id:` and `retry:` lines, a byte-order mark, and a last event without its blank line. The common form (one `data: …` line
-and a blank line, LF) is taken apart by two counts and a split; anything else goes line by line.
+The parser accepts LF, CRLF or CR line ends, `data:` with or without a space, several data lines, comments, `event:`,
+`id:` and `retry:` lines, a byte-order mark, and a last event without its blank line. The common form (each event is one
+`data: …` line, LF line ends) is recognized by counting line ends and then split at once; any other form is parsed line
+by line.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Events:
-    """Parallel lists: data, the offset in the body just behind the event, and the event's name if any had one."""
+    """Parallel lists: the data of each event, its end offset in the body, and its name (None if no event has a name)."""
 
     __slots__ = ("data", "ends", "names")
 
@@ -29,7 +30,7 @@ def split(body: bytes) -> Events:
     parts = body.split(b"\n\n")
     if parts[-1] == b"":
         parts.pop()
-        # every newline belongs to an event's end, and no carriage return: one line an event
+        # two newlines per event and no carriage return: every event is one line
         if body.count(b"\n") == 2 * len(parts) and b"\r" not in body:
             data = [part[6:] for part in parts if part.startswith(b"data: ")]
             if len(data) == len(parts):
@@ -45,7 +46,7 @@ def _by_line(body: bytes) -> Events:
     name = b""
     position = len(_BOM) if body.startswith(_BOM) else 0
     for line in body[position:].splitlines(keepends=True):
-        # bytes.splitlines breaks at LF, CRLF and CR alone, which are the line ends of the standard
+        # bytes.splitlines breaks only at LF, CRLF and CR, which are the line ends of the SSE standard
         position += len(line)
         text = line.rstrip(b"\r\n")
         if not text:

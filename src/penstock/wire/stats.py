@@ -1,4 +1,4 @@
-"""What the wire knows about its own honesty: counted as it happens, judged later by the certificate."""
+"""Statistics about the measurement itself: the certificate judges from them how accurate a run was."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import msgspec
 __all__ = ["LogHistogram", "WireStats"]
 
 _BUCKETS = 64
-_SUB = 4  # buckets per doubling: a quantile is at most 25 % too high
+_SUB = 4  # buckets per power of two: a quantile is at most 25 % too high
 
 
 class LogHistogram(msgspec.Struct):
-    """A histogram of durations in ns with buckets a quarter of a doubling wide. Adding costs 0.2 µs."""
+    """A histogram of durations in ns with four buckets per power of two. Adding costs 0.2 µs."""
 
     counts: list[int] = msgspec.field(default_factory=lambda: [0] * (_BUCKETS * _SUB))
     total: int = 0
@@ -39,7 +39,7 @@ class LogHistogram(msgspec.Struct):
         return self.total / self.n if self.n else 0.0
 
     def quantile(self, q: float) -> float:
-        """An upper bound in ns, at most a quarter of a doubling too high; 0 when nothing was added."""
+        """Return an upper bound of the quantile in ns, at most 25 % too high; 0 for an empty histogram."""
         if not self.n:
             return 0.0
         rank = q * self.n
@@ -55,11 +55,11 @@ class LogHistogram(msgspec.Struct):
 class WireStats(msgspec.Struct):
     reads: int = 0
     stamped: int = 0
-    """Reads that carried a kernel stamp."""
+    """Reads with a kernel stamp."""
     delay: LogHistogram = msgspec.field(default_factory=LogHistogram)
-    """From the kernel's stamp to our read."""
+    """From the kernel's stamp to the read."""
     connects: int = 0
     connect: LogHistogram = msgspec.field(default_factory=LogHistogram)
-    """TCP and TLS set-up of each connection."""
+    """TCP and TLS connect time of each connection."""
     stale: int = 0
-    """Pooled connections that the server had closed when we used them."""
+    """Requests sent on a pooled connection that the server had already closed."""

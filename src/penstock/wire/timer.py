@@ -1,7 +1,7 @@
-"""One alarm on the monotonic clock, exact to some tens of microseconds.
+"""A timer on the monotonic clock, accurate to some tens of microseconds.
 
-The event loop's own timers have a resolution of a millisecond. On Linux the alarm is a timerfd that the loop polls like
-any socket (through `os` from Python 3.13, through ctypes before); elsewhere it falls back to the loop.
+The event loop's own timers have a resolution of a millisecond. On Linux the timer is a timerfd that the loop polls like a
+socket (through `os` from Python 3.13, through ctypes before). Elsewhere it uses the loop's timers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TFD_TIMER_ABSTIME = 1
 
 
 class Timer:
-    """Calls `callback()` once, at or after the time last given to `at`."""
+    """Calls `callback()` once, at or after the time that was last passed to `at`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         self._loop = loop
@@ -38,7 +38,7 @@ class Timer:
             loop.add_reader(self._fd, self._ready)
 
     def at(self, monotonic_ns: int) -> None:
-        """Replaces any earlier setting; a time in the past fires at the loop's next turn."""
+        """Set the timer, replacing any earlier time. A time in the past fires on the loop's next iteration."""
         if self._armed and monotonic_ns == self._due:
             return
         self._armed = True
@@ -57,7 +57,7 @@ class Timer:
     def _ready(self) -> None:
         self._armed = False
         self._callback()
-        # Setting a timerfd again also clears its readiness, so the read is spared in the common case.
+        # Setting a timerfd again also clears its readiness, so the read is only needed if the callback did not set it.
         if not self._armed and self._fd >= 0:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._fd, 8)
@@ -71,21 +71,21 @@ class Timer:
     def _fire(self) -> None:
         self._handle = None
         if time.monotonic_ns() < self._due:
-            self._set_handle(self._due)  # it counts from the time that the loop last looked at its clock
+            self._set_handle(self._due)  # call_later counts from the loop's cached time
             return
         self._armed = False
         self._callback()
 
 
 def _timerfd() -> tuple[int, Callable[[int], None]]:
-    """A timerfd and the function that sets it to an absolute time."""
+    """Return a timerfd and the function that sets it to an absolute time."""
     if sys.version_info >= (3, 13):
-        made = os.timerfd_create(time.CLOCK_MONOTONIC, flags=os.TFD_NONBLOCK | os.TFD_CLOEXEC)
+        fd = os.timerfd_create(time.CLOCK_MONOTONIC, flags=os.TFD_NONBLOCK | os.TFD_CLOEXEC)
 
         def arm(ns: int) -> None:
-            os.timerfd_settime_ns(made, flags=os.TFD_TIMER_ABSTIME, initial=ns)
+            os.timerfd_settime_ns(fd, flags=os.TFD_TIMER_ABSTIME, initial=ns)
 
-        return made, arm
+        return fd, arm
 
     import ctypes
 

@@ -1,4 +1,4 @@
-"""TLS in memory, so that reads stay ours and keep their stamps."""
+"""TLS on memory buffers: the connection reads the socket itself, which keeps the kernel's receive stamps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def client_context(verify: bool) -> ssl.SSLContext:
 
 
 class TLS:
-    """Bytes from the network in, plain bytes out, and the other way round."""
+    """Encrypts and decrypts the bytes of one connection."""
 
     __slots__ = ("_incoming", "_object", "_outgoing", "ended", "ready")
 
@@ -28,12 +28,12 @@ class TLS:
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         self.ready = False
-        """The handshake is done."""
+        """The handshake is complete."""
         self.ended = False
-        """The peer has said that nothing follows."""
+        """The peer has closed its side."""
 
     def handshake(self) -> None:
-        """Goes as far as the bytes at hand allow; raises ssl.SSLError when the peer is refused."""
+        """Continue the handshake with the bytes received so far. Raise ssl.SSLError if it fails."""
         try:
             self._object.do_handshake()
             self.ready = True
@@ -43,23 +43,23 @@ class TLS:
     def feed(self, data: bytes | memoryview) -> None:
         self._incoming.write(data)
 
-    def plain(self) -> list[bytes]:
-        """What can be decrypted now."""
-        found = []
+    def decrypt(self) -> list[bytes]:
+        """Decrypt the complete records received so far."""
+        plain = []
         try:
             while data := self._object.read(_CHUNK):
-                found.append(data)
+                plain.append(data)
             self.ended = True
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
             self.ended = True
-        return found
+        return plain
 
-    def seal(self, data: bytes) -> bytes:
+    def encrypt(self, data: bytes) -> bytes:
         self._object.write(data)
         return self._outgoing.read()
 
-    def pending(self) -> bytes:
-        """Bytes that the protocol itself wants sent."""
+    def outgoing(self) -> bytes:
+        """Return the bytes that the protocol itself has to send."""
         return self._outgoing.read() if self._outgoing.pending else b""

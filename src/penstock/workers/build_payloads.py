@@ -14,7 +14,7 @@ from penstock.datasets.media.files import MediaFiles
 from penstock.datasets.recording import Recording, RecordingOptions
 from penstock.endpoints.base import Endpoint, History
 from penstock.errors import UserError
-from penstock.records.payloads import Parts, PayloadWriter
+from penstock.records.payloads import BodyParts, PayloadWriter
 from penstock.schedule.phases import PhasePlan
 from penstock.settings.schema import ScheduleSettings, Settings
 from penstock.workers.indexer import FIRST_BYTES, Index, Sources
@@ -70,10 +70,10 @@ def _built(log: str, settings: Settings, endpoint: Endpoint, dataset: Dataset, p
         for turn in conversation.turns:
             if conversation.accumulate and len(conversation.turns) > 1:
                 endpoint.build(turn, model, settings.endpoint)  # what it cannot carry it says now, not in mid-run
-                writer.parts(Parts(media.inlined(turn), model, conversation.system, conversation.context))
+                writer.add_parts(BodyParts(media.inlined(turn), model, conversation.system, conversation.context))
                 continue
             turn = media.inlined(turn)  # noqa: PLW2901 - from here on with what its files hold
-            writer.body(
+            writer.add_body(
                 orjson.dumps(endpoint.build(turn, model, settings.endpoint, history)),
                 input_tokens=turn.input_tokens,
                 output_tokens=turn.output_tokens,

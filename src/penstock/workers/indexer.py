@@ -116,9 +116,9 @@ class Index:
                 with open(self._recording.files[place.file].path, "rb") as file:
                     file.seek(place.offset)
                     body = before + file.read(place.length) + behind
-                self._writer.body(body, timestamp_ms=place.timestamp_ms, delay_ms=place.delay_ms)
+                self._writer.add_body(body, timestamp_ms=place.timestamp_ms, delay_ms=place.delay_ms)
             else:
-                self._writer.elsewhere(
+                self._writer.add_reference(
                     place.file + 1,
                     place.offset,
                     place.length,

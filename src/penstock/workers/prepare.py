@@ -167,7 +167,6 @@ def _header(
         penstock_version=__version__,
         benchmark_id=secrets.token_hex(6),
         epoch_wall_ns=time_ns() - (monotonic_ns() - epoch),
-        epoch_monotonic_ns=epoch,
         phases=[Phase(plan.name, plan.kind) for plan in plans],
         endpoint=settings.endpoint.type,
         streaming=settings.endpoint.streaming,

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.endpoints.base import Endpoint
 from penstock.endpoints.reply import Reply
-from penstock.records.interpret import read
+from penstock.records.interpret import interpret
 from penstock.records.log import LogWriter
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
@@ -79,7 +79,7 @@ class ReplyProcessor:
         while queue:
             exchange = queue.popleft()
             self._bytes -= exchange.bytes_received
-            record, reply = read(exchange, endpoint, epoch)
+            record, reply = interpret(exchange, endpoint, epoch)
             if record.failure is not None:
                 record.failure = msgspec.structs.replace(
                     record.failure, message=hide(record.failure.message, self._secrets)

@@ -8,7 +8,7 @@ import orjson
 
 from penstock.endpoints.base import Endpoint, History
 from penstock.endpoints.reply import Reply
-from penstock.records.payloads import PARTS, Parts, Payload, PayloadStore, PayloadWriter
+from penstock.records.payloads import PARTS, BodyParts, Payload, PayloadStore, PayloadWriter
 from penstock.settings.schema import EndpointSettings
 
 __all__ = ["BodyBuilder", "Outgoing", "Session"]
@@ -28,7 +28,7 @@ class Session:
         self.url = url
         self.correlation_id = correlation_id
         self.history: History | None = None
-        self.parts: Parts | None = None
+        self.parts: BodyParts | None = None
         """Of the turn in flight, when its body was built here."""
 
     @property
@@ -69,13 +69,13 @@ class BodyBuilder:
                 self._room -= entry.length + _ENTRY_BYTES
                 self._kept[payload] = found
             return found
-        parts = session.parts = self._store.parts(entry)
+        parts = session.parts = self._store.read_parts(entry)
         if session.history is None:
             session.history = History(parts.system, parts.context)
         body = orjson.dumps(self._endpoint.build(parts.turn, parts.model, self._settings, session.history))
         if self._own is None:
             self._own = PayloadWriter(self._folder, self._worker)
-        built = self._own.body(
+        built = self._own.add_body(
             body, output_tokens=parts.turn.output_tokens, conversation=session.conversation, turn=session.turn
         )
         return Outgoing(entry, payload, body, built)

@@ -22,7 +22,7 @@ from penstock.endpoints.reply import Reply
 from penstock.errors import RunError
 from penstock.records.interpret import InFlight
 from penstock.records.log import LogWriter
-from penstock.records.payloads import Missing, PayloadStore
+from penstock.records.payloads import MissingBody, PayloadStore
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
 from penstock.schedule.phases import PhasePlan
@@ -68,14 +68,14 @@ class Worker:
         self._loop = loop
         self._on_tick = on_tick
         self._clock = Clock()
-        self._gauge = WireStats()
+        self._wire_stats = WireStats()
         self._report = WorkerReport(worker=share.worker)
         self._payloads = PayloadStore(job.log, job.files)
         self._deck = ConversationPicker(self._payloads, job.sampling, job.seed, board)
         self._endpoint = endpoint(job.endpoint, job.settings)
         self._bodies = BodyBuilder(job.log, self._payloads, self._endpoint, job.settings, share.worker)
         self._log = LogWriter(job.log, share.worker, self._bodies.flush)
-        self._pools = [Pool(loop, t.origin, self._clock, self._gauge, reuse=job.reuse) for t in job.targets]
+        self._pools = [Pool(loop, t.origin, self._clock, self._wire_stats, reuse=job.reuse) for t in job.targets]
         self._opening = Preconnect(job, share, board, loop, self._clock, self._pools)
         self._timer = Timer(loop, self._pump)
         self._id_prefix = str(uuid.uuid4())[:24]
@@ -119,7 +119,7 @@ class Worker:
                 await self._run_phase(index, plan)
             if self._machine is not None:
                 self._report.machine = self._machine.facts()
-        except Missing:
+        except MissingBody:
             raise RunError(f"The run's own file of request bodies in {self._job.log} is gone.") from None
         finally:
             self._ticking = False
@@ -130,7 +130,7 @@ class Worker:
         self._timer.close()
         for pool in self._pools:
             pool.close()
-        self._report.gauge = self._gauge
+        self._report.wire_stats = self._wire_stats
         self._report.clock_steps = self._clock.steps
         self._report.stopped = self._stop_seen > 0
         self._log.report(self._report)
@@ -268,7 +268,7 @@ class Worker:
     def _send(self, session: Session, intended: int, issued: int) -> None:
         try:
             entry, payload, body, built = self._bodies.next(session)
-        except Missing as missing:
+        except MissingBody as missing:
             if missing.file == 0:
                 raise
             self._board.broken = missing.file
@@ -326,7 +326,7 @@ class Worker:
         """The next turn: at its recorded time, or its delay after the end of the one before."""
         entry = self._bodies.following(session)
         due = end + round(entry.delay_ms * 1e6)
-        if self._plan.scale is not None and entry.timed:
+        if self._plan.scale is not None and entry.has_timestamp:
             due = max(end, self._stepper.began + round(entry.timestamp_ms * 1e6 * self._plan.scale))
         heapq.heappush(self._later, (due, session.number, session))
 
@@ -380,7 +380,7 @@ class Worker:
             self._log.flush_if_due(now)
         if self._ticks % _LOOK_EVERY == 0:
             for pool in self._pools:
-                pool.look(now - _LOOK_NS)
+                pool.check_resets(now - _LOOK_NS)
         if self._open_ended:
             self._close_plan()
         self._time_out(now)

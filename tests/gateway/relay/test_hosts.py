@@ -171,7 +171,7 @@ def test_a_reset_that_nobody_told_us_of_is_found(port: int, named: bool) -> None
             taken.close()
             await asyncio.sleep(0.1)
             assert not running.done()
-            scene.hosts.look()
+            scene.hosts.check_resets()
             await asyncio.wait_for(running, 5)
         assert forward.exchange.error is not None
         assert forward.exchange.error.type == "ConnectionLost"

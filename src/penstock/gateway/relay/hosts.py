@@ -39,8 +39,8 @@ _NO_ADDRESS = (OSError, UnicodeError)
 
 
 class _Pool(Pool):
-    def __init__(self, loop: asyncio.AbstractEventLoop, origin: Origin, clock: Clock, gauge: WireStats) -> None:
-        super().__init__(loop, origin, clock, gauge, stamps=False)
+    def __init__(self, loop: asyncio.AbstractEventLoop, origin: Origin, clock: Clock, wire_stats: WireStats) -> None:
+        super().__init__(loop, origin, clock, wire_stats, stamps=False)
         self._idle_since: dict[Connection, float] = {}
         self.failed = False
         """The last connection to it could not be opened."""
@@ -54,9 +54,9 @@ class _Pool(Pool):
         self._idle_since[connection] = monotonic()
         super()._on_idle(connection)
 
-    def _on_closed(self, connection: Connection, trouble: WireError | None) -> None:
+    def _on_closed(self, connection: Connection, error: WireError | None) -> None:
         self._idle_since.pop(connection, None)
-        super()._on_closed(connection, trouble)
+        super()._on_closed(connection, error)
 
     def sweep(self, before: float) -> None:
         """Close what has been idle since before that time."""
@@ -112,14 +112,14 @@ class Host:
         port: int,
         context: ssl.SSLContext | None,
         clock: Clock,
-        gauge: WireStats,
+        wire_stats: WireStats,
     ) -> None:
         self._loop = loop
         self.name = name
         self._port = port
         self._tls = context
         self._clock = clock
-        self._gauge = gauge
+        self._wire_stats = wire_stats
         self._pools: dict[Address, _Pool] = {}
         self._order: list[_Pool] = []
         """One for each address, those that failed last behind the others."""
@@ -147,7 +147,7 @@ class Host:
         pool = self._pools.get(address)
         if pool is None:
             origin = Origin(self.name, self._port, family, address, self._tls)
-            pool = self._pools[address] = _Pool(self._loop, origin, self._clock, self._gauge)
+            pool = self._pools[address] = _Pool(self._loop, origin, self._clock, self._wire_stats)
         if self._retired:  # for requests that began before
             pool.retire()
         else:
@@ -254,10 +254,10 @@ class Host:
         for pool in self._order:
             pool.sweep(monotonic() - IDLE_S)
 
-    def look(self) -> None:
+    def check_resets(self) -> None:
         """Notice connections that were reset without a word to us. Call this every second or so."""
         for pool in self._pools.values():
-            pool.look(monotonic_ns() - QUIET_NS)
+            pool.check_resets(monotonic_ns() - QUIET_NS)
 
     def retire(self) -> None:
         """Nothing names this host any more; requests that began before may still use it."""
@@ -274,7 +274,7 @@ class Hosts:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._clock = Clock()
-        self._gauge = WireStats()
+        self._wire_stats = WireStats()
         self._hosts: dict[HostKey, Host] = {}
         self._leaving: list[Host] = []
         """Retired, with requests under way."""
@@ -285,7 +285,7 @@ class Hosts:
         host = self._hosts.get(key)
         if host is None:
             context = self._context(verify) if scheme == "https" else None
-            host = self._hosts[key] = Host(self._loop, name, port, context, self._clock, self._gauge)
+            host = self._hosts[key] = Host(self._loop, name, port, context, self._clock, self._wire_stats)
         return host
 
     def _context(self, verify: bool) -> ssl.SSLContext:
@@ -306,9 +306,9 @@ class Hosts:
         for host in self._hosts.values():
             host.sweep()
 
-    def look(self) -> None:
+    def check_resets(self) -> None:
         for host in (*self._hosts.values(), *self._leaving):
-            host.look()
+            host.check_resets()
 
     @property
     def open(self) -> int:

@@ -188,7 +188,7 @@ class App:
                 say(f"a fault in Penstock at {call.request_id}: {type(error).__name__}")
         self._ticks += 1
         if self._ticks % LOOK_TICKS == 0:
-            self.hosts.look()
+            self.hosts.check_resets()
         if self._ticks % SWEEP_TICKS == 0:
             self.hosts.sweep()
         self._report_limits()

@@ -1,0 +1,104 @@
+"""Socket reads with the kernel's receive stamps and TCP state (Linux).
+
+A stamp (SO_TIMESTAMPNS) is the time at which the kernel received the newest segment of a read, however late the process
+reads it. TCP_INFO tells how many segments a read covered and whether the connection was reset. On other systems a read
+is dated when it happens, and the segments and the state are unknown.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from time import monotonic_ns
+
+from penstock.wire.clock import Clock
+from penstock.wire.stats import WireStats
+
+__all__ = [
+    "AVAILABLE",
+    "CONTROL_SPACE",
+    "READ_BUFFER",
+    "SO_TIMESTAMPNS",
+    "TCP_CLOSE",
+    "TIMESPEC",
+    "PlainReceiver",
+    "StampedReceiver",
+    "tcp_state",
+]
+
+AVAILABLE = sys.platform == "linux"
+SO_TIMESTAMPNS = 35
+TIMESPEC = struct.Struct("qq")
+"""A stamp in the control message: seconds and nanoseconds."""
+CONTROL_SPACE = socket.CMSG_SPACE(TIMESPEC.size) if AVAILABLE else 0
+
+_TCP_INFO = 11
+_SEGMENTS = struct.Struct("I")
+_SEGMENTS_OFFSET = 152  # tcp_info.tcpi_data_segs_in
+_TCP_INFO_SIZE = _SEGMENTS_OFFSET + 4
+TCP_CLOSE = 7
+"""The TCP state of a socket that was reset, or closed by both sides."""
+
+# All connections of a process share one buffer: an allocation for each read halves the throughput.
+_BUFFER = bytearray(1 << 18)
+_BUFFERS = [_BUFFER]
+READ_BUFFER = memoryview(_BUFFER)
+
+Received = tuple[int, int, int, int]
+"""Bytes read, arrival in monotonic ns, segments covered (0 if unknown), TCP state (0 if unknown)."""
+
+
+def tcp_state(sock: socket.socket) -> int:
+    """Return the TCP state of a socket, or 0 where the system does not provide it."""
+    return sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] if AVAILABLE else 0
+
+
+class PlainReceiver:
+    """Reads without stamps."""
+
+    __slots__ = ("_sock", "_stats")
+
+    def __init__(self, sock: socket.socket, stats: WireStats) -> None:
+        self._sock = sock
+        self._stats = stats
+
+    def receive(self) -> Received:
+        """Read once into READ_BUFFER."""
+        n = self._sock.recv_into(_BUFFER)
+        self._stats.reads += 1
+        return n, monotonic_ns(), 0, tcp_state(self._sock)
+
+
+class StampedReceiver:
+    """Reads with stamps. Use it only where they are AVAILABLE."""
+
+    __slots__ = ("_clock", "_segments", "_sock", "_stats")
+
+    def __init__(self, sock: socket.socket, clock: Clock, stats: WireStats) -> None:
+        self._sock = sock
+        self._clock = clock
+        self._stats = stats
+        self._segments = 0
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+
+    def receive(self) -> Received:
+        """Read once into READ_BUFFER."""
+        n, ancillary, _, _ = self._sock.recvmsg_into(_BUFFERS, CONTROL_SPACE)
+        now = monotonic_ns()
+        if n == 0:
+            return 0, now, 0, 0
+        stats = self._stats
+        stats.reads += 1
+        if not ancillary:
+            return n, now, 0, 0
+        seconds, nanoseconds = TIMESPEC.unpack(ancillary[0][2])
+        arrived = seconds * 1_000_000_000 + nanoseconds - self._clock.offset
+        stats.stamped += 1
+        stats.delay.add(now - arrived)
+        # Read after the data: a segment that arrives in between makes the count too high, never too low.
+        info = self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_SIZE)
+        total = _SEGMENTS.unpack_from(info, _SEGMENTS_OFFSET)[0]
+        segments = total - self._segments
+        self._segments = total
+        return n, arrived if arrived < now else now, segments, info[0]
