@@ -55,10 +55,9 @@ def finish(
     artifacts = Artifacts.of(folder, header)
     counter = ServerCounter() if header.server_token_count else ClientCounter(tokenizer, log, input_texts)
     report = _reporter(progress, header.requests if expected is None else expected)
-    with _scratch(log.folder) as scratch:
+    with _scratch(log.folder) as scratch, contextlib.closing(SentBodies(log, scratch)) as sent:
         builder = SummaryBuilder(header, scratch)
         broken = 0
-        sent = SentBodies(log, scratch)
         with _lines(artifacts.records) as file:
             writer = None if file is None else RecordWriter(file, header, log.payloads)
             for record, measures in _measured(log, counter, report):
