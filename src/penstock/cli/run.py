@@ -170,7 +170,7 @@ def report(
     from penstock.metrics.certificate import certify
     from penstock.records.log import RunLog
     from penstock.reports.artifacts import Artifacts
-    from penstock.reports.write_artifacts import finish
+    from penstock.reports.write_artifacts import write_artifacts
 
     log = RunLog(os.path.join(folder, LOG_FOLDER), url=url)
     folder = into or folder
@@ -182,7 +182,7 @@ def report(
     if wrong is not None:
         incomplete = f"The run ended before its time: {wrong}"
     open_loop = header.rate is not None or header.arrivals == "recorded"
-    summary = finish(
+    summary = write_artifacts(
         log,
         folder,
         counter.load,
