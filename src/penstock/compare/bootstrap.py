@@ -41,7 +41,6 @@ class Estimate(NamedTuple):
     p: float
     """Probability of a difference at least this large if A and B are equal."""
     pairs: int
-    block: int
 
 
 def paired(a: Values, b: Values, statistics: Statistics, seed: int) -> list[Estimate]:
@@ -54,7 +53,7 @@ def paired(a: Values, b: Values, statistics: Statistics, seed: int) -> list[Esti
     for i in range(len(drawn)):
         indexes = _blocks(rng, count, length)
         drawn[i] = statistics(b[indexes]) - statistics(a[indexes])
-    return [_estimate(first[k], second[k], drawn[:, k], count, length) for k in range(len(first))]
+    return [_estimate(first[k], second[k], drawn[:, k], count, count / length) for k in range(len(first))]
 
 
 def unpaired(a: Values, b: Values, statistics: Statistics, seed: int) -> list[Estimate]:
@@ -67,7 +66,7 @@ def unpaired(a: Values, b: Values, statistics: Statistics, seed: int) -> list[Es
         indexes = _blocks(rng, len(a), lengths[0]), _blocks(rng, len(b), lengths[1])
         drawn[i] = statistics(b[indexes[1]]) - statistics(a[indexes[0]])
     count = min(len(a), len(b))
-    return [_estimate(first[k], second[k], drawn[:, k], count, max(lengths)) for k in range(len(first))]
+    return [_estimate(first[k], second[k], drawn[:, k], count, count / max(lengths)) for k in range(len(first))]
 
 
 def holm(values: list[float]) -> list[float]:
@@ -118,21 +117,21 @@ def _resamples(values: int) -> int:
     return max(_MIN_RESAMPLES, min(_MAX_RESAMPLES, _VALUES_DRAWN // max(values, 1)))
 
 
-def _estimate(a: float, b: float, drawn: Values, count: int, length: int) -> Estimate:
+def _estimate(a: float, b: float, drawn: Values, pairs: int, blocks: float) -> Estimate:
     a, b = float(a), float(b)
     difference = b - a
     # With few blocks their variance is uncertain: widen the interval by the ratio of Student's t to the normal quantile.
-    blocks = max(2.0, count / length)
+    blocks = max(2.0, blocks)
     stretch = _student_t(blocks - 1) / _Z * math.sqrt(blocks / (blocks - 1))
     drawn = difference + (drawn - drawn.mean()) * stretch
     low, high = (float(value) for value in np.quantile(drawn, (0.025, 0.975)))
     if not drawn.std():
-        return Estimate(a, b, difference, low, high, 1.0 if difference == 0 else 0.0, count, length)
+        return Estimate(a, b, difference, low, high, 1.0 if difference == 0 else 0.0, pairs)
     tail = min(float((drawn <= 0).mean()), float((drawn >= 0).mean()))
     if tail == 0:
         # No resample lies beyond 0: use the tail of a normal distribution, which the resamples approximate.
         tail = 0.5 * math.erfc(abs(difference) / float(drawn.std()) / math.sqrt(2))
-    return Estimate(a, b, difference, low, high, min(1.0, 2 * tail), count, length)
+    return Estimate(a, b, difference, low, high, min(1.0, 2 * tail), pairs)
 
 
 def _student_t(degrees: float) -> float:

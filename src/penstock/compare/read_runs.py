@@ -37,7 +37,6 @@ class _Metadata(msgspec.Struct):
     benchmark_phase: str
     request_start_ns: int
     request_end_ns: int
-    phase_index: int = 0
     was_cancelled: bool = False
     body_sha256: str | None = None
     url: str = ""

@@ -20,7 +20,7 @@ import msgspec
 __all__ = ["ADJUSTED", "CATALOGUE", "Metric", "Table", "in_table", "label"]
 
 Kind = Literal["record", "list", "run"]
-Table = Literal["main", "http", "usage"]
+Table = Literal["main", "http"]
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -41,10 +41,8 @@ def _record(
     return Metric(tag, header, unit, "record", note, table if order else None, order, larger)
 
 
-def _run(
-    tag: str, header: str, unit: str, note: str, *, order: int = 0, larger: bool = False, table: Table = "main"
-) -> Metric:
-    return Metric(tag, header, unit, "run", note, table if order else None, order, larger)
+def _run(tag: str, header: str, unit: str, note: str, *, order: int = 0, larger: bool = False) -> Metric:
+    return Metric(tag, header, unit, "run", note, "main" if order else None, order, larger)
 
 
 _PER_USER = "tokens/sec/user"
@@ -209,25 +207,22 @@ _LENGTHS = (
 )
 
 _USAGE = (
-    ("usage_prompt_tokens", "Prompt", 1000, True),
-    ("usage_prompt_cache_read_tokens", "Prompt Cache Read", 1010, True),
-    ("usage_prompt_cache_write_tokens", "Prompt Cache Write", 1015, False),
-    ("usage_prompt_audio_tokens", "Prompt Audio", 1020, True),
-    ("usage_completion_tokens", "Completion", 1100, True),
-    ("usage_reasoning_tokens", "Reasoning", 1110, True),
-    ("usage_completion_audio_tokens", "Completion Audio", 1120, True),
-    ("usage_accepted_prediction_tokens", "Accepted Prediction", 1130, True),
-    ("usage_rejected_prediction_tokens", "Rejected Prediction", 1140, False),
-    ("usage_total_tokens", "Total", 1200, True),
+    ("usage_prompt_tokens", "Prompt", True),
+    ("usage_prompt_cache_read_tokens", "Prompt Cache Read", True),
+    ("usage_prompt_cache_write_tokens", "Prompt Cache Write", False),
+    ("usage_prompt_audio_tokens", "Prompt Audio", True),
+    ("usage_completion_tokens", "Completion", True),
+    ("usage_reasoning_tokens", "Reasoning", True),
+    ("usage_completion_audio_tokens", "Completion Audio", True),
+    ("usage_accepted_prediction_tokens", "Accepted Prediction", True),
+    ("usage_rejected_prediction_tokens", "Rejected Prediction", False),
+    ("usage_total_tokens", "Total", True),
 )
 _USAGE_NOTE = "As reported by the server. Absent if the reply has no such field."
 _DIFF_NOTE = "100 * |server - client| / client, if both counted. Absent with server token counts."
 
 _SERVER_COUNTS = (
-    *(
-        _record(tag, f"Usage {name} Tokens", "tokens", _USAGE_NOTE, order=n, larger=up, table="usage")
-        for tag, name, n, up in _USAGE
-    ),
+    *(_record(tag, f"Usage {name} Tokens", "tokens", _USAGE_NOTE, larger=larger) for tag, name, larger in _USAGE),
     *(
         _record(f"usage_{part}_tokens_diff_pct", f"Usage {part.title()} Diff %", "%", _DIFF_NOTE)
         for part in ("prompt", "completion", "reasoning")
@@ -410,25 +405,15 @@ _TOTALS = (
     _run("total_reasoning_tokens", "Total Reasoning Tokens", "tokens", "Sum of reasoning_token_count.", larger=True),
     _run("total_error_isl", "Total Error Input Sequence Length", "tokens", "Sum of error_isl.", larger=True),
     *(
-        _run(
-            f"total_{tag}",
-            f"Total Usage {name} Tokens",
-            "tokens",
-            f"Sum of {tag}.",
-            order=1000 + n,
-            larger=up,
-            table="usage",
-        )
-        for tag, name, n, up in _USAGE
+        _run(f"total_{tag}", f"Total Usage {name} Tokens", "tokens", f"Sum of {tag}.", larger=larger)
+        for tag, name, larger in _USAGE
     ),
     _run(
         "overall_usage_prompt_cache_read_pct",
         "Overall Usage Prompt Cache Read %",
         "%",
         "100 * total_usage_prompt_cache_read_tokens / total_usage_prompt_tokens.",
-        order=2012,
         larger=True,
-        table="usage",
     ),
 )
 
