@@ -22,7 +22,14 @@ def test_on_a_pipe_there_are_plain_lines(mock, program):
     assert outcome.err == ""
     lines = outcome.out.splitlines()
     assert max(map(len, lines)) < 400
-    order = ["Profiling: 8/8", "Results saved to:", "LLM Metrics", "Certificate:", "JSON Export:"]
+    order = [
+        "Profiling: 8/8",
+        "Results saved to:",
+        "LLM Metrics",
+        "Certificate:",
+        "Benchmark Duration:",
+        "JSON Export:",
+    ]
     places = [next(n for n, line in enumerate(lines) if mark in line) for mark in order]
     assert places == sorted(places)
 
@@ -153,7 +160,9 @@ def test_a_tokenizer_that_nobody_named_and_nobody_has_is_said(mock, program):
     assert "builtin" in outcome.out
     assert "nobody/has-this" in outcome.out
     assert "builtin" in outcome.summary["tokenizer"]["name"]
-    assert outcome.summary["tokenizer"]["note"]
+    note = outcome.summary["tokenizer"]["note"]
+    assert " ".join(outcome.out.split()).count(note) == 1
+    assert note in " ".join((outcome.folder / "profile_export_console.txt").read_text().split())
     assert outcome.err == ""
 
 

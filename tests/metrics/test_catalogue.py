@@ -110,6 +110,7 @@ def test_main_table_has_the_row_order_of_aiperf():
         "Input Sequence Length (tokens)",
         "Output Token Throughput (tokens/sec)",
         "Input Token Throughput (tokens/sec)",
+        "Total Token Throughput (tokens/sec)",
         "Request Throughput (requests/sec)",
         "Completed Requests (Success + Error) (requests)",
         "Request Error Rate (%)",

@@ -142,6 +142,15 @@ def test_pipe_is_140_columns_wide_unless_columns_is_set(mixed, monkeypatch):
     assert shown(mixed) == text
 
 
+def test_screen_has_total_token_throughput_and_benchmark_duration(mixed):
+    text = shown(mixed)
+    throughput = mixed.json["total_token_throughput"]["avg"]
+    assert row(text, "Total Token Throughput")[1] == f"{throughput:,.2f}"
+    rows = [text.index(f"{name} Throughput (") for name in ("Input Token", "Total Token", "Request")]
+    assert rows == sorted(rows)
+    assert f"\nBenchmark Duration: {mixed.json['benchmark_duration']['avg']:.2f} sec\nCSV Export: " in text
+
+
 def test_paths_are_not_wrapped(mixed, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     text = shown(mixed)

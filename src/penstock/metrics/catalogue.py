@@ -304,6 +304,7 @@ _THROUGHPUT = (
         "Total Token Throughput",
         "tokens/sec",
         "(total_isl + total_osl) / benchmark_duration.",
+        order=810,
         larger=True,
     ),
     _run(

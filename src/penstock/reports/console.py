@@ -52,13 +52,13 @@ _COLOURS = {"VALID": "bold green", "DEGRADED": "bold yellow", "INVALID": "bold r
 
 
 def draw(console: Console, summary: Summary, artifacts: Artifacts, *, show_http: bool = False) -> None:
-    """Print the summary and the paths of the artifacts."""
+    """Print the summary, the benchmark duration and the paths of the artifacts."""
     _render(console, summary, show_http)
-    _paths(console, artifacts)
+    _footer(console, summary, artifacts)
 
 
 def console_text(summary: Summary, *, show_http: bool = False, width: int = WIDTH) -> str:
-    """Return the summary as text, without colour and without the paths."""
+    """Return the summary as text, without colour and without the footer."""
     from rich.console import Console
 
     text = io.StringIO()
@@ -239,16 +239,19 @@ def _count(summary: Summary, tag: str) -> int:
     return 0 if stats is None or stats.avg is None else int(stats.avg)
 
 
-def _paths(console: Console, artifacts: Artifacts) -> None:
+def _footer(console: Console, summary: Summary, artifacts: Artifacts) -> None:
+    """Print the duration and the paths, in AIPerf's order."""
     from rich.text import Text
 
+    duration = summary.metrics.get("benchmark_duration")
     console.print()
-    for name, path in (
+    for name, value in (
+        ("Benchmark Duration", None if duration is None else f"{duration.avg:,.2f} {duration.unit}"),
         ("CSV Export", artifacts.summary_csv),
         ("JSON Export", artifacts.summary_json),
         ("Per-Request Export", artifacts.records),
         ("Inputs", artifacts.inputs),
     ):
-        if path is not None:
-            # Do not wrap, so that the path can be copied.
-            console.print(Text.assemble((f"{name}: ", "bold"), path), soft_wrap=True)
+        if value is not None:
+            # Do not wrap, so that a path can be copied.
+            console.print(Text.assemble((f"{name}: ", "bold"), value), soft_wrap=True)
