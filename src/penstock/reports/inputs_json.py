@@ -17,7 +17,7 @@ import orjson
 from penstock.datasets.json_text import Cut, Malformed, end_of_value, skip_space
 from penstock.records.log import RunLog
 from penstock.records.payloads import PayloadStore
-from penstock.reports.sent_bodies import Sequence, chained
+from penstock.reports.sent_bodies import BodySequence, chained
 
 __all__ = ["OmittedSessions", "write_inputs_json"]
 
@@ -33,7 +33,7 @@ class OmittedSessions(NamedTuple):
     """The worker that built the bodies was killed before it wrote all of them."""
 
 
-def write_inputs_json(file: IO[bytes], sequences: Iterable[Sequence], log: RunLog) -> OmittedSessions:
+def write_inputs_json(file: IO[bytes], sequences: Iterable[BodySequence], log: RunLog) -> OmittedSessions:
     changed = unwritten = 0
     with contextlib.ExitStack() as stack:
         stores: dict[int | None, PayloadStore] = {None: log.payloads}

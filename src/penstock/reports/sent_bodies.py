@@ -19,7 +19,7 @@ from penstock.records.log import RunLog
 from penstock.records.proof import RootHash, plan_key
 from penstock.records.record import Record
 
-__all__ = ["SentBodies", "Sequence", "chained"]
+__all__ = ["BodySequence", "SentBodies", "chained"]
 
 _BATCH = 1_024
 _SCHEMA = """
@@ -31,7 +31,7 @@ CREATE TABLE session (hash BLOB, number INTEGER, conversation INTEGER, worker IN
 _FIRST_USES = "SELECT hash, MIN(number), conversation, worker, bodies FROM session GROUP BY hash ORDER BY 2"
 
 
-class Sequence(NamedTuple):
+class BodySequence(NamedTuple):
     """The bodies that a session sent, in order."""
 
     name: str
@@ -107,7 +107,7 @@ class SentBodies:
     def proof(self) -> Proof:
         return Proof(self._root.requests, self._root.root())
 
-    def sequences(self) -> Iterator[Sequence]:
+    def sequences(self) -> Iterator[BodySequence]:
         """Yield each distinct sequence of bodies once, by first use in the plan, so that a replay has the same root."""
         payloads = self._log.payloads
         uses = array("I", [0]) * payloads.conversations
@@ -116,7 +116,7 @@ class SentBodies:
             # A conversation with other bodies than before: the replies differed, or it was cut short.
             suffix = f"#{uses[conversation]}" if uses[conversation] > 1 else ""
             numbers = struct.unpack(f"<{len(bodies) // 8}q", bodies)
-            yield Sequence(payloads.session_name(conversation) + suffix, worker, numbers, digest)
+            yield BodySequence(payloads.session_name(conversation) + suffix, worker, numbers, digest)
 
     def close(self) -> None:
         self._database.close()
