@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what the tests talk to besides Python: Redis, PostgreSQL, and the shells that completion scripts are for. Does
-# nothing where they are, and nothing where it may not install (then the tests that need them say so and are skipped).
+# Installs the programs that the tests need besides Python: Redis, PostgreSQL, zsh and fish. Installs only missing ones, and
+# only as root with apt-get; otherwise the tests that need them are skipped.
 set -eu
 
 missing=""

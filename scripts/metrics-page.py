@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from the catalogue, so that page and code cannot differ. A test runs it."""
+"""Write docs/metrics.md from the metric catalogue. With --check, fail if the page is out of date."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ from penstock.metrics.catalogue import CATALOGUE
 HEAD = """\
 # What each metric means
 
-`start` is just before the request's first byte is handed to the socket; `first`, `last` and `stamp[i]` are arrivals of content
-(by the kernel's clock on Linux); `end` is the reply's last byte. Statistics: avg, min, max, sum, population std, and the
-percentiles p1 to p99 by linear interpolation. A record metric has one value a request, a list several, a run metric one in all;
-they cover the successful requests of the profiling phase.
+Terms used below:
 
-Role-only, empty, usage and `[DONE]` events are not tokens. Pieces that arrived in one segment share a stamp and make no gaps of
-zero. A reply that came with a single stamp has a TTFT but no second token, gaps or inter-token latency; how many such there
-were is counted.
+- `start`: the time just before the request's first byte is handed to the socket.
+- `stamp[i]`: the time at which the i-th piece of content arrived (on Linux, the kernel's timestamp). `first` and `last` are the
+  first and the last stamp. Pieces that arrive in one network segment share a stamp.
+- `end`: the arrival of the reply's last byte.
+
+Metrics cover the successful requests of the profiling phase, unless the note says otherwise. Statistics are avg, min, max,
+sum, population std, and the percentiles p1 to p99 by linear interpolation. Role-only, empty, usage and `[DONE]` events are
+not content. A reply whose content has a single stamp has a TTFT, but no second token, gaps or inter-token latency;
+`single_stamp_request_count` counts such replies.
 """
 
-KINDS = {"record": "Per request", "list": "Several a request", "run": "Per run"}
+KINDS = {"record": "One value per request", "list": "Several values per request", "run": "One value per run"}
 
 
 def page() -> str:
     parts = [HEAD]
     for kind, title in KINDS.items():
-        parts.append(f"\n## {title}\n\n| tag | name | unit | formula, and what it does not see |\n|---|---|---|---|\n")
+        parts.append(f"\n## {title}\n\n| tag | name | unit | formula and limits |\n|---|---|---|---|\n")
         for metric in CATALOGUE.values():
             if metric.kind == kind:
                 note = metric.note.replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""How sure a difference is: against series whose truth is known."""
+"""Bootstrap estimates of series with known differences."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ def mean(values: Values) -> Values:
 
 
 def series(rng: np.random.Generator, count: int, memory: float = 0.0) -> Values:
-    """Each value carries `memory` of the one before."""
+    """Return random values, each depending on the one before with the weight `memory`."""
     drawn = rng.exponential(1.0, count)
     for i in range(1, count):
         drawn[i] = memory * drawn[i - 1] + (1 - memory) * drawn[i]
     return drawn
 
 
-def test_a_real_difference_is_seen_and_measured() -> None:
+def test_real_difference_is_detected() -> None:
     rng = np.random.default_rng(1)
     a = series(rng, 300)
     estimate = paired(a, a + 0.5 + rng.normal(0, 0.1, 300), mean, 0)[0]
     assert estimate.p < 1e-6
     assert estimate.low < 0.5 < estimate.high
-    assert estimate.high - estimate.low < 0.1, "what the pairs share does not count as noise"
+    assert estimate.high - estimate.low < 0.1, "variance that both sides share is not noise"
 
 
-def test_alike_with_alike_is_rarely_called_different(monkeypatch: pytest.MonkeyPatch) -> None:
-    """5 of 100 are meant to be; more when values lean on each other, and not many more."""
-    monkeypatch.setattr("penstock.compare.bootstrap._RESAMPLES", 400)
+def test_equal_distributions_are_rarely_called_different(monkeypatch: pytest.MonkeyPatch) -> None:
+    """5 of 100 are expected; slightly more for correlated values."""
+    monkeypatch.setattr("penstock.compare.bootstrap._MAX_RESAMPLES", 400)
     rng = np.random.default_rng(2)
     for memory, most in ((0.0, 12), (0.5, 16)):
-        found = [paired(series(rng, 60, memory), series(rng, 60, memory), mean, n)[0] for n in range(100)]
-        assert sum(each.p < 0.05 for each in found) <= most
+        estimates = [paired(series(rng, 60, memory), series(rng, 60, memory), mean, n)[0] for n in range(100)]
+        assert sum(estimate.p < 0.05 for estimate in estimates) <= most
 
 
-def test_neighbours_that_lean_on_each_other_are_drawn_together() -> None:
+def test_correlated_values_get_longer_blocks_and_wider_intervals() -> None:
     rng = np.random.default_rng(3)
-    alone, together = series(rng, 2000), series(rng, 2000, 0.95)
-    assert block_length(alone) == 45  # the root of 2,000
-    assert block_length(together) > 60
+    independent, correlated = series(rng, 2000), series(rng, 2000, 0.95)
+    assert block_length(independent) == 45  # the square root of 2,000
+    assert block_length(correlated) > 60
     assert block_length(np.ones(500)) == 1
 
     def width(estimate: Estimate) -> float:
-        return (estimate.high - estimate.low) / float(np.std(together))
+        return (estimate.high - estimate.low) / float(np.std(correlated))
 
     naive = 4 / np.sqrt(1000)
-    assert width(unpaired(together[:1000], together[1000:], mean, 0)[0]) > 2 * naive
+    assert width(unpaired(correlated[:1000], correlated[1000:], mean, 0)[0]) > 2 * naive
 
 
-def test_no_difference_at_all() -> None:
+def test_identical_series_have_no_difference() -> None:
     a = np.arange(50.0)
     estimate = paired(a, a, mean, 0)[0]
     assert (estimate.difference, estimate.low, estimate.high, estimate.p) == (0, 0, 0, 1)
 
 
-def test_several_statistics_at_once_and_the_seed() -> None:
+def test_several_statistics_are_reproducible_by_seed() -> None:
     rng = np.random.default_rng(4)
     a, b = series(rng, 200), series(rng, 200) + 1
 
@@ -74,5 +74,5 @@ def test_several_statistics_at_once_and_the_seed() -> None:
     ("values", "adjusted"),
     [([], []), ([0.01], [0.01]), ([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]), ([0.5, 0.9], [1.0, 1.0])],
 )
-def test_many_questions_at_once(values: list[float], adjusted: list[float]) -> None:
+def test_holm_adjusts_p_values(values: list[float], adjusted: list[float]) -> None:
     assert holm(values) == pytest.approx(adjusted)

@@ -48,7 +48,7 @@ def test_a_worker_that_was_killed_leaves_its_records_to_a_report(program: Progra
     assert f"`penstock report {running.folder}` shows them." in done.err
     report = program.run("report", running.folder, command="penstock")
     assert report.status == 0, report
-    assert "1 of 2 workers did not live to report on themselves." in report.out
+    assert "1 of 2 workers did not report (killed or crashed)." in report.out
 
 
 def test_what_a_fault_ends_was_still_measured(program: Program) -> None:

@@ -109,8 +109,8 @@ def test_a_run_that_is_invalid_decides_nothing(program: Program, mock: Callable[
     assert "beyond noise" not in text.out
     found = json.loads(program.run("compare", *folders, "--json", command="penstock").out)
     assert "A" in invalid(found)
-    whose = "One of the runs (A) is" if invalid(found) == ["A"] else "Both runs are"
-    assert found["conclusion"] == f"{whose} INVALID: do not decide by this comparison."
+    whose = "Run A is" if invalid(found) == ["A"] else "Both runs are"
+    assert found["conclusion"] == f"{whose} INVALID: do not rely on this comparison."
     assert f"{found['conclusion']}\n" in text.out
     assert any(note.startswith("A") and "INVALID." in note for note in found["notes"])
 
@@ -134,16 +134,16 @@ def test_servers_that_we_failed_ourselves_are_not_decided_between(
     done = subprocess.run(limited, cwd=program.folder, env=program.env, capture_output=True, text=True, timeout=LIMIT_S)
     found = json.loads((program.folder / "out" / "compare.json").read_text())
     assert {found[side]["verdict"] for side in "ab"} == {"INVALID"}, done
-    assert "Both runs are INVALID: do not decide by this comparison.\n" in done.stdout
+    assert "Both runs are INVALID: do not rely on this comparison.\n" in done.stdout
     assert "Both runs are INVALID" in found["conclusion"]
-    assert any("fault of the client itself" in note for note in found["notes"])
+    assert any("because of an error in the client" in note for note in found["notes"])
 
 
 def test_few_pairs_are_said_to_be_few_and_lines_fit(program: Program, mock: Callable[..., MockServer]) -> None:
     path = payloads(program, 3)
     runs = [program.profile(mock().url, "--input-file", path, "--use-server-token-count", texts=None) for _ in "ab"]
     done = program.run("compare", *(run.folder.name for run in runs), command="penstock", COLUMNS="80")
-    assert "There are too few pairs to tell a difference from noise: it takes 10." in done.out
+    assert "There are too few pairs to tell a difference from noise: at least 10 are needed." in done.out
     assert "No difference" not in done.out
     assert max(map(len, done.out.splitlines())) <= 80
 

@@ -22,7 +22,14 @@ def test_on_a_pipe_there_are_plain_lines(mock, program):
     assert outcome.err == ""
     lines = outcome.out.splitlines()
     assert max(map(len, lines)) < 400
-    order = ["Profiling: 8/8", "Results saved to:", "LLM Metrics", "Certificate:", "JSON Export:"]
+    order = [
+        "Profiling: 8/8",
+        "Results saved to:",
+        "LLM Metrics",
+        "Certificate:",
+        "Benchmark Duration:",
+        "JSON Export:",
+    ]
     places = [next(n for n, line in enumerate(lines) if mark in line) for mark in order]
     assert places == sorted(places)
 
@@ -58,7 +65,7 @@ def test_quiet_still_says_what_it_cannot_vouch_for(mock, program):
     ours = summary["failures"]["penstock"]
     assert ours > 6
     assert summary["certificate"]["verdict"] == "INVALID"
-    assert f"{ours} of 120 requests failed by a fault of the client itself" in summary["certificate"]["reasons"][0]
+    assert f"{ours} of 120 requests failed because of an error in the client" in summary["certificate"]["reasons"][0]
     assert (done.returncode, done.stdout) == (0, "")
     line = f"Certificate: INVALID. {' '.join(summary['certificate']['reasons'])}"
     assert done.stderr.splitlines() == [line]
@@ -69,7 +76,7 @@ def test_a_rate_that_was_not_reached_is_on_the_screen(mock, program):
     queued = outcome.summary["certificate"]["figures"]["requests_queued_for_a_slot"]
     assert queued > 5
     assert re.search(
-        rf"- {queued} requests waited for a free slot, up to \d+ ms: the rate was not reached\.", outcome.out
+        rf"- {queued} requests waited up to \d+ ms for a free slot, so the rate was not reached\.", outcome.out
     )
     relaxed = program.profile(mock().url, "--request-rate", 50, "--request-count", 5)
     assert "free slot" not in relaxed.out
@@ -80,9 +87,9 @@ def test_replies_without_usage_are_said_to_have_no_token_metrics(mock, program):
         mock(usage="never").url, "--request-count", 4, "--isl", 5, "--use-server-token-count", texts=None
     )
     assert outcome.status == 0, outcome
-    assert "4 of 4 replies carried no usage: they have no token metrics." in outcome.out
+    assert "4 of 4 replies had no usage and have no token metrics." in outcome.out
     assert "counting with" not in outcome.out
-    assert "4 of 4 replies carried no usage" in outcome.summary["tokenizer"]["note"]
+    assert "4 of 4 replies had no usage" in outcome.summary["tokenizer"]["note"]
     assert "usage" not in program.profile(mock().url, "--request-count", 4).summary["tokenizer"]["note"]
 
 
@@ -153,7 +160,9 @@ def test_a_tokenizer_that_nobody_named_and_nobody_has_is_said(mock, program):
     assert "builtin" in outcome.out
     assert "nobody/has-this" in outcome.out
     assert "builtin" in outcome.summary["tokenizer"]["name"]
-    assert outcome.summary["tokenizer"]["note"]
+    note = outcome.summary["tokenizer"]["note"]
+    assert " ".join(outcome.out.split()).count(note) == 1
+    assert note in " ".join((outcome.folder / "profile_export_console.txt").read_text().split())
     assert outcome.err == ""
 
 

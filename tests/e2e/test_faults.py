@@ -135,7 +135,7 @@ def test_a_run_in_which_all_failed_still_has_its_artifacts(mock, program):
     assert outcome.csv["Error Request Count"]["Value"] == "5.00"
     assert "5 of 5 Requests Failed" in outcome.out
     assert "Certificate: INVALID" in outcome.out
-    assert "No request succeeded: there are no figures to vouch for." in outcome.summary["certificate"]["reasons"]
+    assert "No request succeeded, so there is nothing to certify." in outcome.summary["certificate"]["reasons"]
     assert "Traceback" not in outcome.out + outcome.err
 
 

@@ -224,7 +224,7 @@ def test_a_failed_turn_ends_its_conversation_and_no_other(mock: Callable[..., Mo
     assert failed >= 2
     early = sum("error" in record and record["metadata"]["turn_index"] < 2 for record in run.records)
     assert run.summary["broken_conversations"] == early
-    assert f"Conversations that ended early, because a turn failed: {early}." in run.out
+    assert f"Conversations that ended early because a turn failed: {early}." in run.out
     for record in run.records:
         if "error" in record:
             session = record["metadata"]["x_correlation_id"]

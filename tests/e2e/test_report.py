@@ -35,11 +35,11 @@ def test_what_was_lost_of_a_torn_log_is_told(program: Program, mock: Callable[..
     log.write_bytes(data[:-1])
     done = program.run("report", run.folder, command="penstock")
     assert run.summary["request_count"]["avg"] == 4
-    assert "of the log were torn: a worker's report on itself, and no request." in done.out
+    assert "of the log are incomplete: a worker's report is lost, but no request." in done.out
     report = len(data) - 1 - run.summary["torn_bytes"]
     log.write_bytes(data[: report - 1])
     done = program.run("report", run.folder, command="penstock")
-    assert "of the log were torn: the requests in them are lost." in done.out
+    assert "of the log are incomplete: the requests in them are lost." in done.out
 
 
 def test_the_summary_of_the_run_before_is_not_taken_for_that_of_one_that_was_killed(
@@ -54,7 +54,7 @@ def test_the_summary_of_the_run_before_is_not_taken_for_that_of_one_that_was_kil
     assert "there is none in a summary of this run" in verified.out
     compared = program.run("compare", first.folder, other.folder, command="penstock")
     assert compared.status == 2
-    assert "`penstock report` writes that of a run that was cut off" in " ".join(compared.err.split())
+    assert "`penstock report` writes it for a run that was cut off" in " ".join(compared.err.split())
     assert program.run("report", first.folder, command="penstock").status == 0
     verified = program.run("verify", first.folder, command="penstock")
     assert (verified.status, verified.err) == (0, ""), verified

@@ -1,4 +1,4 @@
-"""The verdict on a run, from made-up facts."""
+"""The verdict of the certificate for given worker reports and request counts."""
 
 from __future__ import annotations
 
@@ -6,52 +6,52 @@ from typing import Any
 
 import pytest
 
-from penstock.metrics.certificate import Certificate, Measured, certify
+from penstock.metrics.certificate import Certificate, RequestCounts, certify
 from penstock.records.worker_report import MachineFacts, WorkerReport
 from penstock.wire.stats import WireStats
 
-GOOD = Measured(completed=100, succeeded=100, streams=100, stamps=1000)
+CLEAN = RequestCounts(completed=100, succeeded=100, streams=100, stamps=1000)
 
 
 def report(worker: int = 0, *, late_ms: int = 0, **fields: Any) -> WorkerReport:
-    """Of a worker that had nothing to hide, but that its reads came `late_ms` after the arrival."""
-    wire_stats = WireStats(reads=1000, stamped=1000)
-    wire_stats.delay.add(late_ms * 1_000_000)
-    return WorkerReport(worker, wire_stats=wire_stats, machine=MachineFacts(wall_s=10.0, cpu_s=1.0), **fields)
+    """Return the report of a worker whose only delay is that it read data `late_ms` after arrival."""
+    gauge = WireStats(reads=1000, stamped=1000)
+    gauge.delay.add(late_ms * 1_000_000)
+    return WorkerReport(worker, wire_stats=gauge, machine=MachineFacts(wall_s=10.0, cpu_s=1.0), **fields)
 
 
-def judged(measured: Measured, *reports: WorkerReport, workers: int = 1) -> Certificate:
-    return certify(reports or (report(),), measured, workers=workers, open_loop=False)
+def certificate(requests: RequestCounts, *reports: WorkerReport, workers: int = 1) -> Certificate:
+    return certify(reports or (report(),), requests, workers=workers, open_loop=False)
 
 
-def test_nothing_to_say() -> None:
-    assert judged(GOOD) == Certificate("VALID", [], judged(GOOD).figures, judged(GOOD).summary)
+def test_run_without_findings_is_valid() -> None:
+    assert certificate(CLEAN) == Certificate("VALID", [], certificate(CLEAN).figures, certificate(CLEAN).summary)
 
 
-@pytest.mark.parametrize("measured", [Measured(), Measured(completed=7)], ids=["all cancelled", "all failed"])
-def test_without_a_success_there_is_nothing_to_vouch_for(measured: Measured) -> None:
-    found = judged(measured)
-    assert (found.verdict, found.reasons) == ("INVALID", ["No request succeeded: there are no figures to vouch for."])
+@pytest.mark.parametrize("requests", [RequestCounts(), RequestCounts(completed=7)], ids=["all cancelled", "all failed"])
+def test_run_without_a_successful_request_is_invalid(requests: RequestCounts) -> None:
+    found = certificate(requests)
+    assert (found.verdict, found.reasons) == ("INVALID", ["No request succeeded, so there is nothing to certify."])
 
 
-@pytest.mark.parametrize(("ours", "verdict"), [(0, "VALID"), (1, "DEGRADED"), (5, "DEGRADED"), (6, "INVALID")])
-def test_what_we_failed_ourselves_counts_from_the_first(ours: int, verdict: str) -> None:
-    found = judged(GOOD._replace(own_faults=ours, succeeded=100 - ours))
+@pytest.mark.parametrize(("errors", "verdict"), [(0, "VALID"), (1, "DEGRADED"), (5, "DEGRADED"), (6, "INVALID")])
+def test_one_client_error_degrades_and_more_than_five_percent_invalidate(errors: int, verdict: str) -> None:
+    found = certificate(CLEAN._replace(client_errors=errors, succeeded=100 - errors))
     assert found.verdict == verdict
-    assert [reason.split(" requests")[0] for reason in found.reasons] == [f"{ours} of 100"] * (ours > 0)
+    assert [reason.split(" requests")[0] for reason in found.reasons] == [f"{errors} of 100"] * (errors > 0)
 
 
-def test_stamps_are_those_of_the_figures_and_not_of_the_warmup() -> None:
-    """A worker's own count has those of a warmup in it."""
-    warmed = report(late_ms=50, streams=116)
-    assert judged(GOOD, warmed).verdict == "VALID"
-    blurred = GOOD._replace(streams=16, first_coalesced=8)
-    found = judged(blurred, warmed)
+def test_stamps_of_the_warmup_are_not_counted() -> None:
+    """The worker's report counts the streams of the warmup too."""
+    with_warmup = report(late_ms=50, streams=116)
+    assert certificate(CLEAN, with_warmup).verdict == "VALID"
+    coalesced = CLEAN._replace(streams=16, coalesced_first_stamps=8)
+    found = certificate(coalesced, with_warmup)
     assert found.reasons[0].startswith("50.0% of the TTFTs are upper bounds")
     assert (found.figures["streams"], found.figures["coalesced_first_stamps"]) == (16, 8)
 
 
-def test_a_worker_that_did_not_report() -> None:
-    found = judged(GOOD, report(), workers=2)
-    assert (found.verdict, found.reasons) == ("INVALID", ["1 of 2 workers did not live to report on themselves."])
-    assert certify([], GOOD, workers=1, open_loop=False).verdict == "INVALID"
+def test_missing_worker_report_makes_the_run_invalid() -> None:
+    found = certificate(CLEAN, report(), workers=2)
+    assert (found.verdict, found.reasons) == ("INVALID", ["1 of 2 workers did not report (killed or crashed)."])
+    assert certify([], CLEAN, workers=1, open_loop=False).verdict == "INVALID"

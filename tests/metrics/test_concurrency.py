@@ -7,7 +7,7 @@ from penstock.metrics.concurrency import effective_concurrency
 from penstock.metrics.statistics import Column
 
 
-def of(spans):
+def concurrency(spans):
     starts, ends = Column("/nowhere/starts"), Column("/nowhere/ends")
     for start, end in spans:
         starts.append(start)
@@ -17,28 +17,28 @@ def of(spans):
 
 def test_levels_are_weighted_by_time():
     """One request for 10, two for 10, one for 10, none for 20, one for 50."""
-    stats = of([(0, 20), (10, 30), (50, 100)])
+    stats = concurrency([(0, 20), (10, 30), (50, 100)])
     assert stats.avg == pytest.approx(0.9)
     assert stats.std == pytest.approx(np.sqrt(0.1 * 1.1**2 + 0.7 * 0.1**2 + 0.2 * 0.9**2))
     assert (stats.min, stats.p50, stats.p90, stats.p99, stats.max) == (0, 1, 1, 2, 2)
     assert stats.count is stats.sum is stats.p1 is None
 
 
-def test_a_slot_that_is_refilled_at_once_is_one_request():
-    assert of([(0, 10), (10, 20), (20, 30)]).max == 1
+def test_slot_refilled_at_once_counts_as_one_request():
+    assert concurrency([(0, 10), (10, 20), (20, 30)]).max == 1
 
 
-def test_a_request_that_took_no_time():
-    assert of([(0, 10), (5, 5)]).avg == 1
-    assert of([(5, 5)]) is None
+def test_request_without_duration_is_ignored():
+    assert concurrency([(0, 10), (5, 5)]).avg == 1
+    assert concurrency([(5, 5)]) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 100)), min_size=1, max_size=40))
-def test_against_counting_each_nanosecond(spans):
+def test_result_equals_counting_every_nanosecond(spans):
     spans = [(start, start + length) for start, length in spans]
     first, last = min(s for s, _ in spans), max(e for _, e in spans)
     levels = [sum(s <= t < e for s, e in spans) for t in range(first, last)]
-    stats = of(spans)
+    stats = concurrency(spans)
     assert stats.avg == pytest.approx(np.mean(levels))
     assert stats.std == pytest.approx(np.std(levels), abs=1e-9)
     assert (stats.min, stats.max) == (min(levels), max(levels))

@@ -1,19 +1,19 @@
 import pytest
 
 from penstock.metrics.catalogue import CATALOGUE
-from penstock.metrics.measure import Counts, http_phases, measure
+from penstock.metrics.measure import TokenCounts, http_phases, measure
 from penstock.records.record import Failure, Usage
-from support.records import MS, made
+from support.records import MS, make_record
 
-FIVE = Counts(input=10, output=5, head=1)
+FIVE = TokenCounts(input=10, output=5, head=1)
 
 
 def values(record, counts=FIVE):
     return measure(record, counts).values
 
 
-def test_a_streamed_reply():
-    measured = measure(made(), FIVE)
+def test_streamed_reply_has_all_timing_metrics():
+    measured = measure(make_record(), FIVE)
     assert measured.values == pytest.approx(
         {
             "time_to_first_token": 50,
@@ -50,11 +50,11 @@ def test_a_streamed_reply():
     assert measured.lists["inter_chunk_latency"].tolist() == [10, 15, 5, 20]
 
 
-def test_the_order_is_the_catalogues():
+def test_metrics_are_in_the_order_of_the_catalogue():
     usage = Usage(9, 5, 14, 2, 1, 1, 1, 1, 1, 1)
     found = values(
-        made(usage=usage, requested_output=5, gateway_ms=1.0, upstream_ms=2.0),
-        Counts(input=10, output=3, reasoning=2, head=1),
+        make_record(usage=usage, requested_output=5, gateway_ms=1.0, upstream_ms=2.0),
+        TokenCounts(input=10, output=3, reasoning=2, head=1),
     )
     order = list(CATALOGUE)
     assert [order.index(tag) for tag in found] == sorted(order.index(tag) for tag in found)
@@ -62,9 +62,9 @@ def test_the_order_is_the_catalogues():
     assert every - set(found) == {"error_isl"}
 
 
-def test_what_came_as_a_stream_is_measured_as_one_and_nothing_else_is():
-    assert "time_to_first_token" in values(made(streamed=True))
-    whole = values(made(streamed=False))
+def test_streaming_metrics_exist_only_for_streamed_replies():
+    assert "time_to_first_token" in values(make_record(streamed=True))
+    whole = values(make_record(streamed=False))
     assert whole["request_latency"] == 105  # to the last byte
     assert whole["effective_latency"] == 110
     assert whole["e2e_output_token_throughput"] == pytest.approx(5 / 0.105)
@@ -79,11 +79,11 @@ def test_what_came_as_a_stream_is_measured_as_one_and_nothing_else_is():
         "prefill_throughput_per_user",
     ):
         assert tag not in whole
-    assert measure(made(streamed=False), FIVE).lists == {}
+    assert measure(make_record(streamed=False), FIVE).lists == {}
 
 
-def test_one_stamp_for_a_whole_reply():
-    measured = measure(made(stamps=[50 * MS], pieces=[5]), FIVE)
+def test_reply_with_one_stamp_has_no_decode_metrics():
+    measured = measure(make_record(stamps=[50 * MS], pieces=[5]), FIVE)
     assert measured.values["time_to_first_token"] == measured.values["request_latency"] == 50
     for tag in (
         "time_to_second_token",
@@ -96,22 +96,22 @@ def test_one_stamp_for_a_whole_reply():
     assert measured.lists == {}
 
 
-def test_a_stream_without_content_is_timed_to_its_end():
-    found = values(made(stamps=[], pieces=[], outputs=[], first_output=None), Counts(input=10))
+def test_latency_of_a_stream_without_content_ends_at_its_last_byte():
+    found = values(make_record(stamps=[], pieces=[], outputs=[], first_output=None), TokenCounts(input=10))
     assert found["request_latency"] == 105
     assert "time_to_first_token" not in found
 
 
-def test_the_second_token_may_share_the_first_ones_stamp():
-    found = values(made(stamps=[50 * MS, 60 * MS], pieces=[2, 3]))
+def test_second_token_with_the_first_stamp_has_no_time():
+    found = values(make_record(stamps=[50 * MS, 60 * MS], pieces=[2, 3]))
     assert "time_to_second_token" not in found
     assert found["decode_duration"] == 10
 
 
-def test_bundled_tokens():
-    """Four chunks of five tokens, 20 ms apart, are 4 ms a token; AIPerf's formula says 3.16."""
+def test_time_per_output_token_is_correct_for_bundled_tokens():
+    """Four chunks of five tokens, 20 ms apart, take 4 ms per token; AIPerf's formula gives 3.16."""
     stamps = [50 * MS, 70 * MS, 90 * MS, 110 * MS]
-    found = values(made(stamps=stamps, pieces=[1, 1, 1, 1]), Counts(input=10, output=20, head=5))
+    found = values(make_record(stamps=stamps, pieces=[1, 1, 1, 1]), TokenCounts(input=10, output=20, head=5))
     assert found["time_per_output_token"] == 4
     assert found["inter_token_latency"] == pytest.approx(60 / 19)
 
@@ -120,48 +120,50 @@ def test_bundled_tokens():
     ("pieces", "expected"),
     [([2, 1, 1, 1, 1], 12.5), ([1, 1, 1, 1, 1], None), ([9, 9, 9, 9, 9], None)],
 )
-def test_server_counts_know_the_first_stamp_when_every_piece_is_a_token(pieces, expected):
-    found = values(made(pieces=pieces), Counts(input=10, output=6, by_server=True))
+def test_server_counts_give_time_per_output_token_only_if_every_piece_is_a_token(pieces, expected):
+    found = values(make_record(pieces=pieces), TokenCounts(input=10, output=6, by_server=True))
     assert found.get("time_per_output_token") == expected
     assert found["inter_token_latency"] == 10
 
 
-def test_a_reply_of_one_token_has_no_time_between_tokens():
-    found = values(made(stamps=[50 * MS, 60 * MS], pieces=[1, 1]), Counts(input=10, output=1, head=1))
+def test_reply_of_one_token_has_no_inter_token_latency():
+    found = values(make_record(stamps=[50 * MS, 60 * MS], pieces=[1, 1]), TokenCounts(input=10, output=1, head=1))
     assert "inter_token_latency" not in found
     assert "time_per_output_token" not in found
     assert found["decode_duration"] == 10
 
 
-def test_reasoning_comes_before_output():
-    found = values(made(first_output=2, reasonings=["hm hm"]), Counts(input=10, output=3, reasoning=2, head=1))
+def test_first_output_token_comes_after_reasoning():
+    found = values(
+        make_record(first_output=2, reasonings=["hm hm"]), TokenCounts(input=10, output=3, reasoning=2, head=1)
+    )
     assert found["time_to_first_token"] == 50
     assert found["time_to_first_output_token"] == 75
     assert found["output_sequence_length"] == 5
     assert found["output_token_count"] == 3
     assert found["reasoning_token_count"] == 2
-    assert "time_to_first_output_token" not in values(made(first_output=None))
+    assert "time_to_first_output_token" not in values(make_record(first_output=None))
 
 
-def test_without_counts_the_times_remain():
-    found = values(made(), Counts())
+def test_unknown_token_counts_leave_the_times():
+    found = values(make_record(), TokenCounts())
     assert found["time_to_first_token"] == 50
     assert found["decode_duration"] == 50
     assert not [tag for tag in found if CATALOGUE[tag].unit.startswith("tokens")]
     assert "inter_token_latency" not in found
 
 
-def test_the_length_asked_for():
-    assert values(made(requested_output=4))["osl_mismatch_diff_pct"] == 25
-    assert values(made(requested_output=10))["osl_mismatch_diff_pct"] == -50
-    assert "osl_mismatch_diff_pct" not in values(made(requested_output=None))
+def test_osl_mismatch_is_relative_to_the_requested_length():
+    assert values(make_record(requested_output=4))["osl_mismatch_diff_pct"] == 25
+    assert values(make_record(requested_output=10))["osl_mismatch_diff_pct"] == -50
+    assert "osl_mismatch_diff_pct" not in values(make_record(requested_output=None))
 
 
-def test_several_choices_are_measured_as_one_of_them():
-    """Three of five tokens each, side by side: the time between the tokens of one is what a reader of it sees."""
-    alone, three = made(requested_output=5), made(requested_output=5, outputs=["x"] * 3)
-    one = measure(alone, Counts(input=3, output=5, head=1)).values
-    many = measure(three, Counts(input=3, output=15, head=3)).values
+def test_several_choices_have_the_token_times_of_one():
+    """Three choices of five tokens each are generated in parallel: a reader of one sees its token times."""
+    alone, three = make_record(requested_output=5), make_record(requested_output=5, outputs=["x"] * 3)
+    one = measure(alone, TokenCounts(input=3, output=5, head=1)).values
+    many = measure(three, TokenCounts(input=3, output=15, head=3)).values
     for tag in (
         "inter_token_latency",
         "time_per_output_token",
@@ -171,13 +173,13 @@ def test_several_choices_are_measured_as_one_of_them():
         assert many[tag] == pytest.approx(one[tag]), tag
     assert many["osl_mismatch_diff_pct"] == 0
     assert (many["output_sequence_length"], one["output_sequence_length"]) == (15, 5)
-    single = measure(three, Counts(input=3, output=3, head=1)).values
-    assert "inter_token_latency" not in single, "a token a choice has no gap"
+    single = measure(three, TokenCounts(input=3, output=3, head=1)).values
+    assert "inter_token_latency" not in single, "one token per choice leaves no gap"
 
 
-def test_usage_beside_our_counts():
+def test_server_usage_is_reported_and_compared_with_client_counts():
     usage = Usage(prompt=12, completion=4, total=16, reasoning=1, cache_read=6, rejected_prediction=0)
-    found = values(made(usage=usage), Counts(input=10, output=3, reasoning=2, head=1))
+    found = values(make_record(usage=usage), TokenCounts(input=10, output=3, reasoning=2, head=1))
     expected = {
         "usage_prompt_tokens": 12,
         "usage_prompt_cache_read_tokens": 6,
@@ -190,12 +192,12 @@ def test_usage_beside_our_counts():
         "usage_reasoning_tokens_diff_pct": 50,
     }
     assert {tag: value for tag, value in found.items() if tag.startswith("usage_")} == expected
-    by_server = values(made(usage=usage), Counts(input=12, output=3, reasoning=1, by_server=True))
+    by_server = values(make_record(usage=usage), TokenCounts(input=12, output=3, reasoning=1, by_server=True))
     assert not [tag for tag in by_server if tag.endswith("_diff_pct")]
 
 
-def test_http_phases_add_up():
-    record = made(dns_ns=700_001, connect_ns=1_200_002, reused=False)
+def test_http_phases_sum_to_the_total():
+    record = make_record(dns_ns=700_001, connect_ns=1_200_002, reused=False)
     found = values(record)
     phases = http_phases(record)
     assert sum(phases) == record.end - record.issued
@@ -206,24 +208,24 @@ def test_http_phases_add_up():
     assert found["http_req_duration"] == 105
 
 
-def test_a_reply_may_arrive_before_our_write_returns():
-    record = made(sent=1046 * MS, first_byte=1045 * MS)
+def test_reply_before_the_write_returns_ends_sending():
+    record = make_record(sent=46 * MS, first_byte=45 * MS)
     assert http_phases(record) == (3 * MS, 0, 0, 40 * MS, 0, 65 * MS)
 
 
-def test_a_connection_may_be_older_than_the_slot():
-    record = made(dns_ns=2 * MS, connect_ns=4 * MS)
+def test_blocked_time_is_never_negative():
+    record = make_record(dns_ns=2 * MS, connect_ns=4 * MS)
     assert http_phases(record)[:3] == (0, 2 * MS, 4 * MS)
 
 
-def test_without_a_reply_there_are_no_http_phases():
-    assert "http_req_total" not in values(made(first_byte=None))
-    assert "http_req_total" not in values(made(sent=None))
+def test_request_without_reply_has_no_http_phases():
+    assert "http_req_total" not in values(make_record(first_byte=None))
+    assert "http_req_total" not in values(make_record(sent=None))
 
 
-def test_failed_and_cancelled():
+def test_failed_request_has_only_error_isl_and_cancelled_has_nothing():
     failure = Failure("HTTPError", "no", "server", 500)
-    assert measure(made(failure=failure), Counts(input=10)).values == {"error_isl": 10}
-    assert measure(made(failure=failure), Counts()).values == {}
-    cancelled = measure(made(cancelled=True), FIVE)
+    assert measure(make_record(failure=failure), TokenCounts(input=10)).values == {"error_isl": 10}
+    assert measure(make_record(failure=failure), TokenCounts()).values == {}
+    cancelled = measure(make_record(cancelled=True), FIVE)
     assert cancelled.values == cancelled.lists == {}

@@ -1,4 +1,4 @@
-"""What makes messages alike."""
+"""Grouping of error messages."""
 
 import re
 
@@ -14,5 +14,5 @@ LONG = "x" * 500
 @example(LONG)
 @example(f"{LONG}1")
 @example(f"1{LONG} {LONG}")
-def test_looking_only_where_words_begin_misses_no_number(text):
+def test_pattern_with_lookbehind_replaces_the_same_words(text):
     assert _VARIABLE.sub("#", text) == re.sub(r"[\w-]*\d[\w-]*", "#", text)

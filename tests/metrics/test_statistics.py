@@ -34,13 +34,13 @@ def check(stats: Stats, values):
 
 
 @given(st.lists(numbers, min_size=1, max_size=300))
-def test_against_numpy(tmp_path_factory, values):
+def test_statistics_match_numpy(tmp_path_factory, values):
     check(filled(tmp_path_factory.getbasetemp() / "never-written", values).statistics("ms"), values)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(numbers, min_size=1, max_size=300))
-def test_a_spilled_column_says_the_same(tmp_path_factory, values):
+def test_column_in_a_file_gives_the_same_statistics(tmp_path_factory, values):
     path = tmp_path_factory.mktemp("columns") / "c.f64"
     column = Column(str(path))
     with pytest.MonkeyPatch.context() as patch:
@@ -53,25 +53,25 @@ def test_a_spilled_column_says_the_same(tmp_path_factory, values):
         check(column.statistics("ms"), values)
 
 
-def test_equal_values_have_no_spread(tmp_path):
+def test_equal_values_have_zero_deviation(tmp_path):
     stats = filled(tmp_path / "c", [0.1] * 1000).statistics("ms")
     assert stats.avg == stats.p50 == stats.min == stats.max == 0.1
     assert stats.std == pytest.approx(0, abs=1e-15)
 
 
-def test_columns_of_rows(tmp_path):
+def test_rows_are_split_into_columns(tmp_path):
     columns = Columns(str(tmp_path / "x"))
     for i in range(70_000):
         columns.add({"a": i, "b": 2 * i} if i % 7 else {"b": 2 * i, "c": 1})
     columns.column("list").extend(np.array([1.0, 2.0]))
-    found = columns.all()
-    assert {name: len(column) for name, column in found.items()} == {"a": 60_000, "b": 70_000, "c": 10_000, "list": 2}
-    assert sorted(found["b"].values()) == [2 * i for i in range(70_000)]
-    assert found["c"].statistics("count").sum == 10_000
-    assert found["list"].values().tolist() == [1, 2]
+    split = columns.all()
+    assert {name: len(column) for name, column in split.items()} == {"a": 60_000, "b": 70_000, "c": 10_000, "list": 2}
+    assert sorted(split["b"].values()) == [2 * i for i in range(70_000)]
+    assert split["c"].statistics("count").sum == 10_000
+    assert split["list"].values().tolist() == [1, 2]
 
 
-def test_many_kinds_of_rows_do_not_pile_up(tmp_path):
+def test_number_of_buffered_row_layouts_is_bounded(tmp_path):
     columns = Columns(str(tmp_path / "x"))
     for i in range(200):
         columns.add({"all": 1, f"only{i}": i})
@@ -79,14 +79,14 @@ def test_many_kinds_of_rows_do_not_pile_up(tmp_path):
     assert len(columns.all()["all"]) == 200
 
 
-def test_failures_are_infinitely_slow(tmp_path):
-    """Five successes and five failures: half of all requests were answered within the slowest success."""
+def test_failures_count_as_infinitely_slow(tmp_path):
+    """Five successes and five failures: the p50 is the slowest success."""
     stats = filled(tmp_path / "c", [45.5, 40.2, 40.4, 43.4, 41.0]).with_failures("ms", 5)
     assert stats == Stats("ms", p1=40.2, p5=40.2, p10=40.4, p25=41.0, p50=45.5, min=40.2, count=10)
 
 
 @given(st.integers(1, 10_000))
-def test_nearest_ranks_are_numpys(count):
+def test_nearest_ranks_match_numpy(count):
     ranks = nearest_ranks(count)
     for q in PERCENTILES:
         assert abs(ranks[f"p{q}"] - q / 100 * (count - 1)) <= 0.5

@@ -4,27 +4,25 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.metrics import token_counting
-from penstock.metrics.measure import Counts
+from penstock.metrics.measure import TokenCounts
 from penstock.metrics.token_counting import ClientCounter, ServerCounter
 from penstock.records.payloads import PayloadStore, PayloadWriter
 from penstock.records.record import Failure, Usage
-from support.records import MS, made
+from support.records import MS, make_record
+from support.runs import WordTokenizer
 
 FAILED = Failure("HTTPError", "no", "server", 500)
 
 
-class Words:
-    """A token is a word."""
-
-    name = "words"
-    source = "builtin"
+class RecordingTokenizer(WordTokenizer):
+    """Keeps the texts that it counted."""
 
     def __init__(self):
-        self.asked = []
+        self.counted = []
 
     def count_many(self, texts, threads=1):
-        self.asked += texts
-        return [len(text.split()) for text in texts]
+        self.counted += texts
+        return super().count_many(texts, threads)
 
 
 @pytest.fixture
@@ -41,7 +39,7 @@ def log(tmp_path):
 
 
 class Log:
-    """What counting needs of a `RunLog`."""
+    """The part of `RunLog` that counting needs."""
 
     def __init__(self, store):
         self.payloads = store
@@ -56,7 +54,7 @@ class Log:
 
 @pytest.fixture
 def words():
-    return Words()
+    return RecordingTokenizer()
 
 
 def split(body):
@@ -65,60 +63,70 @@ def split(body):
 
 def test_each_text_is_counted_once(log, words):
     counter = ClientCounter(lambda: (words, "a note"), log, split)
-    records = [made(payload=1), made(payload=1), made(payload=0, outputs=["a b", "c"], head_outputs="a")]
-    assert counter.count(records) == [Counts(3, 5, None, 1), Counts(3, 5, None, 1), Counts(42, 3, None, 1)]
+    records = [
+        make_record(payload=1),
+        make_record(payload=1),
+        make_record(payload=0, outputs=["a b", "c"], head_outputs="a"),
+    ]
+    assert counter.count(records) == [
+        TokenCounts(3, 5, None, 1),
+        TokenCounts(3, 5, None, 1),
+        TokenCounts(42, 3, None, 1),
+    ]
     assert counter.count(records) == counter.count(records)
-    assert sorted(words.asked) == sorted({"three words here", "one two three four five", "one", "a b", "c", "a"})
+    assert sorted(words.counted) == sorted({"three words here", "one two three four five", "one", "a b", "c", "a"})
     assert counter.tokenizer is words
     assert counter.note == "a note"
 
 
-def test_reasoning_is_counted_apart(log, words):
+def test_reasoning_is_counted_separately(log, words):
     counter = ClientCounter(lambda: (words, None), log, split)
-    both, only = counter.count([made(reasonings=["hm hm"]), made(outputs=[], reasonings=["hm hm"], head_outputs="hm")])
+    both, only = counter.count(
+        [make_record(reasonings=["hm hm"]), make_record(outputs=[], reasonings=["hm hm"], head_outputs="hm")]
+    )
     assert (both.output, both.reasoning, both.total) == (5, 2, 7)
     assert (only.output, only.reasoning, only.total) == (0, 2, 2)
 
 
-def test_a_reply_without_any_text_has_no_length(log, words):
+def test_reply_without_text_has_no_output_count(log, words):
     counter = ClientCounter(lambda: (words, None), log, split)
-    assert counter.count([made(outputs=[], head_outputs="")]) == [Counts(42)]
-    assert counter.count([made(outputs=[""], head_outputs="")]) == [Counts(42, 0)]
+    assert counter.count([make_record(outputs=[], head_outputs="")]) == [TokenCounts(42)]
+    assert counter.count([make_record(outputs=[""], head_outputs="")]) == [TokenCounts(42, 0)]
 
 
-def test_a_body_without_text_has_no_length(log, words):
+def test_body_without_text_has_no_input_count(log, words):
     counter = ClientCounter(lambda: (words, None), log, split)
-    assert counter.count([made(payload=2, failure=FAILED)]) == [Counts()]
+    assert counter.count([make_record(payload=2, failure=FAILED)]) == [TokenCounts()]
 
 
-def test_a_body_of_another_shape_has_no_length(log, words):
+def test_body_of_unknown_shape_has_no_input_count(log, words):
     def texts(body):
         raise KeyError("messages")
 
     counter = ClientCounter(lambda: (words, None), log, texts)
-    assert counter.count([made(payload=1)])[0].input is None
-    assert counter.count([made(payload=0)])[0].input == 42
+    assert counter.count([make_record(payload=1)])[0].input is None
+    assert counter.count([make_record(payload=0)])[0].input == 42
 
 
-def test_the_head_counts_only_where_there_is_a_rest(log, words):
+def test_tokens_of_the_first_stamp_are_counted_only_with_later_stamps(log, words):
     counter = ClientCounter(lambda: (words, None), log, split)
-    whole = made(streamed=False, head_outputs="one")
-    single = made(stamps=[50 * MS], pieces=[5], head_outputs="one two three four five")
-    assert [c.head for c in counter.count([whole, single, made()])] == [None, None, 1]
+    whole = make_record(streamed=False, head_outputs="one")
+    single = make_record(stamps=[50 * MS], pieces=[5], head_outputs="one two three four five")
+    assert [c.head for c in counter.count([whole, single, make_record()])] == [None, None, 1]
 
 
-def test_the_tokenizer_is_loaded_when_a_text_asks_for_it(log):
+def test_tokenizer_is_not_loaded_without_text(log):
     def load():
         raise AssertionError("loaded for nothing")
 
     counter = ClientCounter(load, log, split)
-    failed, cancelled = made(payload=2, failure=FAILED), made(payload=2, cancelled=True)
-    assert counter.count([failed, cancelled]) == [Counts(), Counts()]
+    failed, cancelled = make_record(payload=2, failure=FAILED), make_record(payload=2, cancelled=True)
+    assert counter.count([failed, cancelled]) == [TokenCounts(), TokenCounts()]
     assert counter.tokenizer is None
 
 
 @pytest.mark.parametrize(
-    ("made_by", "asked_for", "tokens"),
+    ("prompt_tokenizer", "requested", "tokens"),
     [
         (("words", "builtin"), None, 42),
         (("other", "builtin"), None, 2),
@@ -129,35 +137,35 @@ def test_the_tokenizer_is_loaded_when_a_text_asks_for_it(log):
         (None, None, 2),
     ],
 )
-def test_a_count_made_before_is_believed_of_the_tokenizer_that_counts_here(log, words, made_by, asked_for, tokens):
-    """The last three are logs that do not say who made the prompts."""
-    log.header = SimpleNamespace(prompt_tokenizer=made_by, tokenizer=asked_for)
+def test_stored_count_is_used_only_if_the_same_tokenizer_made_it(log, words, prompt_tokenizer, requested, tokens):
+    """The last three are logs of an older version, which do not name the tokenizer of the prompts."""
+    log.header = SimpleNamespace(prompt_tokenizer=prompt_tokenizer, tokenizer=requested)
     counter = ClientCounter(lambda: (words, None), log, split)
-    assert counter.count([made(failure=FAILED)]) == [Counts(tokens)]
+    assert counter.count([make_record(failure=FAILED)]) == [TokenCounts(tokens)]
 
 
-def test_a_tokenizer_that_cannot_be_loaded_costs_the_tokens_alone(log):
+def test_stored_counts_remain_if_the_tokenizer_cannot_be_loaded(log):
     def load():
         raise UserError("There is no such tokenizer.")
 
     counter = ClientCounter(load, log, split)
-    assert counter.count([made(), made(payload=1)]) == [Counts(42), Counts()]
+    assert counter.count([make_record(), make_record(payload=1)]) == [TokenCounts(42), TokenCounts()]
     assert counter.note == "No tokens were counted. There is no such tokenizer."
-    assert ClientCounter(None, log, split).count([made(payload=1)]) == [Counts()]
+    assert ClientCounter(None, log, split).count([make_record(payload=1)]) == [TokenCounts()]
 
 
-def test_the_memory_of_texts_is_bounded(log, words, monkeypatch):
+def test_cache_of_texts_is_bounded(log, words, monkeypatch):
     monkeypatch.setattr(token_counting, "_CACHE_BYTES", 1000)
     counter = ClientCounter(lambda: (words, None), log, split)
     for i in range(50):
-        assert counter.count([made(outputs=[f"text number {i}"])])[0].output == 3
+        assert counter.count([make_record(outputs=[f"text number {i}"])])[0].output == 3
         assert len(counter._cache) < 10
 
 
-def test_the_servers_word():
+def test_server_counter_takes_counts_from_usage():
     count = ServerCounter().count
-    assert count([made(usage=Usage(10, 7, 17, 3))]) == [Counts(10, 4, 3, None, True)]
-    assert count([made(usage=Usage(10, 7))]) == [Counts(10, 7, None, None, True)]
-    assert count([made(usage=Usage(10, 2, reasoning=3))])[0].output == 0
-    assert count([made(usage=Usage(prompt=10))])[0].total is None
-    assert count([made(usage=None)]) == [Counts(by_server=True)]
+    assert count([make_record(usage=Usage(10, 7, 17, 3))]) == [TokenCounts(10, 4, 3, None, True)]
+    assert count([make_record(usage=Usage(10, 7))]) == [TokenCounts(10, 7, None, None, True)]
+    assert count([make_record(usage=Usage(10, 2, reasoning=3))])[0].output == 0
+    assert count([make_record(usage=Usage(prompt=10))])[0].total is None
+    assert count([make_record(usage=None)]) == [TokenCounts(by_server=True)]

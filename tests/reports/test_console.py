@@ -12,21 +12,22 @@ from penstock.metrics.certificate import Certificate
 from penstock.records.record import Failure, Usage
 from penstock.reports.artifacts import Artifacts
 from penstock.reports.console import console_text
-from support.runs import MS, header, record, run
+from support.records import MS, make_record
+from support.runs import make_header, report_run
 
-BROKEN = Failure("HTTPError", '{"error": "[bold]mock[/bold] says\n500"}', "server", 500)
+SERVER_ERROR = Failure("HTTPError", '{"error": "[bold]mock[/bold] says\n500"}', "server", 500)
 CERTIFICATE = Certificate("DEGRADED", ["1.2 % of the TTFTs are upper bounds."], {})
 
 
 @pytest.fixture
 def mixed(tmp_path):
     records = [
-        record(),
-        record(at=105, stamps=[50 * MS], pieces=[5], finish=["length"], coalesced=1, first_coalesced=True),
-        record(failure=BROKEN, at=200),
-        record(cancelled=True),
+        make_record(),
+        make_record(at=105, stamps=[50 * MS], pieces=[5], finish=["length"], coalesced=1, first_coalesced=True),
+        make_record(failure=SERVER_ERROR, at=200),
+        make_record(cancelled=True),
     ]
-    return run(tmp_path, records, certificate=CERTIFICATE, incomplete_reason="The time was up.")
+    return report_run(tmp_path, records, certificate=CERTIFICATE, incomplete_reason="The time was up.")
 
 
 def row(text, name):
@@ -34,7 +35,7 @@ def row(text, name):
     return [cell.strip() for cell in line.strip("│").split("│")]
 
 
-def test_the_table(mixed):
+def test_table_has_the_columns_and_values_of_the_summary(mixed):
     text = mixed.read("profile_export_console.txt")
     assert "Penstock | LLM Metrics" in text
     head = next(line for line in text.splitlines() if "Metric" in line and "avg" in line)
@@ -48,56 +49,56 @@ def test_the_table(mixed):
     assert "\x1b" not in text
 
 
-def test_failures_come_first_and_say_whose_they_are(mixed):
+def test_failures_come_first_with_their_owner(mixed):
     text = mixed.read("profile_export_console.txt")
     assert text.index("1 of 3 Requests Failed") < text.index("LLM Metrics")
     assert row(text, "HTTPError") == ["1", "server", "500", "HTTPError", "[bold]mock[/bold] says 500"]
 
 
-def test_what_a_reader_must_know(mixed):
+def test_notes_name_everything_that_limits_the_results(mixed):
     text = " ".join(mixed.read("profile_export_console.txt").split())
     for sentence in (
         "Certificate: DEGRADED - 1.2 % of the TTFTs are upper bounds.",
         "Finish reasons: length 1, stop 1",
         "Tokens counted by: words (builtin)",
         "The time was up.",
-        "not counted: 1 request.",
-        "one time stamp: 1 of 2 replies.",
+        "Cancelled by the client and not counted: 1 request.",
+        "with a single timestamp: 1 of 2.",
         "upper bound for 1 request:",
     ):
         assert sentence in text
 
 
-def test_a_clean_run_has_no_notes(tmp_path):
-    text = run(tmp_path, [record(issued=0)]).read("profile_export_console.txt")
+def test_clean_run_has_no_notes(tmp_path):
+    text = report_run(tmp_path, [make_record(issued=0)]).read("profile_export_console.txt")
     assert "Notes" not in text
     assert "Failed" not in text
     assert "N/A" not in text
 
 
-def test_counts_that_disagree(tmp_path):
+def test_token_count_differences_are_noted(tmp_path):
     usage = Usage(prompt=100, completion=5)
-    text = run(tmp_path, [record(usage=usage, requested_output=50)]).read("profile_export_console.txt")
+    text = report_run(tmp_path, [make_record(usage=usage, requested_output=50)]).read("profile_export_console.txt")
     assert "differ by more than 10 % for 1 request" in text
-    assert "Off the length asked for by more than 5 % or 50 tokens: 1 reply." in text
+    assert "Replies that differ from the requested length by more than 5 % or 50 tokens: 1." in text
 
 
-def test_many_kinds_of_failures(tmp_path):
-    records = [record(failure=Failure("HTTPError", f"message {chr(97 + i)}", "server", 500)) for i in range(25)]
-    text = run(tmp_path, records).read("profile_export_console.txt")
+def test_error_table_is_limited_to_ten_groups(tmp_path):
+    records = [make_record(failure=Failure("HTTPError", f"message {chr(97 + i)}", "server", 500)) for i in range(25)]
+    text = report_run(tmp_path, records).read("profile_export_console.txt")
     assert "and 15 more failures of 15 other kinds." in text
 
 
-def test_failures_of_the_warmup(tmp_path):
+def test_warmup_failures_have_their_own_table(tmp_path):
     from support.runs import PROFILING, WARMUP
 
-    text = run(tmp_path, [record(failure=BROKEN), record(phase=1)], phases=[WARMUP, PROFILING]).read(
-        "profile_export_console.txt"
-    )
+    text = report_run(
+        tmp_path, [make_record(failure=SERVER_ERROR), make_record(phase=1)], phases=[WARMUP, PROFILING]
+    ).read("profile_export_console.txt")
     assert "1 of 1 Warmup Requests Failed" in text
 
 
-def test_http_phases_when_asked_for(mixed):
+def test_http_table_is_shown_only_on_request(mixed):
     assert "HTTP" not in mixed.read("profile_export_console.txt").replace("HTTPError", "")
     text = console_text(mixed.summary, show_http=True)
     assert "Penstock | HTTP Phases" in text
@@ -108,10 +109,13 @@ def test_http_phases_when_asked_for(mixed):
     ("width", "columns"),
     [(60, 3), (80, 5), (100, 6), (140, 7), (200, 7)],
 )
-def test_every_width(tmp_path, width, columns):
-    """With times in the thousands, as large models have them."""
-    records = [record(stamps=[5000 * MS, 9100 * MS], pieces=[1, 4], end=9200 * MS), record(failure=BROKEN)]
-    text = console_text(run(tmp_path, records).summary, width=width)
+def test_table_fits_every_width_without_cutting_values(tmp_path, width, columns):
+    """Times are in the thousands of ms, as with large models."""
+    records = [
+        make_record(stamps=[5000 * MS, 9100 * MS], pieces=[1, 4], end=9200 * MS),
+        make_record(failure=SERVER_ERROR),
+    ]
+    text = console_text(report_run(tmp_path, records).summary, width=width)
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
     head = next(line for line in lines if "Metric" in line and "avg" in line)
@@ -120,13 +124,13 @@ def test_every_width(tmp_path, width, columns):
     assert cells, "no figure is cut"
 
 
-def shown(done, **options):
+def shown(reported, **options):
     text = io.StringIO()
-    show(done.summary, Artifacts.of(done.folder, header()), file=text, **options)
+    show(reported.summary, Artifacts.of(reported.folder, make_header()), file=text, **options)
     return text.getvalue()
 
 
-def test_a_pipe_is_140_wide_or_what_columns_says(mixed, monkeypatch):
+def test_pipe_is_140_columns_wide_unless_columns_is_set(mixed, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     text = shown(mixed)
     assert "\x1b" not in text
@@ -138,7 +142,16 @@ def test_a_pipe_is_140_wide_or_what_columns_says(mixed, monkeypatch):
     assert shown(mixed) == text
 
 
-def test_paths_stay_on_one_line(mixed, monkeypatch):
+def test_screen_has_total_token_throughput_and_benchmark_duration(mixed):
+    text = shown(mixed)
+    throughput = mixed.json["total_token_throughput"]["avg"]
+    assert row(text, "Total Token Throughput")[1] == f"{throughput:,.2f}"
+    rows = [text.index(f"{name} Throughput (") for name in ("Input Token", "Total Token", "Request")]
+    assert rows == sorted(rows)
+    assert f"\nBenchmark Duration: {mixed.json['benchmark_duration']['avg']:.2f} sec\nCSV Export: " in text
+
+
+def test_paths_are_not_wrapped(mixed, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     text = shown(mixed)
     assert f"JSON Export: {mixed.path('profile_export_aiperf.json')}\n" in text
@@ -146,7 +159,7 @@ def test_paths_stay_on_one_line(mixed, monkeypatch):
     assert f"Per-Request Export: {mixed.path('profile_export.jsonl')}\n" in text
 
 
-def test_a_terminal_gets_colour(mixed, monkeypatch):
+def test_terminal_output_is_coloured(mixed, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -155,18 +168,18 @@ def test_a_terminal_gets_colour(mixed, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("NO_COLOR", raising=False)
     text = Terminal()
-    show(mixed.summary, Artifacts.of(mixed.folder, header()), file=text)
+    show(mixed.summary, Artifacts.of(mixed.folder, make_header()), file=text)
     assert "\x1b[" in text.getvalue()
 
 
-def test_an_encoding_that_lacks_our_lines(mixed):
+def test_ascii_stream_gets_the_table(mixed):
     buffer = io.BytesIO()
     with io.TextIOWrapper(buffer, encoding="ascii") as file:
-        show(mixed.summary, Artifacts.of(mixed.folder, header()), file=file)
+        show(mixed.summary, Artifacts.of(mixed.folder, make_header()), file=file)
         file.flush()
         assert b"Penstock | LLM Metrics" in buffer.getvalue()
 
 
-def test_rich_waits_until_something_is_shown():
+def test_rich_is_not_imported_before_output():
     code = "import sys, penstock.reports.write_artifacts; sys.exit('rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,4 +1,4 @@
-"""What of a server's message is shown."""
+"""One-line error messages."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ PAGE = """<!DOCTYPE html>
         ("<stream> is odd", "<stream> is odd"),
     ],
 )
-def test_one_line(message: str, shown: str) -> None:
+def test_error_message_is_shortened_to_one_line(message: str, shown: str) -> None:
     assert one_line(message) == shown

@@ -1,4 +1,4 @@
-"""The bodies that were really sent."""
+"""The bodies in inputs.json and the proof over them."""
 
 import json
 import os
@@ -6,8 +6,9 @@ from hashlib import sha256
 
 from penstock.records.log import RunLog
 from penstock.records.verify import verify
-from penstock.reports.write_artifacts import finish
-from support.runs import BODY, input_texts, load_words, record, run, write_log
+from penstock.reports.write_artifacts import write_artifacts
+from support.records import make_record
+from support.runs import BODY, input_texts, load_word_tokenizer, report_run, write_log
 
 ODD = b'{ "messages" : [{"content":"caf\\u00e9 1e2"}],\n  "temperature": 1.0, "temperature": 1.00, "seed":1e2 }'
 
@@ -16,41 +17,41 @@ def body(text):
     return b'{"messages":[{"content":"%s"}]}' % text.encode()
 
 
-def inputs(done):
-    return json.loads(done.read("inputs.json"))["data"]
+def inputs(reported):
+    return json.loads(reported.read("inputs.json"))["data"]
 
 
-def test_a_body_is_written_byte_for_byte(tmp_path):
-    done = run(tmp_path, [record()], conversations=[("s", [ODD])])
-    text = done.read("inputs.json").encode()
+def test_body_is_written_byte_for_byte(tmp_path):
+    reported = report_run(tmp_path, [make_record()], conversations=[("s", [ODD])])
+    text = reported.read("inputs.json").encode()
     assert ODD in text
     assert text == b'{\n  "data": [\n    {\n      "session_id": "s",\n      "payloads": [\n        ' + ODD + (
         b"\n      ]\n    }\n  ]\n}\n"
     )
 
 
-def test_conversations_in_the_order_of_their_first_use(tmp_path):
-    """Conversation 1 was begun first though it ended last and was cut short; conversation 0 came twice."""
+def test_conversations_are_in_order_of_first_use(tmp_path):
+    """Conversation 1 started first and was cut short; conversation 0 was sent twice."""
     conversations = [
         ('session "a"', [body("a0"), body("a1")]),
         ("session b", [body("b0"), body("b1")]),
         ("session c", [body("c0")]),
     ]
     records = [
-        record(number=1, conversation=0, payload=0, at=20),
-        record(number=1, conversation=0, payload=1, turn=1, at=30),
-        record(number=2, conversation=0, payload=0, at=50),
-        record(number=2, conversation=0, payload=1, turn=1, at=60),
-        record(number=0, conversation=1, payload=2, at=10),
+        make_record(number=1, conversation=0, payload=0, at=20),
+        make_record(number=1, conversation=0, payload=1, turn=1, at=30),
+        make_record(number=2, conversation=0, payload=0, at=50),
+        make_record(number=2, conversation=0, payload=1, turn=1, at=60),
+        make_record(number=0, conversation=1, payload=2, at=10),
     ]
-    assert inputs(run(tmp_path, records, conversations=conversations)) == [
+    assert inputs(report_run(tmp_path, records, conversations=conversations)) == [
         {"session_id": "session b", "payloads": [json.loads(body("b0"))]},
         {"session_id": 'session "a"', "payloads": [json.loads(body("a0")), json.loads(body("a1"))]},
     ]
 
 
-def test_sessions_with_the_same_bodies_are_one_entry_and_others_are_not(tmp_path):
-    """Lines 0 and 2 are alike. The second time, conversation 3 was cut after its first turn: another sequence."""
+def test_sessions_with_equal_bodies_share_one_entry(tmp_path):
+    """Conversations 0 and 2 are equal. The second use of conversation 3 was cut after one turn: another entry."""
     conversations = [
         ("a", [body("same")]),
         ("b", [body("other")]),
@@ -58,50 +59,50 @@ def test_sessions_with_the_same_bodies_are_one_entry_and_others_are_not(tmp_path
         ("d", [body("d0"), body("d1")]),
     ]
     records = [
-        record(number=2, conversation=2, payload=2, at=10),
-        record(number=0, conversation=0, payload=0, at=0),
-        record(number=1, conversation=1, payload=1, at=5),
-        record(number=3, conversation=3, payload=3, at=20),
-        record(number=3, conversation=3, payload=4, turn=1, at=30),
-        record(number=4, conversation=3, payload=3, at=40),
+        make_record(number=2, conversation=2, payload=2, at=10),
+        make_record(number=0, conversation=0, payload=0, at=0),
+        make_record(number=1, conversation=1, payload=1, at=5),
+        make_record(number=3, conversation=3, payload=3, at=20),
+        make_record(number=3, conversation=3, payload=4, turn=1, at=30),
+        make_record(number=4, conversation=3, payload=3, at=40),
     ]
-    found = inputs(run(tmp_path, records, conversations=conversations))
+    found = inputs(report_run(tmp_path, records, conversations=conversations))
     assert [(each["session_id"], len(each["payloads"])) for each in found] == [("a", 1), ("b", 1), ("d", 2), ("d#2", 1)]
 
 
-def test_bodies_that_are_not_json_do_not_spoil_the_file(tmp_path):
+def test_file_is_valid_json_if_a_body_is_not(tmp_path):
     odd = b'{"messages":[{"content":"\\ud800"}]}'
     conversations = [("form", [b"--boundary\r\nfile \xff"]), ("lone", [odd])]
-    records = [record(), record(number=1, payload=1, conversation=1, at=5)]
-    done = run(tmp_path, records, conversations=conversations, texts=lambda body: [])
-    form, lone = inputs(done)
+    records = [make_record(), make_record(number=1, payload=1, conversation=1, at=5)]
+    reported = report_run(tmp_path, records, conversations=conversations, texts=lambda body: [])
+    form, lone = inputs(reported)
     assert form["payloads"] == ["--boundary\r\nfile �"]
-    assert odd in done.read("inputs.json").encode()
+    assert odd in reported.read("inputs.json").encode()
     assert lone["session_id"] == "lone"
 
 
-def test_a_body_that_a_worker_built_is_shown_as_it_was_sent(tmp_path):
-    """The conversation was held twice, with other replies. Its input is what was sent, history included."""
+def test_body_built_by_a_worker_is_written_as_sent(tmp_path):
+    """The conversation was sent twice and got different replies, which are part of the bodies."""
     built = [body("a0 reply a1 again"), body("a0 reply a1")]
-    records = [record(number=1, payload=0, built=0, at=500), record(number=0, payload=0, built=1, at=10)]
-    done = run(tmp_path, records, conversations=[("a", [b"only parts"])], built=built)
-    assert inputs(done) == [
+    records = [make_record(number=1, payload=0, built=0, at=500), make_record(number=0, payload=0, built=1, at=10)]
+    reported = report_run(tmp_path, records, conversations=[("a", [b"only parts"])], built=built)
+    assert inputs(reported) == [
         {"session_id": "a", "payloads": [json.loads(body("a0 reply a1"))]},
         {"session_id": "a#2", "payloads": [json.loads(body("a0 reply a1 again"))]},
     ]
-    assert [line["metrics"]["input_sequence_length"]["value"] for line in done.lines] == [4, 3]
+    assert [line["metrics"]["input_sequence_length"]["value"] for line in reported.lines] == [4, 3]
 
 
-def test_a_worker_that_was_killed_before_it_had_written_what_it_built(tmp_path):
-    """Its record is there, and the end of its index is not."""
-    records = [record(built=0), record(number=1, built=1, at=5, request_id="the last")]
+def test_unwritten_body_of_a_killed_worker_is_omitted_with_a_note(tmp_path):
+    """The record exists, but the end of the payload index is missing."""
+    records = [make_record(built=0), make_record(number=1, built=1, at=5, request_id="the last")]
     path = write_log(tmp_path, records, conversations=[("a", [b"only parts"])], built=[body("a0"), body("a0 again")])
     index = os.path.join(path, "payloads-0.idx")
     os.truncate(index, os.path.getsize(index) - 20)
     log = RunLog(path)
-    summary = finish(log, str(tmp_path / "out"), load_words, input_texts)
+    summary = write_artifacts(log, str(tmp_path / "out"), load_word_tokenizer, input_texts)
     assert summary.succeeded == 2
-    assert summary.note == "inputs.json lacks 1 session(s): a worker was killed before it had written their payloads."
+    assert summary.note == "inputs.json omits 1 session: a worker was killed before it had written their payloads."
     assert json.loads((tmp_path / "out" / "inputs.json").read_text()) == {
         "data": [{"session_id": "a", "payloads": [json.loads(body("a0"))]}]
     }
@@ -116,25 +117,25 @@ def test_a_worker_that_was_killed_before_it_had_written_what_it_built(tmp_path):
     ]
 
 
-def test_what_was_never_handed_to_a_socket_is_in_no_proof(tmp_path):
-    records = [record(), record(number=1, sent=None, at=5)]
-    done = run(tmp_path, records)
+def test_body_that_was_never_sent_is_not_in_the_proof(tmp_path):
+    records = [make_record(), make_record(number=1, sent=None, at=5)]
+    reported = report_run(tmp_path, records)
     digest = sha256(BODY).digest()
-    assert [line["metadata"].get("body_sha256") for line in done.lines] == [digest.hex(), None]
-    assert done.json["proof"] == {"algorithm": "sha256", "requests": 1, "root": sha256(digest).hexdigest()}
+    assert [line["metadata"].get("body_sha256") for line in reported.lines] == [digest.hex(), None]
+    assert reported.json["proof"] == {"algorithm": "sha256", "requests": 1, "root": sha256(digest).hexdigest()}
 
 
-def test_the_root_follows_the_plan_and_not_the_log(tmp_path):
+def test_root_hash_follows_the_order_of_the_plan(tmp_path):
     bodies = [body("a0"), body("a1"), body("b0")]
     records = [
-        record(number=1, conversation=1, payload=2, at=1),
-        record(number=0, conversation=0, payload=0, at=5, worker=1),
-        record(number=0, conversation=0, payload=1, turn=1, at=9, worker=1),
+        make_record(number=1, conversation=1, payload=2, at=1),
+        make_record(number=0, conversation=0, payload=0, at=5, worker=1),
+        make_record(number=0, conversation=0, payload=1, turn=1, at=9, worker=1),
     ]
-    done = run(tmp_path, records, conversations=[("a", bodies[:2]), ("b", bodies[2:])])
-    assert done.json["proof"]["root"] == sha256(b"".join(sha256(each).digest() for each in bodies)).hexdigest()
-    assert done.json["context_mode"] == "deltas_without_responses"
+    reported = report_run(tmp_path, records, conversations=[("a", bodies[:2]), ("b", bodies[2:])])
+    assert reported.json["proof"]["root"] == sha256(b"".join(sha256(each).digest() for each in bodies)).hexdigest()
+    assert reported.json["context_mode"] == "deltas_without_responses"
 
 
-def test_nothing_was_sent(tmp_path):
-    assert inputs(run(tmp_path, [])) == []
+def test_empty_run_has_empty_inputs(tmp_path):
+    assert inputs(report_run(tmp_path, [])) == []

@@ -1,4 +1,4 @@
-"""What a large run costs. In a process of its own, so that the figure is this code's."""
+"""Memory of the report of a large run, measured in a separate process."""
 
 import subprocess
 import sys
@@ -8,21 +8,22 @@ import pytest
 from support import TESTS
 
 REQUESTS = 200_000
-BYTES_A_REQUEST = 300
+BYTES_PER_REQUEST = 300
 PROGRAM = """
 import os, sys, threading, time
 sys.path.insert(0, sys.argv[1])
-from support.runs import MS, Words, header, record
+from support.records import MS, make_record
+from support.runs import WordTokenizer, make_header
 from penstock.records.log import LogWriter, RunLog
 from penstock.records.payloads import PayloadWriter
-from penstock.reports import console, write_artifacts as module
-import orjson, rich.console, rich.table  # what is imported is not what grows
+from penstock.reports import console, write_artifacts
+import orjson, rich.console, rich.table  # import before measuring
 
 folder, requests = sys.argv[2], int(sys.argv[3])
-RunLog.write_header(folder, header(requests=requests))
+RunLog.write_header(folder, make_header(requests=requests))
 payloads = PayloadWriter(folder)
 writer = LogWriter(folder, 0)
-template = record()
+template = make_record()
 for i in range(requests):
     payloads.add_body(b'{"messages":[{"content":"prompt %d"}]}' % i)
     payloads.end_conversation(f"session-{i}")
@@ -40,20 +41,22 @@ def anonymous():
         return next(int(line.split()[1]) for line in f if line.startswith("RssAnon")) * 1024
 
 peak = before = anonymous()
-over = threading.Event()
+stopped = threading.Event()
 
 def watch():
     global peak
-    while not over.wait(0.02):
+    while not stopped.wait(0.02):
         peak = max(peak, anonymous())
 
 thread = threading.Thread(target=watch)
 thread.start()
 log = RunLog(folder)
-begun = time.perf_counter()
-summary = module.finish(log, os.path.join(folder, "out"), lambda: (Words(), None), lambda body: [body.decode()])
-seconds = time.perf_counter() - begun
-over.set()
+started = time.perf_counter()
+summary = write_artifacts.write_artifacts(
+    log, os.path.join(folder, "out"), lambda: (WordTokenizer(), None), lambda body: [body.decode()]
+)
+seconds = time.perf_counter() - started
+stopped.set()
 thread.join()
 assert summary.succeeded == requests
 assert summary.metrics["inter_chunk_latency"].count == 4 * requests
@@ -62,13 +65,13 @@ print(peak - before, seconds)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-def test_memory_a_request(tmp_path):
-    made = subprocess.run(
+def test_report_memory_is_bounded_per_request(tmp_path):
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(TESTS), str(tmp_path), str(REQUESTS)],
         capture_output=True,
         text=True,
     )
-    assert made.returncode == 0, made.stderr
-    grown, seconds = made.stdout.split()
-    assert int(grown) < BYTES_A_REQUEST * REQUESTS, f"{int(grown) / REQUESTS:.0f} bytes a request"
-    print(f"{int(grown) / REQUESTS:.0f} bytes a request, {float(seconds):.1f} s")
+    assert process.returncode == 0, process.stderr
+    grown, seconds = process.stdout.split()
+    assert int(grown) < BYTES_PER_REQUEST * REQUESTS, f"{int(grown) / REQUESTS:.0f} bytes per request"
+    print(f"{int(grown) / REQUESTS:.0f} bytes per request, {float(seconds):.1f} s")

@@ -1,9 +1,10 @@
-"""One line a request."""
+"""The per-request file."""
 
 from hashlib import sha256
 
 from penstock.records.record import Failure
-from support.runs import BODY, EPOCH, MS, PROFILING, WARMUP, record, run
+from support.records import MS, make_record
+from support.runs import BODY, EPOCH, PROFILING, WARMUP, report_run
 
 AIPERF_METADATA = [
     "session_num",
@@ -27,15 +28,15 @@ AIPERF_METADATA = [
     "agent_depth",
     "root_correlation_id",
 ]
-OUR_METADATA = ["intended_ns", "url", "streamed", "coalesced_stamps", "finish_reasons", "body_sha256"]
-BROKEN = Failure("HTTPError", 'mock says "500", 100 %', "server", 500)
+PENSTOCK_METADATA = ["intended_ns", "url", "streamed", "coalesced_stamps", "finish_reasons", "body_sha256"]
+SERVER_ERROR = Failure("HTTPError", 'mock says "500", 100 %', "server", 500)
 
 
-def test_a_line(tmp_path):
-    (line,) = run(tmp_path, [record(number=3, coalesced=2, worker=1)], dataset="synthetic").lines
+def test_line_has_all_metadata_and_metrics(tmp_path):
+    (line,) = report_run(tmp_path, [make_record(number=3, coalesced=2, worker=1)], dataset="synthetic").lines
     assert list(line) == ["metadata", "metrics"]
     metadata = line["metadata"]
-    assert list(metadata) == AIPERF_METADATA + OUR_METADATA
+    assert list(metadata) == AIPERF_METADATA + PENSTOCK_METADATA
     assert metadata == {
         "session_num": 3,
         "x_request_id": "request",
@@ -70,20 +71,22 @@ def test_a_line(tmp_path):
     assert metrics["inter_chunk_latency"] == {"value": [10, 15, 5, 20], "unit": "ms"}
 
 
-def test_units_with_a_percent_sign(tmp_path):
-    (line,) = run(tmp_path, [record(requested_output=10)]).lines
+def test_percent_unit_is_written(tmp_path):
+    (line,) = report_run(tmp_path, [make_record(requested_output=10)]).lines
     assert line["metrics"]["osl_mismatch_diff_pct"] == {"value": -50, "unit": "%"}
 
 
-def test_nanoseconds_survive(tmp_path):
-    (line,) = run(tmp_path, [record(stamps=[50 * MS + 1, 60 * MS + 3], pieces=[1, 4])]).lines
+def test_nanosecond_precision_is_kept(tmp_path):
+    (line,) = report_run(tmp_path, [make_record(stamps=[50 * MS + 1, 60 * MS + 3], pieces=[1, 4])]).lines
     assert line["metrics"]["time_to_first_token"]["value"] == 50.000001
     assert line["metrics"]["inter_chunk_latency"]["value"] == [10.000002]
     assert line["metadata"]["request_end_ns"] == EPOCH + 65 * MS + 3
 
 
-def test_a_failure_keeps_its_times(tmp_path):
-    (line,) = run(tmp_path, [record(failure=BROKEN, first_byte=None, stamps=[], pieces=[], outputs=[])]).lines
+def test_failed_request_keeps_its_times(tmp_path):
+    (line,) = report_run(
+        tmp_path, [make_record(failure=SERVER_ERROR, first_byte=None, stamps=[], pieces=[], outputs=[])]
+    ).lines
     assert list(line) == ["metadata", "metrics", "error"]
     assert line["metrics"] == {"error_isl": {"value": 3, "unit": "tokens"}}
     assert line["error"] == {"code": 500, "type": "HTTPError", "message": 'mock says "500", 100 %', "fault": "server"}
@@ -92,20 +95,20 @@ def test_a_failure_keeps_its_times(tmp_path):
     assert line["metadata"]["request_end_ns"] == EPOCH + 110 * MS
 
 
-def test_a_failure_without_a_status(tmp_path):
-    (line,) = run(tmp_path, [record(failure=Failure("Timeout", "late", "server"))], tokenizer=None).lines
+def test_failure_without_status_has_no_code(tmp_path):
+    (line,) = report_run(tmp_path, [make_record(failure=Failure("Timeout", "late", "server"))], tokenizer=None).lines
     assert line["error"] == {"type": "Timeout", "message": "late", "fault": "server"}
     assert line["metrics"] == {}
 
 
-def test_what_was_sent_again_says_so(tmp_path):
-    first, again = run(tmp_path, [record(), record(number=1, retries=1)]).lines
+def test_retried_request_has_its_retry_count(tmp_path):
+    first, again = report_run(tmp_path, [make_record(), make_record(number=1, retries=1)]).lines
     assert "retries" not in first["metadata"]
     assert again["metadata"]["retries"] == 1
 
 
-def test_a_cancelled_request_is_no_failure_of_anybody(tmp_path):
-    (line,) = run(tmp_path, [record(cancelled=True)]).lines
+def test_cancelled_request_has_no_fault(tmp_path):
+    (line,) = report_run(tmp_path, [make_record(cancelled=True)]).lines
     assert line["metrics"] == {}
     assert line["metadata"]["was_cancelled"] is True
     assert line["metadata"]["cancellation_time_ns"] == line["metadata"]["request_end_ns"] == EPOCH + 110 * MS
@@ -113,20 +116,20 @@ def test_a_cancelled_request_is_no_failure_of_anybody(tmp_path):
     assert "fault" not in line["error"]
 
 
-def test_phases(tmp_path):
-    lines = run(tmp_path, [record(phase=0), record(phase=1)], phases=[WARMUP, PROFILING]).lines
+def test_warmup_and_profiling_are_labelled(tmp_path):
+    lines = report_run(tmp_path, [make_record(phase=0), make_record(phase=1)], phases=[WARMUP, PROFILING]).lines
     warm, hot = (line["metadata"] for line in lines)
     assert (warm["benchmark_phase"], warm["phase_index"], warm["phase_name"]) == ("warmup", 0, "warmup")
     assert "profiling_index" not in warm
     assert (hot["benchmark_phase"], hot["phase_index"], hot["profiling_index"]) == ("profiling", 1, 0)
 
 
-def test_http_trace(tmp_path):
+def test_http_trace_has_the_phases_that_happened(tmp_path):
     records = [
-        record(connect_ns=MS, dns_ns=MS, reused=False),
-        record(failure=BROKEN, sent=None, first_byte=None, status=0),
+        make_record(connect_ns=MS, dns_ns=MS, reused=False),
+        make_record(failure=SERVER_ERROR, sent=None, first_byte=None, status=0),
     ]
-    whole, failed = run(tmp_path, records, http_trace=True).lines
+    whole, failed = report_run(tmp_path, records, http_trace=True).lines
     assert whole["trace_data"] == {
         "trace_type": "penstock",
         "request_send_start_ns": EPOCH + 5 * MS,

@@ -7,10 +7,11 @@ import pytest
 
 from penstock.metrics.certificate import Certificate
 from penstock.records.record import Failure, Usage
-from support.runs import EPOCH, MS, PROFILING, WARMUP, record, run
+from support.records import MS, make_record
+from support.runs import EPOCH, PROFILING, WARMUP, report_run
 
 REFUSED = Failure("ConnectionRefused", "Nobody listens on localhost:8000.", "network")
-BROKEN = Failure("HTTPError", "mock says 500", "server", 500)
+SERVER_ERROR = Failure("HTTPError", "mock says 500", "server", 500)
 
 STATISTICS = [
     "unit",
@@ -31,8 +32,8 @@ STATISTICS = [
     "sum",
 ]
 
-# What AIPerf 0.13 wrote for a streamed chat run without GPU telemetry, less its tables of effective and active
-# throughput: the part with a fixed order, and the rest.
+# Keys that AIPerf 0.13 writes for a streamed chat run without GPU telemetry, except its effective and active throughput: first
+# those in a fixed order, then the others.
 AIPERF_FIRST = [
     "schema_version",
     "aiperf_version",
@@ -104,7 +105,7 @@ AIPERF_REST = {
     "credit_to_start_latency",
     "effective_latency",
 }
-OURS = {
+PENSTOCK_KEYS = {
     "time_per_output_token",
     "single_stamp_request_count",
     "coalesced_stamp_count",
@@ -121,22 +122,22 @@ USAGE = Usage(prompt=4, completion=5, total=9, reasoning=0, cache_read=2)
 
 
 def chat(**changes):
-    return record(usage=USAGE, requested_output=5, **changes)
+    return make_record(usage=USAGE, requested_output=5, **changes)
 
 
 @pytest.fixture
 def two(tmp_path):
-    """The second begins when the first ends, 105 ms after it began; the last byte is 210 ms after the first send."""
-    return run(tmp_path, [chat(), chat(number=1, at=105)])
+    """Two requests in a row, 105 ms each: the last byte arrives 210 ms after the first send."""
+    return report_run(tmp_path, [chat(), chat(number=1, at=105)])
 
 
-def test_keys_are_aiperfs_in_aiperfs_order(two):
+def test_keys_have_the_names_and_order_of_aiperf(two):
     keys = list(two.json)
     assert keys[: len(AIPERF_FIRST)] == AIPERF_FIRST
-    assert set(keys[len(AIPERF_FIRST) :]) == AIPERF_REST | OURS
+    assert set(keys[len(AIPERF_FIRST) :]) == AIPERF_REST | PENSTOCK_KEYS
 
 
-def test_statistics_of_a_record_metric(two):
+def test_record_metric_has_all_statistics(two):
     latency = two.json["request_latency"]
     assert list(latency) == STATISTICS
     assert latency == dict.fromkeys(STATISTICS, 100) | {"unit": "ms", "std": 0, "count": 2, "sum": 200}
@@ -144,7 +145,7 @@ def test_statistics_of_a_record_metric(two):
     assert (gaps["count"], gaps["sum"], gaps["p50"], gaps["max"]) == (8, 100, 12.5, 20)
 
 
-def test_run_level_metrics(two):
+def test_run_metrics_have_a_single_value(two):
     expected = {
         "request_count": 2,
         "completed_request_count": 2,
@@ -179,7 +180,7 @@ def test_run_level_metrics(two):
     }
 
 
-def test_who_when_and_with_what(two):
+def test_summary_names_versions_times_settings_and_tokenizer(two):
     found = two.json
     assert found["schema_version"] == "1.4"
     assert found["aiperf_version"] == "penstock-0.1.0"
@@ -205,27 +206,27 @@ def test_who_when_and_with_what(two):
     )
 
 
-def test_the_seed_and_the_certificate_when_there_are_any(tmp_path):
-    certificate = Certificate("DEGRADED", ["It was late."], {"cpu": 0.5, "kernel_stamps": True}, "a word on it")
-    found = run(tmp_path, [record()], seed=7, certificate=certificate).json
+def test_seed_and_certificate_are_written_if_present(tmp_path):
+    certificate = Certificate("DEGRADED", ["It was late."], {"cpu": 0.5, "kernel_stamps": True}, "one line")
+    found = report_run(tmp_path, [make_record()], seed=7, certificate=certificate).json
     assert list(found["run_info"]) == ["benchmark_id", "random_seed", "trial", "cli_command"]
     assert found["certificate"] == {
         "verdict": "DEGRADED",
         "reasons": ["It was late."],
         "figures": {"cpu": 0.5, "kernel_stamps": True},
-        "summary": "a word on it",
+        "summary": "one line",
     }
 
 
-def test_failures_and_successes(tmp_path):
+def test_failures_are_grouped_and_excluded_from_distributions(tmp_path):
     records = [
-        record(),
-        record(number=1, at=200),
-        record(number=2, failure=BROKEN, at=50),
-        record(failure=REFUSED, at=900),
+        make_record(),
+        make_record(number=1, at=200),
+        make_record(number=2, failure=SERVER_ERROR, at=50),
+        make_record(failure=REFUSED, at=900),
     ]
-    records += [record(failure=BROKEN, number=i, end=300 * MS, stamps=[]) for i in (5, 6)]
-    found = run(tmp_path, records).json
+    records += [make_record(failure=SERVER_ERROR, number=i, end=300 * MS, stamps=[]) for i in (5, 6)]
+    found = report_run(tmp_path, records).json
     assert found["error_request_count"] == {"unit": "requests", "avg": 4}
     assert found["request_count"]["avg"] == 2
     assert found["completed_request_count"]["avg"] == 6
@@ -247,7 +248,7 @@ def test_failures_and_successes(tmp_path):
         },
     ]
     assert found["failures"] == {"server": 3, "network": 1}
-    # All requests are the window, the successes alone the distributions; each failure is infinitely slow in the adjusted.
+    # The duration covers all requests, the distributions only successes; adjusted metrics count failures as infinite.
     assert found["benchmark_duration"]["avg"] == pytest.approx(1.005)
     assert found["request_latency"]["count"] == 2
     assert found["adj_request_latency"] == {
@@ -262,8 +263,8 @@ def test_failures_and_successes(tmp_path):
     assert {"adj_time_to_first_token", "adj_decode_duration", "adj_inter_token_latency"} <= set(found)
 
 
-def test_a_run_in_which_all_failed_is_written_too(tmp_path):
-    done = run(tmp_path, [record(failure=BROKEN), record(failure=BROKEN, at=100)])
+def test_run_without_success_is_written(tmp_path):
+    done = report_run(tmp_path, [make_record(failure=SERVER_ERROR), make_record(failure=SERVER_ERROR, at=100)])
     found = done.json
     assert found["request_count"]["avg"] == found["request_throughput"]["avg"] == 0
     assert found["error_request_count"]["avg"] == 2
@@ -275,28 +276,30 @@ def test_a_run_in_which_all_failed_is_written_too(tmp_path):
     assert "mock says 500" in done.read("profile_export_console.txt")
 
 
-def test_a_run_without_a_record(tmp_path):
-    found = run(tmp_path, [], was_cancelled=True).json
+def test_run_without_records_is_written(tmp_path):
+    found = report_run(tmp_path, [], was_cancelled=True).json
     assert found["request_count"]["avg"] == found["completed_request_count"]["avg"] == 0
     assert (found["was_cancelled"], found["is_complete"]) == (True, False)
     assert "benchmark_duration" not in found
 
 
-def test_messages_are_cut_and_many_messages_are_gathered(tmp_path):
+def test_error_messages_are_cut_and_their_groups_limited(tmp_path):
     names = ["".join(letters) for letters in product("abcdefghijk", repeat=3)][:1100]
     failures = [Failure("HTTPError", f"request {name} " + "x" * 900, "server", 500) for name in names]
-    records = [record(failure=failure, number=i) for i, failure in enumerate(failures)]
-    summary = run(tmp_path, records).summary
+    records = [make_record(failure=failure, number=i) for i, failure in enumerate(failures)]
+    summary = report_run(tmp_path, records).summary
     assert len(summary.errors) == 1001
     assert (summary.errors[0].message, summary.errors[0].count) == ("(other messages)", 100)
     assert max(len(group.message) for group in summary.errors) == 500
 
 
-def test_messages_that_differ_in_ids_and_numbers_are_one_group(tmp_path):
+def test_messages_that_differ_only_in_ids_and_numbers_share_a_group(tmp_path):
     failures = [Failure("HTTPError", f"chatcmpl-{i:08x}: busy for {i} s", "server", 503) for i in range(10)]
     failures += [Failure("HTTPError", "chatcmpl-00000001: gone for 1 s", "server", 503)]
     failures += [Failure("HTTPError", "chatcmpl-00000001: busy for 1 s", "server", 500)]
-    summary = run(tmp_path, [record(failure=failure, number=i) for i, failure in enumerate(failures)]).summary
+    summary = report_run(
+        tmp_path, [make_record(failure=failure, number=i) for i, failure in enumerate(failures)]
+    ).summary
     assert [(group.code, group.message, group.count) for group in summary.errors] == [
         (503, "chatcmpl-00000000: busy for 0 s", 10),
         (500, "chatcmpl-00000001: busy for 1 s", 1),
@@ -304,20 +307,23 @@ def test_messages_that_differ_in_ids_and_numbers_are_one_group(tmp_path):
     ]
 
 
-def test_errors_that_speak_of_the_context(tmp_path):
+def test_context_overflows_are_counted_by_message(tmp_path):
     messages = [
         "This model's maximum context length is 4096 tokens.",
         "context_length_exceeded",
         "Prompt is too long",
         "no",
     ]
-    records = [record(failure=Failure("HTTPError", message, "server", 400)) for message in messages]
-    assert run(tmp_path, records).json["context_overflow_count"]["avg"] == 3
+    records = [make_record(failure=Failure("HTTPError", message, "server", 400)) for message in messages]
+    assert report_run(tmp_path, records).json["context_overflow_count"]["avg"] == 3
 
 
-def test_an_interrupted_run(tmp_path):
-    done = run(
-        tmp_path, [record(), record(cancelled=True, end=2000 * MS)], was_cancelled=True, incomplete_reason="Ctrl-C."
+def test_interrupted_run_is_marked_and_its_window_includes_cancelled_requests(tmp_path):
+    done = report_run(
+        tmp_path,
+        [make_record(), make_record(cancelled=True, end=2000 * MS)],
+        was_cancelled=True,
+        incomplete_reason="Ctrl-C.",
     )
     found = done.json
     assert list(found)[list(found).index("was_cancelled") :][:4] == [
@@ -330,17 +336,17 @@ def test_an_interrupted_run(tmp_path):
     assert found["cancelled_request_count"]["avg"] == 1
     assert found["request_count"]["avg"] == found["completed_request_count"]["avg"] == 1
     assert found["request_latency"]["count"] == 1
-    # until the last one was given up: one that finished in so long a time is no throughput of ten a second
+    # The duration ends when the last request was cancelled.
     assert found["benchmark_duration"]["avg"] == pytest.approx(1.995)
     assert found["request_throughput"]["avg"] == pytest.approx(1 / 1.995)
 
 
-def test_the_warmup_is_kept_apart(tmp_path):
+def test_warmup_metrics_are_separate(tmp_path):
     warm = [
-        record(phase=0, at=-500, stamps=[90 * MS, 200 * MS], pieces=[1, 4]),
-        record(phase=0, failure=REFUSED, at=-300),
+        make_record(phase=0, at=-500, stamps=[90 * MS, 200 * MS], pieces=[1, 4]),
+        make_record(phase=0, failure=REFUSED, at=-300),
     ]
-    done = run(tmp_path, [*warm, record(phase=1)], phases=[WARMUP, PROFILING])
+    done = report_run(tmp_path, [*warm, make_record(phase=1)], phases=[WARMUP, PROFILING])
     found = done.json
     keys = list(found)
     assert keys[keys.index("end_time") + 1] == "warmup_metrics"
@@ -351,16 +357,16 @@ def test_the_warmup_is_kept_apart(tmp_path):
     assert found["error_summary"] == []
     assert [group["count"] for group in found["warmup_error_summary"]] == [1]
     assert done.summary.warmup_requests == 2
-    assert "warmup_metrics" not in run(tmp_path / "none", [record()]).json
+    assert "warmup_metrics" not in report_run(tmp_path / "none", [make_record()]).json
 
 
-def test_stamps_that_hide_something_are_counted(tmp_path):
+def test_single_and_coalesced_stamps_are_counted(tmp_path):
     records = [
-        record(stamps=[50 * MS], pieces=[5], coalesced=1, first_coalesced=True),
-        record(coalesced=2),
-        record(streamed=False),
+        make_record(stamps=[50 * MS], pieces=[5], coalesced=1, first_coalesced=True),
+        make_record(coalesced=2),
+        make_record(streamed=False),
     ]
-    found = run(tmp_path, records).json
+    found = report_run(tmp_path, records).json
     assert found["single_stamp_request_count"]["avg"] == 1
     assert found["coalesced_stamp_count"]["avg"] == 3
     assert found["coalesced_first_stamp_count"]["avg"] == 1
@@ -368,25 +374,27 @@ def test_stamps_that_hide_something_are_counted(tmp_path):
     assert found["decode_duration"]["count"] == 1
 
 
-def test_a_run_that_did_not_stream(tmp_path):
-    found = run(tmp_path, [record(streamed=False)], streaming=True).json
+def test_run_without_streaming_has_no_streaming_metrics(tmp_path):
+    found = report_run(tmp_path, [make_record(streamed=False)], streaming=True).json
     assert found["request_latency"]["avg"] == 105
     for tag in ("time_to_first_token", "inter_token_latency", "inter_chunk_latency", "single_stamp_request_count"):
         assert tag not in found
 
 
-def test_lengths_that_were_not_kept(tmp_path):
-    """Five tokens came: 5 % of 5 is a quarter of a token, so any difference counts."""
-    records = [record(requested_output=asked) for asked in (5, 6, 100)] + [record(requested_output=None)]
-    assert run(tmp_path, records).json["osl_mismatch_count"]["avg"] == 2
+def test_length_mismatches_are_counted(tmp_path):
+    """The reply has five tokens; 5 % of that is less than one token, so any difference counts."""
+    records = [make_record(requested_output=length) for length in (5, 6, 100)] + [make_record(requested_output=None)]
+    assert report_run(tmp_path, records).json["osl_mismatch_count"]["avg"] == 2
 
 
-def test_server_token_counts(tmp_path):
+def test_server_token_counts_need_no_tokenizer(tmp_path):
     def never():
         raise AssertionError("no tokenizer is needed")
 
     usage = Usage(prompt=30, completion=9, reasoning=4)
-    done = run(tmp_path, [record(usage=usage), record(at=200)], server_token_count=True, tokenizer=never)
+    done = report_run(
+        tmp_path, [make_record(usage=usage), make_record(at=200)], server_token_count=True, tokenizer=never
+    )
     found = done.json
     assert found["input_sequence_length"]["sum"] == 30
     assert found["output_sequence_length"]["avg"] == 9
@@ -462,25 +470,25 @@ AIPERF_CSV_VALUES = [
 ]
 
 
-def test_csv_is_aiperfs_and_three_rows_more(two):
+def test_csv_has_the_rows_of_aiperf_and_four_more(two):
     rows = two.csv
     assert rows[0] == "Metric,avg,min,max,sum,p1,p5,p10,p25,p50,p75,p90,p95,p99,std"
     blank = rows.index("")
     names = [row.split(",")[0] for row in rows[1:blank]]
     assert [name for name in names if name != "Time per Output Token (ms)"] == AIPERF_CSV
     assert rows[blank + 1] == "Metric,Value"
-    ours = ("Single Stamp", "Coalesced")
-    assert [row for row in rows[blank + 2 : -1] if not row.startswith(ours)] == AIPERF_CSV_VALUES
+    penstock_rows = ("Single Stamp", "Coalesced")
+    assert [row for row in rows[blank + 2 : -1] if not row.startswith(penstock_rows)] == AIPERF_CSV_VALUES
     assert rows[-1] == ""
 
 
-def test_csv_numbers(two):
+def test_csv_numbers_have_two_decimals(two):
     rows = {row.split(",")[0]: row for row in two.csv if row}
     assert rows["Request Latency (ms)"] == "Request Latency (ms)" + ",100.00" * 3 + ",200.00" + ",100.00" * 9 + ",0.00"
     assert rows["Effective Concurrency"] == "Effective Concurrency,1.00,1.00,1.00,,,,,,1.00,,1.00,1.00,1.00,0.00"
 
 
-def test_csv_leaves_out_what_is_infinite(tmp_path):
-    rows = run(tmp_path, [record(), record(failure=BROKEN)]).csv
+def test_csv_omits_infinite_percentiles(tmp_path):
+    rows = report_run(tmp_path, [make_record(), make_record(failure=SERVER_ERROR)]).csv
     adjusted = next(row for row in rows if row.startswith("Request Latency (error-adjusted) (ms)"))
     assert adjusted.split(",")[1:] == ["", "100.00", "", "", *["100.00"] * 5, *[""] * 5]

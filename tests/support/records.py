@@ -1,4 +1,4 @@
-"""Records by hand, in milliseconds where people think in milliseconds."""
+"""Records made by hand."""
 
 from typing import Any
 
@@ -7,8 +7,9 @@ from penstock.records.record import Record
 MS = 1_000_000
 
 
-def made(**changes: Any) -> Record:
-    """A streamed reply: five tokens at 50, 60, 75, 80 and 100 ms, on a connection that was already open."""
+def make_record(*, at: float = 0, **changes: Any) -> Record:
+    """Return a streamed reply: five tokens 50, 60, 75, 80 and 100 ms after `start`. `at` (ms) shifts all its times."""
+    offset = int(at * MS)
     fields: dict[str, Any] = {
         "phase": 0,
         "number": 0,
@@ -17,14 +18,14 @@ def made(**changes: Any) -> Record:
         "payload": 0,
         "worker": 0,
         "url": 0,
-        "request_id": "r",
-        "correlation_id": "c",
-        "intended": 1000 * MS,
-        "issued": 1002 * MS,
-        "start": 1005 * MS,
-        "end": 1110 * MS,
-        "sent": 1006 * MS,
-        "first_byte": 1045 * MS,
+        "request_id": "request",
+        "correlation_id": "correlation",
+        "intended": offset,
+        "issued": offset + 2 * MS,
+        "start": offset + 5 * MS,
+        "end": offset + 110 * MS,
+        "sent": offset + 6 * MS,
+        "first_byte": offset + 45 * MS,
         "status": 200,
         "streamed": True,
         "bytes_sent": 512,

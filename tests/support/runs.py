@@ -1,4 +1,4 @@
-"""Whole runs by hand: a log is written with the real writers, finished, and its artifacts are read back."""
+"""Write a log with the real writers, write its artifacts, and read them back."""
 
 import json
 import os
@@ -11,15 +11,14 @@ from penstock.metrics.summary import Summary
 from penstock.records.log import LogWriter, Phase, RunHeader, RunLog
 from penstock.records.payloads import PayloadWriter
 from penstock.records.record import Record
-from penstock.reports.write_artifacts import finish
+from penstock.reports.write_artifacts import write_artifacts
 
-MS = 1_000_000
 EPOCH = 1_794_704_436_000_000_000
 WARMUP, PROFILING = Phase("warmup", "warmup"), Phase("profiling", "profiling")
 BODY = b'{"messages": [{"role":"user","content":"one two three"}], "stream":true}'
 
 
-def header(**changes: Any) -> RunHeader:
+def make_header(**changes: Any) -> RunHeader:
     fields: dict[str, Any] = {
         "penstock_version": "0.1.0",
         "benchmark_id": "d3cd2bf9da9d",
@@ -49,46 +48,11 @@ def header(**changes: Any) -> RunHeader:
         "input_config": {"models": {"items": [{"name": "mock"}]}},
         "machine": {"cpus": 2},
     }
-    known = set(RunHeader.__struct_fields__)
-    return RunHeader(**{name: value for name, value in (fields | changes).items() if name in known})
+    return RunHeader(**(fields | changes))
 
 
-def record(**changes: Any) -> Record:
-    """Five words at 50, 60, 75, 80 and 100 ms after `start`; `at` (ms) moves all of it."""
-    at = changes.pop("at", 0) * MS
-    fields: dict[str, Any] = {
-        "phase": 0,
-        "number": 0,
-        "conversation": 0,
-        "turn": 0,
-        "payload": 0,
-        "worker": 0,
-        "url": 0,
-        "request_id": "request",
-        "correlation_id": "correlation",
-        "intended": at,
-        "issued": at + 2 * MS,
-        "start": at + 5 * MS,
-        "end": at + 110 * MS,
-        "sent": at + 6 * MS,
-        "first_byte": at + 45 * MS,
-        "status": 200,
-        "streamed": True,
-        "bytes_sent": 512,
-        "bytes_received": 4096,
-        "reads": 7,
-        "stamps": [50 * MS, 60 * MS, 75 * MS, 80 * MS, 100 * MS],
-        "pieces": [1, 1, 1, 1, 1],
-        "first_output": 0,
-        "outputs": ["one two three four five"],
-        "head_outputs": "one",
-        "finish": ["stop"],
-    }
-    return Record(**(fields | changes))
-
-
-class Words:
-    """A token is a word."""
+class WordTokenizer:
+    """Counts each word as a token."""
 
     name = "words"
     source = "builtin"
@@ -97,8 +61,8 @@ class Words:
         return [len(text.split()) for text in texts]
 
 
-def load_words():
-    return Words(), None
+def load_word_tokenizer():
+    return WordTokenizer(), None
 
 
 def input_texts(body: bytes) -> list[str]:
@@ -106,7 +70,7 @@ def input_texts(body: bytes) -> list[str]:
 
 
 @dataclass
-class Run:
+class ReportedRun:
     summary: Summary
     folder: str
 
@@ -142,20 +106,23 @@ def digest_of(record: Record, stored: list[bytes], built: Sequence[bytes]) -> by
 
 
 def write_log(folder, records, *, conversations=(("session-0", [BODY]),), built=(), **changes) -> str:
-    """`conversations` are (name, bodies); `built` are the bodies that worker 0 built itself."""
+    """Write a log and return its folder.
+
+    `conversations` are pairs of a name and bodies; `built` are the bodies that worker 0 built while it ran.
+    """
     path = str(folder / "log")
     os.makedirs(path, exist_ok=True)
-    RunLog.write_header(path, header(**changes))
+    RunLog.write_header(path, make_header(**changes))
     payloads = PayloadWriter(path)
     for session, bodies in conversations:
         for body in bodies:
             payloads.add_body(body)
         payloads.end_conversation(session)
     payloads.close()
-    own = PayloadWriter(path, 0)
+    built_payloads = PayloadWriter(path, 0)
     for body in built:
-        own.add_body(body, conversation=0, turn=0)
-    own.close()
+        built_payloads.add_body(body, conversation=0, turn=0)
+    built_payloads.close()
     for worker in sorted({r.worker for r in records}):
         writer = LogWriter(path, worker)
         for r in records:
@@ -167,27 +134,28 @@ def write_log(folder, records, *, conversations=(("session-0", [BODY]),), built=
     return path
 
 
-def run(
+def report_run(
     folder,
     records,
     *,
-    tokenizer=load_words,
+    tokenizer=load_word_tokenizer,
     texts=input_texts,
     certificate=None,
     was_cancelled=False,
     incomplete_reason=None,
     **changes,
-) -> Run:
+) -> ReportedRun:
+    """Write a log of `records` and its artifacts."""
     log = RunLog(write_log(folder, records, **changes))
     out = str(folder / "out")
-    summary = finish(
+    summary = write_artifacts(
         log,
         out,
         tokenizer,
         texts,
-        None if certificate is None else lambda measured: certificate,
+        None if certificate is None else lambda requests: certificate,
         was_cancelled=was_cancelled,
         incomplete_reason=incomplete_reason,
     )
     log.close()
-    return Run(summary, out)
+    return ReportedRun(summary, out)

@@ -170,7 +170,7 @@ def report(
     from penstock.metrics.certificate import certify
     from penstock.records.log import RunLog
     from penstock.reports.artifacts import Artifacts
-    from penstock.reports.write_artifacts import finish
+    from penstock.reports.write_artifacts import write_artifacts
 
     log = RunLog(os.path.join(folder, LOG_FOLDER), url=url)
     folder = into or folder
@@ -182,7 +182,7 @@ def report(
     if wrong is not None:
         incomplete = f"The run ended before its time: {wrong}"
     open_loop = header.rate is not None or header.arrivals == "recorded"
-    summary = finish(
+    summary = write_artifacts(
         log,
         folder,
         counter.load,
@@ -196,6 +196,8 @@ def report(
     )
     artifacts = Artifacts.of(folder, header)
     log.close()
+    if counter.announced and summary.tokenizer.note == counter.note:
+        summary.tokenizer = msgspec.structs.replace(summary.tokenizer, note=None)  # print the note only once
     if not quiet:
         print(f"Benchmark {_state(interrupted, wrong, incomplete)}. Results saved to: {os.path.join(folder, '')}")
         show(summary, artifacts, show_http=show_http)
@@ -284,6 +286,7 @@ def _announce(
     for note in (dataset.note, tokenizer.note):
         if note:
             print(f"Note: {note}")
+    tokenizer.announced = tokenizer.note is not None
     if settings.output.verbose:
         print("\n".join(_decisions(tokenizer, prepared)))
     sys.stdout.flush()
@@ -323,6 +326,8 @@ class TokenizerOnce:
     def __init__(self, name: str | None, model: str, revision: str) -> None:
         self._asked = (name, model, revision)
         self._loaded: Any = None
+        self.announced = False
+        """True once the note has been printed."""
 
     def load(self) -> Any:
         if self._loaded is None:

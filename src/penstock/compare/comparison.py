@@ -1,9 +1,9 @@
-"""What differs between two runs, by how much, and whether that is more than noise."""
+"""Compare two runs: the difference in each metric, its confidence interval and a verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,12 +14,12 @@ from penstock.metrics.catalogue import CATALOGUE
 
 __all__ = ["Comparison", "Row", "Side", "compare"]
 
-_FEWEST = 10
-"""Pairs below which no interval means anything."""
-_FEWEST_P99 = 200
-_SURE = 0.05
-_SLICES = 100
-_FEWEST_SLICED = 50
+_MIN_PAIRS = 10
+"""With fewer pairs, an interval means nothing."""
+_MIN_PAIRS_P99 = 200
+_SIGNIFICANCE = 0.05
+_MAX_SLICES = 100
+_MIN_REQUESTS_THROUGHPUT = 50
 
 Verdict = Literal["A is better", "B is better", "differs", "within noise", "too few pairs"]
 
@@ -34,12 +34,12 @@ class Row(msgspec.Struct, frozen=True):
     difference: float
     """b - a, in the metric's unit."""
     percent: float | None
-    """Of a; None when a is 0."""
+    """The difference in percent of a; None if a is 0."""
     low: float | None
     high: float | None
-    """95 % interval of the difference; None when there are too few pairs."""
+    """Bounds of the 95 % confidence interval of the difference; None if there are too few pairs."""
     p: float | None
-    """Adjusted for the number of rows (Holm)."""
+    """The p-value, adjusted for the number of rows (Holm); None if there are too few pairs."""
     pairs: int
     verdict: Verdict
 
@@ -50,11 +50,18 @@ class Side(msgspec.Struct, frozen=True):
     requests: int
     unpaired: int
     verdict: str | None
-    """Of the run's certificate; None when it has none."""
+    """Verdict of the run's certificate; None if it has none."""
     reasons: list[str]
-    """Why it is not VALID."""
+    """Reasons for a verdict other than VALID."""
     incomplete: str | None
-    """Why the run did not come to its end; None when it did."""
+    """Why the run did not complete; None if it did."""
+
+
+class _Result(NamedTuple):
+    tag: str
+    statistic: str
+    estimate: Estimate
+    enough_pairs: bool = True
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -62,52 +69,52 @@ class Comparison(msgspec.Struct, frozen=True):
     b: Side
     pairs: int
     paired_by: str
-    """`body`: the same bytes were sent; `plan`: the same place in an interleaved run."""
+    """`body`: the same bytes were sent; `plan`: the same position in the plan of an interleaved run."""
     rows: list[Row]
     conclusion: str
     notes: list[str]
 
 
 def compare(pairs: Pairs, *, throughput: bool, notes: tuple[str, ...] = (), seed: int = 0) -> Comparison:
-    """`throughput`: each side was a run of its own, so that its rate means something."""
-    found: list[tuple[str, str, Estimate, bool]] = []
+    """Compare paired requests. `throughput` adds throughput rows; it requires that each side was a run of its own."""
+    results: list[_Result] = []
     for tag in METRICS:
         a, b = pairs.values(tag)
         if len(a):
-            found += _of_metric(tag, a, b, seed)
+            results += _compare_metric(tag, a, b, seed)
     a, b = pairs.values(FAILED)
     if a.any() or b.any():
-        found += [(FAILED, "avg", estimate, len(a) >= _FEWEST) for estimate in paired(a, b, _mean, seed)]
+        results += [_Result(FAILED, "avg", estimate, len(a) >= _MIN_PAIRS) for estimate in paired(a, b, _mean, seed)]
     if throughput:
-        found += _throughput(pairs.a, pairs.b, seed)
+        results += _compare_throughput(pairs.a, pairs.b, seed)
     sides = _side(pairs.a, pairs.only_a), _side(pairs.b, pairs.only_b)
-    rows = _judged(found)
+    rows = _rows(results)
     return Comparison(
         a=sides[0],
         b=sides[1],
         pairs=len(pairs),
-        paired_by=pairs.how,
+        paired_by=pairs.paired_by,
         rows=rows,
         conclusion=conclude(sides, rows),
-        notes=[*_doubts(sides), *notes],
+        notes=[*_run_notes(sides), *notes],
     )
 
 
-def _side(run: Requests, alone: int) -> Side:
-    certificate = run.trust.certificate
+def _side(run: Requests, unpaired_requests: int) -> Side:
+    certificate = run.status.certificate
     return Side(
         name=run.name,
         urls=list(run.urls),
         requests=len(run),
-        unpaired=alone,
+        unpaired=unpaired_requests,
         verdict=None if certificate is None else certificate.verdict,
         reasons=[] if certificate is None else certificate.reasons,
-        incomplete=run.trust.incomplete_reason,
+        incomplete=run.status.incomplete_reason,
     )
 
 
-def _of_metric(tag: str, a: Values, b: Values, seed: int) -> Iterator[tuple[str, str, Estimate, bool]]:
-    quantiles = [50, 90, 99] if len(a) >= _FEWEST_P99 else [50, 90]
+def _compare_metric(tag: str, a: Values, b: Values, seed: int) -> Iterator[_Result]:
+    quantiles = [50, 90, 99] if len(a) >= _MIN_PAIRS_P99 else [50, 90]
     if tag == "output_sequence_length":
         quantiles = []
 
@@ -116,39 +123,39 @@ def _of_metric(tag: str, a: Values, b: Values, seed: int) -> Iterator[tuple[str,
 
     names = ["avg", *(f"p{q}" for q in quantiles)]
     for name, estimate in zip(names, paired(a, b, statistics, seed), strict=True):
-        yield tag, name, estimate, len(a) >= _FEWEST
+        yield _Result(tag, name, estimate, len(a) >= _MIN_PAIRS)
 
 
 def _mean(values: Values) -> Values:
     return np.array([values.mean()])
 
 
-def _throughput(a: Requests, b: Requests, seed: int) -> Iterator[tuple[str, str, Estimate, bool]]:
-    """Completions in slices of time, each run by itself."""
-    if min(len(a), len(b)) < _FEWEST_SLICED:
+def _compare_throughput(a: Requests, b: Requests, seed: int) -> Iterator[_Result]:
+    """Compare the rates per time slice of two independent runs."""
+    if min(len(a), len(b)) < _MIN_REQUESTS_THROUGHPUT:
         return
     for tag, weight in (("request_throughput", None), ("output_token_throughput", "tokens")):
         first, second = _rates(a, weight), _rates(b, weight)
         if first.any() and second.any():
-            yield tag, "avg", unpaired(first, second, _mean, seed)[0], True
+            yield _Result(tag, "avg", unpaired(first, second, _mean, seed)[0])
 
 
 def _rates(run: Requests, weight: str | None) -> Values:
-    good = run.values(FAILED) == 0
-    ends = run.values("end")[good]
+    succeeded = run.values(FAILED) == 0
+    ends = run.values("end")[succeeded]
     begin, end = run.values("start").min(), run.values("end").max()
-    slices = min(_SLICES, max(10, len(ends) // 10))
+    slices = min(_MAX_SLICES, max(10, len(ends) // 10))
     counts, _ = np.histogram(
-        ends, bins=slices, range=(begin, end), weights=None if weight is None else run.values(weight)[good]
+        ends, bins=slices, range=(begin, end), weights=None if weight is None else run.values(weight)[succeeded]
     )
     rates: Values = counts / ((end - begin) / 1e9 / slices)
     return rates
 
 
-def _judged(found: list[tuple[str, str, Estimate, bool]]) -> list[Row]:
-    enough = [i for i, (_, _, _, sure) in enumerate(found) if sure]
-    adjusted = dict(zip(enough, holm([found[i][2].p for i in enough]), strict=True))
-    return [_row(tag, name, estimate, adjusted.get(i)) for i, (tag, name, estimate, _) in enumerate(found)]
+def _rows(results: list[_Result]) -> list[Row]:
+    testable = [i for i, result in enumerate(results) if result.enough_pairs]
+    adjusted = dict(zip(testable, holm([results[i].estimate.p for i in testable]), strict=True))
+    return [_row(r.tag, r.statistic, r.estimate, adjusted.get(i)) for i, r in enumerate(results)]
 
 
 def _row(tag: str, statistic: str, estimate: Estimate, p: float | None) -> Row:
@@ -173,7 +180,7 @@ def _row(tag: str, statistic: str, estimate: Estimate, p: float | None) -> Row:
 def _verdict(tag: str, estimate: Estimate, p: float | None) -> Verdict:
     if p is None:
         return "too few pairs"
-    if p >= _SURE or estimate.difference == 0:
+    if p >= _SIGNIFICANCE or estimate.difference == 0:
         return "within noise"
     if tag == "output_sequence_length":
         return "differs"
@@ -181,36 +188,33 @@ def _verdict(tag: str, estimate: Estimate, p: float | None) -> Verdict:
 
 
 def conclude(sides: Sequence[Side], rows: Sequence[Row]) -> str:
-    """What to take from the rows, and nothing when the runs do not bear it."""
+    """Sum up the rows in a sentence or two; conclude nothing from an INVALID run."""
     invalid = [letter for letter, side in zip("AB", sides, strict=True) if side.verdict == "INVALID"]
     if invalid:
-        return f"{_runs(invalid)} INVALID: do not decide by this comparison."
-    said = []
+        runs = "Both runs are" if len(invalid) > 1 else f"Run {invalid[0]} is"
+        return f"{runs} INVALID: do not rely on this comparison."
+    sentences = []
     for letter in "AB":
         names = dict.fromkeys(row.name for row in rows if row.verdict == f"{letter} is better")
         if names:
-            said.append(f"{letter} is better, beyond noise, in {', '.join(names)}.")
-    few = dict.fromkeys(row.name for row in rows if row.verdict == "too few pairs")
-    if len(few) == len({row.name for row in rows}):
-        return f"There are too few pairs to tell a difference from noise: it takes {_FEWEST}."
-    if not said:
-        said.append("No difference is more than noise.")
-    if few:
-        said.append(f"There are too few pairs (it takes {_FEWEST}) to tell for {', '.join(few)}.")
-    return " ".join(said)
+            sentences.append(f"{letter} is better, beyond noise, in {', '.join(names)}.")
+    undecided = dict.fromkeys(row.name for row in rows if row.verdict == "too few pairs")
+    if len(undecided) == len({row.name for row in rows}):
+        return f"There are too few pairs to tell a difference from noise: at least {_MIN_PAIRS} are needed."
+    if not sentences:
+        sentences.append("No difference is more than noise.")
+    if undecided:
+        sentences.append(f"There are too few pairs (fewer than {_MIN_PAIRS}) for {', '.join(undecided)}.")
+    return " ".join(sentences)
 
 
-def _runs(letters: Sequence[str]) -> str:
-    return "Both runs are" if len(letters) > 1 else f"One of the runs ({letters[0]}) is"
-
-
-def _doubts(sides: Sequence[Side]) -> Iterator[str]:
-    """What the runs say against themselves; what both say (two arms of one run do) stands once."""
-    said: dict[str, list[str]] = {}
+def _run_notes(sides: Sequence[Side]) -> Iterator[str]:
+    """Yield the reasons to distrust a run. A reason that both runs share appears once."""
+    letters_by_note: dict[str, list[str]] = {}
     for letter, side in zip("AB", sides, strict=True):
         if side.incomplete is not None:
-            said.setdefault(side.incomplete, []).append(letter)
+            letters_by_note.setdefault(side.incomplete, []).append(letter)
         if side.verdict not in (None, "VALID"):
-            said.setdefault(" ".join([f"{side.verdict}.", *side.reasons]), []).append(letter)
-    for text, letters in said.items():
-        yield f"{' and '.join(letters)}: {text}"
+            letters_by_note.setdefault(" ".join([f"{side.verdict}.", *side.reasons]), []).append(letter)
+    for note, letters in letters_by_note.items():
+        yield f"{' and '.join(letters)}: {note}"

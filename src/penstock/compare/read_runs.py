@@ -1,4 +1,4 @@
-"""Two runs side by side: their per-request files, read back, and the requests of one that belong to requests of the other."""
+"""Read the per-request files of two runs and pair their requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.compare.bootstrap import Values
 from penstock.errors import UserError
 from penstock.metrics.certificate import Certificate
 
-__all__ = ["Pairs", "Requests", "Trust", "pair", "read_requests"]
+__all__ = ["Pairs", "Requests", "RunStatus", "pair", "read_requests"]
 
 METRICS = (
     "time_to_first_token",
@@ -26,7 +26,7 @@ METRICS = (
     "e2e_output_token_throughput",
     "output_sequence_length",
 )
-"""Those that say something about one request."""
+"""The compared metrics: one value per request."""
 
 FAILED = "request_error_rate"
 
@@ -37,7 +37,6 @@ class _Metadata(msgspec.Struct):
     benchmark_phase: str
     request_start_ns: int
     request_end_ns: int
-    phase_index: int = 0
     was_cancelled: bool = False
     body_sha256: str | None = None
     url: str = ""
@@ -53,20 +52,20 @@ class _Line(msgspec.Struct):
     error: Any = None
 
 
-class Trust(msgspec.Struct):
-    """What a run's summary says of the run itself."""
+class RunStatus(msgspec.Struct):
+    """The fields of a run's summary that tell whether the run can be relied on."""
 
     certificate: Certificate | None = None
-    """None where another program wrote the summary, or where there is none."""
+    """None if there is no summary or another program wrote it."""
     incomplete_reason: str | None = None
 
 
 class Requests:
-    """The profiling requests of a run, in the order of its plan. A figure that a request has not is NaN."""
+    """The profiling requests of a run, in the order of its plan. A metric that a request lacks is NaN."""
 
-    def __init__(self, name: str, trust: Trust) -> None:
+    def __init__(self, name: str, status: RunStatus) -> None:
         self.name = name
-        self.trust = trust
+        self.status = status
         self.urls: dict[str, None] = {}
         self.bodies: list[bytes] = []
         self._keys = array("q")
@@ -75,18 +74,18 @@ class Requests:
         }
 
     def add(self, line: _Line) -> None:
-        about = line.metadata
-        self.urls[about.url] = None
-        self.bodies.append(bytes.fromhex(about.body_sha256 or ""))
-        self._keys.append(about.session_num << 20 | about.turn_index)
-        good = line.error is None
+        metadata = line.metadata
+        self.urls[metadata.url] = None
+        self.bodies.append(bytes.fromhex(metadata.body_sha256 or ""))
+        self._keys.append(metadata.session_num << 20 | metadata.turn_index)
+        succeeded = line.error is None
         for tag in METRICS:
-            found = line.metrics.get(tag) if good else None
-            number = found.value if found is not None else None
+            metric = line.metrics.get(tag) if succeeded else None
+            number = metric.value if metric is not None else None
             self._columns[tag].append(float(number) if isinstance(number, int | float) else np.nan)
-        self._columns[FAILED].append(0.0 if good else 100.0)
-        self._columns["start"].append(about.request_start_ns)
-        self._columns["end"].append(about.request_end_ns)
+        self._columns[FAILED].append(0.0 if succeeded else 100.0)
+        self._columns["start"].append(metadata.request_start_ns)
+        self._columns["end"].append(metadata.request_end_ns)
         length = self._columns["output_sequence_length"][-1]
         self._columns["tokens"].append(0.0 if np.isnan(length) else length)
 
@@ -104,64 +103,66 @@ class Requests:
 
 
 def read_requests(path: str, name: str) -> Requests:
-    """From a run's folder, or from its per-request file."""
-    file = _export(path) if os.path.isdir(path) else path
-    found = Requests(name, _trust(file))
+    """Read the requests of a run, given its folder or its per-request file."""
+    file = _find_export(path) if os.path.isdir(path) else path
+    requests = Requests(name, _read_status(file))
     decode = msgspec.json.Decoder(_Line).decode
     number = 0
     try:
-        with open(file, "rb") as opened:
-            for text in opened:
+        with open(file, "rb") as lines:
+            for text in lines:
                 number += 1
                 line = decode(text)
                 if line.metadata.benchmark_phase == "profiling" and not line.metadata.was_cancelled:
-                    found.add(line)
+                    requests.add(line)
     except OSError as error:
         raise UserError(f"'{file}' cannot be read: {error.strerror}.") from None
     except msgspec.MsgspecError as error:
         raise UserError(f"{file}:{number}: not a line of a per-request file ({error}).") from None
-    if not len(found):
+    if not len(requests):
         raise UserError(f"'{file}' has no completed request to compare.")
-    found.sort()
-    return found
+    requests.sort()
+    return requests
 
 
-def _export(folder: str) -> str:
-    found = {name for name in os.listdir(folder) if name.endswith(".jsonl")}
-    raw = {f"{name.removesuffix('.jsonl')}_raw.jsonl" for name in found}  # requests and replies in full, beside it
-    names = sorted(found - raw)
+def _find_export(folder: str) -> str:
+    files = {name for name in os.listdir(folder) if name.endswith(".jsonl")}
+    raw = {f"{name.removesuffix('.jsonl')}_raw.jsonl" for name in files}  # AIPerf's raw requests and replies
+    names = sorted(files - raw)
     if "profile_export.jsonl" in names:
         return os.path.join(folder, "profile_export.jsonl")
     if len(names) == 1:
         return os.path.join(folder, names[0])
     raise UserError(
-        f"'{folder}' holds no per-request file (profile_export.jsonl), from which runs are compared: `penstock report` "
-        "writes that of a run that was cut off, and --export-level summary has none."
+        f"'{folder}' holds no per-request file (profile_export.jsonl), which `penstock compare` needs. `penstock report` "
+        "writes it for a run that was cut off; --export-level summary does not write it."
     )
 
 
-def _trust(export: str) -> Trust:
-    """From the summary that stands beside a per-request file."""
+def _read_status(export: str) -> RunStatus:
+    """Read the status from the summary in the folder of a per-request file."""
     base = export.removesuffix(".jsonl")
     path = f"{base}_aiperf.json" if os.path.basename(base) == "profile_export" else f"{base}.json"
     try:
         with open(path, "rb") as file:
-            return msgspec.json.decode(file.read(), type=Trust)
+            return msgspec.json.decode(file.read(), type=RunStatus)
     except (OSError, msgspec.MsgspecError):
-        return Trust()
+        return RunStatus()
 
 
 class Pairs:
-    """Places in A and in B that belong together, in the order of A's plan."""
+    """Pairs of requests of A and B, in the order of A's plan."""
 
-    def __init__(self, a: Requests, b: Requests, places: list[tuple[int, int]], how: Literal["body", "plan"]) -> None:
+    def __init__(
+        self, a: Requests, b: Requests, indexes: list[tuple[int, int]], paired_by: Literal["body", "plan"]
+    ) -> None:
         self.a = a
         self.b = b
-        self.how = how
-        self._at = np.array(places, np.int64).reshape(-1, 2)
+        self.paired_by = paired_by
+        self._indexes = np.array(indexes, np.int64).reshape(-1, 2)
 
     def __len__(self) -> int:
-        return len(self._at)
+        return len(self._indexes)
 
     @property
     def only_a(self) -> int:
@@ -172,40 +173,54 @@ class Pairs:
         return len(self.b) - len(self)
 
     def values(self, tag: str) -> tuple[Values, Values]:
-        """Of the pairs in which both have that figure."""
-        first, second = self.a.values(tag)[self._at[:, 0]], self.b.values(tag)[self._at[:, 1]]
+        """Return the values of A and B for the pairs in which both have the metric."""
+        first, second = self.a.values(tag)[self._indexes[:, 0]], self.b.values(tag)[self._indexes[:, 1]]
         both = ~(np.isnan(first) | np.isnan(second))
         return first[both], second[both]
 
 
 def pair(a: Requests, b: Requests, *, blocks: int | None = None) -> Pairs:
-    """By the hash of the body: the first use of a body in A with its first use in B, and so on. With `blocks`, the runs are
-    arms of one run with so many, and its plan says what belongs together."""
+    """Pair requests by the hash of their body: the first use of a body in A with its first use in B, and so on.
+
+    With `blocks`, A and B are parts of one interleaved run that sent each conversation to that many servers; requests
+    are then paired by their position in its plan.
+    """
     if blocks is not None:
-        there = {(int(key >> 20) // blocks, int(key & 0xFFFFF)): i for i, key in enumerate(b.keys)}
-        wanted = [(i, there.get((int(key >> 20) // blocks, int(key & 0xFFFFF)))) for i, key in enumerate(a.keys)]
-        return Pairs(a, b, [(i, j) for i, j in wanted if j is not None], "plan")
+        return Pairs(a, b, _indexes_by_plan(a, b, blocks), "plan")
+    indexes = _indexes_by_body(a, b)
+    if not indexes:
+        raise UserError(_why_no_pairs(a, b))
+    return Pairs(a, b, indexes, "body")
+
+
+def _indexes_by_plan(a: Requests, b: Requests, servers: int) -> list[tuple[int, int]]:
+    def position(key: int) -> tuple[int, int]:
+        return int(key >> 20) // servers, int(key & 0xFFFFF)
+
+    index_in_b = {position(key): i for i, key in enumerate(b.keys)}
+    return [(i, index_in_b[at]) for i, key in enumerate(a.keys) if (at := position(key)) in index_in_b]
+
+
+def _indexes_by_body(a: Requests, b: Requests) -> list[tuple[int, int]]:
     uses: dict[bytes, list[int]] = {}
-    for place in range(len(b) - 1, -1, -1):
-        if b.bodies[place]:
-            uses.setdefault(b.bodies[place], []).append(place)
-    places = []
-    for place, body in enumerate(a.bodies):
-        if body and (left := uses.get(body)):
-            places.append((place, left.pop()))
-    if not places:
-        raise UserError(_why_none(a, b))
-    return Pairs(a, b, places, "body")
+    for index in range(len(b) - 1, -1, -1):
+        if b.bodies[index]:
+            uses.setdefault(b.bodies[index], []).append(index)
+    indexes = []
+    for index, body in enumerate(a.bodies):
+        if body and (remaining := uses.get(body)):
+            indexes.append((index, remaining.pop()))
+    return indexes
 
 
-def _why_none(a: Requests, b: Requests) -> str:
+def _why_no_pairs(a: Requests, b: Requests) -> str:
     for run in (a, b):
         if not any(run.bodies):
             return (
-                f"The per-request file of {run.name} has no body_sha256, by which requests are paired; it was not written by "
-                "this version of Penstock."
+                f"The per-request file of {run.name} has no body_sha256, by which requests are paired: another program or an "
+                "older version of Penstock wrote it."
             )
     return (
-        f"No request of {a.name} has the same body as one of {b.name}, so there is nothing to compare; replay the inputs.json "
-        "of one run against the other server."
+        f"No request of {a.name} has the same body as one of {b.name}, so there is nothing to compare. Replay the "
+        "inputs.json of one run against the other server."
     )

@@ -1,4 +1,4 @@
-"""A comparison for people."""
+"""Format a comparison as a text table."""
 
 from __future__ import annotations
 
@@ -12,67 +12,69 @@ from penstock.plural import counted
 __all__ = ["comparison_text"]
 
 _CORRECTED = " *"
-"""Marks a row whose own interval leaves out 0, although the verdict is noise."""
+"""Marks a row whose interval excludes 0 although the verdict is `within noise`."""
 
 
 class _Layout(NamedTuple):
     head: tuple[str, ...]
     left: tuple[int, ...]
-    """The columns that are flush left."""
+    """Columns that are left-aligned."""
     named: bool
-    """The metric's name is a column; else it stands on a line of its own above its rows."""
+    """The metric's name is a column; otherwise it is on a separate line above its rows."""
 
 
 _WIDE = _Layout(("Metric", "", "A", "B", "B - A", "", "95 % interval of B - A", "verdict"), (0, 1, 7), True)
 _NARROW = _Layout(("", "A", "B", "B - A", "", "95 % interval", "verdict"), (0, 6), False)
 
 
-def comparison_text(found: Comparison, width: int) -> str:
-    """As wide as it needs to be, or else narrow enough for `width` columns where that can be."""
-    how = "the same body" if found.paired_by == "body" else "the same payload of an interleaved run"
-    lines = [*_prose(_side("A", found.a), width), *_prose(_side("B", found.b), width)]
-    lines += [f"{counted(found.pairs, 'pair')} of requests with {how}.", ""]
-    table = _table(found.rows, _WIDE)
-    lines += table if max(map(len, table)) <= width else _table(found.rows, _NARROW)
+def comparison_text(comparison: Comparison, width: int) -> str:
+    """Format a comparison. Use the narrow layout if the wide table exceeds `width` columns."""
+    paired_by = (
+        "the same body" if comparison.paired_by == "body" else "the same position in the plan of an interleaved run"
+    )
+    lines = [*_wrap(_side("A", comparison.a), width), *_wrap(_side("B", comparison.b), width)]
+    lines += [f"{counted(comparison.pairs, 'pair')} of requests with {paired_by}.", ""]
+    table = _table(comparison.rows, _WIDE)
+    lines += table if max(map(len, table)) <= width else _table(comparison.rows, _NARROW)
     lines.append("")
-    for text in (found.conclusion, *_footer(found.rows), *(f"Note: {note}" for note in found.notes)):
-        lines += _prose(text, width)
+    for text in (comparison.conclusion, *_footer(comparison.rows), *(f"Note: {note}" for note in comparison.notes)):
+        lines += _wrap(text, width)
     return "\n".join(lines) + "\n"
 
 
-def _prose(text: str, width: int) -> list[str]:
+def _wrap(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False, subsequent_indent="  ")
 
 
 def _side(letter: str, side: Side) -> str:
-    where = ", ".join(url for url in side.urls if url)
-    place = f" ({where})" if where and where != side.name else ""
-    rest = f", {side.unpaired:,} of them without a partner" if side.unpaired else ""
+    urls = ", ".join(url for url in side.urls if url)
+    server = f" ({urls})" if urls and urls != side.name else ""
+    unpaired = f", {side.unpaired:,} of them unpaired" if side.unpaired else ""
     verdict = "no certificate" if side.verdict is None else side.verdict
-    return f"{letter}: {side.name}{place}, {counted(side.requests, 'request')}{rest}, {verdict}"
+    return f"{letter}: {side.name}{server}, {counted(side.requests, 'request')}{unpaired}, {verdict}"
 
 
 def _table(rows: list[Row], layout: _Layout) -> list[str]:
     cells = [_cells(row, layout) for row in rows]
     widths = [max(map(len, column)) for column in zip(layout.head, *cells, strict=True)]
     lines = [_line(layout.head, widths, layout), "  ".join("─" * width for width in widths)]
-    for row, each in zip(rows, cells, strict=True):
+    for row, row_cells in zip(rows, cells, strict=True):
         if not layout.named and _is_first(row):
             lines.append(f"{row.name} ({row.unit})")
-        lines.append(_line(each, widths, layout))
+        lines.append(_line(row_cells, widths, layout))
     return lines
 
 
 def _line(cells: tuple[str, ...], widths: list[int], layout: _Layout) -> str:
-    placed = (
+    aligned = (
         cell.ljust(width) if i in layout.left else cell.rjust(width)
         for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
     )
-    return "  ".join(placed).rstrip()
+    return "  ".join(aligned).rstrip()
 
 
 def _is_first(row: Row) -> bool:
-    """The mean is the first of a metric's rows."""
+    """Return whether this is the first row of a metric: the mean."""
     return row.statistic == "avg"
 
 
@@ -92,14 +94,14 @@ def _is_corrected(row: Row) -> bool:
 
 
 def _footer(rows: list[Row]) -> Iterator[str]:
-    """Intervals are those of each row alone, verdicts are corrected: without a word on that they contradict each other."""
-    judged = sum(row.p is not None for row in rows)
-    if judged > 1:
-        yield f"Each interval is that of its row alone; the verdicts are corrected for {judged} rows (Holm)."
+    """Explain why an interval and a verdict can disagree: only verdicts are corrected for the number of rows."""
+    tested = sum(row.p is not None for row in rows)
+    if tested > 1:
+        yield f"Each interval is for its row alone; the verdicts are corrected for {tested} rows (Holm)."
     if any(map(_is_corrected, rows)):
-        yield f"{_CORRECTED.strip()} The interval leaves out 0, but that is not enough after the correction."
+        yield f"{_CORRECTED.strip()} The interval excludes 0, but the difference is not significant after the correction."
 
 
 def _number(value: float, signed: bool = False) -> str:
-    value = round(value, 2) + 0.0  # never -0.00
+    value = round(value, 2) + 0.0  # + 0.0 turns -0.00 into 0.00
     return f"{value:+,.2f}" if signed else f"{value:,.2f}"

@@ -1,12 +1,14 @@
-"""Every metric: its tag, name, unit, where it is shown, its formula and what it cannot see.
+"""The catalogue of metrics: tag, name, unit, console table, formula and limits of each.
 
-Tags, names and units are AIPerf's where AIPerf has the metric. The order of the entries is the order in which metrics
-appear in the per-request file and, after AIPerf's fixed head, in the summary.
+Tags, names and units are AIPerf's where AIPerf has the metric. Metrics appear in the order of the entries in the
+per-request file and, after the keys whose order AIPerf fixes, in the summary.
 
-In the notes: `start` is just before the request's first byte is handed to the socket, `stamp[i]` is the arrival of the
-i-th distinct piece of content, `first`/`last` are the first and last of those, and `end` is the reply's last byte.
-A metric of kind `record` has one value a request, `list` has several, `run` has one for the phase. Record and list
-metrics cover the successful requests of the phase; cancelled requests are in none.
+In the notes, `start` is the time just before the request's first byte is handed to the socket. `stamp[i]` is the time at
+which the i-th piece of content arrived; pieces that arrive together share one stamp. `first` and `last` are the first and
+the last stamp, and `end` is the arrival of the reply's last byte.
+
+A metric of kind `record` has one value per request, `list` has several, `run` has one per phase. Record and list metrics
+cover the successful requests of the phase.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import msgspec
 __all__ = ["ADJUSTED", "CATALOGUE", "Metric", "Table", "in_table", "label"]
 
 Kind = Literal["record", "list", "run"]
-Table = Literal["main", "http", "usage"]
+Table = Literal["main", "http"]
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -28,6 +30,7 @@ class Metric(msgspec.Struct, frozen=True):
     kind: Kind
     note: str
     table: Table | None = None
+    """The console table that shows the metric; None hides it."""
     order: int = 0
     larger_is_better: bool = False
 
@@ -38,10 +41,8 @@ def _record(
     return Metric(tag, header, unit, "record", note, table if order else None, order, larger)
 
 
-def _run(
-    tag: str, header: str, unit: str, note: str, *, order: int = 0, larger: bool = False, table: Table = "main"
-) -> Metric:
-    return Metric(tag, header, unit, "run", note, table if order else None, order, larger)
+def _run(tag: str, header: str, unit: str, note: str, *, order: int = 0, larger: bool = False) -> Metric:
+    return Metric(tag, header, unit, "run", note, "main" if order else None, order, larger)
 
 
 _PER_USER = "tokens/sec/user"
@@ -51,89 +52,89 @@ _TIMES = (
         "time_to_first_token",
         "Time to First Token",
         "ms",
-        "first - start. Exists exactly when the reply was streamed and had content, whatever was asked for. Reasoning "
-        "counts as content. An upper bound for the requests in coalesced_first_stamp_count.",
+        "first - start. Present if the reply was streamed and had content. Reasoning counts as content. An upper bound "
+        "for the requests in coalesced_first_stamp_count.",
         order=100,
     ),
     _record(
         "time_to_second_token",
         "Time to Second Token",
         "ms",
-        "stamp[1] - stamp[0], when the first stamp carried one piece of content. When it carried more, the second "
-        "token shared it and the request has no such figure. A piece may hold several tokens.",
+        "stamp[1] - stamp[0]. Absent if several pieces of content arrived with the first stamp. A piece may hold "
+        "several tokens.",
         order=200,
     ),
     _record(
         "time_to_first_output_token",
         "Time to First Output Token",
         "ms",
-        "The first content that is not reasoning, minus start. Absent for a reply that was all reasoning.",
+        "Arrival of the first content that is not reasoning - start. Absent if the reply was all reasoning.",
         order=210,
     ),
     _record(
         "request_latency",
         "Request Latency",
         "ms",
-        "last - start when streamed, so that a trailing usage event or end mark does not count; end - start otherwise. "
-        "Does not see the time that a request waited for its turn: effective_latency does.",
+        "last - start if streamed, so a trailing usage event or [DONE] does not count; end - start otherwise. Excludes "
+        "the time that a request waited to be sent; effective_latency includes it.",
         order=300,
     ),
     _record(
         "gateway_time",
         "Gateway Time",
         "ms",
-        "total - upstream of the reply's Server-Timing header: what a gateway in front of the server says it took itself, "
-        "up to the head of its reply. What it did after that (guardrails on a stream) is not in it.",
+        "total - upstream from the reply's Server-Timing header: the time that a gateway spent itself until it sent the "
+        "reply headers. Excludes later work, such as guardrails on a stream.",
         order=320,
     ),
     _record(
         "upstream_time",
         "Upstream Time",
         "ms",
-        "What that gateway says it waited for the server behind it, connecting included: to the first byte of a stream, to "
-        "the last of anything else.",
+        "upstream from the reply's Server-Timing header: the time that the gateway waited for the server behind it, "
+        "including the connection set-up. Ends at the first byte of a stream and at the last byte of any other reply.",
         order=321,
     ),
     _record(
         "effective_latency",
         "Effective Latency (CO-aware)",
         "ms",
-        "The end of request_latency minus the time at which the plan wanted the request sent. CO is coordinated omission: "
-        "a client that waits for a slow server sends less, and then measures least when it is worst. In a closed loop the "
-        "plan wants it when the slot is free, so the two agree; at a fixed rate the difference is queueing at the "
-        "client that a real user would have felt.",
+        "request_latency + the time from the scheduled send to start. CO is coordinated omission: a client that waits for "
+        "a slow server sends fewer requests exactly when the server is slow. In a closed loop a request is scheduled when "
+        "its slot becomes free, so this is close to request_latency. At a fixed rate it adds the time that the request "
+        "waited in the client.",
         order=305,
     ),
     _record(
         "credit_to_start_latency",
         "Credit-to-Start Latency",
         "ms",
-        "start - the time at which the plan wanted the request sent: waiting for a slot, for a connection and for us.",
+        "start - the scheduled send time: the wait for a slot, for a connection and for the client itself.",
     ),
     _record(
         "decode_duration",
         "Decode Duration",
         "ms",
-        "last - first. Absent when the whole content had one stamp.",
+        "last - first. Absent if all content has one stamp.",
         order=350,
     ),
     _record(
         "inter_token_latency",
         "Inter Token Latency",
         "ms",
-        "(last - first) / (output_sequence_length - 1), for two tokens or more and two stamps or more. With several "
-        "choices (n), the length is the mean of a choice's, because they are written side by side. Too low when "
-        "the first stamp carried several tokens, whose time is not in the numerator: see time_per_output_token.",
+        "(last - first) / (output_sequence_length - 1). Requires two tokens and two stamps. With several choices (n), "
+        "the length is the mean length of a choice, because choices are generated in parallel. Too low if several tokens "
+        "arrived with the first stamp; time_per_output_token corrects that.",
         order=400,
     ),
     _record(
         "time_per_output_token",
         "Time per Output Token",
         "ms",
-        "(last - first) / (output_sequence_length - tokens that came with the first stamp). Right also when the server "
-        "bundles tokens. With several choices, the tokens of one on average. The first stamp's text is counted on its own, "
-        "so a token that spans its edge may count twice. "
-        "With server token counts it exists only when every piece held one token.",
+        "(last - first) / (output_sequence_length - tokens that arrived with the first stamp). Also correct if the server "
+        "sends several tokens per event. With several choices (n), the mean of a choice. The text of the first stamp is "
+        "tokenized separately, so a token that spans its end may count twice. With server token counts, present only if "
+        "every piece held one token.",
         order=410,
     ),
     Metric(
@@ -141,14 +142,13 @@ _TIMES = (
         "Inter Chunk Latency",
         "ms",
         "list",
-        "stamp[i] - stamp[i-1] of every request, pooled. Pieces that arrived together have one stamp and make no gap "
-        "of zero, so there may be fewer gaps than pieces.",
+        "stamp[i] - stamp[i-1], pooled over all requests. Pieces that arrive together share a stamp and add no gap of 0.",
     ),
     _record(
         "output_token_throughput_per_user",
         "Output Token Throughput Per User",
         _PER_USER,
-        "1 / inter_token_latency. Shares its weakness when the server bundles tokens.",
+        "1 / inter_token_latency. Too high if the server sends several tokens per event.",
         order=500,
         larger=True,
     ),
@@ -156,7 +156,7 @@ _TIMES = (
         "e2e_output_token_throughput",
         "E2E Output Token Throughput",
         _PER_USER,
-        "output_sequence_length / request_latency: the tokens of all choices.",
+        "output_sequence_length / request_latency. Includes the tokens of all choices.",
         order=510,
         larger=True,
     ),
@@ -164,7 +164,7 @@ _TIMES = (
         "prefill_throughput_per_user",
         "Prefill Throughput Per User",
         _PER_USER,
-        "input_sequence_length / time_to_first_token. Queueing and the network are inside; cached prefixes raise it.",
+        "input_sequence_length / time_to_first_token. Includes queueing and network time; cached prefixes raise it.",
         larger=True,
     ),
 )
@@ -174,8 +174,8 @@ _LENGTHS = (
         "output_sequence_length",
         "Output Sequence Length",
         "tokens",
-        "Output tokens plus reasoning tokens, of all choices together. Counted by our tokenizer over the whole text of each "
-        "choice, or the server's usage when that was asked for.",
+        "Output tokens + reasoning tokens of all choices. Counted by the client's tokenizer on the whole text of each "
+        "choice, or taken from the server's usage with --use-server-token-count.",
         order=600,
         larger=True,
     ),
@@ -183,7 +183,7 @@ _LENGTHS = (
         "output_token_count",
         "Output Token Count",
         "tokens",
-        "Tokens of the reply that are not reasoning; tool calls and refusals included.",
+        "Tokens of the reply that are not reasoning, including tool calls and refusals.",
         order=610,
         larger=True,
     ),
@@ -192,8 +192,8 @@ _LENGTHS = (
         "input_sequence_length",
         "Input Sequence Length",
         "tokens",
-        "Tokens of the texts in the body, joined by a space. The server's chat template is not in it, so its own count "
-        "is usually a little higher.",
+        "Tokens of the texts in the body, joined by spaces. Excludes the server's chat template, so the server's count is "
+        "usually a little higher.",
         order=700,
         larger=True,
     ),
@@ -201,31 +201,28 @@ _LENGTHS = (
         "osl_mismatch_diff_pct",
         "OSL Mismatch Diff %",
         "%",
-        "100 * (output_sequence_length - asked for) / asked for, signed; only where a length was asked for. With several "
-        "choices (n), that length is asked for each of them.",
+        "100 * (output_sequence_length - requested) / requested, signed. Present if a length was requested. With several "
+        "choices (n), the length is requested for each of them.",
     ),
 )
 
 _USAGE = (
-    ("usage_prompt_tokens", "Prompt", 1000, True),
-    ("usage_prompt_cache_read_tokens", "Prompt Cache Read", 1010, True),
-    ("usage_prompt_cache_write_tokens", "Prompt Cache Write", 1015, False),
-    ("usage_prompt_audio_tokens", "Prompt Audio", 1020, True),
-    ("usage_completion_tokens", "Completion", 1100, True),
-    ("usage_reasoning_tokens", "Reasoning", 1110, True),
-    ("usage_completion_audio_tokens", "Completion Audio", 1120, True),
-    ("usage_accepted_prediction_tokens", "Accepted Prediction", 1130, True),
-    ("usage_rejected_prediction_tokens", "Rejected Prediction", 1140, False),
-    ("usage_total_tokens", "Total", 1200, True),
+    ("usage_prompt_tokens", "Prompt", True),
+    ("usage_prompt_cache_read_tokens", "Prompt Cache Read", True),
+    ("usage_prompt_cache_write_tokens", "Prompt Cache Write", False),
+    ("usage_prompt_audio_tokens", "Prompt Audio", True),
+    ("usage_completion_tokens", "Completion", True),
+    ("usage_reasoning_tokens", "Reasoning", True),
+    ("usage_completion_audio_tokens", "Completion Audio", True),
+    ("usage_accepted_prediction_tokens", "Accepted Prediction", True),
+    ("usage_rejected_prediction_tokens", "Rejected Prediction", False),
+    ("usage_total_tokens", "Total", True),
 )
-_USAGE_NOTE = "As the server reported it; absent for a request whose reply had no such field."
-_DIFF_NOTE = "100 * |server - ours| / ours, where both counted. Absent with server token counts."
+_USAGE_NOTE = "As reported by the server. Absent if the reply has no such field."
+_DIFF_NOTE = "100 * |server - client| / client, if both counted. Absent with server token counts."
 
 _SERVER_COUNTS = (
-    *(
-        _record(tag, f"Usage {name} Tokens", "tokens", _USAGE_NOTE, order=n, larger=up, table="usage")
-        for tag, name, n, up in _USAGE
-    ),
+    *(_record(tag, f"Usage {name} Tokens", "tokens", _USAGE_NOTE, larger=larger) for tag, name, larger in _USAGE),
     *(
         _record(f"usage_{part}_tokens_diff_pct", f"Usage {part.title()} Diff %", "%", _DIFF_NOTE)
         for part in ("prompt", "completion", "reasoning")
@@ -238,18 +235,24 @@ _HTTP = (
         "HTTP Blocked",
         "ms",
         2000,
-        "start - issued - dns - connecting, at least 0: waiting with a slot in hand.",
+        "start - slot free - dns_lookup - connecting, at least 0: the wait after a slot was assigned.",
     ),
     ("dns_lookup", "HTTP DNS Lookup", "ms", 2010, "Name resolution that this request waited for."),
-    ("connecting", "HTTP Connecting", "ms", 2020, "TCP and TLS set-up that this request waited for, without DNS."),
-    ("sending", "HTTP Sending", "ms", 2030, "start to the return of the last write, cut at the reply's first byte."),
-    ("waiting", "HTTP Waiting (TTFB)", "ms", 2040, "The end of sending to the reply's first byte."),
-    ("receiving", "HTTP Receiving", "ms", 2050, "The reply's first byte to its last."),
+    ("connecting", "HTTP Connecting", "ms", 2020, "TCP and TLS set-up that this request waited for, excluding DNS."),
+    (
+        "sending",
+        "HTTP Sending",
+        "ms",
+        2030,
+        "From start to the return of the last write, or to the reply's first byte if that is earlier.",
+    ),
+    ("waiting", "HTTP Waiting (TTFB)", "ms", 2040, "From the end of sending to the reply's first byte."),
+    ("receiving", "HTTP Receiving", "ms", 2050, "From the reply's first byte to its last."),
     ("connection_reused", "HTTP Connection Reused", "ratio", 2060, "1 on a pooled connection, 0 on a new one."),
     ("data_sent", "HTTP Data Sent", "KB", 2070, "Bytes sent / 1024."),
-    ("chunks_sent", "HTTP Chunks Sent", "count", 2080, "Always 1: a request is handed over whole."),
+    ("chunks_sent", "HTTP Chunks Sent", "count", 2080, "Always 1: a request is sent in one piece."),
     ("data_received", "HTTP Data Received", "KB", 2090, "Bytes of the reply / 1024."),
-    ("chunks_received", "HTTP Chunks Received", "count", 2100, "Network reads that the reply took."),
+    ("chunks_received", "HTTP Chunks Received", "count", 2100, "Socket reads that the reply took."),
     ("connection_overhead", "HTTP Connection Overhead", "ms", 2110, "blocked + dns_lookup + connecting."),
     ("duration", "HTTP Duration (excl. conn)", "ms", 2120, "sending + waiting + receiving."),
     (
@@ -257,7 +260,7 @@ _HTTP = (
         "HTTP Total Time",
         "ms",
         2130,
-        "blocked + dns_lookup + connecting + sending + waiting + receiving, each nanosecond in exactly one of them.",
+        "blocked + dns_lookup + connecting + sending + waiting + receiving. The phases do not overlap.",
     ),
 )
 
@@ -271,106 +274,120 @@ _FAILED = (
     ),
 )
 
-_W = "benchmark_duration"
 _THROUGHPUT = (
     _run(
         "request_throughput",
         "Request Throughput",
         "requests/sec",
-        f"request_count / {_W}. Ramp-up and the tail of the last requests are inside the window.",
+        "request_count / benchmark_duration. Includes the ramp-up and the last requests' tail.",
         order=900,
         larger=True,
     ),
     _run(
-        "output_token_throughput", "Output Token Throughput", "tokens/sec", f"total_osl / {_W}.", order=800, larger=True
+        "output_token_throughput",
+        "Output Token Throughput",
+        "tokens/sec",
+        "total_osl / benchmark_duration.",
+        order=800,
+        larger=True,
     ),
     _run(
-        "input_token_throughput", "Input Token Throughput", "tokens/sec", f"total_isl / {_W}.", order=805, larger=True
+        "input_token_throughput",
+        "Input Token Throughput",
+        "tokens/sec",
+        "total_isl / benchmark_duration.",
+        order=805,
+        larger=True,
     ),
     _run(
         "total_token_throughput",
         "Total Token Throughput",
         "tokens/sec",
-        f"(total_isl + total_osl) / {_W}.",
+        "(total_isl + total_osl) / benchmark_duration.",
+        order=810,
         larger=True,
     ),
     _run(
         "benchmark_duration",
         "Benchmark Duration",
         "sec",
-        "The first start to the last end of all requests, failed and cancelled ones included: a server that hangs does "
-        "not look fast. AIPerf's covers the successful ones alone.",
+        "From the first start to the last end of all requests, including failed and cancelled ones, so that a server that "
+        "hangs does not look fast. AIPerf counts successful requests only.",
     ),
     _run(
         "effective_concurrency",
         "Effective Concurrency",
         "requests",
-        "Requests between start and end, weighted by time, from the first start to the last end; failed and cancelled "
-        "ones are in it.",
+        "Requests in flight, weighted by time, over benchmark_duration. Includes failed and cancelled requests.",
     ),
 )
 
 _COUNTS = (
     _run("request_count", "Request Count", "requests", "Successful requests.", order=1100, larger=True),
-    _run("error_request_count", "Error Request Count", "requests", "Failed requests; absent when there are none."),
+    _run("error_request_count", "Error Request Count", "requests", "Failed requests. Absent if there are none."),
     _run(
         "cancelled_request_count",
         "Cancelled Request Count",
         "requests",
-        "Ended by us; absent when there are none.",
+        "Requests that the client cancelled. Absent if there are none.",
         order=1110,
     ),
     _run(
         "completed_request_count",
         "Completed Requests (Success + Error)",
         "requests",
-        "request_count + failed requests.",
+        "request_count + error_request_count.",
         order=1075,
     ),
-    _run("request_error_rate", "Request Error Rate", "%", "100 * failed / completed.", order=1080),
+    _run(
+        "request_error_rate",
+        "Request Error Rate",
+        "%",
+        "100 * error_request_count / completed_request_count.",
+        order=1080,
+    ),
     _run(
         "context_overflow_count",
         "Context Overflow Count",
         "requests",
-        "Failures whose message speaks of the context length; present when there are failures. A matter of wording.",
+        "Failures whose message mentions the context length. Present if there are failures. Depends on the server's wording.",
     ),
     _run(
         "single_stamp_request_count",
         "Single Stamp Request Count",
         "requests",
-        "Streamed replies whose whole content came with one stamp, one-token replies included: they have no second "
-        "token, no gaps, no decode duration. Many of them mean that something on the way buffers the stream.",
+        "Streamed replies whose content has a single stamp, including one-token replies. They have no second token, no "
+        "gaps and no decode duration. A high count means that something on the network path buffers the stream.",
     ),
     _run(
         "coalesced_stamp_count",
         "Coalesced Stamp Count",
         "count",
-        "Stamps that cover more than one network segment: the true arrival is earlier or equal.",
+        "Stamps that cover several network segments: the first of them may have arrived earlier.",
     ),
     _run(
         "coalesced_first_stamp_count",
         "Coalesced First Stamp Count",
         "requests",
-        "Requests whose first stamp is one of those: their time_to_first_token is an upper bound.",
+        "Requests whose first stamp covers several segments: their time_to_first_token is an upper bound.",
     ),
     _run(
         "osl_mismatch_count",
         "OSL Mismatch Count",
         "requests",
-        "Requests whose output is off by more than 5 % of what was asked for, or by more than 50 tokens.",
+        "Requests whose output length differs from the requested length by more than 5 % or 50 tokens.",
     ),
     _run(
         "usage_discrepancy_count",
         "Usage Discrepancy Count",
         "requests",
-        "Requests where one of the usage_*_diff_pct is above 10 %.",
+        "Requests in which a usage_*_diff_pct is above 10 %.",
     ),
 )
 
 _LAG_NOTE = (
-    "Percentile of credit_to_start_latency: how much later than recorded a request went out. Only with --fixed-schedule. "
-    "Counted from the recorded time itself, so that a lateness all requests share is seen (AIPerf counts from the least "
-    "late one)."
+    "Percentile of credit_to_start_latency: the delay of a request after its recorded time. Only with --fixed-schedule. "
+    "Includes a delay that all requests share; AIPerf measures relative to the least late request."
 )
 _SCHEDULE = (
     *(_run(f"replay_sched_lag_p{q}", f"Replay Schedule Lag p{q}", "ms", _LAG_NOTE) for q in (50, 90, 99)),
@@ -378,7 +395,7 @@ _SCHEDULE = (
         "replay_sched_degraded",
         "Replay Schedule Degraded",
         "count",
-        "1 when replay_sched_lag_p99 is above 500 ms, else 0. Only with --fixed-schedule.",
+        "1 if replay_sched_lag_p99 is above 500 ms, else 0. Only with --fixed-schedule.",
     ),
 )
 
@@ -389,32 +406,22 @@ _TOTALS = (
     _run("total_reasoning_tokens", "Total Reasoning Tokens", "tokens", "Sum of reasoning_token_count.", larger=True),
     _run("total_error_isl", "Total Error Input Sequence Length", "tokens", "Sum of error_isl.", larger=True),
     *(
-        _run(
-            f"total_{tag}",
-            f"Total Usage {name} Tokens",
-            "tokens",
-            f"Sum of {tag}.",
-            order=1000 + n,
-            larger=up,
-            table="usage",
-        )
-        for tag, name, n, up in _USAGE
+        _run(f"total_{tag}", f"Total Usage {name} Tokens", "tokens", f"Sum of {tag}.", larger=larger)
+        for tag, name, larger in _USAGE
     ),
     _run(
         "overall_usage_prompt_cache_read_pct",
         "Overall Usage Prompt Cache Read %",
         "%",
         "100 * total_usage_prompt_cache_read_tokens / total_usage_prompt_tokens.",
-        order=2012,
         larger=True,
-        table="usage",
     ),
 )
 
 ADJUSTED = ("request_latency", "time_to_first_token", "decode_duration", "inter_token_latency")
 _ADJUSTED_NOTE = (
-    "With each failed request counted as infinitely slow, by nearest rank; what would be infinite is left out. Present "
-    "when there are failures."
+    "Each failed request counts as infinitely slow. Percentiles by nearest rank; infinite ones are omitted. Present if "
+    "there are failures."
 )
 _NAMES = {metric.tag: metric.header for metric in _TIMES}
 
@@ -438,7 +445,7 @@ CATALOGUE: dict[str, Metric] = {metric.tag: metric for metric in _ENTRIES}
 
 
 def in_table(table: Table) -> list[Metric]:
-    """The metrics of a console table, top to bottom."""
+    """Return the metrics of a console table, in display order."""
     return sorted((m for m in CATALOGUE.values() if m.table == table), key=lambda m: m.order)
 
 

@@ -1,4 +1,4 @@
-"""Everything that one phase's records add up to."""
+"""Accumulate the records of one phase into per-run metrics, error groups and counts."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Iterable
 import msgspec
 
 from penstock.metrics.catalogue import ADJUSTED, CATALOGUE
-from penstock.metrics.certificate import Measured
+from penstock.metrics.certificate import RequestCounts
 from penstock.metrics.concurrency import effective_concurrency
-from penstock.metrics.measure import Measures, asked_length
+from penstock.metrics.measure import Measures, requested_length
 from penstock.metrics.statistics import Column, Columns, Stats
 from penstock.records.record import ErrorOwner, Failure, Record
 
-__all__ = ["ErrorGroup", "PhaseStats", "by_owner"]
+__all__ = ["ErrorGroup", "PhaseStats", "count_by_owner"]
 
 _MESSAGE_LIMIT = 500
-_DEGRADED_MS = 500
+_REPLAY_DEGRADED_MS = 500
 _GROUP_LIMIT = 1_000
-"""Beyond so many different messages the others share one group a type."""
+"""Failures beyond this number of groups share one group per type, code and owner."""
 _VARIABLE = re.compile(r"(?<![\w-])[\w-]*\d[\w-]*")
-"""Ids, counts and times: messages that differ in nothing else are one group, shown by its first. (A match begins where a
-word does, and only there is one looked for: from each letter of a long word it would take the square of its length.)"""
+"""A word with a digit: an id, count or time. Messages that differ only in such words form one group, shown as its first
+message. The lookbehind starts matches at word starts only; otherwise a long word would take quadratic time."""
 _OTHER_MESSAGES = "(other messages)"
 _CONTEXT_OVERFLOW = re.compile(
     r"context[ _-]?(length|window|size)|maximum (sequence|prompt|input) length"
@@ -58,10 +58,13 @@ class _Group:
 
 
 class PhaseStats:
-    """Takes records one by one; `metrics()` is asked once, at the end."""
+    """Statistics of one phase. Add all records, then call `metrics()` once."""
 
     def __init__(self, folder: str, name: str, *, scheduled: bool = False) -> None:
-        """Large columns go to files in `folder` that begin with `name`; `scheduled`: requests had recorded times."""
+        """Large columns go to files in `folder` whose names start with `name`.
+
+        `scheduled` is true if requests had recorded send times.
+        """
         self._scheduled = scheduled
         prefix = os.path.join(folder, name)
         self._columns = Columns(prefix)
@@ -69,31 +72,31 @@ class PhaseStats:
         self._ends = Column(f"{prefix}-ends.f64")
         self._groups: dict[tuple[str, int | None, str, ErrorOwner], _Group] = {}
         self._span = _Span()
-        self._overflows = 0
+        self._context_overflows = 0
         self._streamed = 0
-        self._single_stamp = 0
+        self._single_stamp_replies = 0
         self._stamps = 0
-        self._coalesced = 0
-        self._first_coalesced = 0
-        self._asked = 0
-        self._mismatched = 0
-        self._compared = 0
-        self._discrepant = 0
+        self._coalesced_stamps = 0
+        self._coalesced_first_stamps = 0
+        self._length_requested = 0
+        self._length_mismatched = 0
+        self._usage_compared = 0
+        self._usage_discrepant = 0
         self.succeeded = 0
         self.failed = 0
         self.cancelled = 0
         self.without_usage = 0
-        """Successes that say nothing of the server's token counts."""
+        """Successful requests whose reply had no usage."""
         self.queued = 0
-        """Requests that were due and found no free slot."""
+        """Requests that waited for a free slot."""
         self.longest_queued_ns = 0
         self.finish_reasons: dict[str, int] = {}
         self.warnings: dict[str, int] = {}
-        """Oddities of the replies, with their counts."""
+        """Irregularities in replies that did not fail the request, with their counts."""
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """First start and last end of all requests: what hung or failed took its time, too."""
+        """First start and last end of all requests, including failed and cancelled ones."""
         return self._span.bounds
 
     def add(self, record: Record, measures: Measures) -> None:
@@ -106,8 +109,8 @@ class PhaseStats:
         if (waited := record.issued - record.intended) > 0:
             self.queued += 1
             self.longest_queued_ns = max(self.longest_queued_ns, waited)
-        for what, count in record.warnings.items():
-            self.warnings[what] = self.warnings.get(what, 0) + count
+        for warning, count in record.warnings.items():
+            self.warnings[warning] = self.warnings.get(warning, 0) + count
         if record.failure is not None:
             self._fail(record.failure)
         else:
@@ -119,10 +122,10 @@ class PhaseStats:
 
     def _fail(self, failure: Failure) -> None:
         self.failed += 1
-        self._overflows += _CONTEXT_OVERFLOW.search(failure.message) is not None
+        self._context_overflows += _CONTEXT_OVERFLOW.search(failure.message) is not None
         message = failure.message[:_MESSAGE_LIMIT]
-        shape = _VARIABLE.sub("#", message)
-        key = (failure.type, failure.code, shape, failure.owner)
+        pattern = _VARIABLE.sub("#", message)
+        key = (failure.type, failure.code, pattern, failure.owner)
         if key not in self._groups and len(self._groups) >= _GROUP_LIMIT:
             message = _OTHER_MESSAGES
             key = (failure.type, failure.code, message, failure.owner)
@@ -136,16 +139,16 @@ class PhaseStats:
         if record.streamed and record.stamps:
             self._streamed += 1
             self._stamps += len(record.stamps)
-            self._single_stamp += len(record.stamps) == 1
-            self._coalesced += record.coalesced
-            self._first_coalesced += record.first_coalesced
-        length, asked = values.get("output_sequence_length"), asked_length(record)
-        if asked and length is not None:
-            self._asked += 1
-            self._mismatched += abs(length - asked) > min(0.05 * asked, 50)
-        if off := [values[tag] for tag in _DIFFERENCES if tag in values]:
-            self._compared += 1
-            self._discrepant += max(off) > 10
+            self._single_stamp_replies += len(record.stamps) == 1
+            self._coalesced_stamps += record.coalesced
+            self._coalesced_first_stamps += record.first_coalesced
+        length, requested = values.get("output_sequence_length"), requested_length(record)
+        if requested and length is not None:
+            self._length_requested += 1
+            self._length_mismatched += abs(length - requested) > min(0.05 * requested, 50)
+        if differences := [values[tag] for tag in _DIFFERENCES if tag in values]:
+            self._usage_compared += 1
+            self._usage_discrepant += max(differences) > 10
 
     def errors(self) -> list[ErrorGroup]:
         groups = [
@@ -154,61 +157,61 @@ class PhaseStats:
         ]
         return sorted(groups, key=lambda g: (-g.count, g.type, g.code or 0, g.message))
 
-    def measured(self) -> Measured:
-        ours = sum(group.count for (*_, owner), group in self._groups.items() if owner == "penstock")
-        return Measured(
+    def request_counts(self) -> RequestCounts:
+        client_errors = sum(group.count for (*_, owner), group in self._groups.items() if owner == "penstock")
+        return RequestCounts(
             completed=self.succeeded + self.failed,
             succeeded=self.succeeded,
-            own_faults=ours,
+            client_errors=client_errors,
             streams=self._streamed,
-            first_coalesced=self._first_coalesced,
+            coalesced_first_stamps=self._coalesced_first_stamps,
             stamps=self._stamps,
-            coalesced=self._coalesced,
+            coalesced_stamps=self._coalesced_stamps,
         )
 
     def metrics(self) -> dict[str, Stats]:
-        """In the order of the catalogue; what does not apply is absent."""
+        """Return the metrics that apply, in the order of the catalogue."""
         columns = self._columns.all()
-        found = {tag: column.statistics(CATALOGUE[tag].unit) for tag, column in columns.items()}
+        stats = {tag: column.statistics(CATALOGUE[tag].unit) for tag, column in columns.items()}
         if self.failed:
             for tag in ADJUSTED:
                 if column := columns.get(tag):
-                    found[f"adj_{tag}"] = column.with_failures(CATALOGUE[tag].unit, self.failed)
+                    stats[f"adj_{tag}"] = column.with_failures(CATALOGUE[tag].unit, self.failed)
         if self._starts and (concurrency := effective_concurrency(self._starts, self._ends, "requests")):
-            found["effective_concurrency"] = concurrency
-        scalars = self._counts() | _totals(found)
+            stats["effective_concurrency"] = concurrency
+        scalars = self._counts() | _totals(stats)
         if self._scheduled:
-            scalars |= _lags(found.get("credit_to_start_latency"))
+            scalars |= _replay_lags(stats.get("credit_to_start_latency"))
         scalars |= _rates(self.succeeded, self._duration_s(), scalars)
-        found |= {tag: Stats(CATALOGUE[tag].unit, avg=float(value)) for tag, value in scalars.items()}
-        return {tag: found[tag] for tag in CATALOGUE if tag in found}
+        stats |= {tag: Stats(CATALOGUE[tag].unit, avg=float(value)) for tag, value in scalars.items()}
+        return {tag: stats[tag] for tag in CATALOGUE if tag in stats}
 
     def _duration_s(self) -> float | None:
         return None if self.span is None else (self.span[1] - self.span[0]) / 1e9
 
     def _counts(self) -> dict[str, float]:
         completed = self.succeeded + self.failed
-        found: dict[str, float] = {"request_count": self.succeeded, "completed_request_count": completed}
+        counts: dict[str, float] = {"request_count": self.succeeded, "completed_request_count": completed}
         if completed:
-            found["request_error_rate"] = 100 * self.failed / completed
+            counts["request_error_rate"] = 100 * self.failed / completed
         if self.failed:
-            found["error_request_count"] = self.failed
-            found["context_overflow_count"] = self._overflows
+            counts["error_request_count"] = self.failed
+            counts["context_overflow_count"] = self._context_overflows
         if self.cancelled:
-            found["cancelled_request_count"] = self.cancelled
+            counts["cancelled_request_count"] = self.cancelled
         if self._streamed:
-            found["single_stamp_request_count"] = self._single_stamp
-            found["coalesced_stamp_count"] = self._coalesced
-            found["coalesced_first_stamp_count"] = self._first_coalesced
-        if self._asked:
-            found["osl_mismatch_count"] = self._mismatched
-        if self._compared:
-            found["usage_discrepancy_count"] = self._discrepant
-        return found
+            counts["single_stamp_request_count"] = self._single_stamp_replies
+            counts["coalesced_stamp_count"] = self._coalesced_stamps
+            counts["coalesced_first_stamp_count"] = self._coalesced_first_stamps
+        if self._length_requested:
+            counts["osl_mismatch_count"] = self._length_mismatched
+        if self._usage_compared:
+            counts["usage_discrepancy_count"] = self._usage_discrepant
+        return counts
 
 
 class _Span:
-    """First start and last end."""
+    """The time from the first start to the last end of the records covered."""
 
     __slots__ = ("bounds",)
 
@@ -224,16 +227,18 @@ class _Span:
             self.bounds = min(first, record.start), max(last, record.end)
 
 
-def _lags(late: Stats | None) -> dict[str, float]:
-    """How far a replay was behind its recording."""
-    if late is None or late.p50 is None or late.p90 is None or late.p99 is None:
+def _replay_lags(delay: Stats | None) -> dict[str, float]:
+    """Return the delays of a replay behind its recorded times."""
+    if delay is None or delay.p50 is None or delay.p90 is None or delay.p99 is None:
         return {}
-    lags = {"replay_sched_lag_p50": late.p50, "replay_sched_lag_p90": late.p90, "replay_sched_lag_p99": late.p99}
-    return {**lags, "replay_sched_degraded": float(late.p99 > _DEGRADED_MS)}
+    lags = {"replay_sched_lag_p50": delay.p50, "replay_sched_lag_p90": delay.p90, "replay_sched_lag_p99": delay.p99}
+    return {**lags, "replay_sched_degraded": float(delay.p99 > _REPLAY_DEGRADED_MS)}
 
 
-def _totals(found: dict[str, Stats]) -> dict[str, float]:
-    sums = {total: stats.sum for total, tag in _TOTALS.items() if (stats := found.get(tag)) and stats.sum is not None}
+def _totals(stats: dict[str, Stats]) -> dict[str, float]:
+    sums = {
+        total: metric.sum for total, tag in _TOTALS.items() if (metric := stats.get(tag)) and metric.sum is not None
+    }
     cached, prompt = sums.get("total_usage_prompt_cache_read_tokens"), sums.get("total_usage_prompt_tokens")
     if cached is not None and prompt:
         sums["overall_usage_prompt_cache_read_pct"] = 100 * cached / prompt
@@ -241,26 +246,26 @@ def _totals(found: dict[str, Stats]) -> dict[str, float]:
 
 
 def _rates(succeeded: int, duration_s: float | None, scalars: dict[str, float]) -> dict[str, float]:
-    """Everything per second, over the same window."""
+    """Return the benchmark duration and the rates over it."""
     if duration_s is None:
         return {}
-    found = {"benchmark_duration": duration_s}
+    rates = {"benchmark_duration": duration_s}
     if not duration_s:
-        return found
-    found["request_throughput"] = succeeded / duration_s
+        return rates
+    rates["request_throughput"] = succeeded / duration_s
     inputs, outputs = scalars.get("total_isl"), scalars.get("total_osl")
     if inputs is not None:
-        found["input_token_throughput"] = inputs / duration_s
+        rates["input_token_throughput"] = inputs / duration_s
     if outputs is not None:
-        found["output_token_throughput"] = outputs / duration_s
+        rates["output_token_throughput"] = outputs / duration_s
     if inputs is not None and outputs is not None:
-        found["total_token_throughput"] = (inputs + outputs) / duration_s
-    return found
+        rates["total_token_throughput"] = (inputs + outputs) / duration_s
+    return rates
 
 
-def by_owner(groups: Iterable[ErrorGroup]) -> dict[str, int]:
-    """How many failures each party caused."""
-    found: dict[str, int] = {}
+def count_by_owner(groups: Iterable[ErrorGroup]) -> dict[str, int]:
+    """Return the number of failures per error owner."""
+    counts: dict[str, int] = {}
     for group in groups:
-        found[group.owner] = found.get(group.owner, 0) + group.count
-    return found
+        counts[group.owner] = counts.get(group.owner, 0) + group.count
+    return counts

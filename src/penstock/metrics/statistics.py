@@ -1,9 +1,8 @@
-"""Statistics of columns of any size, in little memory.
+"""Statistics of columns of any size, in bounded memory.
 
-A column keeps its values in memory up to 65,536 of them and in a file beyond that. Order statistics come from an
-in-place partition, on the mapped file when there is one: those pages belong to the file, so that the hundred million
-gaps of a large run cost disk, not memory. (A mapped file that somebody truncates kills the process; these are ours
-alone, in a folder that nobody else knows.)
+A column keeps up to 65,536 values in memory and more than that in a file. Order statistics come from an in-place partition
+of the memory-mapped file, whose pages the kernel can evict: 100 million gaps use disk, not memory. (Truncating a mapped file
+would kill the process; these files are in a private temporary folder.)
 """
 
 from __future__ import annotations
@@ -22,12 +21,13 @@ PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 _IN_MEMORY = 65_536
 _CHUNK = 1 << 20
 _LAYOUTS = 32
+"""Buffered sets of row names. More than these and all rows are split, to bound the memory."""
 
 Values = NDArray[np.float64]
 
 
 class Stats(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The statistics of a metric, in the order in which AIPerf writes them; None means that there is no such figure."""
+    """Statistics of a metric, in AIPerf's order. None means that the metric has no such statistic."""
 
     unit: str
     avg: float | None = None
@@ -48,17 +48,17 @@ class Stats(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def scalar(self) -> bool:
-        """It has nothing but its one value."""
+        """True if the metric has a single value (`avg`)."""
         return self.min is None and self.count is None
 
 
 class Column:
-    """A column of numbers that is written first and read afterwards."""
+    """A column of numbers that is first written and then read."""
 
     __slots__ = ("_buffer", "_path", "_spilled")
 
     def __init__(self, path: str) -> None:
-        """`path` is where the values go when they become many."""
+        """`path` is the file for values that exceed the memory limit."""
         self._path = path
         self._buffer = array("d")
         self._spilled = 0
@@ -85,7 +85,7 @@ class Column:
         self._buffer = array("d")
 
     def values(self) -> Values:
-        """All values, free to be reordered. Nothing may be added afterwards."""
+        """Return all values; the caller may reorder them. Add nothing after this call."""
         if not self._spilled:
             return np.frombuffer(self._buffer, dtype=np.float64)
         if self._buffer:
@@ -94,34 +94,37 @@ class Column:
         return mapped
 
     def statistics(self, unit: str) -> Stats:
-        """Percentiles interpolate linearly at q/100 * (n - 1); the deviation is the population's."""
+        """Return all statistics. Percentiles interpolate linearly at q/100 * (n - 1); `std` is the population's."""
         values = self.values()
         count = len(values)
         total = _total(values)
         mean = total / count
-        found = _percentiles(values)
-        low, high = found.pop("min"), found.pop("max")
+        percentiles = _percentiles(values)
+        low, high = percentiles.pop("min"), percentiles.pop("max")
         # Rounding can put the mean of equal values an ulp outside their range.
         avg = min(max(mean, low), high)
         return Stats(
-            unit=unit, avg=avg, min=low, max=high, std=_deviation(values, mean), count=count, sum=total, **found
+            unit=unit, avg=avg, min=low, max=high, std=_deviation(values, mean), count=count, sum=total, **percentiles
         )
 
     def with_failures(self, unit: str, failures: int) -> Stats:
-        """As if each failure were an infinite value: nearest rank, and what is infinite is left out."""
+        """Count each failure as an infinite value. Percentiles by nearest rank; omit infinite ones."""
         ranks = nearest_ranks(len(self) + failures)
         finite = {name: rank for name, rank in ranks.items() if rank < len(self)}
-        at = _at_ranks(self.values(), [0, *finite.values()])
-        figures = {name: at[rank] for name, rank in finite.items()}
-        return Stats(unit=unit, min=at[0], count=len(self) + failures, **figures)
+        by_rank = _values_at_ranks(self.values(), [0, *finite.values()])
+        percentiles = {name: by_rank[rank] for name, rank in finite.items()}
+        return Stats(unit=unit, min=by_rank[0], count=len(self) + failures, **percentiles)
 
 
 class Columns:
-    """Columns by name, filled row by row. Rows with the same names wait side by side and are split some thousands at a
-    time: 3 µs for a row of 37, where appending to each column took 12."""
+    """Columns by name, filled row by row.
+
+    Rows with the same names are buffered and split into columns thousands at a time. That costs 3 µs for a row of 37
+    values; appending to each column costs 12 µs.
+    """
 
     def __init__(self, prefix: str) -> None:
-        """`prefix` is how the paths of large columns begin."""
+        """`prefix` starts the paths of the files for large columns."""
         self._prefix = prefix
         self._rows: dict[tuple[str, ...], array[float]] = {}
         self._columns: dict[str, Column] = {}
@@ -138,10 +141,10 @@ class Columns:
             self._split(names)
 
     def column(self, name: str) -> Column:
-        found = self._columns.get(name)
-        if found is None:
-            found = self._columns[name] = Column(f"{self._prefix}-{name}.f64")
-        return found
+        column = self._columns.get(name)
+        if column is None:
+            column = self._columns[name] = Column(f"{self._prefix}-{name}.f64")
+        return column
 
     def all(self) -> dict[str, Column]:
         self._split_all()
@@ -158,29 +161,29 @@ class Columns:
 
 
 def nearest_ranks(count: int) -> dict[str, int]:
-    """The index, in sorted order, that is nearest to each percentile; halves go to the even one."""
+    """Return the index in sorted order that is nearest to each percentile. Halves round to even."""
     return {f"p{q}": round(q / 100 * (count - 1)) for q in PERCENTILES}
 
 
 def _percentiles(values: Values) -> dict[str, float]:
     last = len(values) - 1
-    places = {f"p{q}": q / 100 * last for q in PERCENTILES}
-    floors = [math.floor(place) for place in places.values()]
-    at = _at_ranks(values, [0, last, *floors, *(min(i + 1, last) for i in floors)])
-    found = {"min": at[0], "max": at[last]}
-    for name, place in places.items():
-        below = math.floor(place)
-        low, high = at[below], at[min(below + 1, last)]
-        share = place - below
-        # From the nearer end, so that the result never leaves [low, high] and grows with the percentile.
-        found[name] = low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share)
-    return found
+    positions = {f"p{q}": q / 100 * last for q in PERCENTILES}
+    floors = [math.floor(position) for position in positions.values()]
+    by_rank = _values_at_ranks(values, [0, last, *floors, *(min(i + 1, last) for i in floors)])
+    percentiles = {"min": by_rank[0], "max": by_rank[last]}
+    for name, position in positions.items():
+        rank = math.floor(position)
+        low, high = by_rank[rank], by_rank[min(rank + 1, last)]
+        share = position - rank
+        # Interpolate from the nearer end: the result stays within [low, high] and grows with the percentile.
+        percentiles[name] = low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share)
+    return percentiles
 
 
-def _at_ranks(values: Values, ranks: Sequence[int]) -> dict[int, float]:
-    wanted = sorted(set(ranks))
-    values.partition(wanted)
-    return {rank: float(values[rank]) for rank in wanted}
+def _values_at_ranks(values: Values, ranks: Sequence[int]) -> dict[int, float]:
+    distinct = sorted(set(ranks))
+    values.partition(distinct)
+    return {rank: float(values[rank]) for rank in distinct}
 
 
 def _chunks(values: Values) -> Iterable[Values]:

@@ -1,10 +1,10 @@
-"""What a run comes to: the statistics of its phases, what failed, and what else a reader must know."""
+"""The summary of a run: the metrics of its phases, its failures and notes. `PhaseStats` computes the metrics."""
 
 from __future__ import annotations
 
 import msgspec
 
-from penstock.metrics.certificate import Certificate, Measured
+from penstock.metrics.certificate import Certificate, RequestCounts
 from penstock.metrics.measure import Measures
 from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
 from penstock.metrics.statistics import Stats
@@ -15,7 +15,7 @@ __all__ = ["Proof", "Summary", "SummaryBuilder", "TokenizerNote"]
 
 
 class TokenizerNote(msgspec.Struct, frozen=True):
-    """Who counted the tokens. `name` is None when nobody did or the server did; the note then says so."""
+    """The tokenizer that counted. `name` is None if the server counted or nothing was counted; `note` then says so."""
 
     name: str | None
     source: str | None
@@ -23,51 +23,51 @@ class TokenizerNote(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """What was sent, in one number."""
+    """A hash over everything that was sent."""
 
     requests: int
-    """Whose bodies were handed to a socket, warmup included."""
+    """Requests whose bodies were handed to a socket, including the warmup."""
     root: str
-    """SHA-256 over the SHA-256 digests of their bodies, in the order of the plan: phase, session, turn."""
+    """SHA-256 over the SHA-256 digests of the bodies, in the order of the plan: phase, session, turn."""
 
 
 class Summary(msgspec.Struct, kw_only=True):
     metrics: dict[str, Stats]
-    """Of the profiling phases, in the order of the catalogue."""
+    """Metrics of the profiling phases, in the order of the catalogue."""
     warmup_metrics: dict[str, Stats] | None
-    """None when nothing was sent in a warmup."""
+    """None if the warmup sent nothing."""
     errors: list[ErrorGroup]
-    """Failed requests of the profiling phases, the most frequent first."""
+    """Failures of the profiling phases, most frequent first."""
     warmup_errors: list[ErrorGroup]
     succeeded: int
     failed: int
     cancelled: int
     warmup_requests: int
     queued: int = 0
-    """Requests that were due and found no free slot."""
+    """Requests that waited for a free slot."""
     longest_queued_ms: float = 0.0
     without_usage: int = 0
-    """Replies that carried no token counts of the server."""
+    """Successful replies without usage."""
     finish_reasons: dict[str, int]
-    """One count a choice, the most frequent first."""
+    """Number of choices by finish reason, most frequent first."""
     warnings: dict[str, int] = {}
-    """Oddities of the replies that failed nothing, the most frequent first."""
+    """Irregularities in replies that did not fail the request, most frequent first."""
     broken_conversations: int = 0
-    """Those whose later turns were not sent, because a turn before them failed."""
+    """Conversations whose later turns were not sent because a turn failed."""
     start_ns: int
     end_ns: int
-    """First start and last end of the profiling phases, in Unix time."""
+    """First start and last end in the profiling phases, in Unix nanoseconds."""
     tokenizer: TokenizerNote
     was_cancelled: bool = False
     incomplete_reason: str | None = None
     torn_bytes: int = 0
-    """What a killed worker left unreadable at the end of its log."""
+    """Incomplete bytes at the end of the log of a killed worker."""
     torn_requests: bool = False
-    """Whether there were requests in it, and not only a worker's report on itself."""
+    """True if those bytes held requests, not only a worker's report."""
     certificate: Certificate | None = None
     proof: Proof | None = None
     note: str | None = None
-    """What else the user should know about the files."""
+    """A note about the files."""
 
     @property
     def is_complete(self) -> bool:
@@ -75,46 +75,46 @@ class Summary(msgspec.Struct, kw_only=True):
 
 
 class SummaryBuilder:
-    """Takes every record of a run once, in any order."""
+    """Builds the summary. Takes every record of a run once, in any order."""
 
     def __init__(self, header: RunHeader, folder: str) -> None:
-        """`folder` is for what does not fit in memory; its files are of no use afterwards."""
+        """`folder` holds temporary files for large columns."""
         self._header = header
         self._profiling = PhaseStats(folder, "profiling", scheduled=header.arrivals == "recorded")
         self._warmup = PhaseStats(folder, "warmup")
-        self._tallies = [self._warmup if p.kind == "warmup" else self._profiling for p in header.phases]
+        self._phases = [self._warmup if p.kind == "warmup" else self._profiling for p in header.phases]
 
     def add(self, record: Record, measures: Measures) -> None:
-        self._tallies[record.phase].add(record, measures)
+        self._phases[record.phase].add(record, measures)
 
-    def measured(self) -> Measured:
-        """What the certificate must know of the requests."""
-        return self._profiling.measured()
+    def request_counts(self) -> RequestCounts:
+        """Return the counts of the profiling phases for the certificate."""
+        return self._profiling.request_counts()
 
     def summary(self, tokenizer: TokenizerNote) -> Summary:
         profiling, warmup = self._profiling, self._warmup
-        warmed = warmup.succeeded + warmup.failed + warmup.cancelled
+        warmup_requests = warmup.succeeded + warmup.failed + warmup.cancelled
         first, last = profiling.span or (0, 0)
         epoch = self._header.epoch_wall_ns
         return Summary(
             metrics=profiling.metrics(),
-            warmup_metrics=warmup.metrics() if warmed else None,
+            warmup_metrics=warmup.metrics() if warmup_requests else None,
             errors=profiling.errors(),
             warmup_errors=warmup.errors(),
             succeeded=profiling.succeeded,
             failed=profiling.failed,
             cancelled=profiling.cancelled,
-            warmup_requests=warmed,
+            warmup_requests=warmup_requests,
             queued=profiling.queued,
             longest_queued_ms=profiling.longest_queued_ns / 1e6,
             without_usage=profiling.without_usage,
-            finish_reasons=_most_first(profiling.finish_reasons),
-            warnings=_most_first(profiling.warnings),
+            finish_reasons=_most_frequent_first(profiling.finish_reasons),
+            warnings=_most_frequent_first(profiling.warnings),
             start_ns=epoch + first,
             end_ns=epoch + last,
             tokenizer=tokenizer,
         )
 
 
-def _most_first(counts: dict[str, int]) -> dict[str, int]:
+def _most_frequent_first(counts: dict[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

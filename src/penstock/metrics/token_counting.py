@@ -1,4 +1,4 @@
-"""Token counts of records: from the server's usage, or by a tokenizer, each text encoded once and in batches."""
+"""Count the tokens of records with a tokenizer, or take them from the server's usage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from penstock.errors import PenstockError
-from penstock.metrics.measure import UNCOUNTED, Counts
+from penstock.metrics.measure import UNCOUNTED, TokenCounts
 from penstock.processes import cores
 from penstock.records.log import RunLog
 from penstock.records.record import Record
@@ -17,15 +17,15 @@ from penstock.records.record import Record
 __all__ = ["ClientCounter", "Counter", "LoadTokenizer", "ServerCounter", "Tokenizer"]
 
 _CACHE_BYTES = 4_000_000
-"""Mock servers and first words repeat themselves; this is what that is worth."""
+"""Memory for counts of texts that repeat, such as a mock's replies and first words."""
 _TEXT_OVERHEAD = 200
-"""Of a string and its place in a dictionary."""
+"""Bytes of a string object and its dictionary entry."""
 
 _UNKNOWN, _NO_TEXT = -1, -2
 
 
 class Tokenizer(Protocol):
-    """What counting needs of `tokens.tokenizer.Tokenizer`."""
+    """The part of `tokens.tokenizer.Tokenizer` that counting needs."""
 
     @property
     def name(self) -> str: ...
@@ -37,40 +37,40 @@ class Tokenizer(Protocol):
 
 
 LoadTokenizer = Callable[[], tuple[Tokenizer, str | None]]
-"""Loads it and says what the user should know about the choice."""
+"""Load the tokenizer; return it with a note for the user about the choice, or None."""
 
 
 class Counter(Protocol):
-    def count(self, records: Sequence[Record]) -> list[Counts]: ...
+    def count(self, records: Sequence[Record]) -> list[TokenCounts]: ...
 
 
 class ServerCounter:
-    """What the server says. A reply without usage has no token metrics."""
+    """Takes counts from the server's usage. A reply without usage has no token metrics."""
 
-    def count(self, records: Sequence[Record]) -> list[Counts]:
-        return [_by_server(record) for record in records]
+    def count(self, records: Sequence[Record]) -> list[TokenCounts]:
+        return [_server_counts(record) for record in records]
 
 
-def _by_server(record: Record) -> Counts:
+def _server_counts(record: Record) -> TokenCounts:
     usage = record.usage
     if usage is None:
-        return Counts(by_server=True)
+        return TokenCounts(by_server=True)
     output = None
     if usage.completion is not None:
         output = max(0, usage.completion - (usage.reasoning or 0))
-    return Counts(input=usage.prompt, output=output, reasoning=usage.reasoning, by_server=True)
+    return TokenCounts(input=usage.prompt, output=output, reasoning=usage.reasoning, by_server=True)
 
 
 class ClientCounter:
-    """Counts with a tokenizer that is loaded when the first text, or the first count made before, asks for it."""
+    """TokenCounts with a tokenizer, each distinct text once and in batches. Loads the tokenizer on first use."""
 
     def __init__(self, load: LoadTokenizer | None, log: RunLog, input_texts: Callable[[bytes], list[str]]) -> None:
         self._load = load
         self._log = log
         self._input_texts = input_texts
         self._inputs = array("i", [_UNKNOWN]) * len(log.payloads)
-        self._built: dict[tuple[int, int], int] = {}
-        """The same for bodies that workers built, of this batch only: each was sent once."""
+        self._built_inputs: dict[tuple[int, int], int] = {}
+        """Input tokens of the bodies in this batch that workers built. Each such body was sent once."""
         self._cache: dict[str, int] = {}
         self._cached_bytes = 0
         self._threads = cores()
@@ -78,8 +78,8 @@ class ClientCounter:
         self.tokenizer: Tokenizer | None = None
         self.note: str | None = None
 
-    def count(self, records: Sequence[Record]) -> list[Counts]:
-        self._built.clear()
+    def count(self, records: Sequence[Record]) -> list[TokenCounts]:
+        self._built_inputs.clear()
         bodies = [(record, text) for record in records if (text := self._uncounted_body(record)) is not None]
         self._count_texts([*(text for _, text in bodies), *_reply_texts(records)])
         if not self._failed:
@@ -94,55 +94,57 @@ class ClientCounter:
     def _known(self, record: Record) -> int:
         if record.built is None:
             return self._inputs[record.payload]
-        return self._built.get((record.worker, record.built), _UNKNOWN)
+        return self._built_inputs.get((record.worker, record.built), _UNKNOWN)
 
     def _remember(self, record: Record, tokens: int) -> None:
         if record.built is None:
             self._inputs[record.payload] = tokens
         else:
-            self._built[record.worker, record.built] = tokens
+            self._built_inputs[record.worker, record.built] = tokens
 
     def _uncounted_body(self, record: Record) -> str | None:
-        """Its text, when nobody counted it yet."""
+        """Return the body's text if its tokens are still unknown."""
         if self._known(record) != _UNKNOWN:
             return None
         try:
-            known = self._counted_before(record)
+            known = self._stored_count(record)
             texts = [] if known >= 0 else self._input_texts(self._log.body(record))
         except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError, msgspec.MsgspecError):
-            # A replayed body may have any shape, and a worker that was killed may have lost what it built: such a body
-            # has no length that we could tell.
+            # A replayed body can have any shape, and a killed worker may not have written the body that it built. Such a
+            # body has no input length.
             known, texts = _NO_TEXT, []
         if texts:
             return " ".join(texts)
         self._remember(record, known if known >= 0 else _NO_TEXT)
         return None
 
-    def _counted_before(self, record: Record) -> int:
-        """By the tokenizer that made the prompt, when that is the one that counts here; otherwise -1. One that cannot be had
-        counts nothing, and then the count of before is all there is."""
+    def _stored_count(self, record: Record) -> int:
+        """Return the token count from prompt generation if the same tokenizer counts now, else -1.
+
+        If no tokenizer can be loaded, return the stored count anyway: there is no other.
+        """
         known = self._log.entry(record).input_tokens
-        tokenizer = self._loaded() if known >= 0 else None
+        tokenizer = self._get_tokenizer() if known >= 0 else None
         if tokenizer is None:
             return known
         header = self._log.header
-        if header.prompt_tokenizer is None:  # a log from before it was written down
+        if header.prompt_tokenizer is None:  # a log of an older version
             same = tokenizer.name == header.tokenizer
         else:
             same = header.prompt_tokenizer == (tokenizer.name, tokenizer.source)
         return known if same else _UNKNOWN
 
     def _count_texts(self, texts: list[str]) -> None:
-        """Into the cache, which forgets nothing while a batch is being counted."""
+        """Count texts into the cache, which is cleared only between batches."""
         cache = self._cache
         new = list(dict.fromkeys(text for text in texts if text not in cache))
-        tokenizer = self._loaded() if new else None
+        tokenizer = self._get_tokenizer() if new else None
         if tokenizer is None:
             return
         cache.update(zip(new, tokenizer.count_many(new, self._threads), strict=True))
         self._cached_bytes += sum(map(len, new)) + len(new) * _TEXT_OVERHEAD
 
-    def _loaded(self) -> Tokenizer | None:
+    def _get_tokenizer(self) -> Tokenizer | None:
         if self.tokenizer is None and not self._failed:
             if self._load is None:
                 self._failed = True
@@ -150,16 +152,16 @@ class ClientCounter:
             try:
                 self.tokenizer, self.note = self._load()
             except PenstockError as error:
-                # The run is over: its other figures must not be lost for want of a tokenizer.
+                # The run is over: keep its other metrics although there is no tokenizer.
                 self._failed = True
                 self.note = f"No tokens were counted. {error}"
         return self.tokenizer
 
-    def _counts(self, record: Record) -> Counts:
+    def _counts(self, record: Record) -> TokenCounts:
         known = self._known(record)
         inputs = known if known >= 0 else None
         if self._failed or record.cancelled or record.failure is not None:
-            return UNCOUNTED if inputs is None else Counts(inputs)
+            return UNCOUNTED if inputs is None else TokenCounts(inputs)
         cache = self._cache
         output = reasoning = head = None
         if record.outputs:
@@ -169,7 +171,7 @@ class ClientCounter:
             output = output or 0
         if _needs_head(record):
             head = cache[record.head_outputs]
-        return Counts(inputs, output, reasoning, head)
+        return TokenCounts(inputs, output, reasoning, head)
 
 
 def _needs_head(record: Record) -> bool:

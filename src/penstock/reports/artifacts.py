@@ -1,4 +1,4 @@
-"""The names of a run's files, and writing them so that a reader sees the old one or the new one, never half of one."""
+"""The paths of a run's artifacts, and atomic writing of files."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class Artifacts(msgspec.Struct, frozen=True):
     summary_csv: str
     console: str
     records: str | None
-    """None when the export level asks for the summary alone."""
+    """None if the export level is `summary`."""
     inputs: str | None
-    """None when that is the very file that was replayed."""
+    """None if this is the file that was replayed."""
     every: tuple[str, ...]
-    """All that a run of this name may write: what a folder has of them before it begins would pass for its own."""
+    """All files that a run may write. Those of an earlier run must be deleted, or they look like this run's."""
 
     @classmethod
     def of(cls, folder: str, header: RunHeader) -> Artifacts:
         prefix = header.prefix
         summary = os.path.join(folder, prefix or "profile_export_aiperf")
-        each = os.path.join(folder, prefix or "profile_export")
-        records = each + ".jsonl"
+        base = os.path.join(folder, prefix or "profile_export")
+        records = base + ".jsonl"
         inputs = os.path.join(folder, "inputs.json")
         replayed = os.path.realpath(inputs) in map(os.path.realpath, header.payload_files)
-        always = (summary + ".json", summary + ".csv", each + "_console.txt")
+        always = (summary + ".json", summary + ".csv", base + "_console.txt")
         return cls(
             *always,
             records=None if header.level == "summary" else records,
@@ -49,7 +49,7 @@ def remove(path: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[IO[bytes]]:
-    """A file that takes its name when all of it is written."""
+    """Open a file that replaces `path` when the block ends without an error."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     draft = path + ".new"
     try:

@@ -1,8 +1,9 @@
-"""The final screen: failures first, then the table, then how far to trust it and where the files are."""
+"""The final screen: failures, the metrics table, the certificate, notes and the paths of the files."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.metrics.catalogue import Metric, Table, in_table, label
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["WIDTH", "console_text", "draw"]
 
 WIDTH = 140
-"""Without a terminal, and in the file."""
+"""Width of the file, and of the screen without a terminal."""
 _SEVEN = ("avg", "min", "max", "p99", "p90", "p50", "std")
 _FIVE = ("avg", "min", "max", "p99", "p50")
 
@@ -27,9 +28,9 @@ _FIVE = ("avg", "min", "max", "p99", "p50")
 class _Layout(NamedTuple):
     columns: tuple[str, ...]
     ruled: bool
-    """With lines between the columns."""
+    """Draw lines between the columns."""
     name: int
-    """How wide the names must at least be; narrower than they are, they wrap."""
+    """Minimum width of the metric names, at most that of the longest. Longer names wrap."""
 
 
 _LAYOUTS = (
@@ -43,21 +44,21 @@ _LAYOUTS = (
     _Layout(("avg", "max", "p99", "p50"), False, 22),
     _Layout(("avg", "p99", "p50"), False, 0),
 )
-"""From wide terminals to narrow ones."""
+"""From wide terminals to narrow ones; the first that fits is used."""
 _ONE_LINE = 30
-"""Longer names put their unit on a second line."""
+"""Metrics with a longer name show their unit on a second line."""
 _GROUPS_SHOWN = 10
 _COLOURS = {"VALID": "bold green", "DEGRADED": "bold yellow", "INVALID": "bold red"}
 
 
 def draw(console: Console, summary: Summary, artifacts: Artifacts, *, show_http: bool = False) -> None:
-    """On a console of the caller's."""
+    """Print the summary, the benchmark duration and the paths of the artifacts."""
     _render(console, summary, show_http)
-    _paths(console, artifacts)
+    _footer(console, summary, artifacts)
 
 
 def console_text(summary: Summary, *, show_http: bool = False, width: int = WIDTH) -> str:
-    """The same without colour and without the paths."""
+    """Return the summary as text, without colour and without the footer."""
     from rich.console import Console
 
     text = io.StringIO()
@@ -72,7 +73,7 @@ def _render(console: Console, summary: Summary, show_http: bool) -> None:
     if show_http:
         _metrics(console, "Penstock | HTTP Phases", "http", summary.metrics)
     _certificate(console, summary)
-    _notes(console, summary)
+    _print_notes(console, summary)
 
 
 def _failures(console: Console, summary: Summary) -> None:
@@ -91,7 +92,7 @@ def _error_table(console: Console, title: str, groups: list[ErrorGroup]) -> None
 
     table = RichTable(title=title, title_style="bold red", header_style="bold")
     table.add_column("Count", justify="right", no_wrap=True)
-    table.add_column("ErrorOwner", no_wrap=True)
+    table.add_column("Fault", no_wrap=True)
     table.add_column("Code", justify="right", no_wrap=True)
     table.add_column("Type", overflow="fold")
     table.add_column("Message", overflow="fold", ratio=1)
@@ -99,8 +100,9 @@ def _error_table(console: Console, title: str, groups: list[ErrorGroup]) -> None
         code = "-" if group.code is None else str(group.code)
         table.add_row(f"{group.count:,}", group.owner, code, Text(group.type), Text(one_line(group.message)))
     console.print(table)
-    if rest := groups[_GROUPS_SHOWN:]:
-        console.print(f"and {sum(g.count for g in rest):,} more failures of {len(rest):,} other kinds.", style="red")
+    if hidden := groups[_GROUPS_SHOWN:]:
+        more = counted(sum(group.count for group in hidden), "more failure")
+        console.print(f"and {more} of {counted(len(hidden), 'other kind')}.", style="red")
     console.print()
 
 
@@ -125,15 +127,15 @@ def _metrics(console: Console, title: str, table: Table, metrics: dict[str, Stat
 
 
 def _fit(rows: list[tuple[Metric, Stats]], width: int) -> tuple[_Layout, int]:
-    """The first layout that leaves enough for the names, and how much it leaves."""
+    """Return the first layout that leaves enough width for the names, and that width."""
     longest = max(len(line) for metric, _ in rows for line in _name(metric).split("\n"))
     for layout in _LAYOUTS:
-        between = 3 if layout.ruled else 2
-        numbers = sum(max(len(name), *(len(_cell(s, name)) for _, s in rows)) + between for name in layout.columns)
-        left = width - numbers - 4
-        if left >= min(layout.name, longest):
+        separator = 3 if layout.ruled else 2
+        numbers = sum(max(len(name), *(len(_cell(s, name)) for _, s in rows)) + separator for name in layout.columns)
+        remaining = width - numbers - 4
+        if remaining >= min(layout.name, longest):
             break
-    return layout, max(left, 10)
+    return layout, max(remaining, 10)
 
 
 def _name(metric: Metric) -> str:
@@ -154,23 +156,22 @@ def _certificate(console: Console, summary: Summary) -> None:
     if certificate is None:
         return
     style = _COLOURS.get(certificate.verdict, "bold")
-    found = f" ({certificate.summary})" if certificate.summary else ""
-    console.print(Text.assemble(("Certificate: ", "bold"), (certificate.verdict, style), found))
+    details = f" ({certificate.summary})" if certificate.summary else ""
+    console.print(Text.assemble(("Certificate: ", "bold"), (certificate.verdict, style), details))
     for reason in certificate.reasons:
         _bullet(console, reason)
 
 
-def _notes(console: Console, summary: Summary) -> None:
+def _print_notes(console: Console, summary: Summary) -> None:
     from rich.text import Text
 
     if summary.finish_reasons:
-        said = ", ".join(f"{reason} {count:,}" for reason, count in summary.finish_reasons.items())
-        console.print(Text.assemble(("Finish reasons: ", "bold"), said))
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in summary.finish_reasons.items())
+        console.print(Text.assemble(("Finish reasons: ", "bold"), reasons))
     tokenizer = summary.tokenizer
     if tokenizer.name is not None:
         console.print(Text.assemble(("Tokens counted by: ", "bold"), f"{tokenizer.name} ({tokenizer.source})"))
-    notes = _remarks(summary)
-    if notes:
+    if notes := list(_notes(summary)):
         console.print(Text("Notes:", style="bold"))
         for note in notes:
             _bullet(console, note)
@@ -186,57 +187,51 @@ def _bullet(console: Console, text: str) -> None:
     console.print(Padding(grid, (0, 0, 0, 2)))
 
 
-def _remarks(summary: Summary) -> list[str]:
-    """What a reader of the table must know."""
-    found = []
+def _notes(summary: Summary) -> Iterator[str]:
+    """Yield what a reader of the table must know."""
     if summary.incomplete_reason is not None:
-        found.append(summary.incomplete_reason)
+        yield summary.incomplete_reason
     elif summary.was_cancelled:
-        found.append("The run was interrupted; these are the requests that had completed.")
+        yield "The run was interrupted; the results cover the requests that had completed."
     if summary.cancelled:
-        found.append(f"Cancelled by us at the end and not counted: {counted(summary.cancelled, 'request')}.")
+        yield f"Cancelled by the client and not counted: {counted(summary.cancelled, 'request')}."
     lag = summary.metrics.get("replay_sched_lag_p99")
     if summary.queued:
-        waited = (
-            f"{counted(summary.queued, 'request')} waited for a free slot, up to {summary.longest_queued_ms:,.0f} ms"
+        missed = "the rate was not reached" if lag is None else "requests were sent later than recorded"
+        yield (
+            f"{counted(summary.queued, 'request')} waited up to {summary.longest_queued_ms:,.0f} ms for a free slot, so "
+            f"{missed}. Effective latency includes this wait; request latency does not."
         )
-        missed = "the rate was not reached" if lag is None else "the recorded times were not kept"
-        found.append(f"{waited}: {missed}. Effective latency counts that wait, request latency does not.")
     if lag is not None:
-        half = summary.metrics["replay_sched_lag_p50"]
-        found.append(
-            f"Recorded times: requests went out {half.avg:.2f} ms (p50) and {lag.avg:.2f} ms (p99) after their own."
-        )
+        median = summary.metrics["replay_sched_lag_p50"]
+        yield f"Requests were sent {median.avg:.2f} ms (p50) and {lag.avg:.2f} ms (p99) after their recorded times."
     if summary.torn_bytes:
-        lost = (
-            "the requests in them are lost" if summary.torn_requests else "a worker's report on itself, and no request"
-        )
-        found.append(f"The last {counted(summary.torn_bytes, 'byte')} of the log were torn: {lost}.")
+        lost = "the requests in them are lost" if summary.torn_requests else "a worker's report is lost, but no request"
+        yield f"The last {counted(summary.torn_bytes, 'byte')} of the log are incomplete: {lost}."
     if summary.note is not None:
-        found.append(summary.note)
+        yield summary.note
     if summary.tokenizer.note is not None:
-        found.append(summary.tokenizer.note)
+        yield summary.tokenizer.note
     if summary.broken_conversations:
-        found.append(f"Conversations that ended early, because a turn failed: {summary.broken_conversations:,}.")
-    found += [f"{what}: {count:,}." for what, count in summary.warnings.items()]
-    if single := _count(summary, "single_stamp_request_count"):
-        found.append(
-            f"Arrived whole, with one time stamp: {single:,} of {counted(summary.succeeded, 'reply', 'replies')}. "
-            "These have a time to first token, but no second token, no gaps and no decode duration."
+        yield f"Conversations that ended early because a turn failed: {summary.broken_conversations:,}."
+    yield from (f"{warning}: {count:,}." for warning, count in summary.warnings.items())
+    if count := _count(summary, "single_stamp_request_count"):
+        yield (
+            f"Replies that arrived with a single timestamp: {count:,} of {summary.succeeded:,}. They have a time to first "
+            "token, but no second token, no gaps and no decode duration."
         )
-    if bounds := _count(summary, "coalesced_first_stamp_count"):
-        found.append(
-            f"The time to first token is an upper bound for {counted(bounds, 'request')}: the stamp covers several "
+    if count := _count(summary, "coalesced_first_stamp_count"):
+        yield (
+            f"The time to first token is an upper bound for {counted(count, 'request')}: the first timestamp covers several "
             "network segments."
         )
-    if off := _count(summary, "osl_mismatch_count"):
-        found.append(f"Off the length asked for by more than 5 % or 50 tokens: {counted(off, 'reply', 'replies')}.")
-    if off := _count(summary, "usage_discrepancy_count"):
-        found.append(
-            f"The server's token counts and ours differ by more than 10 % for {counted(off, 'request')}: another "
-            "tokenizer, or the server's chat template."
+    if count := _count(summary, "osl_mismatch_count"):
+        yield f"Replies that differ from the requested length by more than 5 % or 50 tokens: {count:,}."
+    if count := _count(summary, "usage_discrepancy_count"):
+        yield (
+            f"The token counts of server and client differ by more than 10 % for {counted(count, 'request')}. The server "
+            "may use another tokenizer or add a chat template."
         )
-    return found
 
 
 def _count(summary: Summary, tag: str) -> int:
@@ -244,16 +239,19 @@ def _count(summary: Summary, tag: str) -> int:
     return 0 if stats is None or stats.avg is None else int(stats.avg)
 
 
-def _paths(console: Console, artifacts: Artifacts) -> None:
+def _footer(console: Console, summary: Summary, artifacts: Artifacts) -> None:
+    """Print the duration and the paths, in AIPerf's order."""
     from rich.text import Text
 
+    duration = summary.metrics.get("benchmark_duration")
     console.print()
-    for name, path in (
+    for name, value in (
+        ("Benchmark Duration", None if duration is None else f"{duration.avg:,.2f} {duration.unit}"),
         ("CSV Export", artifacts.summary_csv),
         ("JSON Export", artifacts.summary_json),
         ("Per-Request Export", artifacts.records),
         ("Inputs", artifacts.inputs),
     ):
-        if path is not None:
-            # One line however long, so that it can be copied.
-            console.print(Text.assemble((f"{name}: ", "bold"), path), soft_wrap=True)
+        if value is not None:
+            # Do not wrap, so that a path can be copied.
+            console.print(Text.assemble((f"{name}: ", "bold"), value), soft_wrap=True)

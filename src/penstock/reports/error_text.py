@@ -1,4 +1,4 @@
-"""What a server said of a failure, in one line for people. The artifacts keep the text as it came."""
+"""Shorten a server's error message to one line for the console. The artifacts keep the original text."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from typing import Any
 
 __all__ = ["one_line"]
 
-_CUT_MESSAGE = re.compile(r'"(?:message|detail|error)"\s*:\s*"((?:[^"\\]|\\.)*)')
-"""In an object that was cut off, so that it is no JSON any more."""
+_TRUNCATED_MESSAGE = re.compile(r'"(?:message|detail|error)"\s*:\s*"((?:[^"\\]|\\.)*)')
+"""The message in a JSON object that was truncated and does not parse."""
 _HTML = re.compile(r"\s*(<!doctype html|<html|<head|<body)", re.IGNORECASE)
-_UNSEEN = re.compile(r"<(script|style)\b.*?</\1\s*>|<!--.*?-->|<[^>]*>?", re.IGNORECASE | re.DOTALL)
+_HTML_MARKUP = re.compile(r"<(script|style)\b.*?</\1\s*>|<!--.*?-->|<[^>]*>?", re.IGNORECASE | re.DOTALL)
 
 
 def one_line(message: str) -> str:
-    """The message of a JSON error object, the words of an HTML page, or the text itself."""
+    """Return the message of a JSON error object, the text of an HTML page, or the message itself."""
     text = message
     if message.startswith("{"):
-        text = _of_object(message) or message
+        text = _json_message(message) or message
     elif _HTML.match(message):
-        text = html.unescape(_UNSEEN.sub(" ", message))
+        text = html.unescape(_HTML_MARKUP.sub(" ", message))
     return " ".join(text.split()) or " ".join(message.split())
 
 
-def _of_object(text: str) -> str | None:
+def _json_message(text: str) -> str | None:
     try:
-        return _said(json.loads(text, strict=False))
+        return _find_message(json.loads(text, strict=False))
     except (ValueError, RecursionError):
-        found = _CUT_MESSAGE.search(text)
-        return None if found is None else _unescaped(found[1])
+        match = _TRUNCATED_MESSAGE.search(text)
+        return None if match is None else _unescaped(match[1])
 
 
-def _said(value: Any) -> str | None:
-    """OpenAI and its likes say {"error": {"message": …}}, others leave out a level or call it `detail`."""
+def _find_message(value: Any) -> str | None:
+    """OpenAI's shape is {"error": {"message": …}}; other servers omit a level or use `detail`."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
         for key in ("error", "message", "detail"):
             if value.get(key):
-                return _said(value[key])
+                return _find_message(value[key])
     return None
 
 

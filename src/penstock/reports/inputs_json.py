@@ -1,7 +1,7 @@
-"""`inputs.json`: the bodies that were really sent, each byte as it went out, by session in order of first use.
+"""Write `inputs.json`: the bodies that were sent, byte for byte, by session in the order of first use.
 
-The frame is laid out for reading; a body stands in it as it is, whatever white space it has. So the file can be replayed
-(`--custom-dataset-type inputs_json`), and the server receives the same bytes again.
+The JSON around the bodies is indented; the bodies themselves are copied unchanged. The file can be replayed
+(`--custom-dataset-type inputs_json`), and the server then receives the same bytes.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ import orjson
 from penstock.datasets.json_text import Cut, Malformed, end_of_value, skip_space
 from penstock.records.log import RunLog
 from penstock.records.payloads import PayloadStore
-from penstock.reports.sent_bodies import Sequence, chained
+from penstock.reports.sent_bodies import BodySequence, chained
 
-__all__ = ["Lost", "write_inputs_json"]
+__all__ = ["OmittedSessions", "write_inputs_json"]
 
-_BLANKS = b" \t\r\n"
+_WHITESPACE = b" \t\r\n"
 
 
-class Lost(NamedTuple):
-    """How many sessions had to be left out."""
+class OmittedSessions(NamedTuple):
+    """Number of sessions that could not be written, by reason."""
 
     changed: int
-    """The file with their bodies has changed since."""
+    """The payload file has changed since the run."""
     unwritten: int
-    """The worker that built their bodies was killed before it had written all of them."""
+    """The worker that built the bodies was killed before it wrote all of them."""
 
 
-def write_inputs_json(file: IO[bytes], sequences: Iterable[Sequence], log: RunLog) -> Lost:
+def write_inputs_json(file: IO[bytes], sequences: Iterable[BodySequence], log: RunLog) -> OmittedSessions:
     changed = unwritten = 0
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         stores: dict[int | None, PayloadStore] = {None: log.payloads}
         file.write(b'{\n  "data": [')
-        between = b"\n"
+        separator = b"\n"
         for name, worker, numbers, expected in sequences:
             try:
                 if worker not in stores:
-                    stores[worker] = opened.enter_context(contextlib.closing(PayloadStore(log.folder, worker=worker)))
+                    stores[worker] = stack.enter_context(contextlib.closing(PayloadStore(log.folder, worker=worker)))
                 sent = [stores[worker].body(number) for number in numbers]
             except OSError:
                 sent = []
@@ -51,13 +51,13 @@ def write_inputs_json(file: IO[bytes], sequences: Iterable[Sequence], log: RunLo
                 unwritten += worker is not None
                 continue
             file.write(
-                between + b'    {\n      "session_id": ' + orjson.dumps(name) + b',\n      "payloads": [\n        '
+                separator + b'    {\n      "session_id": ' + orjson.dumps(name) + b',\n      "payloads": [\n        '
             )
             file.write(b",\n        ".join(map(_as_json, sent)))
             file.write(b"\n      ]" + _padding(sent) + b"\n    }")
-            between = b",\n"
+            separator = b",\n"
         file.write(b"\n  ]\n}\n")
-    return Lost(changed, unwritten)
+    return OmittedSessions(changed, unwritten)
 
 
 def _hash(bodies: list[bytes]) -> bytes:
@@ -68,20 +68,20 @@ def _hash(bodies: list[bytes]) -> bytes:
 
 
 def _padding(bodies: list[bytes]) -> bytes:
-    """White space around a body, which would be lost in the frame: by its place, what stood before and behind it."""
-    found = {}
-    for place, body in enumerate(bodies):
-        bare = body.strip(_BLANKS)
-        if len(bare) < len(body):
-            at = body.find(bare)
-            found[str(place)] = [body[:at].decode(), body[at + len(bare) :].decode()]
-    return b',\n      "padding": ' + orjson.dumps(found) if found else b""
+    """Return the `padding` field: by index of the body, the whitespace before and after it, which JSON would drop."""
+    padding = {}
+    for index, body in enumerate(bodies):
+        stripped = body.strip(_WHITESPACE)
+        if len(stripped) < len(body):
+            start = body.find(stripped)
+            padding[str(index)] = [body[:start].decode(), body[start + len(stripped) :].decode()]
+    return b',\n      "padding": ' + orjson.dumps(padding) if padding else b""
 
 
 def _as_json(body: bytes) -> bytes:
-    """The body itself. One that is not JSON (a form) becomes a string, or the file could not be read."""
-    bare = body.strip(_BLANKS)
-    return bare if _is_json(bare) else orjson.dumps(body.decode(errors="replace"))
+    """Return the body unchanged if it is JSON; write any other body (a form) as a JSON string."""
+    stripped = body.strip(_WHITESPACE)
+    return stripped if _is_json(stripped) else orjson.dumps(body.decode(errors="replace"))
 
 
 def _is_json(body: bytes) -> bool:

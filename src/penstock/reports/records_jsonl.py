@@ -1,8 +1,9 @@
-"""`profile_export.jsonl`: one line a request, in the order of the log, warmup included.
+"""Write `profile_export.jsonl`: one line per request, in the order of the log, including the warmup.
 
-Times are Unix nanoseconds. `credit_issued_ns` is when a slot was free for the request and `intended_ns` when the plan
-wanted it sent. `request_end_ns` of a success is where its latency ends (the last content of a stream); of a failure,
-the moment of failure. `body_sha256` is that of the body which was handed to the socket; a request that never had one has none.
+Times are Unix nanoseconds. `credit_issued_ns` is the time at which a slot was free for the request, and `intended_ns` the
+time at which it was scheduled. `request_end_ns` of a successful request is the end of its latency (the last content of a
+stream); of a failed one, the time of the failure. `body_sha256` is the hash of the body that was handed to the socket; a
+request that never reached a socket has none.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class RecordWriter:
         self._write(b"".join(parts))
 
     def _metrics(self, measures: Measures) -> bytes:
-        """By a template for each set of tags, because 40 small dictionaries a line cost twice as much."""
+        """Fill a template per set of tags: encoding 40 small dictionaries per line takes twice as long."""
         values, lists = measures.values, measures.lists
         tags = (*values, *lists)
         template = self._templates.get(tags)
@@ -66,8 +67,8 @@ class RecordWriter:
         }
         if record.first_byte is not None:
             fields["request_ack_ns"] = epoch + record.first_byte
-        ended_well = record.failure is None and not record.cancelled
-        fields["request_end_ns"] = start + latency_ns(record) if ended_well else epoch + record.end
+        succeeded = record.failure is None and not record.cancelled
+        fields["request_end_ns"] = start + latency_ns(record) if succeeded else epoch + record.end
         worker = f"worker_{record.worker}"
         fields["worker_id"] = worker
         fields["record_processor_id"] = worker
@@ -104,26 +105,26 @@ def _template(tags: tuple[str, ...]) -> bytes:
 
 
 def _phase_fields(header: RunHeader) -> list[dict[str, Any]]:
-    """The part of the metadata that all records of a phase share."""
-    found: list[dict[str, Any]] = []
+    """Return, for each phase, the metadata that its records share."""
+    phases: list[dict[str, Any]] = []
     profiling = 0
     for index, phase in enumerate(header.phases):
         fields: dict[str, Any] = {"benchmark_phase": phase.kind, "phase_index": index}
         if phase.kind == "profiling":
             fields["profiling_index"] = profiling
             profiling += 1
-        found.append({**fields, "phase_name": phase.name, "phase_kind": phase.kind})
-    return found
+        phases.append({**fields, "phase_name": phase.name, "phase_kind": phase.kind})
+    return phases
 
 
 def _error(record: Record) -> dict[str, Any] | None:
     if record.cancelled:
-        # AIPerf's readers know a cancelled request by this code and type.
+        # Tools for AIPerf recognize a cancelled request by this code and type.
         seconds = (record.end - record.start) / 1e9
         return {
             "code": 499,
             "type": "RequestCancellationError",
-            "message": f"Cancelled by us {seconds:.3f} s after it was sent.",
+            "message": f"Cancelled by the client {seconds:.3f} s after it was sent.",
         }
     failure = record.failure
     if failure is None:
@@ -133,7 +134,7 @@ def _error(record: Record) -> dict[str, Any] | None:
 
 
 def trace_data(record: Record, epoch: int) -> dict[str, Any]:
-    """The HTTP phases. We know how long DNS and connecting took, not when they began."""
+    """Return the HTTP phases. DNS and connection set-up have durations but no start times: those are not recorded."""
     fields: dict[str, Any] = {"trace_type": "penstock", "request_send_start_ns": epoch + record.start}
     if record.sent is not None:
         fields["request_send_end_ns"] = epoch + min(record.sent, record.first_byte or record.sent)

@@ -1,72 +1,74 @@
-"""What was sent: which bodies in which order, from the digests of the records alone, in little memory.
+"""The bodies that a run sent, in the order of the plan, collected from the digests in its records.
 
-Sessions that sent the same bodies are one sequence; what tells sequences apart is a hash over the digests of their bodies. All
-that is kept of a session is 44 bytes, and 8 for each of its bodies, in files that are thrown away afterwards.
+Sessions that sent the same bodies form one sequence, identified by a hash over the digests of its bodies. Sessions are kept
+in a temporary SQLite database, so memory does not grow with their number.
 """
 
 from __future__ import annotations
 
 import os
+import sqlite3
 import struct
+from array import array
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import NamedTuple
 
-import numpy as np
-
 from penstock.metrics.summary import Proof
 from penstock.records.log import RunLog
 from penstock.records.record import Record
-from penstock.records.root_hash import RootHash, memory_map, schedule_key
+from penstock.records.root_hash import RootHash, schedule_key
 
-__all__ = ["SentBodies", "Sequence", "chained"]
+__all__ = ["BodySequence", "SentBodies", "chained"]
 
-_ROW = struct.Struct("<QQqqIIi")
-_ROWS = np.dtype(
-    [("a", "<u8"), ("b", "<u8"), ("number", "<i8"), ("at", "<i8"), ("turns", "<u4"), ("talk", "<u4"), ("worker", "<i4")]
-)
-_STORED = -1
-_SEEN = 65_536
-_BUFFER = 1 << 20
+_BATCH = 1_024
+_SCHEMA = """
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+CREATE TABLE session (hash BLOB, number INTEGER, conversation INTEGER, worker INTEGER, bodies BLOB);
+"""
+# With MIN(), SQLite takes the other columns from the row that has the minimum.
+_FIRST_USES = "SELECT hash, MIN(number), conversation, worker, bodies FROM session GROUP BY hash ORDER BY 2"
 
 
-class Sequence(NamedTuple):
-    """The bodies of a session, in order."""
+class BodySequence(NamedTuple):
+    """The bodies that a session sent, in order."""
 
     name: str
     worker: int | None
-    """Who built them; None when they were sent as stored."""
-    bodies: list[int]
-    """Their numbers in that worker's store, or in the run's."""
+    """The worker that built the bodies; None if they were sent as stored."""
+    bodies: tuple[int, ...]
+    """Numbers of the bodies in the worker's payload store, or in the run's."""
     hash: bytes
-    """The first half of their `chained` digests: whoever reads the bodies can tell whether they are still the same."""
+    """The first 16 bytes of the `chained` digests, which tell whether the stored bodies have changed since."""
 
 
 def chained(chain: bytes, digest: bytes) -> bytes:
-    """The hash of a sequence of bodies, from that of the sequence without its last one."""
+    """Extend the hash of a sequence of bodies by the digest of its next body."""
     return sha256(chain + digest).digest()
 
 
 class _Session:
-    __slots__ = ("bodies", "chain")
+    __slots__ = ("bodies", "chain", "conversation", "worker")
 
-    def __init__(self) -> None:
+    def __init__(self, conversation: int, worker: int | None) -> None:
+        self.conversation = conversation
+        self.worker = worker
         self.chain = b""
         self.bodies: list[int] = []
 
 
 class SentBodies:
-    """Takes every record of a run once, those of one worker in their order."""
+    """Collects the bodies of a run. Takes every record once, those of one worker in their order."""
 
     def __init__(self, log: RunLog, scratch: str) -> None:
+        """Open a database in the folder `scratch`, which the caller deletes."""
         self._log = log
         self._open: dict[int, _Session] = {}
-        self._owner: dict[int, tuple[int, int]] = {}
-        self._seen: dict[tuple[int, int], int] = {}
-        self._names = {part: os.path.join(scratch, f"sent-{part}") for part in ("rows", "bodies")}
-        self._files = {part: open(path, "wb", buffering=_BUFFER) for part, path in self._names.items()}  # noqa: SIM115
+        self._rows: list[tuple[bytes, int, int, int | None, bytes]] = []
+        self._database = sqlite3.connect(os.path.join(scratch, "sessions.sqlite"), isolation_level=None)
+        self._database.executescript(_SCHEMA)
         self._root = RootHash(scratch)
-        self._placed = 0
 
     def add(self, record: Record) -> None:
         if not record.digest:
@@ -76,8 +78,8 @@ class SentBodies:
         number = key >> 20
         session = self._open.get(number)
         if session is None:
-            session = self._open[number] = _Session()
-            self._owner[number] = record.conversation, _STORED if record.built is None else record.worker
+            worker = None if record.built is None else record.worker
+            session = self._open[number] = _Session(record.conversation, worker)
         session.chain = chained(session.chain, record.digest)
         session.bodies.append(record.payload if record.built is None else record.built)
         if record.turn + 1 >= len(self._log.payloads.turns(record.conversation)):
@@ -85,51 +87,36 @@ class SentBodies:
 
     def _close(self, number: int) -> None:
         session = self._open.pop(number)
-        conversation, worker = self._owner.pop(number)
-        key = (int.from_bytes(session.chain[:8], "little"), int.from_bytes(session.chain[8:16], "little"))
-        if self._seen.get(key, number + 1) <= number:
-            return
-        if len(self._seen) >= _SEEN:
-            self._seen.clear()
-        self._seen[key] = number
-        row = _ROW.pack(*key, number, self._placed, len(session.bodies), conversation, worker)
-        self._files["rows"].write(row)
-        self._files["bodies"].write(struct.pack(f"<{len(session.bodies)}q", *session.bodies))
-        self._placed += len(session.bodies)
+        bodies = struct.pack(f"<{len(session.bodies)}q", *session.bodies)
+        self._rows.append((session.chain[:16], number, session.conversation, session.worker, bodies))
+        if len(self._rows) >= _BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._database.execute("BEGIN")
+        self._database.executemany("INSERT INTO session VALUES (?, ?, ?, ?, ?)", self._rows)
+        self._database.execute("COMMIT")
+        self._rows.clear()
 
     def finish(self) -> None:
-        """All records are in."""
+        """Close the sessions that were cut short. Call this after the last record."""
         for number in list(self._open):
-            self._close(number)  # it was cut short
-        for file in self._files.values():
-            file.close()
+            self._close(number)
+        self._flush()
 
     def proof(self) -> Proof:
         return Proof(self._root.requests, self._root.root())
 
-    def sequences(self) -> Iterator[Sequence]:
-        """Each distinct sequence of bodies once, in the order of its first use: that of the plan, so that a replay of the
-        file has the same root."""
-        if not os.path.getsize(self._names["rows"]):
-            return
-        rows = memory_map(self._names["rows"], _ROWS)
-        bodies = memory_map(self._names["bodies"], np.dtype("<i8"))
-        order = np.lexsort((rows["number"], rows["b"], rows["a"]))
-        a, b = rows["a"][order], rows["b"][order]
-        first = np.ones(len(order), bool)
-        first[1:] = (a[1:] != a[:-1]) | (b[1:] != b[:-1])
-        kept = order[first]
-        kept = kept[np.argsort(rows["number"][kept], kind="stable")]
-        named = np.zeros(self._log.payloads.conversations, np.uint32)
-        for i in kept:
-            row = rows[i]
-            talk, at, worker = int(row["talk"]), int(row["at"]), int(row["worker"])
-            named[talk] += 1
-            # The same conversation with other bodies, because other replies came or because it was cut short.
-            name = self._log.payloads.session_name(talk) + (f"#{named[talk]}" if named[talk] > 1 else "")
-            yield Sequence(
-                name,
-                None if worker == _STORED else worker,
-                bodies[at : at + int(row["turns"])].tolist(),
-                struct.pack("<QQ", int(row["a"]), int(row["b"])),
-            )
+    def sequences(self) -> Iterator[BodySequence]:
+        """Yield each distinct sequence of bodies once, by first use in the plan, so that a replay has the same root."""
+        payloads = self._log.payloads
+        uses = array("I", [0]) * payloads.conversations
+        for digest, _, conversation, worker, bodies in self._database.execute(_FIRST_USES):
+            uses[conversation] += 1
+            # A conversation with other bodies than before: the replies differed, or it was cut short.
+            suffix = f"#{uses[conversation]}" if uses[conversation] > 1 else ""
+            numbers = struct.unpack(f"<{len(bodies) // 8}q", bodies)
+            yield BodySequence(payloads.session_name(conversation) + suffix, worker, numbers, digest)
+
+    def close(self) -> None:
+        self._database.close()

@@ -1,4 +1,4 @@
-"""`profile_export_aiperf.csv`: a section of distributions, a blank line, a section of single values."""
+"""Write `profile_export_aiperf.csv`: a section of distributions, a blank line, a section of single values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.metrics.summary import Summary
 __all__ = ["write_summary_csv"]
 
 _STATISTICS = ("avg", "min", "max", "sum", *(f"p{q}" for q in PERCENTILES), "std")
-_UNITS_NOT_SAID = ("count", "requests")
+_UNITS_OMITTED = ("count", "requests")
 
 
 def write_summary_csv(file: IO[bytes], summary: Summary) -> None:
@@ -33,7 +33,7 @@ def write_summary_csv(file: IO[bytes], summary: Summary) -> None:
 
 
 def _name(metric: Metric) -> str:
-    return metric.header if metric.unit in _UNITS_NOT_SAID else label(metric)
+    return metric.header if metric.unit in _UNITS_OMITTED else label(metric)
 
 
 def _number(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""`profile_export_aiperf.json`: AIPerf's keys in AIPerf's order, then what AIPerf does not say."""
+"""Write `profile_export_aiperf.json`: AIPerf's keys in AIPerf's order, then Penstock's own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import IO, Any
 
 import msgspec
 
-from penstock.metrics.phase_stats import ErrorGroup, by_owner
+from penstock.metrics.phase_stats import ErrorGroup, count_by_owner
 from penstock.metrics.statistics import Stats
 from penstock.metrics.summary import Summary
 from penstock.records.log import RunHeader
@@ -57,7 +57,7 @@ def _document(summary: Summary, header: RunHeader) -> dict[str, Any]:
         **_outcome(summary),
         **({} if summary.warmup_metrics is None else {"warmup_metrics": summary.warmup_metrics}),
         **{tag: stats for tag, stats in metrics.items() if tag not in _FIRST},
-        **_our_own(summary, header),
+        **_penstock_fields(summary, header),
     }
 
 
@@ -82,26 +82,26 @@ def _outcome(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _our_own(summary: Summary, header: RunHeader) -> dict[str, Any]:
-    found: dict[str, Any] = {"penstock_version": header.penstock_version}
+def _penstock_fields(summary: Summary, header: RunHeader) -> dict[str, Any]:
+    fields: dict[str, Any] = {"penstock_version": header.penstock_version}
     if summary.certificate is not None:
-        found["certificate"] = summary.certificate
-    found["context_mode"] = header.context_mode
+        fields["certificate"] = summary.certificate
+    fields["context_mode"] = header.context_mode
     if summary.proof is not None:
-        found["proof"] = {"algorithm": "sha256", "requests": summary.proof.requests, "root": summary.proof.root}
-    found["tokenizer"] = summary.tokenizer
-    found["finish_reasons"] = summary.finish_reasons
+        fields["proof"] = {"algorithm": "sha256", "requests": summary.proof.requests, "root": summary.proof.root}
+    fields["tokenizer"] = summary.tokenizer
+    fields["finish_reasons"] = summary.finish_reasons
     if summary.broken_conversations:
-        found["broken_conversations"] = summary.broken_conversations
+        fields["broken_conversations"] = summary.broken_conversations
     if summary.warnings:
-        found["warnings"] = summary.warnings
-    found["failures"] = by_owner(summary.errors)
+        fields["warnings"] = summary.warnings
+    fields["failures"] = count_by_owner(summary.errors)
     if summary.warmup_errors:
-        found["warmup_error_summary"] = _errors(summary.warmup_errors)
+        fields["warmup_error_summary"] = _errors(summary.warmup_errors)
     if summary.torn_bytes:
-        found["torn_bytes"] = summary.torn_bytes
-    found["machine"] = header.machine
-    return found
+        fields["torn_bytes"] = summary.torn_bytes
+    fields["machine"] = header.machine
+    return fields
 
 
 def _errors(groups: list[ErrorGroup]) -> list[dict[str, Any]]:
@@ -114,6 +114,6 @@ def _details(group: ErrorGroup) -> dict[str, Any]:
 
 
 def _local(unix_ns: int) -> str:
-    """Local time without a zone, as AIPerf writes it."""
+    """Format as local time without a zone, as AIPerf does."""
     seconds, rest = divmod(unix_ns, 1_000_000_000)
     return datetime.fromtimestamp(seconds).replace(microsecond=rest // 1000).isoformat(timespec="microseconds")
