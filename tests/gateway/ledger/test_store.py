@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -159,21 +159,28 @@ def test_a_ledger_of_an_older_version_gets_the_new_columns(url: str) -> None:
     assert everything(url).cached_tokens == 7
 
 
-def test_several_gateways_may_open_a_new_ledger_at_once(url: str) -> None:
-    inserted: list[int] = []
-
-    def gateway(name: str) -> None:
+def test_several_gateways_can_open_a_new_ledger_at_once(url: str) -> None:
+    def open_and_insert(gateway: int) -> int:
         ledger = open_ledger(url)
-        inserted.append(ledger.insert([made(request_id=f"{name}-{n}") for n in range(50)]))
-        ledger.close()
+        try:
+            return ledger.insert([made(request_id=f"{gateway}-{n}") for n in range(50)])
+        finally:
+            ledger.close()
 
-    threads = [threading.Thread(target=gateway, args=(f"g{n}",)) for n in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert inserted == [50] * 6
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(open_and_insert, range(6))) == [50] * 6
     assert everything(url).requests == 300
+
+
+def test_opening_waits_for_a_transaction_of_a_connection_without_wal(tmp_path: Path) -> None:
+    path = f"{tmp_path}/usage.db"
+    with sqlite3.connect(path, isolation_level=None) as writer, ThreadPoolExecutor(1) as thread:
+        writer.execute("BEGIN IMMEDIATE")
+        opening = thread.submit(lambda: open_ledger(f"sqlite:///{path}").close())
+        with pytest.raises(TimeoutError):
+            opening.result(timeout=0.2)
+        writer.execute("ROLLBACK")
+        opening.result()
 
 
 def test_one_bad_entry_of_many_is_an_answer_of_its_own(url: str) -> None:

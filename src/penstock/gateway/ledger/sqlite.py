@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
@@ -15,7 +16,9 @@ from penstock.gateway.ledger.usage_table import COLUMNS, INDEXES, NAMES, TABLE, 
 
 __all__ = ["SqliteLedger"]
 
-_BUSY_S = 5.0
+_LOCK_TIMEOUT_S = 30.0
+"""How long a statement waits for a lock. Gateways that create one ledger together queue for it with several fsyncs each."""
+_LOCK_RETRY_S = 0.02
 _REFUSALS = (
     *(sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError),
     *(sqlite3.ProgrammingError, UnicodeEncodeError),  # a value of a type that it does not know
@@ -83,10 +86,10 @@ class SqliteLedger:
             # A reader needs the files beside the database, or the word that nobody writes.
             mode = "ro" if os.path.exists(self._path + "-wal") else "ro&immutable=1"
         with self._trouble():
-            return sqlite3.connect(f"file:{quote(self._path)}?mode={mode}", uri=True, timeout=_BUSY_S)
+            return sqlite3.connect(f"file:{quote(self._path)}?mode={mode}", uri=True, timeout=_LOCK_TIMEOUT_S)
 
     def _prepare(self) -> None:
-        self._base.execute("PRAGMA journal_mode = WAL")
+        self._enable_wal()
         # The spool's copy is removed after the commit, so the commit must be on the disk. One fsync for a batch.
         self._base.execute("PRAGMA synchronous = FULL")
         self._base.execute("PRAGMA journal_size_limit = 67108864")
@@ -101,6 +104,19 @@ class SqliteLedger:
                     self._base.execute(f"ALTER TABLE {TABLE} ADD COLUMN {_definition(column)}")
             for name, fields in INDEXES.items():
                 self._base.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {TABLE} ({fields})")
+
+    def _enable_wal(self) -> None:
+        """Retry here: while another connection holds the write lock, SQLite returns SQLITE_BUSY for this statement
+        at once, because it cannot wait without the risk of a deadlock."""
+        deadline = time.monotonic() + _LOCK_TIMEOUT_S
+        while True:
+            try:
+                self._base.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_LOCK_RETRY_S)
 
     def _columns(self) -> set[str]:
         return {found[1] for found in self._base.execute(f"PRAGMA table_info({TABLE})")}
