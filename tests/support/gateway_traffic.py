@@ -38,7 +38,9 @@ WORKER = """
 import sys
 sys.path.insert(0, {here!r})
 from support.gateway_traffic import ended
+from penstock.gateway.observe import access_log
 from penstock.gateway.observe.recorder import Recorder
+access_log.CLOSE_TIMEOUT_S = 60.0
 recorder = Recorder({folder!r}, {number}, {form!r}, {log!r})
 for line in sys.stdin:
     for n in range(int(line)):

@@ -61,7 +61,7 @@ def worker(
     return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
 
 
-def eventually(holds: Any, within_s: float = 30.0) -> None:
+def eventually(holds: Any, within_s: float = 60.0) -> None:
     end = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < end, "it did not come true"

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +18,15 @@ from penstock.gateway.ledger.entry import Attempt, Entry
 from penstock.gateway.observe.access_log import AccessLog
 from support import TESTS
 from support.gateway_traffic import Worker, ended
+from support.ledger_entries import eventually
 
 Form = Literal["text", "json", "off"]
+
+
+@pytest.fixture(autouse=True)
+def patient_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the remaining lines however busy the machine is."""
+    monkeypatch.setattr("penstock.gateway.observe.access_log.CLOSE_TIMEOUT_S", 60.0)
 
 
 def lines(tmp_path: Path, form: Form, *entries: Entry) -> list[str]:
@@ -123,8 +129,7 @@ def test_a_log_that_was_moved_away_is_opened_anew(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     log = AccessLog("text", str(path))
     log.write(ended(request_id="before"))
-    while not path.stat().st_size:
-        time.sleep(0.01)
+    eventually(lambda: path.stat().st_size)
     os.rename(path, tmp_path / "access.log.1")
     log.write(ended(request_id="after"))
     log.close()
@@ -138,6 +143,7 @@ sys.path.insert(0, {here!r})
 from support.gateway_traffic import ended
 from penstock.gateway.observe import access_log
 access_log.BACKLOG_LINES = 2000
+access_log.CLOSE_TIMEOUT_S = 60.0
 log = access_log.AccessLog("json")
 for n in range(20000):
     log.write(ended(request_id=f"r{{n}}"))
@@ -182,8 +188,7 @@ def test_lines_that_the_disk_does_not_take_are_counted(tmp_path: Path) -> None:
     os.rename(path.parent, tmp_path / "away")  # there is no place for the file any more
     for number in range(3):
         log.write(ended(request_id=f"lost-{number}"))
-    while log.dropped < 3:
-        time.sleep(0.01)
+    eventually(lambda: log.dropped >= 3)
     path.parent.mkdir()
     log.write(ended(request_id="back"))
     log.close()

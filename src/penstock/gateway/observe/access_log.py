@@ -28,6 +28,8 @@ from penstock.gateway.routes import ENDPOINTS
 __all__ = ["AccessLog", "check_log"]
 
 GATHER_S = 0.05
+CLOSE_TIMEOUT_S = 2.0
+"""How long `close` waits for the thread to write the remaining lines."""
 BACKLOG_LINES = 50_000
 LONGEST = 200
 """Characters of a value that an upstream made up."""
@@ -88,7 +90,7 @@ class AccessLog:
         if self._thread is not None:
             self._ending = True
             self._ready.set()
-            self._thread.join(2.0)
+            self._thread.join(CLOSE_TIMEOUT_S)
             self._thread = None
 
     def _time(self) -> str:
