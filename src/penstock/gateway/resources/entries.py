@@ -1,6 +1,6 @@
 """The entries of provider_keys, models and api_keys in the resource file: their fields, read and checked.
 
-Each function reads all fields it knows, so that one pass finds every problem; references to other entries are checked
+Each function reads all fields it knows, so that one pass finds every error; references to other entries are checked
 with what the caller hands in.
 """
 
@@ -36,8 +36,8 @@ _HASH: Final = re.compile(r"[0-9a-f]{64}\Z")
 def provider_key(fields: Fields, id_: str, name: str) -> ProviderKey:
     secret = fields.one_of("api_key", "secret")
     api_base = (fields.string("api_base") if fields.raw("api_base") != "" else None) or None
-    if api_base is not None and (problem := _base_problem(api_base.strip())) is not None:
-        fields.problem("api_base", problem)
+    if api_base is not None and (error := _api_base_error(api_base.strip())) is not None:
+        fields.error("api_base", error)
     provider = (fields.string("provider") if fields.raw("provider") != "" else None) or ""
     _check_response(fields)
     # no header of a caller is forwarded, so there is none to strip
@@ -63,10 +63,10 @@ def _request(fields: Fields) -> dict[str, Any]:
     headers = request.texts("default_headers")
     for header, value in headers.items():
         if "${" in value:
-            request.problem(f"default_headers.{header}", "is a template, which Penstock does not fill in")
+            request.error(f"default_headers.{header}", "is a template, which Penstock does not fill in")
     body = request.raw("default_body_fields")
     if body is not None and not isinstance(body, dict):
-        request.problem("default_body_fields", "must be a mapping")
+        request.error("default_body_fields", "must be a mapping")
     renames = request.texts("param_renames")
     request.refuse("param_constraints", "is not supported")
     request.refuse("forward_client_headers", "is not supported: no header of a caller goes upstream")
@@ -101,7 +101,7 @@ def _verify_tls(fields: Fields) -> bool:
 def model(fields: Fields, id_: str, name: str, key_ids: Mapping[str, str]) -> Model:
     """`key_ids` are the provider keys: id -> name."""
     if "*" in name:
-        fields.problem("display_name", "has a *: Penstock has no wildcard aliases")
+        fields.error("display_name", "has a *: Penstock has no wildcard aliases")
     _refuse_kinds(fields)
     timeout = fields.integer("timeout")
     stream_timeout = fields.integer("stream_timeout") or None
@@ -116,12 +116,12 @@ def model(fields: Fields, id_: str, name: str, key_ids: Mapping[str, str]) -> Mo
     if fields.has("routing"):
         for name_ in ("provider", "model_name", "provider_key", "provider_key_id", "cooldown", "retries", "embedding"):
             if fields.raw(name_) is not None:
-                fields.problem(name_, "does not go together with routing")
+                fields.error(name_, "does not go together with routing")
         return Model(routing=_routing(fields), **common)
     direct = not fields.has("ensemble") and not fields.has("semantic")
     provider = fields.string("provider", required=direct) or ""
     if provider and not _PROVIDER.match(provider):
-        fields.problem("provider", "must be 1 to 64 of a-z, 0-9, '.', '_' and '-', the first a letter or digit")
+        fields.error("provider", "must be 1 to 64 of a-z, 0-9, '.', '_' and '-', the first a letter or digit")
     return Model(
         provider=provider,
         upstream=fields.string("model_name", required=direct) or "",
@@ -150,7 +150,7 @@ def _key_of(fields: Fields, key_ids: Mapping[str, str], *, required: bool) -> st
         return None
     if reference not in key_ids and reference not in key_ids.values():
         which = "provider_key" if fields.has("provider_key") else "provider_key_id"
-        fields.problem(which, f"names {fields.problems.show(reference)}, which is not among the provider_keys")
+        fields.error(which, f"names {fields.errors.show(reference)}, which is not among the provider_keys")
     return key_ids.get(reference, reference)
 
 
@@ -159,7 +159,7 @@ def _routing(fields: Fields) -> Routing | None:
     assert routing is not None
     strategy = routing.string("strategy") or "failover"
     if strategy not in ("failover", "round_robin"):
-        routing.problem("strategy", f"is {fields.problems.show(strategy)}; Penstock has failover and round_robin")
+        routing.error("strategy", f"is {fields.errors.show(strategy)}; Penstock has failover and round_robin")
     routing.refuse("hash_on", "is not supported")
     targets: list[tuple[str, int]] = []
     weights: set[int] = set()
@@ -172,9 +172,9 @@ def _routing(fields: Fields) -> Routing | None:
     if not routing.has("targets") or routing.raw("targets") == []:
         routing.missing("targets")
     if strategy == "round_robin" and len(weights) > 1:
-        routing.problem("targets", "have different weights, which Penstock does not support")
+        routing.error("targets", "have different weights, which Penstock does not support")
     if strategy == "round_robin" and len({priority for _, priority in targets}) > 1:
-        routing.problem("targets", "have different priorities, which Penstock supports with failover only")
+        routing.error("targets", "have different priorities, which Penstock supports with failover only")
     built = Routing(
         strategy="round_robin" if strategy == "round_robin" else "failover",
         targets=tuple(alias for alias, _ in sorted(targets, key=lambda target: target[1]) if alias),
@@ -216,7 +216,7 @@ def caller_key(fields: Fields, id_: str, name: str, environment: Mapping[str, st
     allowed = fields.strings("allowed_models", required=True)
     for at, pattern in enumerate(allowed):
         if pattern.count("*") > 1:
-            fields.problem(f"allowed_models[{at}]", "may have one * at most")
+            fields.error(f"allowed_models[{at}]", "may have one * at most")
     return CallerKey(
         id=id_,
         name=name,
@@ -231,13 +231,13 @@ def caller_key(fields: Fields, id_: str, name: str, environment: Mapping[str, st
 
 
 def _key_hash(fields: Fields, environment: Mapping[str, str]) -> str:
-    """Empty when there is none to be had, which is a problem by then."""
+    """Empty when there is none to be had, which is a error by then."""
     if fields.one_of("key_env", "key_hash") is None:
         return ""
     hashed = fields.string("key_hash")
     if hashed is not None:
         if not _HASH.match(hashed):
-            fields.problem("key_hash", "must be a SHA-256 in 64 lower-case hexadecimal digits")
+            fields.error("key_hash", "must be a SHA-256 in 64 lower-case hexadecimal digits")
         return hashed
     variable = fields.string("key_env") or ""
     # a key is trimmed when it is presented, so one with spaces around it could never match
@@ -245,7 +245,7 @@ def _key_hash(fields: Fields, environment: Mapping[str, str]) -> str:
     if not key:
         # someone may have put the key itself here
         shown = f"the environment variable {variable}" if _VARIABLE.match(variable) else "an environment variable"
-        fields.problem("key_env", f"names {shown}, which is not set or empty")
+        fields.error("key_env", f"names {shown}, which is not set or empty")
         return ""
     return hashlib.sha256(key.encode()).hexdigest()
 
@@ -265,7 +265,7 @@ def _cidrs(fields: Fields) -> tuple[str, ...]:
         try:
             ipaddress.ip_network(text, strict=False)
         except ValueError:
-            fields.problem(f"allowed_cidrs[{at}]", "is not a network such as 10.0.0.0/8")
+            fields.error(f"allowed_cidrs[{at}]", "is not a network such as 10.0.0.0/8")
     return found
 
 
@@ -273,7 +273,7 @@ def _int(value: int | None, default: int) -> int:
     return default if value is None else value
 
 
-def _base_problem(text: str) -> str | None:
+def _api_base_error(text: str) -> str | None:
     """What keeps a URL from being the base of a provider, in words that do not quote it: it may hold a credential."""
     try:
         parts = urlsplit(text)

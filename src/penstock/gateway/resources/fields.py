@@ -1,4 +1,4 @@
-"""Typed reading of one mapping of a file: each getter returns a value of its type, or the default and a problem."""
+"""Typed reading of one mapping of a file: each getter returns a value of its type, or the default and a error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from penstock.gateway.resources.yaml_tree import BROKEN, Problems
+from penstock.gateway.resources.yaml_tree import INVALID, ConfigErrors
 
 __all__ = ["Fields", "entries"]
 
@@ -19,23 +19,23 @@ _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d
 class Fields:
     """The fields of the mapping at `where`. A null is the same as an absent field."""
 
-    def __init__(self, value: Any, where: str, problems: Problems) -> None:
+    def __init__(self, value: Any, where: str, errors: ConfigErrors) -> None:
         self.where = where
-        self.problems = problems
+        self.errors = errors
         self._values: dict[str, Any] = value if isinstance(value, dict) else {}
-        if not isinstance(value, dict) and value is not BROKEN:
-            problems.add(where, "must be a mapping")
+        if not isinstance(value, dict) and value is not INVALID:
+            errors.add(where, "must be a mapping")
         self._unread = dict.fromkeys(self._values)
-        self._unreadable = value is BROKEN or not isinstance(value, dict)
+        self._unreadable = value is INVALID or not isinstance(value, dict)
 
-    def problem(self, name: str, what: str) -> None:
-        self.problems.add(f"{self.where}.{name}" if self.where else name, what)
+    def error(self, name: str, what: str) -> None:
+        self.errors.add(f"{self.where}.{name}" if self.where else name, what)
 
     def has(self, name: str) -> bool:
         return self._values.get(name) is not None
 
     def raw(self, name: str) -> Any:
-        """None when absent; BROKEN when its problem is known already."""
+        """None when absent; INVALID when its error is known already."""
         self._unread.pop(name, None)
         return self._values.get(name)
 
@@ -47,11 +47,11 @@ class Fields:
     def finish(self) -> None:
         """Whatever was not read is unknown."""
         for name in self._unread:
-            self.problem(name, "is not a field that Penstock knows")
+            self.error(name, "is not a field that Penstock knows")
 
     def missing(self, name: str) -> None:
         if not self._unreadable:
-            self.problem(name, "is missing")
+            self.error(name, "is missing")
 
     def _typed(self, name: str, fits: Callable[[Any], bool], what: str, required: bool) -> Any:
         value = self.raw(name)
@@ -59,10 +59,10 @@ class Fields:
             if required:
                 self.missing(name)
             return _ABSENT
-        if value is BROKEN:
+        if value is INVALID:
             return _ABSENT
         if not fits(value):
-            self.problem(name, f"must be {what}")
+            self.error(name, f"must be {what}")
             return _ABSENT
         return value
 
@@ -86,10 +86,10 @@ class Fields:
 
     def strings(self, name: str, *, required: bool = False) -> tuple[str, ...]:
         def fits(value: Any) -> bool:
-            return isinstance(value, list) and all((isinstance(v, str) and v) or v is BROKEN for v in value)
+            return isinstance(value, list) and all((isinstance(v, str) and v) or v is INVALID for v in value)
 
         value = self._typed(name, fits, "a list of texts", required)
-        return () if value is _ABSENT else tuple(v for v in value if v is not BROKEN)
+        return () if value is _ABSENT else tuple(v for v in value if v is not INVALID)
 
     def statuses(self, name: str, low: int) -> frozenset[int] | None:
         def fits(value: Any) -> bool:
@@ -102,35 +102,35 @@ class Fields:
         """A mapping of texts."""
 
         def fits(value: Any) -> bool:
-            return isinstance(value, dict) and all(isinstance(v, str) or v is BROKEN for v in value.values())
+            return isinstance(value, dict) and all(isinstance(v, str) or v is INVALID for v in value.values())
 
         value = self._typed(name, fits, "a mapping of texts", False)
-        return {} if value is _ABSENT else {key: text for key, text in value.items() if text is not BROKEN}
+        return {} if value is _ABSENT else {key: text for key, text in value.items() if text is not INVALID}
 
     def mapping(self, name: str) -> Fields | None:
         value = self.raw(name)
-        return None if value is None else Fields(value, f"{self.where}.{name}", self.problems)
+        return None if value is None else Fields(value, f"{self.where}.{name}", self.errors)
 
     def list(self, name: str) -> Iterator[Fields]:
         for at, item in enumerate(self.items(name)):
-            yield Fields(item, f"{self.where}.{name}[{at}]", self.problems)
+            yield Fields(item, f"{self.where}.{name}[{at}]", self.errors)
 
     def items(self, name: str) -> Sequence[Any]:
         """What is in a list, whatever that is."""
         value = self.raw(name)
-        if value is None or value is BROKEN:
+        if value is None or value is INVALID:
             return ()
         if not isinstance(value, list):
-            self.problem(name, "must be a list")
+            self.error(name, "must be a list")
             return ()
         return value
 
     def one_of(self, first: str, second: str, *, required: bool = True) -> str | None:
-        """The value of whichever of the two is given; both at once is a problem."""
+        """The value of whichever of the two is given; both at once is a error."""
         if self.has(first) and self.has(second):
-            self.problem(second, f"does not go together with {first}: give one of the two")
+            self.error(second, f"does not go together with {first}: give one of the two")
         elif required and not self.has(first) and not self.has(second):
-            self.problems.add(self.where, f"needs {first} or {second}")
+            self.errors.add(self.where, f"needs {first} or {second}")
         values = (self.string(first), self.string(second))
         return values[0] or values[1]
 
@@ -143,14 +143,14 @@ class Fields:
                 return datetime.fromisoformat(text.upper()).timestamp()
         except (ValueError, OverflowError):
             pass
-        self.problem(name, "must be a time with its zone, such as 2030-01-31T12:00:00Z")
+        self.error(name, "must be a time with its zone, such as 2030-01-31T12:00:00Z")
         return None
 
     def refuse(self, name: str, what: str) -> None:
         """A known field that asks for something Penstock does not do; empty, null or false asks for nothing."""
         value = self.raw(name)
         if value is not None and value is not False and value not in ([], {}, ""):
-            self.problem(name, what)
+            self.error(name, what)
 
 
 def entries(tree: Fields, collection: str, identity: str) -> Iterator[tuple[Fields, str | None]]:
@@ -159,13 +159,13 @@ def entries(tree: Fields, collection: str, identity: str) -> Iterator[tuple[Fiel
     for at, item in enumerate(tree.items(collection)):
         where = f"{collection}[{at}]"
         if not isinstance(item, dict):
-            tree.problems.add(where, "must be a mapping")
+            tree.errors.add(where, "must be a mapping")
             continue
-        fields = Fields(item, where, tree.problems)
+        fields = Fields(item, where, tree.errors)
         name = fields.string(identity, required=True)
         if name is not None:
-            tree.problems.name(where, name)
+            tree.errors.name(where, name)
             first = seen.setdefault(name, at)
             if first != at:
-                fields.problem(identity, f"is already used by {collection}[{first}]")
+                fields.error(identity, f"is already used by {collection}[{first}]")
         yield fields, name

@@ -6,7 +6,7 @@
     guardrails             kinds keyword and pii
     rate_limit_policies    the form with scope and window
 
-Everything else in such a file is named in one list of problems, and a file with a problem is not used at all: whoever
+Everything else in such a file is named in one list of errors, and a file with a error is not used at all: whoever
 wrote a limit or a filter into it must not find out later that it was skipped. Fields that only describe, or that have no
 effect on what is served here, are accepted.
 """
@@ -24,7 +24,7 @@ from penstock.gateway.resources.entries import caller_key, model, provider_key
 from penstock.gateway.resources.fields import Fields, entries
 from penstock.gateway.resources.rules import guardrail, policy
 from penstock.gateway.resources.snapshot import CallerKey, GuardrailSpec, Model, Policy, ProviderKey, Snapshot
-from penstock.gateway.resources.yaml_tree import BROKEN, Problems, read_tree
+from penstock.gateway.resources.yaml_tree import INVALID, ConfigErrors, read_tree
 
 __all__ = ["ResourceErrors", "load_resources", "parse_resources", "read_resources", "resource_id"]
 
@@ -49,7 +49,7 @@ class ResourceErrors(UserError):
     """A resource file that cannot be used, with every reason."""
 
     def __init__(self, path: str, errors: list[str]) -> None:
-        count = f"{len(errors)} problems" if len(errors) > 1 else "a problem"
+        count = f"{len(errors)} errors" if len(errors) > 1 else "a error"
         super().__init__("\n".join((f"{path} has {count} and was not loaded:", *(f"  {error}" for error in errors))))
         self.path = path
         self.errors = errors
@@ -68,15 +68,15 @@ def read_resources(path: str) -> bytes:
 
 
 def parse_resources(data: bytes, environment: Mapping[str, str], *, source: str = "resources") -> Snapshot:
-    problems = Problems()
-    tree = read_tree(data, environment, problems)
-    if tree is BROKEN or not isinstance(tree, dict | None):
-        if tree is not BROKEN:
-            problems.add("", "the file must be a mapping of collections")
-        raise ResourceErrors(source, problems.lines())
-    snapshot = _Reader(Fields(tree or {}, "", problems), environment).snapshot(data, source)
-    if problems:
-        raise ResourceErrors(source, problems.lines())
+    errors = ConfigErrors()
+    tree = read_tree(data, environment, errors)
+    if tree is INVALID or not isinstance(tree, dict | None):
+        if tree is not INVALID:
+            errors.add("", "the file must be a mapping of collections")
+        raise ResourceErrors(source, errors.lines())
+    snapshot = _Reader(Fields(tree or {}, "", errors), environment).snapshot(data, source)
+    if errors:
+        raise ResourceErrors(source, errors.lines())
     return snapshot
 
 
@@ -121,8 +121,8 @@ class _Reader:
         version = self._top.raw("_format_version")
         if version is None:
             self._top.missing("_format_version")
-        elif version is not BROKEN and version != "1":
-            self._top.problem("_format_version", 'must be the text "1", in quotes')
+        elif version is not INVALID and version != "1":
+            self._top.error("_format_version", 'must be the text "1", in quotes')
 
     def _provider_keys(self) -> None:
         known = self._known["provider_keys"] = set()
@@ -144,11 +144,11 @@ class _Reader:
         for fields, one in built:
             for target in one.routing.targets if one.routing is not None else ():
                 found = self.models.get(target)
-                shown = fields.problems.show(target)
+                shown = fields.errors.show(target)
                 if found is None:
-                    fields.problem("routing.targets", f"names {shown}, which is not among the models")
+                    fields.error("routing.targets", f"names {shown}, which is not among the models")
                 elif found.routing is not None:
-                    fields.problem("routing.targets", f"names {shown}, which is itself a routing model")
+                    fields.error("routing.targets", f"names {shown}, which is itself a routing model")
 
     def _caller_keys(self) -> None:
         known = self._known["api_keys"] = set()
@@ -161,7 +161,7 @@ class _Reader:
                 continue
             first = hashes.setdefault(built.hash, fields.where)
             if first != fields.where:
-                fields.problems.add(fields.where, f"has the same key as {first}")
+                fields.errors.add(fields.where, f"has the same key as {first}")
             self.caller_keys.setdefault(built.hash, built)
 
     def _guardrails(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from penstock.gateway.guardrails.detectors import DETECTORS
-from penstock.gateway.guardrails.finders import regex_problem
+from penstock.gateway.guardrails.finders import regex_error
 from penstock.gateway.resources.fields import Fields
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern, Policy
 
@@ -47,7 +47,7 @@ def guardrail(fields: Fields, name: str) -> tuple[float, GuardrailSpec] | None:
     if kind not in ("keyword", "pii"):
         if kind is not None:
             known = "is a kind that Penstock does not have" if kind in _REMOTE_GUARDRAILS else "is not a kind"
-            fields.problem("kind", f"{known}: {fields.problems.show(kind)}")
+            fields.error("kind", f"{known}: {fields.errors.show(kind)}")
         return None
     patterns: tuple[Pattern, ...] = ()
     detectors: tuple[tuple[str, Action], ...] = ()
@@ -58,9 +58,9 @@ def guardrail(fields: Fields, name: str) -> tuple[float, GuardrailSpec] | None:
         detectors = _pii_detectors(fields, default)
         patterns = _pii_patterns(fields, default)
         if fields.choice("on_buffer_exceeded", ("fail_closed", "fail_open")) == "fail_open":
-            fields.problem("on_buffer_exceeded", "is fail_open, but Penstock lets nothing out that was not inspected")
+            fields.error("on_buffer_exceeded", "is fail_open, but Penstock lets nothing out that was not inspected")
         if fields.integer("max_buffer_bytes", 1, default=_BUFFER_BYTES) != _BUFFER_BYTES:
-            fields.problem("max_buffer_bytes", "is not supported here: set guardrails.max_buffer_bytes in gateway.yaml")
+            fields.error("max_buffer_bytes", "is not supported here: set guardrails.max_buffer_bytes in gateway.yaml")
     created = fields.time("created_at")
     # these kinds run in the process and cannot be out of reach, and the direction only describes
     fields.skip("fail_open", "mandatory", "direction")
@@ -111,10 +111,10 @@ def _pii_patterns(fields: Fields, default: Action) -> tuple[Pattern, ...]:
         action = item.choice("action", _ACTIONS) or default
         replacement = item.raw("replacement")
         if replacement is not None and not isinstance(replacement, str):
-            item.problem("replacement", "must be a text")
+            item.error("replacement", "must be a text")
             replacement = None
         if replacement is not None and action == "block":
-            item.problem("replacement", "does not go together with the action block")
+            item.error("replacement", "does not go together with the action block")
         item.finish()
         if name is None or regex is None:
             continue
@@ -137,12 +137,12 @@ def policy(fields: Fields, id_: str, name: str, references: Mapping[str, Mapping
     max_requests = fields.integer("max_requests", 1)
     max_tokens = fields.integer("max_tokens", 1)
     if required and not fields.has("max_requests") and not fields.has("max_tokens"):
-        fields.problems.add(fields.where, "needs max_requests, max_tokens or both")
+        fields.errors.add(fields.where, "needs max_requests, max_tokens or both")
     if reference is not None and scope is not None and scope in references:
         found = references[scope].get(reference)
         if found is None:
             kind = "api_keys" if scope == "api_key" else "models"
-            fields.problem("scope_ref", f"names {fields.problems.show(reference)}, which is not among the {kind}")
+            fields.error("scope_ref", f"names {fields.errors.show(reference)}, which is not among the {kind}")
         reference = found
     if scope is None or window is None:
         return None
@@ -158,6 +158,6 @@ def policy(fields: Fields, id_: str, name: str, references: Mapping[str, Mapping
 
 
 def _check_regex(fields: Fields, name: str, value: str) -> None:
-    problem = regex_problem(value)
-    if problem is not None:
-        fields.problem(name, problem)
+    error = regex_error(value)
+    if error is not None:
+        fields.error(name, error)

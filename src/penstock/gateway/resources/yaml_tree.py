@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import yaml
 
-__all__ = ["BROKEN", "Problems", "read_tree"]
+__all__ = ["INVALID", "ConfigErrors", "read_tree"]
 
-BROKEN: Final = object()
-"""Stands for a value that could not be read, when the reason is already among the problems."""
+INVALID: Final = object()
+"""Stands for a value that could not be read, when the reason is already among the errors."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_DEPTH = 32
@@ -27,7 +27,7 @@ _REFERENCE = re.compile(r"\$(?:(\$)|\{([A-Za-z_][A-Za-z0-9_]*)\}|(\{))")
 _ENTRY = re.compile(r"(\w+\[\d+\])\.?(.*)")
 
 
-class Problems:
+class ConfigErrors:
     """What is wrong, each with the path of the value it is about: `models[2].routing.strategy` `is not …`.
 
     A value that came from the environment may be a secret and is never shown.
@@ -45,7 +45,7 @@ class Problems:
         self._found.append((where, what))
 
     def name(self, entry: str, name: str) -> None:
-        """`models[2]` is called `name`, which its problems then mention."""
+        """`models[2]` is called `name`, which its errors then mention."""
         self._names[entry] = self.show(name)
 
     def hide(self, value: str) -> None:
@@ -81,8 +81,8 @@ for _tag, _pattern, _first in (
     _PlainLoader.add_implicit_resolver(_TAG + _tag, re.compile(_pattern), _first)
 
 
-def read_tree(data: bytes, environment: Mapping[str, str], problems: Problems) -> Any:
-    """The file's value: None when it is empty, BROKEN when it is not YAML."""
+def read_tree(data: bytes, environment: Mapping[str, str], errors: ConfigErrors) -> Any:
+    """The file's value: None when it is empty, INVALID when it is not YAML."""
     try:
         loader = _PlainLoader(data)
         try:
@@ -92,31 +92,31 @@ def read_tree(data: bytes, environment: Mapping[str, str], problems: Problems) -
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        problems.add("", f"not valid YAML{at}: {error.problem or error.context}")
-        return BROKEN
+        errors.add("", f"not valid YAML{at}: {error.problem or error.context}")
+        return INVALID
     except yaml.YAMLError as error:
         # printed, a reader's error quotes the bytes around it; its reason does not
-        problems.add("", f"not valid YAML: {getattr(error, 'reason', None) or 'it cannot be decoded'}")
-        return BROKEN
-    return None if node is None else _Builder(environment, problems).value(node, "", 0)
+        errors.add("", f"not valid YAML: {getattr(error, 'reason', None) or 'it cannot be decoded'}")
+        return INVALID
+    return None if node is None else _Builder(environment, errors).value(node, "", 0)
 
 
 class _Builder:
-    def __init__(self, environment: Mapping[str, str], problems: Problems) -> None:
+    def __init__(self, environment: Mapping[str, str], errors: ConfigErrors) -> None:
         self._environment = environment
-        self._problems = problems
+        self._errors = errors
         self._nodes = 0
 
     def value(self, node: Any, where: str, depth: int) -> Any:
         self._nodes += 1
         if depth > _MAX_DEPTH or self._nodes == _MAX_NODES:
-            self._problems.add(where, "is nested too deep, or refers to itself")
+            self._errors.add(where, "is nested too deep, or refers to itself")
         if depth > _MAX_DEPTH or self._nodes >= _MAX_NODES:
-            return BROKEN
+            return INVALID
         tag = node.tag.removeprefix(_TAG)
         if tag not in ("map", "seq", "str", "null", "bool", "int", "float"):
-            self._problems.add(where, f"has the tag {tag}, which is not allowed")
-            return BROKEN
+            self._errors.add(where, f"has the tag {tag}, which is not allowed")
+            return INVALID
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, where, depth)
         if isinstance(node, yaml.SequenceNode):
@@ -128,9 +128,9 @@ class _Builder:
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                self._problems.add(where, f"has a key on line {line} that is not a plain word")
+                self._errors.add(where, f"has a key on line {line} that is not a plain word")
             elif (key := key_node.value) in built:
-                self._problems.add(where, f"gives '{key}' a second time on line {line}")
+                self._errors.add(where, f"gives '{key}' a second time on line {line}")
             else:
                 built[key] = self.value(value_node, f"{where}.{key}" if where else key, depth + 1)
         return built
@@ -151,8 +151,8 @@ class _Builder:
                     return float(text)
         except ValueError:
             pass
-        self._problems.add(where, "does not fit its tag")
-        return BROKEN
+        self._errors.add(where, "does not fit its tag")
+        return INVALID
 
     def _interpolate(self, text: str, where: str) -> Any:
         if "$" not in text:
@@ -167,16 +167,16 @@ class _Builder:
             if dollar:
                 parts.append("$")
             elif broken:
-                self._problems.add(where, "has a ${ that names no variable; a dollar sign is written $$")
+                self._errors.add(where, "has a ${ that names no variable; a dollar sign is written $$")
                 sound = False
             elif value := self._environment.get(name):
                 parts.append(value)
             else:
-                self._problems.add(where, f"needs the environment variable {name}, which is not set or empty")
+                self._errors.add(where, f"needs the environment variable {name}, which is not set or empty")
                 sound = False
         if not sound:
-            return BROKEN
+            return INVALID
         replaced = "".join((*parts, text[at:]))
         if "${" in text:
-            self._problems.hide(replaced)
+            self._errors.hide(replaced)
         return replaced
