@@ -41,7 +41,7 @@ _SELECTED = ", ".join(
     "to_char(to_timestamp(at) AT TIME ZONE 'UTC', 'YYYY-MM-DD')" if name == "day" else name for name in NAMES
 )
 _INSERT = (
-    f"INSERT INTO {TABLE} ({', '.join(NAMES)}) "  # noqa: S608 - only names from this package
+    f"INSERT INTO {TABLE} ({', '.join(NAMES)}) "  # noqa: S608 - constant names
     f"SELECT {_SELECTED} FROM json_to_recordset(%s::json) AS entry ({_JSON_COLUMNS}) "
     "ON CONFLICT (request_id) DO NOTHING"
 )

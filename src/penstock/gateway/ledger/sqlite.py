@@ -27,7 +27,7 @@ _TYPES = {"text": "TEXT", "integer": "INTEGER", "real": "REAL", "boolean": "INTE
 _DEFAULTS = {"text": "''", "integer": "0", "real": "0", "boolean": "0", "json": "'{}'"}
 
 _INSERT = (
-    f"INSERT INTO {TABLE} ({', '.join(NAMES)}) VALUES ({', '.join('?' * len(NAMES))}) "  # noqa: S608 - only names from this package
+    f"INSERT INTO {TABLE} ({', '.join(NAMES)}) VALUES ({', '.join('?' * len(NAMES))}) "  # noqa: S608 - constant names
     "ON CONFLICT (request_id) DO NOTHING"
 )
 

@@ -138,7 +138,7 @@ def usage_sql(query: UsageQuery, placeholder: str, sum_function: str) -> tuple[s
     fields = [f"{_GROUPS[name]} AS by_{name}" for name in groups] + [
         f"{sum_function}({value})" for value in _SUMS.values()
     ]
-    sql = f"SELECT {', '.join(fields)} FROM {TABLE}"  # noqa: S608 - only names from this module
+    sql = f"SELECT {', '.join(fields)} FROM {TABLE}"  # noqa: S608 - constant names
     if conditions:
         sql += " WHERE " + " AND ".join(conditions)
     if groups:

@@ -59,9 +59,9 @@ class AccessLog:
         self._line_starts: dict[tuple[object, ...], str] = {}
         self._encode = msgspec.json.Encoder().encode
         self._overflowed = 0
-        """Lines dropped because the queue was full; written by the caller of `write`."""
+        """Lines dropped because the queue was full; incremented by `write`."""
         self._failed = 0
-        """Lines dropped because the write failed; written by the thread."""
+        """Lines dropped because the write failed; incremented by the thread."""
         self._reported = 0
         if form == "off":
             self.write = _ignore  # type: ignore[method-assign]
