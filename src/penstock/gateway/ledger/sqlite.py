@@ -83,7 +83,7 @@ class SqliteLedger:
     def _connect(self, read_only: bool) -> sqlite3.Connection:
         mode = "ro" if read_only else "rwc"
         if read_only and not os.access(os.path.dirname(self._path) or ".", os.W_OK):
-            # A reader must create the -wal and -shm files, or be told that nobody writes (immutable).
+            # A reader must create the -wal and -shm files, or know that nobody writes (immutable).
             mode = "ro" if os.path.exists(self._path + "-wal") else "ro&immutable=1"
         with self._wrap_errors():
             return sqlite3.connect(f"file:{quote(self._path)}?mode={mode}", uri=True, timeout=_LOCK_TIMEOUT_S)

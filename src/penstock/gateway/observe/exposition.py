@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -112,26 +112,25 @@ def _sum_series(series: dict[Labels, Series]) -> Counts:
         if number:
             counts[name] = counts.get(name, 0) + number
 
-    for labels, one in series.items():
+    for labels, values in series.items():
         common = (labels.model, labels.provider, labels.key)
-        add(one.requests, "requests_total", *msgspec.structs.astuple(labels))
-        add(one.input_tokens, "tokens_total", "input", *common)
-        add(one.output_tokens, "tokens_total", "output", *common)
-        add(one.reasoning_tokens, "reasoning_tokens_total", *common)
-        add(one.cached_tokens, "cached_tokens_total", *common)
-        add(one.estimated_tokens, "estimated_tokens_total", *common)
+        add(values.requests, "requests_total", *msgspec.structs.astuple(labels))
+        add(values.input_tokens, "tokens_total", "input", *common)
+        add(values.output_tokens, "tokens_total", "output", *common)
+        add(values.reasoning_tokens, "reasoning_tokens_total", *common)
+        add(values.cached_tokens, "cached_tokens_total", *common)
+        add(values.estimated_tokens, "estimated_tokens_total", *common)
     return counts
 
 
-def _add_gauges(counts: Counts, running: Iterable[MetricValues]) -> None:
-    running = list(running)
+def _add_gauges(counts: Counts, running: Sequence[MetricValues]) -> None:
     counts[("workers",)] = len(running)
-    counts[("inflight_requests",)] = sum(one.gauges.get("inflight_requests", 0) for one in running)
-    counts[("limits_degraded",)] = max((one.gauges.get("limits_degraded", 0) for one in running), default=0)
+    counts[("inflight_requests",)] = sum(worker.gauges.get("inflight_requests", 0) for worker in running)
+    counts[("limits_degraded",)] = max((worker.gauges.get("limits_degraded", 0) for worker in running), default=0)
     counts[("process_resident_memory_bytes", "main")] = resident_bytes()
-    for one in running:
-        memory = one.gauges.get("process_resident_memory_bytes", 0)
-        counts[("process_resident_memory_bytes", f"worker-{one.worker}")] = memory
+    for worker in running:
+        memory = worker.gauges.get("process_resident_memory_bytes", 0)
+        counts[("process_resident_memory_bytes", f"worker-{worker.worker}")] = memory
 
 
 def _add_ledger(counts: Counts, ledger: MoverState) -> None:
@@ -171,18 +170,18 @@ Histogram = dict[tuple[str, ...], tuple[list[int], float]]
 
 def _durations(series: dict[Labels, Series]) -> Histogram:
     histogram: Histogram = {}
-    for labels, one in series.items():
+    for labels, values in series.items():
         status = f"{labels.status[0]}xx" if labels.status[0].isdecimal() else labels.status
         name = (labels.endpoint, labels.model, labels.provider, status, labels.stream)
-        _add(histogram, name, one.durations, one.duration_s)
+        _add(histogram, name, values.durations, values.duration_s)
     return histogram
 
 
 def _ttfts(series: dict[Labels, Series]) -> Histogram:
     histogram: Histogram = {}
-    for labels, one in series.items():
+    for labels, values in series.items():
         if labels.stream == "true":
-            _add(histogram, (labels.endpoint, labels.model, labels.provider), one.ttfts, one.ttft_s)
+            _add(histogram, (labels.endpoint, labels.model, labels.provider), values.ttfts, values.ttft_s)
     return histogram
 
 

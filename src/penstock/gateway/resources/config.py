@@ -53,7 +53,7 @@ class GuardrailMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_lengths: dict[str, int] = {}
     """Guardrail name -> maximum match length of its regexes. Window mode needs it."""
     max_inspection_ms: int = 1000
-    """Time limit for all searches in one request, reply or stream. Ordinary patterns stay far below it."""
+    """Time for all searches in one request, reply or stream, in addition to what ordinary patterns need."""
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

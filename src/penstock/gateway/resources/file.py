@@ -135,13 +135,13 @@ class _Reader:
         key_ids = {resource_id("provider_keys", name): name for name in self._names["provider_keys"]}
         built: list[tuple[Fields, Model]] = []
         for fields, name in entries(self._top, "models", "display_name"):
-            one = model(fields, resource_id("models", name or ""), name or "", key_ids)
-            built.append((fields, one))
-            self.models.setdefault(one.name, one)
+            built_model = model(fields, resource_id("models", name or ""), name or "", key_ids)
+            built.append((fields, built_model))
+            self.models.setdefault(built_model.name, built_model)
             fields.finish()
-        self._names["models"] = {one.name for _, one in built}
-        for fields, one in built:
-            for target in one.routing.targets if one.routing is not None else ():
+        self._names["models"] = {built_model.name for _, built_model in built}
+        for fields, built_model in built:
+            for target in built_model.routing.targets if built_model.routing is not None else ():
                 target_model = self.models.get(target)
                 shown = fields.errors.show(target)
                 if target_model is None:

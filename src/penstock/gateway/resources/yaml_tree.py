@@ -96,7 +96,7 @@ def read_tree(data: bytes, environment: Mapping[str, str], errors: ConfigErrors)
         return INVALID
     except yaml.YAMLError as error:
         # str(error) quotes the bytes around the error, which may be secret; its reason does not
-        errors.add("", f"not valid YAML: {getattr(error, 'reason', None) or 'it is not valid UTF-8 or UTF-16'}")
+        errors.add("", f"not valid YAML: {getattr(error, 'reason', None) or 'it cannot be parsed'}")
         return INVALID
     return None if node is None else _Builder(environment, errors).value(node, "", 0)
 
