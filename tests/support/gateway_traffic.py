@@ -1,4 +1,4 @@
-"""Requests that have ended, and a worker process that records some."""
+"""Entries of ended requests, and a worker process that records them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support import TESTS
 _numbers = itertools.count()
 
 
-def ended(**changes: Any) -> Entry:
+def finished_entry(**changes: Any) -> Entry:
     fields: dict[str, Any] = {
         "request_id": f"req_{next(_numbers)}",
         "at": 1780272000.0,
@@ -36,14 +36,16 @@ def ended(**changes: Any) -> Entry:
 
 WORKER = """
 import sys
-sys.path.insert(0, {here!r})
-from support.gateway_traffic import ended
+sys.path.insert(0, {tests!r})
+from support.gateway_traffic import finished_entry
+from penstock.gateway.observe import access_log
 from penstock.gateway.observe.recorder import Recorder
+access_log.CLOSE_TIMEOUT_S = 60.0
 recorder = Recorder({folder!r}, {number}, {form!r}, {log!r})
 for line in sys.stdin:
     for n in range(int(line)):
         recorder.metrics.started()
-        recorder.record(ended(request_id=f"{number}-{{n}}", api_key_name="key {number}"))
+        recorder.record(finished_entry(request_id=f"{number}-{{n}}", api_key_name="key {number}"))
         if n:
             recorder.metrics.ended()
     recorder.tick()
@@ -53,10 +55,10 @@ recorder.close()
 
 
 class Worker:
-    """Of each batch of requests the first stays in flight."""
+    """A worker process with a recorder. The first request of each `serve` stays in flight."""
 
     def __init__(self, folder: object, number: int, form: str = "off", log: str | None = None) -> None:
-        script = WORKER.format(here=str(TESTS), folder=str(folder), number=number, form=form, log=log)
+        script = WORKER.format(tests=str(TESTS), folder=str(folder), number=number, form=form, log=log)
         self.process = subprocess.Popen(
             [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -1,4 +1,4 @@
-"""Entries as a gateway leaves them, and a worker process that leaves many."""
+"""Ledger entries for tests, and a worker process that appends them to a spool."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from penstock.gateway.ledger.entry import Attempt, Entry, GuardrailHit
@@ -15,7 +16,7 @@ JUNE_1 = 1780272000.0
 """2026-06-01T00:00:00Z"""
 
 
-def made(**changes: Any) -> Entry:
+def make_entry(**changes: Any) -> Entry:
     fields: dict[str, Any] = {
         "request_id": f"req_{uuid.uuid4().hex}",
         "at": JUNE_1,
@@ -40,12 +41,12 @@ def made(**changes: Any) -> Entry:
 
 WORKER = """
 import sys, time
-sys.path.insert(0, {here!r})
-from support.ledger_entries import made
+sys.path.insert(0, {tests!r})
+from support.ledger_entries import make_entry
 from penstock.gateway.ledger.spool import Spool
 spool = Spool({folder!r}, {number})
 for n in range({count}):
-    spool.append(made(request_id=f"{name}-{{n}}"))
+    spool.append(make_entry(request_id=f"{name}-{{n}}"))
     if n % 50 == 49:
         print(n + 1, flush=True)
         time.sleep({pause})
@@ -53,16 +54,17 @@ for n in range({count}):
 """
 
 
-def worker(
+def start_worker(
     folder: object, name: str, count: int, *, pause: float = 0.0, end: str = "spool.close()"
 ) -> subprocess.Popen[str]:
-    """A process that appends `count` entries `NAME-0`, `NAME-1` …, and says after every fifty how many there are."""
-    script = WORKER.format(here=str(TESTS), folder=str(folder), number=0, name=name, count=count, pause=pause, end=end)
+    """Start a process that appends the entries `NAME-0` to `NAME-(count - 1)` and prints their number after every 50."""
+    script = WORKER.format(tests=str(TESTS), folder=str(folder), number=0, name=name, count=count, pause=pause, end=end)
     return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
 
 
-def eventually(holds: Any, within_s: float = 30.0) -> None:
-    end = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < end, "it did not come true"
+def eventually(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+    """Wait until the condition holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"the condition did not hold within {timeout_s:g} s"
         time.sleep(0.02)

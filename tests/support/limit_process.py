@@ -1,7 +1,7 @@
 """A process of its own that shares a table of limits; run as a script by the tests, since workers are not forked.
 
-hammer PATH SECONDS RPM         admits as fast as it can, prints how many were let in
-hold PATH SECONDS CONCURRENCY   admits and settles, prints when each was held
+hammer PATH ATTEMPTS RPM        admits as fast as it can, prints how many were let in
+hold PATH COUNT CONCURRENCY     admits and settles, prints when each was held
 occupy PATH COUNT               holds slots until it is killed
 lock PATH                       takes the table's lock until it is killed
 """
@@ -20,31 +20,28 @@ from support.limit_objects import NOW, attempt, key, model
 MODEL = model()
 
 
-async def hammer(path: str, seconds: str, rpm: str) -> None:
+async def hammer(path: str, attempts: str, rpm: str) -> None:
     limiter = open_limiter(LimitsConfig(), SharedTable.attach(path))
     caller = key(rpm=int(rpm), tpm=10 * int(rpm))
     ready()
-    count = attempts = 0
-    until = time.monotonic() + float(seconds)
-    while time.monotonic() < until:
-        attempts += 1
+    count = 0
+    for _ in range(int(attempts)):
         outcome = await attempt(limiter, caller, MODEL, tokens=10, now=NOW)
         if isinstance(outcome, Reservation):
             count += 1
             await limiter.settle(outcome, 10, NOW)
-    print(json.dumps([count, attempts]), flush=True)
+    print(json.dumps(count), flush=True)
     await limiter.close()
 
 
-async def hold(path: str, seconds: str, concurrency: str) -> None:
+async def hold(path: str, count: str, concurrency: str) -> None:
     limiter = open_limiter(LimitsConfig(), SharedTable.attach(path))
     caller = key(concurrency=int(concurrency))
     held: list[tuple[int, int]] = []
     ready()
-    until = time.monotonic() + float(seconds)
 
     async def one() -> None:
-        while time.monotonic() < until:
+        while len(held) < int(count):
             outcome = await attempt(limiter, caller, MODEL, now=time.time())
             if isinstance(outcome, Reservation):
                 began = time.monotonic_ns()

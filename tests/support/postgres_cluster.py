@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own: in a temporary folder, on loopback, with a password, never as root."""
+"""A PostgreSQL server for tests: in a temporary folder, on loopback, with a password, never as root."""
 
 from __future__ import annotations
 
@@ -14,34 +14,38 @@ from pathlib import Path
 import psycopg
 
 PASSWORD = "pl4nted/p@ss word"
-QUOTED = "pl4nted%2Fp%40ss%20word"
+QUOTED_PASSWORD = "pl4nted%2Fp%40ss%20word"
 
 
-def programs() -> Path | None:
-    """Where initdb, pg_ctl and postgres are; Debian keeps them off the PATH."""
-    found = [shutil.which(name) for name in ("initdb", "postgres")]
-    folders = [Path(name).resolve().parent for name in found if name]
+def find_programs() -> Path | None:
+    """Return the folder of initdb, pg_ctl and postgres. Debian does not put it on the PATH."""
+    on_path = [shutil.which(name) for name in ("initdb", "postgres")]
+    folders = [Path(name).resolve().parent for name in on_path if name]
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     return next((folder for folder in folders if (folder / "initdb").exists() and (folder / "pg_ctl").exists()), None)
 
 
 class Cluster:
+    """A running PostgreSQL server that tests can stop and start."""
+
     def __init__(self, folder: Path) -> None:
         self._programs = folder
         self._home = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
         self._data = self._home / "data"
-        self._as: dict[str, object] = {}
+        self._credentials: dict[str, object] = {}
         if os.geteuid() == 0:
-            user = next(name for name in ("postgres", "nobody") if _exists(name))
-            self._as = {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
+            user = next(name for name in ("postgres", "nobody") if _user_exists(name))
+            self._credentials = {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
             os.chown(self._home, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
-        word = self._home / "password"
-        word.write_text(PASSWORD)
-        word.chmod(0o644)
-        self._call("initdb", "-D", str(self._data), "-U", "penstock", "-A", "scram-sha-256", f"--pwfile={word}", "-N")
+        password_file = self._home / "password"
+        password_file.write_text(PASSWORD)
+        password_file.chmod(0o644)
+        self._call(
+            "initdb", "-D", str(self._data), "-U", "penstock", "-A", "scram-sha-256", f"--pwfile={password_file}", "-N"
+        )
         settings = {
             "listen_addresses": "'127.0.0.1'",
             "port": self.port,
@@ -61,10 +65,10 @@ class Cluster:
         self._call("pg_ctl", "-D", str(self._data), "-w", "-s", "-m", "immediate", "stop")
 
     def database(self, encoding: str = "UTF8") -> str:
-        """The url of a new one."""
+        """Create a database and return its URL."""
         name = f"usage_{uuid.uuid4().hex}"
-        with psycopg.connect(self._url("postgres"), autocommit=True) as base:
-            base.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'")
+        with psycopg.connect(self._url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'")
         return self._url(name)
 
     def remove(self) -> None:
@@ -72,21 +76,21 @@ class Cluster:
         shutil.rmtree(self._home)
 
     def _url(self, database: str) -> str:
-        return f"postgresql://penstock:{QUOTED}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://penstock:{QUOTED_PASSWORD}@127.0.0.1:{self.port}/{database}"
 
-    def _call(self, program: str, *words: str) -> None:
+    def _call(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
-            [str(self._programs / program), *words],
+            [str(self._programs / program), *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,  # the server inherits it: a pipe would never end
+            stdout=subprocess.DEVNULL,  # the server inherits it and would keep a pipe open
             stderr=subprocess.DEVNULL,
             cwd="/",
-            **self._as,  # type: ignore[call-overload]
+            **self._credentials,  # type: ignore[call-overload]
         )
         assert done.returncode == 0, f"{program} ended with {done.returncode}"
 
 
-def _exists(user: str) -> bool:
+def _user_exists(user: str) -> bool:
     try:
         pwd.getpwnam(user)
     except KeyError:

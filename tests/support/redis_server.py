@@ -14,7 +14,7 @@ class RedisServer:
         self.socket = folder / "redis.sock"
         self.impatient = f"unix://{self.socket}?db=0"
         # a busy machine must not look like a lost Redis
-        self.url = f"{self.impatient}&socket_timeout=30"
+        self.url = f"{self.impatient}&socket_timeout=30&socket_connect_timeout=30"
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 

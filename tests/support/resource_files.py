@@ -9,7 +9,7 @@ from penstock.gateway.resources.snapshot import Snapshot
 
 
 class Files:
-    """Reads resource files given as text; `HEAD` and a provider key, a model and a caller's key come cheap."""
+    """Parses resource files given as text. Provides a file head, a provider key, a model and a caller key."""
 
     ENVIRONMENT: ClassVar = {"UPSTREAM": "sk-upstream", "CALLER": "sk-caller", "LEAK": "hush-hush-secret"}
     HEAD = '_format_version: "1"\n'

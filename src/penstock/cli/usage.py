@@ -16,7 +16,7 @@ from penstock.cli.arguments import Arguments
 from penstock.cli.terminal import Paint
 from penstock.errors import UserError
 from penstock.gateway.ledger.ledger import DEFAULT_URL, DIMENSIONS, Dimension, UsageQuery, UsageRow, open_ledger
-from penstock.gateway.observe.printable import visible
+from penstock.gateway.observe.printable import escape_nonprintable
 from penstock.secrets import redact_url
 
 __all__ = ["run"]
@@ -171,7 +171,7 @@ def _table(query: UsageQuery, rows: list[UsageRow], total: UsageRow) -> str:
 
 
 def _name(row: UsageRow, group: str) -> str:
-    return visible(getattr(row, group) or _NOBODY.get(group, ""))
+    return escape_nonprintable(getattr(row, group) or _NOBODY.get(group, ""))
 
 
 def _cells(row: UsageRow) -> list[str]:

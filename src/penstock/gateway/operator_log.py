@@ -1,14 +1,14 @@
-"""What the gateway tells its operator: a line on standard error, from whichever of its processes."""
+"""Messages for the operator of the gateway, written to standard error by any of its processes."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 
-__all__ = ["say"]
+__all__ = ["log_operator_message"]
 
 
-def say(sentence: str) -> None:
-    with contextlib.suppress(OSError):  # nobody listens any more
-        sys.stderr.write(f"penstock gateway: {sentence}\n")
+def log_operator_message(message: str) -> None:
+    with contextlib.suppress(OSError):  # standard error is closed
+        sys.stderr.write(f"penstock gateway: {message}\n")
         sys.stderr.flush()

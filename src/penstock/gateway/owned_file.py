@@ -1,7 +1,8 @@
-"""Files that belong to one process for as long as it lives: whoever gets the lock knows that the owner is gone.
+"""Files that one process owns while it lives. Whoever can lock such a file knows that its owner has ended.
 
-A file has its lock before it has its name, so nobody can find it unlocked while its owner is alive. The lock is the
-kernel's (flock): it ends with the process however that ends, and knows nothing of process ids that are used again.
+A file is locked before it gets its name, so no other process can find it unlocked while its owner is alive. The lock is
+a kernel lock (flock): it ends with the process, however the process ends, and does not depend on process ids, which are
+reused.
 """
 
 from __future__ import annotations
@@ -11,30 +12,30 @@ import fcntl
 import os
 import time
 
-__all__ = ["NEW", "create", "is_orphan", "sweep"]
+__all__ = ["NEW_SUFFIX", "create", "is_orphan", "remove_abandoned"]
 
-NEW = ".new"
+NEW_SUFFIX = ".new"
 _ABANDONED_S = 60.0
 
 
 def create(path: str, data: bytes = b"") -> int:
-    """A descriptor of the file, open for appending; the file is its caller's until that is closed."""
-    file = os.open(path + NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    """Create or replace the file and return a descriptor for appending. The caller owns the file until it closes it."""
+    file = os.open(path + NEW_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if data and os.write(file, data) < len(data):
-            raise OSError(f"{path} could not be written whole")
-        os.replace(path + NEW, path)
+            raise OSError(f"{path} was written only in part")
+        os.replace(path + NEW_SUFFIX, path)
     except BaseException:
         os.close(file)
         with contextlib.suppress(OSError):
-            os.unlink(path + NEW)
+            os.unlink(path + NEW_SUFFIX)
         raise
     return file
 
 
 def is_orphan(file: int) -> bool:
-    """Whether nobody owns it; then the caller does, until it closes `file`."""
+    """Return whether no process owns the file. If so, the caller owns it until it closes `file`."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -42,10 +43,10 @@ def is_orphan(file: int) -> bool:
     return True
 
 
-def sweep(folder: str) -> None:
-    """Remove what owners left that died before they could name their file: nothing is in it."""
+def remove_abandoned(folder: str) -> None:
+    """Remove the files of processes that ended before they could rename them. Such files are never read."""
     for name in os.listdir(folder):
-        if name.endswith(NEW):
+        if name.endswith(NEW_SUFFIX):
             path = os.path.join(folder, name)
             with contextlib.suppress(OSError):
                 if time.time() - os.stat(path).st_mtime > _ABANDONED_S:

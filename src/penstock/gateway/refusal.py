@@ -1,4 +1,4 @@
-"""A request that ends at the gateway: the status and the error body that the caller gets."""
+"""The error with which the gateway itself ends a request: its status and its body."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ __all__ = ["Refusal"]
 
 
 class Refusal(Exception):
-    """`message` is for the caller: it never holds a secret, a matched text, or anything of another caller."""
+    """An error response. `message` goes to the caller: it never contains a secret, a matched text or data of another
+    caller."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class Refusal(Exception):
         self.retry_after = retry_after
         self.headers = headers
         self.limited_by = limited_by
-        """For the records, of a 429: the layer whose limit it was."""
+        """For the ledger: the layer whose limit caused a 429."""
 
     def body(self) -> bytes:
         error: dict[str, Any] = {"message": self.message, "type": self.type}

@@ -1,4 +1,4 @@
-"""Real databases: a SQLite file, and a PostgreSQL server that the tests start themselves."""
+"""Fixtures with real databases: a SQLite file, and a PostgreSQL server that the tests start."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from support.postgres_cluster import Cluster, programs
+from support.postgres_cluster import Cluster, find_programs
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    folder = programs()
+    folder = find_programs()
     if folder is None:
         pytest.skip("PostgreSQL is not installed: neither on the PATH nor under /usr/lib/postgresql")
     server = Cluster(folder)

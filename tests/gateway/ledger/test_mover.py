@@ -1,4 +1,4 @@
-"""Every entry reaches the ledger once: through crashes, through outages, and through what cannot be stored."""
+"""Tests that every entry reaches the ledger exactly once despite crashes, outages and invalid entries."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ import pytest
 from penstock import frames
 from penstock.errors import UserError
 from penstock.gateway.ledger.ledger import UsageQuery, open_ledger
-from penstock.gateway.ledger.mover import REFUSED, Mover
+from penstock.gateway.ledger.mover import REFUSED_FILE, Mover
 from penstock.gateway.ledger.spool import ENTRY, Spool, segment_paths
-from support.ledger_entries import eventually, made, worker
-from support.postgres_cluster import PASSWORD, QUOTED, Cluster
+from support.ledger_entries import eventually, make_entry, start_worker
+from support.postgres_cluster import PASSWORD, QUOTED_PASSWORD, Cluster
+
+STOP_TIMEOUT_S = 60.0
+"""`stop` returns as soon as all entries are moved, which can take seconds on a busy disk."""
 
 
-def requests(url: str) -> int:
+def count_requests(url: str) -> int:
     ledger = open_ledger(url)
     try:
         return ledger.usage(UsageQuery(by=()))[0].requests
@@ -31,29 +34,29 @@ def requests(url: str) -> int:
         ledger.close()
 
 
-def test_entries_of_living_and_dead_workers_arrive(url: str, tmp_path: Path) -> None:
+def test_entries_of_running_and_ended_workers_reach_the_ledger(url: str, tmp_path: Path) -> None:
     folder = tmp_path / "spool"
-    leftover = worker(folder, "left", 500)
-    leftover.communicate()
-    said: list[str] = []
-    mover = Mover(str(folder), url, said.append)
+    ended = start_worker(folder, "ended", 500)
+    ended.communicate()
+    messages: list[str] = []
+    mover = Mover(str(folder), url, messages.append)
     mover.start()
-    alive = Spool(str(folder), 1)
+    running = Spool(str(folder), 1)
     for number in range(300):
-        alive.append(made(request_id=f"alive-{number}"))
-    other = worker(folder, "other", 1000, pause=0.005)
-    eventually(lambda: requests(url) >= 800)
-    other.communicate()
-    eventually(lambda: requests(url) == 1800)
-    eventually(lambda: len(segment_paths(str(folder))) == 1)  # the one that is still being written
+        running.append(make_entry(request_id=f"running-{number}"))
+    second = start_worker(folder, "second", 1000, pause=0.005)
+    eventually(lambda: count_requests(url) >= 800)
+    second.communicate()
+    eventually(lambda: count_requests(url) == 1800)
+    eventually(lambda: len(segment_paths(str(folder))) == 1)  # the segment of the running worker
     for number in range(50):
-        alive.append(made(request_id=f"late-{number}"))
-    alive.close()
-    assert mover.stop() == 0
-    assert requests(url) == 1850
+        running.append(make_entry(request_id=f"late-{number}"))
+    running.close()
+    assert mover.stop(STOP_TIMEOUT_S) == 0
+    assert count_requests(url) == 1850
     assert segment_paths(str(folder)) == []
     state = mover.state()
-    assert (state.moved, state.pending_entries, state.failures, said) == (1850, 0, 0, [])
+    assert (state.moved, state.pending_entries, state.failures, messages) == (1850, 0, 0, [])
 
 
 MOVER = """
@@ -66,128 +69,128 @@ time.sleep(60)
 """
 
 
-def test_a_mover_killed_again_and_again_counts_nothing_twice(url: str, tmp_path: Path) -> None:
+def test_entries_are_counted_once_when_the_mover_is_killed_repeatedly(url: str, tmp_path: Path) -> None:
     folder = tmp_path / "spool"
-    writers = [worker(folder, f"w{n}", 6000, pause=0.01) for n in range(2)]
-    chance = random.Random(5)
+    writers = [start_worker(folder, f"w{n}", 6000, pause=0.01) for n in range(2)]
+    rng = random.Random(5)
     for _ in range(5):
         process = subprocess.Popen(
             [sys.executable, "-c", MOVER.format(folder=str(folder), url=url)], stdout=subprocess.PIPE
         )
         assert process.stdout is not None
         process.stdout.readline()
-        time.sleep(chance.uniform(0.05, 0.4))
+        time.sleep(rng.uniform(0.05, 0.4))
         process.kill()
         process.communicate()
     for writer in writers:
         writer.communicate()
     mover = Mover(str(folder), url)
     mover.start()
-    assert mover.stop(30) == 0
-    assert requests(url) == 12000
+    assert mover.stop(STOP_TIMEOUT_S) == 0
+    assert count_requests(url) == 12000
     assert segment_paths(str(folder)) == []
 
 
-def test_nothing_is_lost_while_postgresql_is_away(
+def test_no_entry_is_lost_while_postgresql_is_unavailable(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.gateway.ledger.mover.LAST_RETRY_S", 0.5)
     url = cluster.database()
     folder = tmp_path / "spool"
-    said: list[str] = []
+    messages: list[str] = []
     spool = Spool(str(folder), 0)
-    mover = Mover(str(folder), url, said.append)
+    mover = Mover(str(folder), url, messages.append)
     mover.start()
-    spool.append(made())
+    spool.append(make_entry())
     eventually(lambda: mover.state().moved == 1)
     cluster.stop()
     try:
         for _ in range(3000):
-            spool.append(made())
+            spool.append(make_entry())
         eventually(lambda: mover.state().failures >= 2)
         state = mover.state()
-        assert (state.pending_entries, state.away) == (3000, True)
+        assert (state.pending_entries, state.ledger_unavailable) == (3000, True)
         assert state.pending_bytes > 1_000_000
     finally:
         cluster.start()
     eventually(lambda: mover.state().pending_entries == 0)
     spool.close()
-    assert mover.stop() == 0
-    assert requests(url) == 3001
-    assert not mover.state().away
-    assert len(said) == 2, said
-    assert "Usage entries wait in" in said[0]
-    assert "works again" in said[1]
-    assert not any(PASSWORD in line or QUOTED in line for line in said)
+    assert mover.stop(STOP_TIMEOUT_S) == 0
+    assert count_requests(url) == 3001
+    assert not mover.state().ledger_unavailable
+    assert len(messages) == 2, messages
+    assert "Usage entries wait in" in messages[0]
+    assert "works again" in messages[1]
+    assert not any(PASSWORD in line or QUOTED_PASSWORD in line for line in messages)
 
 
-def test_a_gateway_may_start_and_stop_without_its_database(cluster: Cluster, tmp_path: Path) -> None:
+def test_mover_starts_and_stops_without_its_database(cluster: Cluster, tmp_path: Path) -> None:
     url = cluster.database()
-    said: list[str] = []
+    messages: list[str] = []
     cluster.stop()
     try:
         spool = Spool(str(tmp_path), 0)
         for _ in range(10):
-            spool.append(made())
+            spool.append(make_entry())
         spool.close()
-        mover = Mover(str(tmp_path), url, said.append)
+        mover = Mover(str(tmp_path), url, messages.append)
         mover.start()
         assert mover.stop(1.0) == 10
-        assert "10 usage entries wait in" in said[-1]
+        assert "10 usage entries wait in" in messages[-1]
     finally:
         cluster.start()
-    mover = Mover(str(tmp_path), url, said.append)
+    mover = Mover(str(tmp_path), url, messages.append)
     mover.start()
-    assert mover.stop(10) == 0
-    assert requests(url) == 10
+    assert mover.stop(STOP_TIMEOUT_S) == 0
+    assert count_requests(url) == 10
 
 
-def test_a_database_that_another_program_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.gateway.ledger.sqlite._BUSY_S", 0.05)
-    url = f"sqlite:///{tmp_path}/usage.db"
-    assert requests(url) == 0
-    spool = Spool(str(tmp_path / "spool"), 0)
-    mover = Mover(str(tmp_path / "spool"), url, lambda _: None)
-    with sqlite3.connect(tmp_path / "usage.db", isolation_level=None) as holder:
-        holder.execute("BEGIN EXCLUSIVE")
-        mover.start()
-        for _ in range(100):
-            spool.append(made())
-        eventually(lambda: mover.state().failures >= 1)
-        assert mover.state().pending_entries == 100
-        holder.execute("ROLLBACK")
-    eventually(lambda: mover.state().pending_entries == 0)
-    spool.close()
-    assert mover.stop() == 0
-    assert requests(url) == 100
-
-
-def test_a_ledger_that_is_moved_away_goes_on_in_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.gateway.ledger.mover.FIRST_RETRY_S", 0.05)
-    url = f"sqlite:///{tmp_path}/usage.db"
-    said: list[str] = []
-    spool = Spool(str(tmp_path / "spool"), 0)
-    mover = Mover(str(tmp_path / "spool"), url, said.append)
-    mover.start()
-    spool.append(made())
-    eventually(lambda: mover.state().moved == 1)
-    os.rename(tmp_path / "usage.db", tmp_path / "june.db")
-    spool.append(made())
-    eventually(lambda: mover.state().moved == 2)
-    spool.close()
-    assert mover.stop() == 0
-    assert (tmp_path / "usage.db").exists()
-    assert "was moved or deleted" in said[0]
-
-
-def test_a_long_outage_leaves_more_segments_than_a_process_may_open(
+def test_entries_are_moved_after_another_program_releases_the_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("penstock.gateway.ledger.sqlite._LOCK_TIMEOUT_S", 0.05)
+    url = f"sqlite:///{tmp_path}/usage.db"
+    assert count_requests(url) == 0
+    spool = Spool(str(tmp_path / "spool"), 0)
+    mover = Mover(str(tmp_path / "spool"), url, lambda _: None)
+    with sqlite3.connect(tmp_path / "usage.db", isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        mover.start()
+        for _ in range(100):
+            spool.append(make_entry())
+        eventually(lambda: mover.state().failures >= 1)
+        assert mover.state().pending_entries == 100
+        other.execute("ROLLBACK")
+    eventually(lambda: mover.state().pending_entries == 0)
+    spool.close()
+    assert mover.stop(STOP_TIMEOUT_S) == 0
+    assert count_requests(url) == 100
+
+
+def test_new_ledger_is_created_after_the_file_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.gateway.ledger.mover.FIRST_RETRY_S", 0.05)
+    url = f"sqlite:///{tmp_path}/usage.db"
+    messages: list[str] = []
+    spool = Spool(str(tmp_path / "spool"), 0)
+    mover = Mover(str(tmp_path / "spool"), url, messages.append)
+    mover.start()
+    spool.append(make_entry())
+    eventually(lambda: mover.state().moved == 1)
+    os.rename(tmp_path / "usage.db", tmp_path / "june.db")
+    spool.append(make_entry())
+    eventually(lambda: mover.state().moved == 2)
+    spool.close()
+    assert mover.stop(STOP_TIMEOUT_S) == 0
+    assert (tmp_path / "usage.db").exists()
+    assert "was moved or deleted" in messages[0]
+
+
+def test_more_segments_than_the_open_file_limit_are_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.gateway.ledger.spool.SEGMENT_BYTES", 1500)
     monkeypatch.setattr("penstock.gateway.ledger.mover.BATCH", 2)
     spool = Spool(str(tmp_path / "spool"), 0)
     for _ in range(1000):
-        spool.append(made())
+        spool.append(make_entry())
     spool.close()
     assert len(segment_paths(str(tmp_path / "spool"))) > 200
     url = f"sqlite:///{tmp_path}/usage.db"
@@ -196,62 +199,62 @@ def test_a_long_outage_leaves_more_segments_than_a_process_may_open(
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/dev/fd"))) + 20, hard))
     try:
         mover.start()
-        assert mover.stop(30) == 0
+        assert mover.stop(STOP_TIMEOUT_S) == 0
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert (mover.state().moved, mover.state().failures) == (1000, 0)
 
 
-def test_bad_entries_hold_up_nobody(url: str, tmp_path: Path) -> None:
+def test_invalid_entries_do_not_block_the_others(url: str, tmp_path: Path) -> None:
     spool = Spool(str(tmp_path), 0)
     for number in range(500):
-        spool.append(made())
+        spool.append(make_entry())
         if number == 100:
-            spool.append(made(upstream_id="with a \0 in it"))
+            spool.append(make_entry(upstream_id="with a \0 in it"))
         if number == 200:
-            spool.append(made(input_tokens=2**64 - 1))
+            spool.append(make_entry(input_tokens=2**64 - 1))
         if number == 300:
-            spool.append(made(input_tokens="many", at=float("nan")))
+            spool.append(make_entry(input_tokens="many", at=float("nan")))
     spool.close()
     (path,) = segment_paths(str(tmp_path))
     with open(path, "ab") as file:
         file.write(frames.pack(ENTRY, b"\xc1 not msgpack"))
-        file.write(frames.pack(ENTRY, b"\x80"))  # an entry without anything in it
-        file.write(b"\x01\x00\x10")  # and a torn frame
-    said: list[str] = []
-    mover = Mover(str(tmp_path), url, said.append)
+        file.write(frames.pack(ENTRY, b"\x80"))  # an entry without fields
+        file.write(b"\x01\x00\x10")  # an incomplete frame
+    messages: list[str] = []
+    mover = Mover(str(tmp_path), url, messages.append)
     mover.start()
-    assert mover.stop(20) == 0
+    assert mover.stop(STOP_TIMEOUT_S) == 0
     state = mover.state()
-    assert requests(url) + state.refused == 505
+    assert count_requests(url) + state.refused == 505
     assert state.refused <= 3
-    assert (state.torn_bytes, state.failures) == (3, 0)
-    with open(tmp_path / REFUSED, "rb") as kept:
-        assert len(list(frames.read(kept))) == state.refused
+    assert (state.incomplete_bytes, state.failures) == (3, 0)
+    with open(tmp_path / REFUSED_FILE, "rb") as refused:
+        assert len(list(frames.read(refused))) == state.refused
     assert segment_paths(str(tmp_path)) == []
-    assert any("3 bytes at the end of" in line for line in said)
+    assert any("The last 3 bytes of" in line for line in messages)
 
 
-def test_a_damaged_segment_is_kept_for_somebody_to_look_at(tmp_path: Path) -> None:
+def test_damaged_segment_is_kept_for_inspection(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path / "spool"), 0)
     for _ in range(10):
-        spool.append(made())
+        spool.append(make_entry())
     spool.close()
     (path,) = map(Path, segment_paths(str(tmp_path / "spool")))
     data = bytearray(path.read_bytes())
     data[len(data) // 10 * 4 + 100] ^= 0xFF
     path.write_bytes(data)
-    said: list[str] = []
+    messages: list[str] = []
     url = f"sqlite:///{tmp_path}/usage.db"
-    mover = Mover(str(tmp_path / "spool"), url, said.append)
+    mover = Mover(str(tmp_path / "spool"), url, messages.append)
     mover.start()
-    assert mover.stop() == 0
-    assert requests(url) == 4
+    assert mover.stop(STOP_TIMEOUT_S) == 0
+    assert count_requests(url) == 4
     assert [name for name in os.listdir(tmp_path / "spool") if name.endswith(".damaged")]
-    assert "are no usage entry" in said[0]
+    assert "are not a usage entry" in messages[0]
 
 
-def test_what_can_never_work_is_said_before_anything_starts(tmp_path: Path) -> None:
+def test_invalid_url_or_folder_raises_user_error_before_start(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="neither sqlite"):
         Mover(str(tmp_path), "mongodb://here")
     (tmp_path / "file").write_text("")
@@ -259,23 +262,23 @@ def test_what_can_never_work_is_said_before_anything_starts(tmp_path: Path) -> N
         Mover(str(tmp_path / "file"), f"sqlite:///{tmp_path}/usage.db")
 
 
-def test_frames_that_are_no_entries_are_set_aside(tmp_path: Path) -> None:
-    """A segment of another version: its entries count, and what else is in it is kept for whoever knows it."""
+def test_frames_of_unknown_kind_are_kept_as_refused(tmp_path: Path) -> None:
+    """Another version may have written the segment: its entries count, and its other frames are kept."""
     spool = Spool(str(tmp_path / "spool"), 0)
-    spool.append(made(request_id="first"))
+    spool.append(make_entry(request_id="first"))
     spool.close()
     (path,) = map(Path, segment_paths(str(tmp_path / "spool")))
-    like_an_entry = msgspec.msgpack.encode(made(request_id="second"))
+    encoded_entry = msgspec.msgpack.encode(make_entry(request_id="second"))
     with path.open("ab") as file:
-        file.write(frames.pack(ENTRY + 1, like_an_entry))
-        file.write(frames.pack(ENTRY, msgspec.msgpack.encode(made(request_id="third"))))
-    said: list[str] = []
+        file.write(frames.pack(ENTRY + 1, encoded_entry))
+        file.write(frames.pack(ENTRY, msgspec.msgpack.encode(make_entry(request_id="third"))))
+    messages: list[str] = []
     url = f"sqlite:///{tmp_path}/usage.db"
-    mover = Mover(str(tmp_path / "spool"), url, said.append)
+    mover = Mover(str(tmp_path / "spool"), url, messages.append)
     mover.start()
-    assert mover.stop() == 0
-    assert requests(url) == 2
+    assert mover.stop(STOP_TIMEOUT_S) == 0
+    assert count_requests(url) == 2
     assert mover.state().refused == 1
-    assert "frames of kind 2" in said[0]
-    with (tmp_path / "spool" / REFUSED).open("rb") as kept:
-        assert list(frames.read(kept)) == [(ENTRY + 1, like_an_entry)]
+    assert "unknown frame kind 2" in messages[0]
+    with (tmp_path / "spool" / REFUSED_FILE).open("rb") as refused:
+        assert list(frames.read(refused)) == [(ENTRY + 1, encoded_entry)]

@@ -61,22 +61,21 @@ def results(processes: list[subprocess.Popen[str]]) -> list[Any]:
 
 def test_four_processes_admit_together_exactly_the_limit(table_path: str, start: Start) -> None:
     table = SharedTable.create(table_path)
-    found = results([start("hammer", table_path, 1.0, 4000) for _ in range(4)])
-    assert sum(attempts for _, attempts in found) > 4000
-    assert sum(count for count, _ in found) == 4000
-    assert all(count > 0 for count, _ in found)
+    # Three processes cannot use up the limit, four can: each admits some, however the kernel schedules them.
+    counts = results([start("hammer", table_path, 1300, 4000) for _ in range(4)])
+    assert sum(counts) == 4000
+    assert all(count > 0 for count in counts)
     table.close()
 
 
 def test_four_processes_never_hold_more_slots_than_there_are(table_path: str, start: Start) -> None:
     table = SharedTable.create(table_path)
-    found = results([start("hold", table_path, 1.0, 3) for _ in range(4)])
+    found = results([start("hold", table_path, 100, 3) for _ in range(4)])
     changes = sorted([(began, 1) for held in found for began, _ in held] + [(end, -1) for h in found for _, end in h])
     held = most = 0
     for _, change in changes:
         held += change
         most = max(most, held)
-    assert len(changes) > 200
     assert most == 3
     table.close()
 
@@ -93,7 +92,7 @@ def test_the_slots_of_a_killed_process_are_free_again(table_path: str, start: St
         assert not admitted(refused)
         holder.kill()
         holder.wait()
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while not admitted(await attempt(limiter, caller, wanted, now=time.time())):
             assert time.monotonic() < until
             time.sleep(0.05)

@@ -30,7 +30,7 @@ def opened(server: RedisServer) -> Limiter:
     return open_limiter(LimitsConfig(redis_url=server.url), None)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 15) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -292,7 +292,8 @@ def test_slots_of_a_gateway_that_fell_silent_are_free_again(redis_server: RedisS
 def test_every_key_expires(redis_server: RedisServer) -> None:
     async def play() -> None:
         limiter = opened(redis_server)
-        caller = key(rps=5, rpd=5, tpm=100, concurrency=5)
+        # not rps, whose counter may expire before it is looked at
+        caller = key(rpm=5, rpd=5, tpm=100, concurrency=5)
         outcome = await attempt(limiter, caller, tokens=10, now=time.time())
         client = redis.Redis.from_url(redis_server.url)
         # the first sign of life gives the owners' list its end
@@ -317,8 +318,7 @@ async def main():
     limiter = open_limiter(LimitsConfig(redis_url=sys.argv[1]), None)
     caller, wanted, count = key(rpm=200), model(), 0
     print("ready", flush=True); sys.stdin.readline()
-    end = time.monotonic() + 1
-    while time.monotonic() < end:
+    for _ in range(90):
         count += isinstance(await attempt(limiter, caller, wanted, now=time.time()), Reservation)
     assert not limiter.degraded
     print(json.dumps(count), flush=True)

@@ -1,4 +1,4 @@
-"""The text that Prometheus scrapes, read with its own parser: sums over workers, through their deaths."""
+"""Tests of the Prometheus text, read with the Prometheus parser: sums over running and ended workers."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ from penstock.gateway.observe.families import FAMILIES
 from penstock.gateway.observe.metrics import MAX_SERIES, Metrics
 from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.resources.snapshot import CallerKey, GuardrailSpec, Model, Snapshot
-from support.gateway_traffic import Worker, ended
+from support.gateway_traffic import Worker, finished_entry
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def samples(text: bytes) -> Samples:
-    found: Samples = {}
+    parsed: Samples = {}
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
             name = (sample.name.removeprefix("penstock_gateway_"), frozenset(sample.labels.items()))
-            assert name not in found, "the same series twice"
-            found[name] = sample.value
-    return found
+            assert name not in parsed, "duplicate series"
+            parsed[name] = sample.value
+    return parsed
 
 
-def total(found: Samples, name: str, **labels: str) -> float:
+def total(values: Samples, name: str, **labels: str) -> float:
     return sum(
-        value for (other, have), value in found.items() if other == name and labels.items() <= dict(have).items()
+        value
+        for (family, label_set), value in values.items()
+        if family == name and labels.items() <= dict(label_set).items()
     )
 
 
-def counted(tmp_path: Path, *entries: object, metrics: Metrics | None = None) -> Samples:
+def render_after(tmp_path: Path, *entries: object, metrics: Metrics | None = None) -> Samples:
     exposition = Exposition(str(tmp_path))
     metrics = metrics or Metrics(str(tmp_path), 0)
     for entry in entries:
@@ -46,162 +48,174 @@ def counted(tmp_path: Path, *entries: object, metrics: Metrics | None = None) ->
     return samples(exposition.render())
 
 
-def test_what_a_request_counts_in(tmp_path: Path) -> None:
-    tries = [
+def test_request_is_counted_in_every_family(tmp_path: Path) -> None:
+    attempts = [
         Attempt(model="a", upstream="x", provider_key="up", kind="initial", status=503, error="upstream_status"),
         Attempt(model="b", upstream="y", provider_key="up", kind="fallback", status=200),
     ]
     hit = GuardrailHit(guardrail="names", hook="output", action="masked", count=3)
-    found = counted(
+    values = render_after(
         tmp_path,
-        ended(),
-        ended(stream=True, ttft_ms=8.0, reasoning_tokens=2, cached_tokens=6, attempts=tries, guardrails=[hit]),
-        ended(status=429, error="rate_limit_exceeded", limited_by="policy", usage_source="none", attempts=[]),
-        ended(status=499, error="client_disconnected", usage_source="estimated", stream=True),
+        finished_entry(),
+        finished_entry(
+            stream=True, ttft_ms=8.0, reasoning_tokens=2, cached_tokens=6, attempts=attempts, guardrails=[hit]
+        ),
+        finished_entry(status=429, error="rate_limit_exceeded", limited_by="policy", usage_source="none", attempts=[]),
+        finished_entry(status=499, error="client_disconnected", usage_source="estimated", stream=True),
     )
     labels = {"endpoint": "/v1/responses", "model": "gpt-4o-prod", "provider": "openai", "key": "team-a"}
-    assert found["requests_total", frozenset({**labels, "status": "200", "stream": "true"}.items())] == 1
-    assert total(found, "requests_total", status="200") == 2
-    assert total(found, "requests_total") == 4
-    assert total(found, "request_duration_seconds_bucket", le="0.05", status="2xx") == 2
-    assert total(found, "request_duration_seconds_bucket", le="0.025") == 0
-    assert total(found, "request_duration_seconds_count") == 4
-    assert total(found, "request_duration_seconds_sum") == pytest.approx(0.16)
-    assert total(found, "ttft_seconds_count") == 1
-    assert total(found, "ttft_seconds_bucket", le="0.01") == 1
-    assert total(found, "ttft_seconds_bucket", le="0.005") == 0
-    assert total(found, "tokens_total", direction="input") == 36
-    assert total(found, "tokens_total", direction="output") == 15
-    assert total(found, "reasoning_tokens_total") == 2
-    assert total(found, "cached_tokens_total") == 6
-    assert total(found, "estimated_tokens_total") == 17
-    assert total(found, "upstream_attempts_total", outcome="success") == 3
-    assert total(found, "upstream_attempts_total", model="a", outcome="upstream_status", kind="initial") == 1
-    assert total(found, "guardrail_hits_total", guardrail="names", hook="output", action="masked") == 3
-    assert total(found, "ratelimit_rejections_total", layer="policy") == 1
-    assert total(found, "client_disconnects_total", endpoint="/v1/responses") == 1
-    assert total(found, "phase_seconds_total", phase="upstream") == pytest.approx(0.12)
+    assert values["requests_total", frozenset({**labels, "status": "200", "stream": "true"}.items())] == 1
+    assert total(values, "requests_total", status="200") == 2
+    assert total(values, "requests_total") == 4
+    assert total(values, "request_duration_seconds_bucket", le="0.05", status="2xx") == 2
+    assert total(values, "request_duration_seconds_bucket", le="0.025") == 0
+    assert total(values, "request_duration_seconds_count") == 4
+    assert total(values, "request_duration_seconds_sum") == pytest.approx(0.16)
+    assert total(values, "ttft_seconds_count") == 1
+    assert total(values, "ttft_seconds_bucket", le="0.01") == 1
+    assert total(values, "ttft_seconds_bucket", le="0.005") == 0
+    assert total(values, "tokens_total", direction="input") == 36
+    assert total(values, "tokens_total", direction="output") == 15
+    assert total(values, "reasoning_tokens_total") == 2
+    assert total(values, "cached_tokens_total") == 6
+    assert total(values, "estimated_tokens_total") == 17
+    assert total(values, "upstream_attempts_total", outcome="success") == 3
+    assert total(values, "upstream_attempts_total", model="a", outcome="upstream_status", kind="initial") == 1
+    assert total(values, "guardrail_hits_total", guardrail="names", hook="output", action="masked") == 3
+    assert total(values, "ratelimit_rejections_total", layer="policy") == 1
+    assert total(values, "client_disconnects_total", endpoint="/v1/responses") == 1
+    assert total(values, "phase_seconds_total", phase="upstream") == pytest.approx(0.12)
 
 
-def test_workers_are_added_up_and_the_dead_keep_their_counts(tmp_path: Path) -> None:
+def test_counters_sum_running_and_ended_workers(tmp_path: Path) -> None:
     exposition = Exposition(str(tmp_path))
     workers = [Worker(tmp_path, number) for number in range(3)]
     for worker in workers:
         worker.serve(100)
-    found = samples(exposition.render())
-    assert total(found, "requests_total") == 300
-    assert total(found, "requests_total", key="key 1") == 100
-    assert total(found, "inflight_requests") == 3
-    assert total(found, "workers") == 3
-    assert total(found, "spool_entries_total") == 300
-    assert total(found, "process_resident_memory_bytes", process="worker-2") > 1_000_000
+    values = samples(exposition.render())
+    assert total(values, "requests_total") == 300
+    assert total(values, "requests_total", key="key 1") == 100
+    assert total(values, "inflight_requests") == 3
+    assert total(values, "workers") == 3
+    assert total(values, "spool_entries_total") == 300
+    assert total(values, "process_resident_memory_bytes", process="worker-2") > 1_000_000
 
     workers[0].kill()
     workers[1].end()
-    found = samples(exposition.render())
-    assert total(found, "requests_total") == 300
-    assert total(found, "inflight_requests") == 1
-    assert total(found, "workers") == 1
-    assert total(found, "process_resident_memory_bytes", process="worker-0") == 0
+    values = samples(exposition.render())
+    assert total(values, "requests_total") == 300
+    assert total(values, "inflight_requests") == 1
+    assert total(values, "workers") == 1
+    assert total(values, "process_resident_memory_bytes", process="worker-0") == 0
 
     workers[0] = Worker(tmp_path, 0)
     workers[0].serve(7)
     for _ in range(2):
-        found = samples(exposition.render())
-        assert total(found, "requests_total") == 307
-        assert total(found, "requests_total", key="key 0") == 107
-        assert total(found, "request_duration_seconds_count") == 307
+        values = samples(exposition.render())
+        assert total(values, "requests_total") == 307
+        assert total(values, "requests_total", key="key 0") == 107
+        assert total(values, "request_duration_seconds_count") == 307
     workers[0].kill()
     workers[2].kill()
     assert total(samples(exposition.render()), "requests_total") == 307
     assert [name for name in os.listdir(tmp_path) if name.startswith("metrics-")] == []
 
 
-def test_a_new_gateway_begins_at_zero(tmp_path: Path) -> None:
+def test_new_gateway_starts_at_zero(tmp_path: Path) -> None:
     worker = Worker(tmp_path, 0)
     worker.serve(5)
     worker.kill()
     assert total(samples(Exposition(str(tmp_path)).render()), "requests_total") == 0
 
 
-def test_callers_cannot_make_up_labels(tmp_path: Path) -> None:
+def test_callers_cannot_create_label_values(tmp_path: Path) -> None:
     metrics = Metrics(str(tmp_path), 0)
-    metrics.know(
+    metrics.add_known_names(
         Snapshot(
             models={"fast": Model(id="1", name="fast", provider="openai")},
             caller_keys={"hash": CallerKey(id="2", name="team-a", hash="hash", allowed_models=("*",))},
             guardrails=(GuardrailSpec(name="names", kind="keyword"),),
         )
     )
-    made_up = 'evil"} 1\n'
+    hostile_name = 'evil"} 1\n'
     entries = [
-        ended(
-            model=f"{made_up}{number}",
+        finished_entry(
+            model=f"{hostile_name}{number}",
             route=f"/{number}",
             provider=f"p{number}",
             api_key_name=f"k{number}",
             status=number,
             limited_by=f"l{number}",
             phases_ms={f"phase{number}": 1.0, "total": 1.0},
-            attempts=[Attempt(model=made_up, upstream="x", provider_key="y", kind="initial", error=f"e{number}")],
+            attempts=[Attempt(model=hostile_name, upstream="x", provider_key="y", kind="initial", error=f"e{number}")],
             guardrails=[GuardrailHit(guardrail=f"g{number}", hook="input", action="blocked")],
         )
         for number in range(600, 900)
     ]
-    found = counted(tmp_path, ended(model="fast"), *entries, metrics=metrics)
-    assert total(found, "requests_total", model="fast", key="team-a") == 1
+    values = render_after(tmp_path, finished_entry(model="fast"), *entries, metrics=metrics)
+    assert total(values, "requests_total", model="fast", key="team-a") == 1
     unknown = {"model": "unknown", "provider": "unknown", "key": "unknown", "endpoint": "other", "status": "other"}
-    assert total(found, "requests_total", **unknown) == 300
-    assert total(found, "upstream_attempts_total", model="unknown", outcome="other") == 300
-    assert total(found, "guardrail_hits_total", guardrail="unknown") == 300
-    assert total(found, "ratelimit_rejections_total", layer="other") == 300
-    assert len(found) < 150
+    assert total(values, "requests_total", **unknown) == 300
+    assert total(values, "upstream_attempts_total", model="unknown", outcome="other") == 300
+    assert total(values, "guardrail_hits_total", guardrail="unknown") == 300
+    assert total(values, "ratelimit_rejections_total", layer="other") == 300
+    assert len(values) < 150
 
 
-def test_names_of_the_configuration_are_escaped(tmp_path: Path) -> None:
+def test_configured_names_are_escaped(tmp_path: Path) -> None:
     odd = 'a "quoted" \\ name\nand a line \x1b[31m é'
-    found = counted(tmp_path, ended(api_key_name=odd))
-    assert total(found, "requests_total") == 1
-    ((labels,),) = [[dict(have) for (name, have) in found if name == "requests_total"]]
+    values = render_after(tmp_path, finished_entry(api_key_name=odd))
+    assert total(values, "requests_total") == 1
+    ((labels,),) = [[dict(label_set) for (name, label_set) in values if name == "requests_total"]]
     assert labels["key"] == 'a "quoted" \\ name\\nand a line \\x1b[31m é'
 
 
-def test_a_family_does_not_grow_without_bound(tmp_path: Path) -> None:
-    found = counted(tmp_path, *(ended(api_key_name=f"key {number}") for number in range(MAX_SERIES + 500)))
-    series = [have for (name, have) in found if name == "requests_total"]
+def test_number_of_series_is_bounded(tmp_path: Path) -> None:
+    values = render_after(
+        tmp_path, *(finished_entry(api_key_name=f"key {number}") for number in range(MAX_SERIES + 500))
+    )
+    series = [label_set for (name, label_set) in values if name == "requests_total"]
     assert len(series) == MAX_SERIES + 1
-    assert total(found, "requests_total") == MAX_SERIES + 500
-    assert total(found, "requests_total", key="other") == 500
+    assert total(values, "requests_total") == MAX_SERIES + 500
+    assert total(values, "requests_total", key="other") == 500
 
 
-def test_the_main_process_adds_what_it_knows(tmp_path: Path) -> None:
-    ledger = MoverState(pending_entries=41, pending_bytes=9000, moved=7, failures=2, refused=1, torn_bytes=3, away=True)
+def test_main_process_adds_ledger_and_config_metrics(tmp_path: Path) -> None:
+    ledger = MoverState(
+        pending_entries=41,
+        pending_bytes=9000,
+        moved=7,
+        failures=2,
+        refused=1,
+        incomplete_bytes=3,
+        ledger_unavailable=True,
+    )
     config = ConfigState(hash="abc", successful=False, succeeded_at=1780272000.5, reloads=4, failures=1)
-    found = samples(Exposition(str(tmp_path)).render(ledger, config))
-    assert total(found, "ledger_pending_entries") == 41
-    assert total(found, "ledger_up") == 0
-    assert total(found, "ledger_failures_total") == 2
-    assert total(found, "config_last_reload_successful") == 0
-    assert total(found, "config_last_reload_success_timestamp_seconds") == 1780272000.5
-    assert total(found, "config_reload_failures_total") == 1
-    assert total(found, "config_hash_info", hash="abc") == 1
-    assert total(found, "process_resident_memory_bytes", process="main") > 1_000_000
+    values = samples(Exposition(str(tmp_path)).render(ledger, config))
+    assert total(values, "ledger_pending_entries") == 41
+    assert total(values, "ledger_up") == 0
+    assert total(values, "ledger_failures_total") == 2
+    assert total(values, "config_last_reload_successful") == 0
+    assert total(values, "config_last_reload_success_timestamp_seconds") == 1780272000.5
+    assert total(values, "config_reload_failures_total") == 1
+    assert total(values, "config_hash_info", hash="abc") == 1
+    assert total(values, "process_resident_memory_bytes", process="main") > 1_000_000
 
 
-async def serve_for_a_moment(folder: Path) -> None:
+async def record_one_request(folder: Path) -> None:
     recorder = Recorder(str(folder), 0)
     recorder.start(asyncio.get_running_loop())
-    recorder.record(ended())
+    recorder.record(finished_entry())
     recorder.metrics.limits_degraded = True
     recorder.close()
 
 
-def test_a_worker_that_ends_leaves_its_last_second(tmp_path: Path) -> None:
+def test_ended_worker_keeps_its_latest_counts(tmp_path: Path) -> None:
     exposition = Exposition(str(tmp_path))
-    asyncio.run(serve_for_a_moment(tmp_path))
-    found = samples(exposition.render())
-    assert total(found, "requests_total") == total(found, "spool_entries_total") == 1
-    assert total(found, "limits_degraded") == 0
+    asyncio.run(record_one_request(tmp_path))
+    values = samples(exposition.render())
+    assert total(values, "requests_total") == total(values, "spool_entries_total") == 1
+    assert total(values, "limits_degraded") == 0
 
 
 def test_every_series_belongs_to_a_declared_family(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`Server-Timing` as we write it, and as anybody may write it."""
+"""Tests of the `Server-Timing` header: writing it, and parsing what other servers send."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.gateway.observe.timing import server_timing
 from penstock.wire.server_timing import parse_server_timing
 
 
-def test_what_is_written_can_be_read() -> None:
+def test_written_header_can_be_parsed() -> None:
     phases = {"auth": 0.0412, "guardrail_in": 0.0, "upstream": 231.2, "total": 231.9}
     value = server_timing(phases)
     assert value == "auth;dur=0.041, guardrail_in;dur=0.000, upstream;dur=231.200, total;dur=231.900"
@@ -17,7 +17,7 @@ def test_what_is_written_can_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "read"),
+    ("value", "expected"),
     [
         ("", {}),
         ("miss, db;dur=53, app;dur=47.2", {"db": 53.0, "app": 47.2}),
@@ -31,5 +31,5 @@ def test_what_is_written_can_be_read() -> None:
         ('open;desc="never closed, b;dur=1', {"b": 1.0}),
     ],
 )
-def test_what_others_write(value: str, read: dict[str, float]) -> None:
-    assert parse_server_timing(value) == read
+def test_headers_of_other_servers_are_parsed(value: str, expected: dict[str, float]) -> None:
+    assert parse_server_timing(value) == expected

@@ -1,4 +1,4 @@
-"""A resource file that works: what it means."""
+"""Tests of valid resource files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.gateway.resources.file import ResourceErrors, load_resources, pars
 from penstock.gateway.resources.snapshot import Cooldown, RateLimit
 from support.resource_files import Files
 
-WHOLE = """
+COMPLETE_FILE = """
 _format_version: "1"
 
 provider_keys:
@@ -102,12 +102,12 @@ ENVIRONMENT = {"OPENAI_API_KEY": "sk-upstream", "CI_KEY": "sk-ci"}
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://github.com/api7/aisix#resources-file")
 
 
-def test_every_supported_field_of_every_collection(tmp_path: Path) -> None:
+def test_all_supported_fields_are_read(tmp_path: Path) -> None:
     path = tmp_path / "resources.yaml"
-    path.write_text(WHOLE)
+    path.write_text(COMPLETE_FILE)
     snapshot = load_resources(str(path), ENVIRONMENT)
 
-    assert snapshot.hash == hashlib.sha256(WHOLE.encode()).hexdigest()
+    assert snapshot.hash == hashlib.sha256(COMPLETE_FILE.encode()).hexdigest()
     assert snapshot.source == str(path)
     assert snapshot.loaded_at > 0
 
@@ -160,20 +160,20 @@ def test_every_supported_field_of_every_collection(tmp_path: Path) -> None:
     assert (hour.scope, hour.scope_ref, hour.max_requests, hour.max_tokens) == ("team_member", "platform", 3, 9)
 
 
-def test_ids_are_those_of_the_format_and_stay_the_same(files: Files) -> None:
+def test_ids_follow_the_format(files: Files) -> None:
     snapshot = files.read(files.UP, files.GPT, files.ME)
     assert snapshot.models["gpt"].id == str(uuid.uuid5(NAMESPACE, "models/gpt"))
     assert snapshot.provider_keys["up"].id == str(uuid.uuid5(NAMESPACE, "provider_keys/up"))
     assert next(iter(snapshot.caller_keys.values())).id == str(uuid.uuid5(NAMESPACE, "api_keys/me"))
 
 
-def test_a_provider_key_may_be_named_by_its_id(files: Files) -> None:
+def test_model_may_refer_to_provider_key_by_id(files: Files) -> None:
     id_ = uuid.uuid5(NAMESPACE, "provider_keys/up")
     model = f"models: [{{display_name: a, provider: openai, model_name: b, provider_key_id: {id_}}}]\n"
     assert files.read(files.UP, model).models["a"].provider_key == "up"
 
 
-def test_a_policy_may_name_its_key_and_model_by_id_or_none_at_all(files: Files) -> None:
+def test_policy_may_refer_by_id_or_to_all(files: Files) -> None:
     id_ = uuid.uuid5(NAMESPACE, "models/gpt")
     policies = f"rate_limit_policies: [{{name: a, scope: model, scope_ref: {id_}, window: day, max_tokens: 1}}, "
     policies += "{name: b, scope: api_key, window: second, max_requests: 1}]\n"
@@ -182,12 +182,12 @@ def test_a_policy_may_name_its_key_and_model_by_id_or_none_at_all(files: Files) 
     assert by_none.scope_ref is None
 
 
-def test_an_empty_file_with_a_version_is_an_empty_snapshot(files: Files) -> None:
+def test_file_without_entries_gives_an_empty_snapshot(files: Files) -> None:
     snapshot = files.read("models:\napi_keys: []\nguardrails: null\n")
     assert (snapshot.models, snapshot.caller_keys, snapshot.guardrails) == ({}, {}, ())
 
 
-def test_an_anthropic_provider_key_is_not_taken_for_an_openai_one(files: Files) -> None:
+def test_anthropic_provider_uses_the_anthropic_adapter(files: Files) -> None:
     keys = "provider_keys: [{display_name: a, provider: anthropic, api_key: k}, "
     keys += "{display_name: b, provider: anthropic, adapter: openai, api_key: k}]\n"
     snapshot = files.read(keys)
@@ -211,25 +211,25 @@ def test_an_anthropic_provider_key_is_not_taken_for_an_openai_one(files: Files) 
         ("0123", "0123"),
     ],
 )
-def test_texts_are_taken_as_they_are_except_for_variables(files: Files, text: str, value: str) -> None:
+def test_strings_are_unchanged_except_for_variables(files: Files, text: str, value: str) -> None:
     snapshot = files.read(f"provider_keys:\n  - display_name: up\n    api_key: {text}\n")
     assert snapshot.provider_keys["up"].secret.reveal() == value
 
 
-def test_a_key_is_hashed_without_the_blanks_around_it() -> None:
+def test_key_is_stripped_before_hashing() -> None:
     data = b'_format_version: "1"\napi_keys: [{display_name: a, key_env: KEY, allowed_models: []}]'
     snapshot = parse_resources(data, {"KEY": " sk-blank\n"})
     assert list(snapshot.caller_keys) == [hashlib.sha256(b"sk-blank").hexdigest()]
 
 
-def test_secrets_do_not_show_when_a_snapshot_is_printed(tmp_path: Path) -> None:
-    snapshot = parse_resources(WHOLE.encode(), ENVIRONMENT)
+def test_printed_snapshot_hides_secrets(tmp_path: Path) -> None:
+    snapshot = parse_resources(COMPLETE_FILE.encode(), ENVIRONMENT)
     for text in (repr(snapshot), str(snapshot)):
         assert "sk-upstream" not in text
         assert "sk-ci" not in text
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ResourceErrors) as caught:
         load_resources(str(tmp_path / "none.yaml"), {})
-    assert caught.value.errors == ["it cannot be read: No such file or directory"]
+    assert caught.value.errors == ["cannot be read: No such file or directory"]

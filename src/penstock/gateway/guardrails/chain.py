@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import regex
 
 from penstock.gateway.guardrails.detectors import DETECTORS, Finder, Match
-from penstock.gateway.guardrails.finders import RegexFinder, regex_problem
+from penstock.gateway.guardrails.finders import RegexFinder, regex_error
 from penstock.gateway.guardrails.inspection import Tally
 from penstock.gateway.guardrails.literals import Literals
 from penstock.gateway.guardrails.masking import Masking
@@ -269,6 +269,6 @@ def _pattern_problem(pattern: Pattern) -> str | None:
     if not pattern.value:
         return "is empty, so it would match everything"
     if pattern.kind == "regex":
-        return regex_problem(pattern.value)
+        return regex_error(pattern.value)
     size = len(pattern.value)
     return f"has {size} characters; a literal may have {_LONGEST_LITERAL}" if size > _LONGEST_LITERAL else None

@@ -15,7 +15,7 @@ import regex
 from penstock.gateway.guardrails.detectors import MARGIN, Match
 from penstock.gateway.guardrails.search_budget import Budget
 
-__all__ = ["RegexFinder", "regex_problem"]
+__all__ = ["RegexFinder", "regex_error"]
 
 _SHORT = 512
 """The time limit costs 2 to 5 µs a search. A pattern with one repetition, of one character or class, does without it on a
@@ -76,7 +76,7 @@ class RegexFinder:
         return max(low, len(text) - self.reach - MARGIN + 1)
 
 
-def regex_problem(pattern: str) -> str | None:
+def regex_error(pattern: str) -> str | None:
     """What is wrong with it, in words that do not quote it."""
     try:
         compiled = regex.compile(pattern)

@@ -1,4 +1,4 @@
-"""One line of the ledger: one request, whatever became of it, with its attempts inside."""
+"""The ledger's record of one request, successful or not, with its upstream attempts."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ __all__ = ["Attempt", "Entry", "GuardrailHit"]
 
 
 class Attempt(msgspec.Struct, kw_only=True):
-    """One call of an upstream, or why there was none."""
+    """One attempt to call an upstream, or the reason why the target was skipped."""
 
     model: str
     """The direct model's alias."""
     upstream: str
-    """What the provider calls it."""
+    """The provider's name of the model."""
     provider_key: str
     kind: Literal["initial", "retry", "fallback"]
     status: int | None = None
     error: str | None = None
-    """`upstream_status`, `upstream_failed` (in a reply with the status of a success), `timeout`, `transport`, `decode`,
-    `aborted`; `over_limit` when the target was passed over because of its own limit; None when it succeeded."""
+    """`upstream_status`, `upstream_failed` (an error inside a reply with a success status), `timeout`, `transport`,
+    `decode`, `aborted`, or `over_limit` if the target was skipped because of its own limit. None for a success."""
     started_ms: float = 0.0
-    """After the request's arrival."""
+    """Milliseconds after the arrival of the request."""
     connect_ms: float = 0.0
     first_byte_ms: float | None = None
     ended_ms: float = 0.0
 
 
 class GuardrailHit(msgspec.Struct, kw_only=True):
+    """Matches of one guardrail in a request or reply."""
+
     guardrail: str
     hook: Literal["input", "output"]
     action: Literal["blocked", "masked", "would_block", "would_mask", "timed_out"]
@@ -37,8 +39,10 @@ class GuardrailHit(msgspec.Struct, kw_only=True):
 
 
 class Entry(msgspec.Struct, kw_only=True):
+    """One request, as the ledger stores it."""
+
     request_id: str
-    """Key of the ledger: writing an entry twice changes nothing."""
+    """Primary key of the ledger: inserting an entry twice changes nothing."""
     at: float
     """Unix time of arrival."""
     route: str
@@ -46,15 +50,15 @@ class Entry(msgspec.Struct, kw_only=True):
     api_key_name: str = ""
     team_id: str | None = None
     model: str = ""
-    """The alias that was asked for, whether or not there is such a model."""
+    """The alias in the request, even if no such model is configured."""
     upstream_model: str = ""
     provider: str = ""
     stream: bool = False
     status: int = 0
-    """What the caller got, 499 when it was gone before the end."""
+    """The status sent to the caller; 499 if the caller disconnected before the end."""
     error: str | None = None
-    """The error's type; None for a success. `upstream_failed` where the caller got a reply that says so itself, with
-    whatever status it came."""
+    """The type of the error; None for a success. `upstream_failed` if the reply itself reports an error, whatever its
+    status."""
     blocked: bool = False
     limited_by: str | None = None
     """The layer whose limit refused the request: `api_key`, `model` or `policy`."""
@@ -64,14 +68,14 @@ class Entry(msgspec.Struct, kw_only=True):
     cached_tokens: int = 0
     usage_source: Literal["upstream", "estimated", "none"] = "none"
     upstream_id: str | None = None
-    """The provider's id of the response."""
+    """The id that the provider gave to the response."""
     finish: str | None = None
-    """completed, incomplete, failed, a finish reason, or how the stream was cut."""
+    """completed, incomplete, failed, a finish reason, or the reason why the stream was cut off."""
     bytes_in: int = 0
     bytes_out: int = 0
     events: int = 0
     ttft_ms: float | None = None
-    """From the arrival of the request to the first byte of the body that was sent to the caller; None when none was."""
+    """From the arrival of the request to the first body byte sent to the caller; None if none was sent."""
     phases_ms: dict[str, float] = {}
     """auth, receive, guardrail_in, quota, connect, upstream, guardrail_out, serialise, total."""
     attempts: list[Attempt] = []

@@ -1,4 +1,4 @@
-"""What a ledger is: entries go in once each, sums come out by key, model and day."""
+"""The interface of a ledger: insert each entry once, query sums by key, model and day."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
     "Dimension",
     "EntryRefusedError",
     "Ledger",
-    "LedgerAwayError",
+    "LedgerUnavailableError",
     "UsageQuery",
     "UsageRow",
     "check_url",
@@ -31,27 +31,30 @@ Dimension = Literal["key", "model", "day"]
 DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 
 
-class LedgerAwayError(RunError):
-    """The database cannot be reached or does not do what it is told; nothing was written, and later it may work."""
+class LedgerUnavailableError(RunError):
+    """The database cannot be reached or reports an error. Nothing was written; a later attempt may succeed."""
 
 
 class EntryRefusedError(Exception):
-    """The database is well and takes all but one of these entries; nothing was written."""
+    """The database works but rejects at least one of the entries. Nothing was written."""
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which requests to sum, and by which dimensions to group them."""
+
     by: tuple[Dimension, ...] = DIMENSIONS
     since: float | None = None
-    """Unix time, included."""
+    """Unix time, inclusive."""
     until: float | None = None
-    """Unix time, not included."""
+    """Unix time, exclusive."""
     keys: tuple[str, ...] = ()
-    """Names or ids; none is all."""
+    """Names or ids; empty selects all keys."""
     models: tuple[str, ...] = ()
 
 
 class UsageRow(msgspec.Struct, kw_only=True):
-    """`key`, `model` and `day` are None where they were not asked for, and empty where the requests had none."""
+    """Sums of one group. `key`, `model` and `day` are None if the query does not group by them, and empty if the
+    requests have none."""
 
     key: str | None = None
     model: str | None = None
@@ -59,9 +62,9 @@ class UsageRow(msgspec.Struct, kw_only=True):
     """In UTC."""
     requests: int = 0
     errors: int = 0
-    """Not a success and not blocked: refusals, failures, and callers that went away."""
+    """Requests neither successful nor blocked: refusals, failures and disconnected callers."""
     blocked: int = 0
-    """By a guardrail."""
+    """Requests blocked by a guardrail."""
     input_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
@@ -69,7 +72,7 @@ class UsageRow(msgspec.Struct, kw_only=True):
     cached_tokens: int = 0
     """Part of the input tokens."""
     estimated_tokens: int = 0
-    """Input and output tokens that no upstream reported."""
+    """Input and output tokens that were estimated because no upstream reported them."""
 
     @property
     def estimated_share(self) -> float:
@@ -78,11 +81,11 @@ class UsageRow(msgspec.Struct, kw_only=True):
 
 
 class Ledger(Protocol):
-    """For one thread. Everything may raise LedgerAwayError."""
+    """A ledger for use by one thread. Every method may raise LedgerUnavailableError."""
 
     def insert(self, entries: Sequence[Entry]) -> int:
-        """All or nothing, durably; an entry whose request id is there already changes nothing. Returns how many are
-        new. May raise EntryRefusedError."""
+        """Insert all entries durably, or none, and return how many are new. Skip entries whose request id exists.
+        Raise EntryRefusedError if the database rejects an entry."""
         ...
 
     def usage(self, query: UsageQuery) -> list[UsageRow]: ...
@@ -91,7 +94,7 @@ class Ledger(Protocol):
 
 
 def open_ledger(url: str, *, read_only: bool = False) -> Ledger:
-    """Connects, and brings the tables up to date unless it is only read. A url that can never work is a UserError."""
+    """Connect, and create or update the table unless `read_only`. Raise UserError for a URL that can never work."""
     if _is_postgres(url):
         from penstock.gateway.ledger.postgres import PostgresLedger
 
@@ -102,7 +105,7 @@ def open_ledger(url: str, *, read_only: bool = False) -> Ledger:
 
 
 def check_url(url: str) -> None:
-    """Find out what is wrong with a url without connecting: a database may well be away when the gateway starts."""
+    """Raise UserError for an invalid URL. Do not connect: the gateway may start while the database is unavailable."""
     if _is_postgres(url):
         from penstock.gateway.ledger.postgres import check_conninfo
 
@@ -112,10 +115,10 @@ def check_url(url: str) -> None:
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         raise UserError(
-            f"The ledger {path} needs the folder {folder}, which does not exist; make it, or change the url."
+            f"The ledger {path} needs the folder {folder}, which does not exist; create it or change the URL."
         )
     if os.path.isdir(path):
-        raise UserError(f"The ledger {path} is a folder; name a file.")
+        raise UserError(f"The ledger {path} is a folder; give the path of a file.")
 
 
 def _is_postgres(url: str) -> bool:
@@ -123,16 +126,16 @@ def _is_postgres(url: str) -> bool:
 
 
 def _sqlite_path(url: str) -> str:
-    """`sqlite:///usage.db` lies here, `sqlite:////var/lib/usage.db` there; a plain path is a file too."""
-    scheme, mark, rest = url.partition("://")
-    if not mark:
+    """Return the path in a SQLite URL: relative after three slashes, absolute after four. Accept a plain path too."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
         path = url
     elif scheme == "sqlite" and rest.startswith("/"):
         path = rest[1:]
     else:
         raise UserError(
-            f"The ledger's url {redact_url(url)} is neither sqlite:///FILE nor postgresql://USER:PASSWORD@HOST/DATABASE."
+            f"The ledger URL {redact_url(url)} is neither sqlite:///FILE nor postgresql://USER:PASSWORD@HOST/DATABASE."
         )
     if not path or path == ":memory:":
-        raise UserError("The ledger's url names no file; write sqlite:///FILE.")
+        raise UserError("The ledger URL names no file; write sqlite:///FILE.")
     return path

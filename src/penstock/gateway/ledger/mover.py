@@ -1,12 +1,12 @@
-"""From the spool into the ledger: a thread of the main process.
+"""The mover: a thread of the main process that moves entries from the spool into the ledger.
 
-An entry counts as moved when the ledger has committed it; only then does the position advance, and a segment is removed
-when all of it is moved and its worker has let go of it. A crash in between means that entries are offered again, which
-changes nothing: the ledger knows them by their request id. So positions live in memory only.
+The position in a segment advances after the ledger has committed the entries. A segment is removed when all its entries
+are moved and no worker owns it. After a crash, entries may be inserted again; the ledger ignores them because their
+request ids exist. Positions are therefore kept in memory only.
 
-A database that is away is tried for ever, at growing intervals, and meanwhile the spool grows on the disk. An entry that
-the database does not take by itself is repaired, and if that does not help it goes to `refused.frames` in the spool
-folder, so that one bad entry never holds up the others.
+While the database is unavailable, the mover retries for ever at growing intervals, and the spool grows on disk. If the
+database rejects an entry, the mover repairs it. If it is rejected again, the mover writes it to `refused.frames` in the
+spool folder and continues with the next entry.
 """
 
 from __future__ import annotations
@@ -23,52 +23,56 @@ import msgspec
 
 from penstock import frames
 from penstock.gateway.ledger.entry import Entry
-from penstock.gateway.ledger.ledger import EntryRefusedError, Ledger, LedgerAwayError, check_url, open_ledger
-from penstock.gateway.ledger.repair import repair, repaired
-from penstock.gateway.ledger.segment import Backlog, Segment
-from penstock.gateway.ledger.spool import ENTRY, open_folder, segment_paths
-from penstock.gateway.operator_log import say
+from penstock.gateway.ledger.ledger import EntryRefusedError, Ledger, LedgerUnavailableError, check_url, open_ledger
+from penstock.gateway.ledger.repair import repair_entry, repair_fields
+from penstock.gateway.ledger.segment import PendingCounter, Segment
+from penstock.gateway.ledger.spool import ENTRY, prepare_folder, segment_paths
+from penstock.gateway.operator_log import log_operator_message
 
 __all__ = ["Mover", "MoverState"]
 
 BATCH = 1000
-BATCHES = 50
-"""Of one segment before the others have their turn; more than a full one holds."""
+MAX_BATCHES = 50
+"""Batches moved from one segment before the next segment. A full segment has fewer."""
 POLL_S = 0.25
 FIRST_RETRY_S, LAST_RETRY_S = 0.5, 30.0
-REFUSED = "refused.frames"
+REFUSED_FILE = "refused.frames"
 
 
 class MoverState(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters of the mover."""
+
     pending_entries: int
     pending_bytes: int
     moved: int
-    """Entries that this process put into the ledger."""
+    """Entries that this process inserted into the ledger."""
     failures: int
-    """Attempts that the database did not serve."""
+    """Failed attempts to move entries."""
     refused: int
-    """Entries set aside because nothing can make sense of them."""
-    torn_bytes: int
-    """What writers that were killed left behind in mid-write."""
-    away: bool
+    """Entries that could not be repaired and were written to `refused.frames`."""
+    incomplete_bytes: int
+    """Bytes of incomplete entries, left by workers that were killed while writing."""
+    ledger_unavailable: bool
 
 
 class Mover:
-    def __init__(self, folder: str, url: str, say: Callable[[str], None] = say) -> None:
-        """Raises UserError for a folder or a url that cannot work."""
+    """Moves entries from the spool in `folder` into the ledger at `url`."""
+
+    def __init__(self, folder: str, url: str, log: Callable[[str], None] = log_operator_message) -> None:
+        """Raise UserError if the folder cannot be used or the URL is invalid."""
         check_url(url)
-        open_folder(folder)
+        prepare_folder(folder)
         self._folder = folder
         self._url = url
-        self._say = say
+        self._log = log
         self._decode = msgspec.msgpack.Decoder(Entry).decode
         self._ledger: Ledger | None = None
         self._segments: dict[str, Segment] = {}
-        self._done: dict[str, tuple[int, int]] = {}  # path -> entries and bytes that are in the ledger
-        self._backlog = Backlog()
-        self._counting = threading.Lock()
-        self._moved = self._failures = self._refused = self._torn = 0
-        self._away_since: float | None = None
+        self._moved_by_path: dict[str, tuple[int, int]] = {}  # path -> entries and bytes that are in the ledger
+        self._pending = PendingCounter()
+        self._pending_lock = threading.Lock()
+        self._moved = self._failures = self._refused = self._incomplete_bytes = 0
+        self._unavailable_since: float | None = None
         self._stop = threading.Event()
         self._deadline = 0.0
         self._thread = threading.Thread(target=self._run, name="penstock-ledger", daemon=True)
@@ -76,78 +80,79 @@ class Mover:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, within_s: float = 5.0) -> int:
-        """To be called when the workers have ended. Returns how many entries stay in the spool for the next start."""
-        self._deadline = time.monotonic() + within_s
+    def stop(self, timeout_s: float = 5.0) -> int:
+        """Move the remaining entries, stop, and return how many entries stay in the spool. Call this after the workers
+        have ended."""
+        self._deadline = time.monotonic() + timeout_s
         self._stop.set()
         if self._thread.is_alive():
-            # One that hangs in the database's driver is left to the end of the process.
-            self._thread.join(within_s + 0.5)
-        left = self.state().pending_entries
-        if left:
-            self._say(f"{left:,} usage entries wait in {self._folder}; the next start moves them into the ledger.")
-        return left
+            # A thread that hangs in the database driver ends with the process.
+            self._thread.join(timeout_s + 0.5)
+        remaining = self.state().pending_entries
+        if remaining:
+            self._log(f"{remaining:,} usage entries wait in {self._folder}; the next start moves them into the ledger.")
+        return remaining
 
     def state(self) -> MoverState:
-        """For any thread; it does not wait for the database."""
-        with self._counting:
-            waiting = self._backlog.waiting(segment_paths(self._folder), self._done)
+        """Return the counters. Any thread may call this; it does not wait for the database."""
+        with self._pending_lock:
+            pending = self._pending.count(segment_paths(self._folder), self._moved_by_path)
         return MoverState(
-            pending_entries=waiting.entries,
-            pending_bytes=waiting.bytes,
+            pending_entries=pending.entries,
+            pending_bytes=pending.bytes,
             moved=self._moved,
             failures=self._failures,
             refused=self._refused,
-            torn_bytes=self._torn,
-            away=self._away_since is not None,
+            incomplete_bytes=self._incomplete_bytes,
+            ledger_unavailable=self._unavailable_since is not None,
         )
 
     def _run(self) -> None:
         if sys.platform == "linux":
-            with contextlib.suppress(OSError):  # of this thread alone: requests come first
+            with contextlib.suppress(OSError):  # lowers only this thread: requests come first
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         retry_s = FIRST_RETRY_S
         pause_s = 0.0
         while True:
             stopping = self._stop.wait(pause_s)
             try:
-                more = self._move()
-                self._back()
+                more = self._move_segments()
+                self._on_success()
                 retry_s, pause_s = FIRST_RETRY_S, 0.0 if more else POLL_S
                 if stopping and not more:
                     break
-            except Exception as error:  # whatever it is, entries wait and the thread lives
-                self._away(error)
+            except Exception as error:  # entries stay in the spool, and the thread must survive
+                self._on_failure(error)
                 pause_s = retry_s * random.uniform(0.8, 1.2)
                 retry_s = min(retry_s * 2, LAST_RETRY_S)
             if stopping:
-                left_s = self._deadline - time.monotonic()
-                if left_s <= 0:
+                remaining_s = self._deadline - time.monotonic()
+                if remaining_s <= 0:
                     break
-                time.sleep(min(pause_s, POLL_S, left_s))
+                time.sleep(min(pause_s, POLL_S, remaining_s))
                 pause_s = 0.0
         self._close()
 
-    def _move(self) -> bool:
-        """What is there, segment after segment, so that few are open however many wait. Returns whether more may be
-        had at once."""
+    def _move_segments(self) -> bool:
+        """Move entries one segment after another, which limits the number of open files. Return whether more entries
+        may be available."""
         if self._ledger is None and not self._stop.is_set():
-            # Before there is anything to move: whoever asks for usage finds a ledger, be it an empty one.
+            # Create the ledger before the first entry arrives, so that `penstock usage` finds it.
             self._ledger = open_ledger(self._url)
         more = False
         paths = segment_paths(self._folder)
-        for gone in self._segments.keys() - set(paths):
-            self._forget(gone)
+        for removed in self._segments.keys() - set(paths):
+            self._close_segment(removed)
         for path in paths:
             try:
                 batches = 0
                 while self._move_from(path):
                     batches += 1
-                    if self._overdue() or batches == BATCHES:
+                    if self._overdue() or batches == MAX_BATCHES:
                         more = True
                         break
             except FileNotFoundError:
-                self._forget(path)
+                self._close_segment(path)
             if self._overdue():
                 break
         return more
@@ -159,43 +164,46 @@ class Mover:
         segment = self._segments.get(path)
         if segment is None:
             segment = self._segments[path] = Segment(path)
-        piece = segment.read(BATCH)
-        if piece.entries:
-            entries, unreadable = self._decoded(piece.entries)
+        batch = segment.read(BATCH)
+        if batch.frames:
+            entries, unreadable = self._decode_frames(batch.frames)
             if entries:
                 self._insert(entries)
-            for kind, data, why in unreadable:
-                self._set_aside(kind, data, why)
-            moved, _ = self._done.get(path, (0, 0))
-            self._done[path] = (moved + len(piece.entries), piece.end)
-            segment.position = piece.end
-        if piece.last:
-            self._finish(segment, piece.torn)
-        return len(piece.entries) == BATCH
+            for kind, data, reason in unreadable:
+                self._store_refused(kind, data, reason)
+            moved, _ = self._moved_by_path.get(path, (0, 0))
+            self._moved_by_path[path] = (moved + len(batch.frames), batch.end)
+            segment.position = batch.end
+        if batch.last:
+            self._finish(segment, batch.incomplete_bytes)
+        return len(batch.frames) == BATCH
 
-    def _finish(self, segment: Segment, torn: int) -> None:
-        if torn:
-            self._torn += torn
-            aside = segment.set_aside()
-            self._say(f"{torn:,} bytes at the end of {aside} are no usage entry: a worker was killed as it wrote them.")
+    def _finish(self, segment: Segment, incomplete_bytes: int) -> None:
+        if incomplete_bytes:
+            self._incomplete_bytes += incomplete_bytes
+            path = segment.mark_damaged()
+            self._log(
+                f"The last {incomplete_bytes:,} bytes of {path} are not a usage entry: a worker was killed while writing, "
+                "or the file is damaged."
+            )
         else:
             segment.remove()
-        self._forget(segment.path)
+        self._close_segment(segment.path)
 
-    def _decoded(self, pieces: Sequence[tuple[int, bytes]]) -> tuple[list[Entry], list[tuple[int, bytes, str]]]:
+    def _decode_frames(self, batch: Sequence[tuple[int, bytes]]) -> tuple[list[Entry], list[tuple[int, bytes, str]]]:
         entries: list[Entry] = []
         unreadable: list[tuple[int, bytes, str]] = []
-        for kind, data in pieces:
+        for kind, data in batch:
             if kind != ENTRY:
-                unreadable.append((kind, data, f"frames of kind {kind} are unknown here"))
+                unreadable.append((kind, data, f"unknown frame kind {kind}"))
                 continue
             try:
                 entries.append(self._decode(data))
-            except msgspec.MsgspecError as wrong:
+            except msgspec.MsgspecError as error:
                 try:
-                    entries.append(repair(msgspec.msgpack.decode(data)))
+                    entries.append(repair_fields(msgspec.msgpack.decode(data)))
                 except (msgspec.MsgspecError, ValueError, AttributeError):
-                    unreadable.append((kind, data, str(wrong)))
+                    unreadable.append((kind, data, str(error)))
         return entries, unreadable
 
     def _insert(self, entries: Sequence[Entry]) -> None:
@@ -210,40 +218,40 @@ class Mover:
                 self._insert(entries[half:])
                 return
             try:
-                self._moved += self._ledger.insert([repaired(entries[0])])
+                self._moved += self._ledger.insert([repair_entry(entries[0])])
             except (EntryRefusedError, ValueError):
-                self._set_aside(ENTRY, msgspec.msgpack.encode(entries[0]), str(refused))
+                self._store_refused(ENTRY, msgspec.msgpack.encode(entries[0]), str(refused))
 
-    def _set_aside(self, kind: int, data: bytes, why: str) -> None:
+    def _store_refused(self, kind: int, data: bytes, reason: str) -> None:
         self._refused += 1
-        path = os.path.join(self._folder, REFUSED)
+        path = os.path.join(self._folder, REFUSED_FILE)
         with open(path, "ab") as file:
             file.write(frames.pack(kind, data))
-        self._say(f"A usage entry that the ledger does not take is kept in {path}: {why}.")
+        self._log(f"The ledger refused a usage entry, which is kept in {path} ({reason}).")
 
-    def _away(self, error: Exception) -> None:
+    def _on_failure(self, error: Exception) -> None:
         self._failures += 1
         if self._ledger is not None:
-            with contextlib.suppress(Exception):  # it may be gone already
+            with contextlib.suppress(Exception):  # the connection may be broken
                 self._ledger.close()
             self._ledger = None
-        if self._away_since is None:
-            self._away_since = time.monotonic()
-            other = f"Usage entries cannot be moved ({type(error).__name__}: {error})."
-            what = str(error) if isinstance(error, LedgerAwayError) else other
-            self._say(f"{what} Usage entries wait in {self._folder} until it works again.")
+        if self._unavailable_since is None:
+            self._unavailable_since = time.monotonic()
+            known = isinstance(error, LedgerUnavailableError)
+            cause = error if known else f"Usage entries cannot be moved ({type(error).__name__}: {error})."
+            self._log(f"{cause} Usage entries wait in {self._folder} until it works again.")
 
-    def _back(self) -> None:
-        if self._away_since is not None:
-            lost_s = time.monotonic() - self._away_since
-            self._away_since = None
-            self._say(f"The ledger works again after {lost_s:.0f} s.")
+    def _on_success(self) -> None:
+        if self._unavailable_since is not None:
+            outage_s = time.monotonic() - self._unavailable_since
+            self._unavailable_since = None
+            self._log(f"The ledger works again after {outage_s:.0f} s.")
 
-    def _forget(self, path: str) -> None:
+    def _close_segment(self, path: str) -> None:
         segment = self._segments.pop(path, None)
         if segment is not None:
             segment.close()
-        self._done.pop(path, None)
+        self._moved_by_path.pop(path, None)
 
     def _close(self) -> None:
         for segment in self._segments.values():

@@ -1,4 +1,4 @@
-"""An entry that cannot be written as it is: what is wrong in it is replaced, so that the request is still counted."""
+"""Repair of entries that cannot be stored: invalid values are replaced so that the request is still counted."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import msgspec
 
 from penstock.gateway.ledger.entry import Entry
 
-__all__ = ["repair", "repaired"]
+__all__ = ["repair_entry", "repair_fields"]
 
 _LIMIT = 2**63 - 1
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Entry)}
 
 
-def repaired(entry: Entry) -> Entry:
-    """Text without NUL and lone surrogates, numbers that fit 64 bits, and the field's default where nothing helps."""
-    return repair(msgspec.structs.asdict(entry))
+def repair_entry(entry: Entry) -> Entry:
+    """Return the entry with valid text (no NUL, no lone surrogates), 64-bit numbers, and defaults for other values."""
+    return repair_fields(msgspec.structs.asdict(entry))
 
 
-def repair(fields: Mapping[str, Any]) -> Entry:
-    """Raises ValueError when there is no request id or time in it: then it is no entry."""
-    good: dict[str, Any] = {}
+def repair_fields(fields: Mapping[str, Any]) -> Entry:
+    """Build an entry from decoded fields. Raise ValueError if the request id or the time is missing or invalid."""
+    valid: dict[str, Any] = {}
     for name, value in fields.items():
         if (field := _FIELDS.get(name)) is None:
             continue
         try:
-            good[name] = msgspec.convert(_clean(value), field.type, strict=False)
+            valid[name] = msgspec.convert(_clean(value), field.type, strict=False)
         except msgspec.ValidationError:
             if field.required and name != "route":
-                raise ValueError(f"its {name} is not readable") from None
-    if not good.get("request_id") or "at" not in good:
-        raise ValueError("it has no request_id or no time")
-    good.setdefault("route", "unknown")
-    return Entry(**good)
+                raise ValueError(f"invalid {name}") from None
+    if not valid.get("request_id") or "at" not in valid:
+        raise ValueError("request_id or time is missing")
+    valid.setdefault("route", "unknown")
+    return Entry(**valid)
 
 
 def _clean(value: Any) -> Any:

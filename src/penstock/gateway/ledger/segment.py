@@ -1,4 +1,4 @@
-"""Reading the spool: one segment, from where the last reading ended, while its worker may still be appending to it."""
+"""Reading of spool segments, which their workers may still be appending to."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from typing import BinaryIO, NamedTuple
 from penstock import frames
 from penstock.gateway import owned_file
 
-__all__ = ["Backlog", "Piece", "Segment", "Waiting"]
+__all__ = ["PendingCount", "PendingCounter", "Segment", "SegmentBatch"]
 
 
-class Piece(NamedTuple):
-    entries: list[tuple[int, bytes]]
-    """Each with the kind of its frame: a segment of another version may hold what is no entry to us."""
+class SegmentBatch(NamedTuple):
+    """Frames read from a segment by one call of `Segment.read`."""
+
+    frames: list[tuple[int, bytes]]
+    """The kind and the data of each frame. Other versions may write frames that are not entries."""
     end: int
-    """The position after them."""
+    """The position after the frames."""
     last: bool
-    """Nothing follows, and nothing will."""
-    torn: int
-    """Bytes at the end that are no entry: a write cut short, or damage."""
+    """The segment is read to its end and cannot grow any more."""
+    incomplete_bytes: int
+    """Bytes at the end that are not a valid frame: an interrupted write, or damage."""
 
 
 class Segment:
-    """Raises FileNotFoundError when it is gone: another process moved it."""
+    """One segment file. Opening it raises FileNotFoundError if another process has moved and removed it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -31,50 +33,50 @@ class Segment:
         self._orphan = False
         self.position = 0
 
-    def read(self, most: int) -> Piece:
-        # Asked before reading: once nobody owns the file it cannot grow, so its end is then the end.
+    def read(self, max_frames: int) -> SegmentBatch:
+        # Check the owner before reading: a file without an owner cannot grow, so its end is final.
         self._orphan = self._orphan or owned_file.is_orphan(self._file.fileno())
-        entries: list[tuple[int, bytes]] = []
+        batch: list[tuple[int, bytes]] = []
         end = self.position
         self._file.seek(end)
-        reading = frames.read(self._file)
-        while len(entries) < most:
+        reader = frames.read(self._file)
+        while len(batch) < max_frames:
             try:
-                kind, data = next(reading)
-            except StopIteration as finished:
-                return Piece(entries, end, self._orphan, finished.value)
+                kind, data = next(reader)
+            except StopIteration as stop:
+                return SegmentBatch(batch, end, self._orphan, stop.value)
             end += frames.HEAD.size + len(data)
-            entries.append((kind, data))
-        return Piece(entries, end, last=False, torn=0)
+            batch.append((kind, data))
+        return SegmentBatch(batch, end, last=False, incomplete_bytes=0)
 
     def remove(self) -> None:
         self.close()
         os.unlink(self.path)
 
-    def set_aside(self) -> str:
-        """For somebody to look at: its name does not end like that of a segment any more."""
-        aside = self.path + ".damaged"
+    def mark_damaged(self) -> str:
+        """Keep the file for inspection under a name that is not a segment's, and return its new path."""
+        damaged_path = self.path + ".damaged"
         self.close()
-        os.replace(self.path, aside)
-        return aside
+        os.replace(self.path, damaged_path)
+        return damaged_path
 
     def close(self) -> None:
         self._file.close()
 
 
-class Waiting(NamedTuple):
+class PendingCount(NamedTuple):
     entries: int
     bytes: int
 
 
-class Backlog:
-    """Counts what waits. Every frame's head is read once: 0.3 µs for each entry that ever passes."""
+class PendingCounter:
+    """Counts the entries in the spool that are not in the ledger. It reads each frame header once: 0.3 µs per entry."""
 
     def __init__(self) -> None:
         self._counted: dict[str, tuple[int, int]] = {}  # path -> entries, position
 
-    def waiting(self, paths: list[str], moved: dict[str, tuple[int, int]]) -> Waiting:
-        """`moved` says for each path how many entries, and bytes, are in the ledger."""
+    def count(self, paths: list[str], moved: dict[str, tuple[int, int]]) -> PendingCount:
+        """`moved` gives, for each path, the entries and bytes that are in the ledger."""
         entries = size = 0
         counted = {}
         for path in paths:
@@ -82,11 +84,11 @@ class Backlog:
                 counted[path] = self._count(path)
             except FileNotFoundError:
                 continue
-            done, position = moved.get(path, (0, 0))
-            entries += max(0, counted[path][0] - done)
-            size += max(0, counted[path][1] - position)
+            moved_entries, moved_bytes = moved.get(path, (0, 0))
+            entries += max(0, counted[path][0] - moved_entries)
+            size += max(0, counted[path][1] - moved_bytes)
         self._counted = counted
-        return Waiting(entries, size)
+        return PendingCount(entries, size)
 
     def _count(self, path: str) -> tuple[int, int]:
         entries, position = self._counted.get(path, (0, 0))
@@ -94,14 +96,14 @@ class Backlog:
             end = os.fstat(file.fileno()).st_size
             while end - position > frames.HEAD.size:
                 block = os.pread(file.fileno(), 1 << 20, position)
-                at = 0
-                while at + frames.HEAD.size <= len(block):
-                    _, length, _ = frames.HEAD.unpack_from(block, at)
-                    if position + at + frames.HEAD.size + length > end:
+                offset = 0
+                while offset + frames.HEAD.size <= len(block):
+                    _, length, _ = frames.HEAD.unpack_from(block, offset)
+                    if position + offset + frames.HEAD.size + length > end:
                         break
-                    at += frames.HEAD.size + length
+                    offset += frames.HEAD.size + length
                     entries += 1
-                if at == 0:
+                if offset == 0:
                     break
-                position += at
+                position += offset
         return entries, position

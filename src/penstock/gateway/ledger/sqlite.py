@@ -1,30 +1,33 @@
-"""The ledger in a SQLite file: readers never wait for the writer (WAL), and a commit is on the disk when it returns."""
+"""The ledger in a SQLite file. Readers never wait for the writer (WAL); a commit is on disk when it returns."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
 from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Entry
-from penstock.gateway.ledger.ledger import EntryRefusedError, LedgerAwayError, UsageQuery, UsageRow
+from penstock.gateway.ledger.ledger import EntryRefusedError, LedgerUnavailableError, UsageQuery, UsageRow
 from penstock.gateway.ledger.usage_table import COLUMNS, INDEXES, NAMES, TABLE, Column, rows, usage_row, usage_sql
 
 __all__ = ["SqliteLedger"]
 
-_BUSY_S = 5.0
+_LOCK_TIMEOUT_S = 30.0
+"""How long a statement waits for a lock. Gateways that create one ledger together queue for it with several fsyncs each."""
+_LOCK_RETRY_S = 0.02
 _REFUSALS = (
     *(sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError),
-    *(sqlite3.ProgrammingError, UnicodeEncodeError),  # a value of a type that it does not know
+    *(sqlite3.ProgrammingError, UnicodeEncodeError),  # a value of an unsupported type
 )
 _TYPES = {"text": "TEXT", "integer": "INTEGER", "real": "REAL", "boolean": "INTEGER", "json": "TEXT"}
 _DEFAULTS = {"text": "''", "integer": "0", "real": "0", "boolean": "0", "json": "'{}'"}
 
 _INSERT = (
-    f"INSERT INTO {TABLE} ({', '.join(NAMES)}) VALUES ({', '.join('?' * len(NAMES))}) "  # noqa: S608 - our own names
+    f"INSERT INTO {TABLE} ({', '.join(NAMES)}) VALUES ({', '.join('?' * len(NAMES))}) "  # noqa: S608 - constant names
     "ON CONFLICT (request_id) DO NOTHING"
 )
 
@@ -33,84 +36,97 @@ class SqliteLedger:
     def __init__(self, path: str, *, read_only: bool = False) -> None:
         self._path = path
         if read_only and not os.path.exists(path):
-            raise UserError(f"There is no ledger at {path}; name the gateway's with --ledger URL.")
-        self._base = self._connect(read_only)
+            raise UserError(f"There is no ledger at {path}; give the URL of the gateway's ledger with --ledger.")
+        self._connection = self._connect(read_only)
         try:
-            with self._trouble():
+            with self._wrap_errors():
                 if not read_only:
-                    self._prepare()
+                    self._prepare_table()
                 elif not self._columns():
                     raise UserError(
-                        f"{path} is a database without a ledger in it; name the gateway's with --ledger URL."
+                        f"{path} is a database without a ledger; give the URL of the gateway's ledger with --ledger."
                     )
-            there = os.stat(path)
-            self._identity = (there.st_dev, there.st_ino)
+            status = os.stat(path)
+            self._identity = (status.st_dev, status.st_ino)
         except BaseException:
-            self._base.close()
+            self._connection.close()
             raise
 
     def insert(self, entries: Sequence[Entry]) -> int:
-        self._check_place()
-        with self._trouble():
-            before = self._base.total_changes
+        self._check_identity()
+        with self._wrap_errors():
+            before = self._connection.total_changes
             try:
-                with self._base:
-                    self._base.executemany(_INSERT, rows(entries))
+                with self._connection:
+                    self._connection.executemany(_INSERT, rows(entries))
             except _REFUSALS as error:
                 raise EntryRefusedError(str(error)) from error
-            return self._base.total_changes - before
+            return self._connection.total_changes - before
 
     def usage(self, query: UsageQuery) -> list[UsageRow]:
         sql, values = usage_sql(query, "?", "TOTAL")
-        with self._trouble():
-            return [usage_row(query, found) for found in self._base.execute(sql, values)]
+        with self._wrap_errors():
+            return [usage_row(query, row) for row in self._connection.execute(sql, values)]
 
     def close(self) -> None:
-        self._base.close()
+        self._connection.close()
 
-    def _check_place(self) -> None:
-        """A file that was moved or deleted still takes every row, for nobody to find."""
+    def _check_identity(self) -> None:
+        """Raise if the file was moved or deleted: SQLite would still write to it, but readers would not find it."""
         try:
-            there = os.stat(self._path)
+            status = os.stat(self._path)
         except OSError:
-            there = None
-        if there is None or (there.st_dev, there.st_ino) != self._identity:
-            raise LedgerAwayError(f"The ledger {self._path} was moved or deleted while it was in use.")
+            status = None
+        if status is None or (status.st_dev, status.st_ino) != self._identity:
+            raise LedgerUnavailableError(f"The ledger {self._path} was moved or deleted while it was in use.")
 
     def _connect(self, read_only: bool) -> sqlite3.Connection:
         mode = "ro" if read_only else "rwc"
         if read_only and not os.access(os.path.dirname(self._path) or ".", os.W_OK):
-            # A reader needs the files beside the database, or the word that nobody writes.
+            # A reader must create the -wal and -shm files, or know that nobody writes (immutable).
             mode = "ro" if os.path.exists(self._path + "-wal") else "ro&immutable=1"
-        with self._trouble():
-            return sqlite3.connect(f"file:{quote(self._path)}?mode={mode}", uri=True, timeout=_BUSY_S)
+        with self._wrap_errors():
+            return sqlite3.connect(f"file:{quote(self._path)}?mode={mode}", uri=True, timeout=_LOCK_TIMEOUT_S)
 
-    def _prepare(self) -> None:
-        self._base.execute("PRAGMA journal_mode = WAL")
-        # The spool's copy is removed after the commit, so the commit must be on the disk. One fsync for a batch.
-        self._base.execute("PRAGMA synchronous = FULL")
-        self._base.execute("PRAGMA journal_size_limit = 67108864")
-        self._base.execute("PRAGMA cache_size = -8000")
-        with self._base:
-            self._base.execute("BEGIN IMMEDIATE")
+    def _prepare_table(self) -> None:
+        self._enable_wal()
+        # The spool drops its copy after the commit, so the commit must be on disk. This costs one fsync per batch.
+        self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute("PRAGMA journal_size_limit = 67108864")
+        self._connection.execute("PRAGMA cache_size = -8000")
+        with self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
             fields = ", ".join(map(_definition, COLUMNS))
-            self._base.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} ({fields})")
-            there = self._columns()
+            self._connection.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} ({fields})")
+            existing = self._columns()
             for column in COLUMNS:
-                if column.name not in there:
-                    self._base.execute(f"ALTER TABLE {TABLE} ADD COLUMN {_definition(column)}")
+                if column.name not in existing:
+                    self._connection.execute(f"ALTER TABLE {TABLE} ADD COLUMN {_definition(column)}")
             for name, fields in INDEXES.items():
-                self._base.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {TABLE} ({fields})")
+                self._connection.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {TABLE} ({fields})")
+
+    def _enable_wal(self) -> None:
+        """Retry here: while another connection holds the write lock, SQLite returns SQLITE_BUSY for this statement
+        at once, because it cannot wait without the risk of a deadlock."""
+        deadline = time.monotonic() + _LOCK_TIMEOUT_S
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_LOCK_RETRY_S)
 
     def _columns(self) -> set[str]:
-        return {found[1] for found in self._base.execute(f"PRAGMA table_info({TABLE})")}
+        return {row[1] for row in self._connection.execute(f"PRAGMA table_info({TABLE})")}
 
     @contextlib.contextmanager
-    def _trouble(self) -> Iterator[None]:
+    def _wrap_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
-            raise LedgerAwayError(f"The ledger {self._path} cannot be used ({error}).") from error
+            raise LedgerUnavailableError(f"The ledger {self._path} cannot be used ({error}).") from error
 
 
 def _definition(column: Column) -> str:

@@ -1,7 +1,7 @@
-"""The one table, `penstock_usage`, and the SQL that both databases understand.
+"""The table `penstock_usage` and the SQL that SQLite and PostgreSQL share.
 
-Columns are only ever added. A ledger of an older version gets the missing ones when it is opened; one of a newer
-version has some that nobody here fills, which their defaults allow.
+Columns are only ever added. Opening a ledger of an older version adds the missing columns. In a ledger of a newer version
+the unknown columns get their defaults.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Column(NamedTuple):
 COLUMNS = (
     Column("request_id", "text"),
     Column("at", "real"),
-    Column("day", "text"),  # of `at`, in UTC
+    Column("day", "text"),  # UTC date of `at`
     Column("route", "text"),
     Column("api_key_id", "text"),
     Column("api_key_name", "text"),
@@ -83,10 +83,10 @@ _GETTERS = tuple(map(_getter, COLUMNS))
 
 
 def rows(entries: Iterable[Entry]) -> list[list[Any]]:
-    """The values in the order of `COLUMNS`; JSON as text."""
+    """Return the values of each entry in the order of `COLUMNS`, with JSON as text."""
     try:
         return [[get(entry) for get in _GETTERS] for entry in entries]
-    except (ArithmeticError, TypeError, ValueError) as error:  # a time that is no time, text that is no text
+    except (ArithmeticError, TypeError, ValueError) as error:  # values of a wrong type, or out of range
         raise EntryRefusedError(str(error)) from error
 
 
@@ -115,33 +115,35 @@ _SUMS = {
 }
 
 
-def usage_sql(query: UsageQuery, mark: str, add: str) -> tuple[str, list[Any]]:
-    """The statement with `mark` where a value goes, and the values. `add` is a sum that no upstream can make overflow
-    by the numbers that it reports."""
+def usage_sql(query: UsageQuery, placeholder: str, sum_function: str) -> tuple[str, list[Any]]:
+    """Return the statement, with `placeholder` for each value, and the values. `sum_function` must not overflow: the
+    numbers come from upstreams."""
     conditions: list[str] = []
     values: list[Any] = []
 
-    def where(condition: str, *given: Any) -> None:
+    def where(condition: str, *parameters: Any) -> None:
         conditions.append(condition)
-        values.extend(given)
+        values.extend(parameters)
 
     if query.since is not None:
-        where(f"at >= {mark}", query.since)
+        where(f"at >= {placeholder}", query.since)
     if query.until is not None:
-        where(f"at < {mark}", query.until)
+        where(f"at < {placeholder}", query.until)
     if query.keys:
-        marks = _marks(query.keys, mark)
-        where(f"(api_key_name IN ({marks}) OR api_key_id IN ({marks}))", *query.keys, *query.keys)
+        placeholders = _placeholders(query.keys, placeholder)
+        where(f"(api_key_name IN ({placeholders}) OR api_key_id IN ({placeholders}))", *query.keys, *query.keys)
     if query.models:
-        where(f"model IN ({_marks(query.models, mark)})", *query.models)
+        where(f"model IN ({_placeholders(query.models, placeholder)})", *query.models)
     groups = [name for name in _ORDER if name in query.by]
-    fields = [f"{_GROUPS[name]} AS by_{name}" for name in groups] + [f"{add}({what})" for what in _SUMS.values()]
-    sql = f"SELECT {', '.join(fields)} FROM {TABLE}"  # noqa: S608 - names of ours only
+    fields = [f"{_GROUPS[name]} AS by_{name}" for name in groups] + [
+        f"{sum_function}({value})" for value in _SUMS.values()
+    ]
+    sql = f"SELECT {', '.join(fields)} FROM {TABLE}"  # noqa: S608 - constant names
     if conditions:
         sql += " WHERE " + " AND ".join(conditions)
     if groups:
-        names = ", ".join(str(number) for number in range(1, len(groups) + 1))
-        sql += f" GROUP BY {names} ORDER BY {names}"
+        positions = ", ".join(str(position) for position in range(1, len(groups) + 1))
+        sql += f" GROUP BY {positions} ORDER BY {positions}"
     return sql, values
 
 
@@ -152,5 +154,5 @@ def usage_row(query: UsageQuery, values: Sequence[Any]) -> UsageRow:
     return UsageRow(**fields)
 
 
-def _marks(values: Iterable[str], mark: str) -> str:
-    return ", ".join(mark for _ in values)
+def _placeholders(values: Iterable[str], placeholder: str) -> str:
+    return ", ".join(placeholder for _ in values)

@@ -26,7 +26,7 @@ from penstock.gateway.limits.counter_table import SharedTable
 from penstock.gateway.limits.limit_plan import Plan, Slots, Window
 from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.limits.local_limiter import LocalLimiter
-from penstock.gateway.operator_log import say
+from penstock.gateway.operator_log import log_operator_message
 
 __all__ = ["RedisLimiter"]
 
@@ -181,7 +181,9 @@ class RedisLimiter(BaseLimiter):
             self.degraded = True
             if self._table.first_to_tell(away=True):
                 why = type(error).__name__
-                say(f"Redis at {self._where} cannot be used ({why}); limits count on this machine alone until it can")
+                log_operator_message(
+                    f"Redis at {self._where} cannot be used ({why}); limits count on this machine alone until it can"
+                )
             self._spawn(self._probe(), self._endless)
 
     async def _probe(self) -> None:
@@ -198,7 +200,7 @@ class RedisLimiter(BaseLimiter):
                 self._held.clear()
                 self.degraded = False
                 if self._table.first_to_tell(away=False):
-                    say(f"Redis at {self._where} is back; limits count there again")
+                    log_operator_message(f"Redis at {self._where} is back; limits count there again")
                 return
 
     def _spawn(self, work: Coroutine[Any, Any, Any], tasks: set[asyncio.Task[Any]] | None = None) -> asyncio.Task[Any]:

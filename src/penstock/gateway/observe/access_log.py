@@ -1,8 +1,7 @@
-"""One line for each request, written when it has ended: only then are its status, tokens and times known.
+"""The access log: one line per request, written when the request ends and its status, tokens and times are known.
 
-A line costs the request 5 µs: it goes into memory, and a thread writes what has gathered, so that a
-reader who does not keep up holds up nobody. Lines that pass the bound meanwhile, and those that cannot be written, are
-counted and left out.
+A line costs the request 5 µs: it goes into a queue, and a thread writes the queue, so a slow reader of the log delays no
+request. Lines are dropped and counted if the queue is full or the write fails.
 """
 
 from __future__ import annotations
@@ -20,87 +19,90 @@ import msgspec
 
 from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Entry
-from penstock.gateway.ledger.repair import repaired
-from penstock.gateway.observe.printable import visible
-from penstock.gateway.observe.timing import layout
+from penstock.gateway.ledger.repair import repair_entry
+from penstock.gateway.observe.printable import escape_nonprintable
+from penstock.gateway.observe.timing import format_string
 from penstock.gateway.routes import ENDPOINTS
 
 __all__ = ["AccessLog", "check_log"]
 
-GATHER_S = 0.05
-BACKLOG_LINES = 50_000
-LONGEST = 200
-"""Characters of a value that an upstream made up."""
-LONGEST_LINE = 16 << 10
+FLUSH_DELAY_S = 0.05
+CLOSE_TIMEOUT_S = 2.0
+"""How long `close` waits for the thread to write the remaining lines."""
+MAX_QUEUED_LINES = 50_000
+MAX_VALUE_LENGTH = 200
+"""In characters. Upstreams can choose some of the values."""
+MAX_LINE_BYTES = 16 << 10
 STDERR = 2
 PIPE_BUF = 4096
-"""A write to a pipe that is no longer than this is not mixed with those of other workers."""
+"""A write of up to this many bytes to a pipe is atomic: other workers' lines do not mix with it."""
 
-_PLAIN = re.compile(r"[!#-<>-~]+\Z")
-_UNSEEN = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
-"""What JSON allows to stand as it is, and a terminal obeys or hides."""
+_UNQUOTED = re.compile(r"[!#-<>-~]+\Z")
+_INVISIBLE = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
+"""Characters that JSON allows unescaped but a terminal interprets or hides."""
 
 
 class AccessLog:
-    """For one thread. `path` None is standard error; a file that was moved away is opened anew."""
+    """The access log of one worker. `write` is for one thread. `path` None means standard error. If the file is renamed,
+    for example by log rotation, a new file is opened."""
 
     def __init__(self, form: Literal["text", "json", "off"], path: str | None = None) -> None:
         self._path = path
         self._file = STDERR
-        self._atomic = 1 << 20  # the most that is written at once
+        self._max_write_bytes = 1 << 20
         self._lines: deque[bytes] = deque()
         self._ready = threading.Event()
-        self._ending = False
+        self._closing = False
         self._thread: threading.Thread | None = None
-        self._second = -1
+        self._stamp_second = -1
         self._stamp = ""
-        self._heads: dict[tuple[object, ...], str] = {}
+        self._line_starts: dict[tuple[object, ...], str] = {}
         self._encode = msgspec.json.Encoder().encode
-        self._passed = 0
-        """Lines beyond the bound; counted by whoever writes them."""
+        self._overflowed = 0
+        """Lines dropped because the queue was full; incremented by `write`."""
         self._failed = 0
-        """Lines that the file did not take; counted by the thread."""
-        self._told = 0
+        """Lines dropped because the write failed; incremented by the thread."""
+        self._reported = 0
         if form == "off":
-            self.write = _nothing  # type: ignore[method-assign]
+            self.write = _ignore  # type: ignore[method-assign]
             return
-        self._line = self._text if form == "text" else self._json
+        self._format = self._text if form == "text" else self._json
         if path is not None:
-            self._file = _opened(path)
-        self._know_file()
+            self._file = _open(path)
+        self._limit_pipe_writes()
         self._thread = threading.Thread(target=self._run, name="penstock-access-log", daemon=True)
         self._thread.start()
 
     @property
     def dropped(self) -> int:
-        return self._passed + self._failed
+        return self._overflowed + self._failed
 
     def write(self, entry: Entry) -> None:
         lines = self._lines
-        if len(lines) >= BACKLOG_LINES:
-            self._passed += 1
+        if len(lines) >= MAX_QUEUED_LINES:
+            self._overflowed += 1
             return
-        lines.append(self._line(entry))
+        lines.append(self._format(entry))
         if len(lines) == 1:
             self._ready.set()
 
     def close(self) -> None:
         if self._thread is not None:
-            self._ending = True
+            self._closing = True
             self._ready.set()
-            self._thread.join(2.0)
+            self._thread.join(CLOSE_TIMEOUT_S)
             self._thread = None
 
     def _time(self) -> str:
         now = time.time()
         second = int(now)
-        if second != self._second:
-            self._second = second
+        if second != self._stamp_second:
+            self._stamp_second = second
             self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         return f"{self._stamp}.{int((now - second) * 1000):03d}Z"
 
     def _text(self, entry: Entry) -> bytes:
-        what = (
+        shared = (
             entry.status,
             entry.route,
             entry.api_key_name or entry.api_key_id,
@@ -110,82 +112,82 @@ class AccessLog:
             entry.usage_source,
             entry.client,
         )
-        head = self._heads.get(what) or self._head(what)
-        words = [f"{self._time()} {head} tokens={entry.input_tokens}+{entry.output_tokens}"]
+        start = self._line_starts.get(shared) or self._line_start(shared)
+        parts = [f"{self._time()} {start} tokens={entry.input_tokens}+{entry.output_tokens}"]
         if entry.ttft_ms is not None:
-            words.append(f"ttft={entry.ttft_ms:.1f}")
+            parts.append(f"ttft={entry.ttft_ms:.1f}")
         if phases := entry.phases_ms:
-            words.append(layout(tuple(phases), "=%.2f", " ") % tuple(phases.values()))
+            parts.append(format_string(tuple(phases), "=%.2f", " ") % tuple(phases.values()))
         if entry.finish is not None:
-            words.append(f"finish={_word(entry.finish)}")
+            parts.append(f"finish={_quoted(entry.finish)}")
         if entry.error is not None:
-            words.append(f"error={_word(entry.error)}")
+            parts.append(f"error={_quoted(entry.error)}")
         if entry.blocked:
-            words.append("blocked=yes")
+            parts.append("blocked=yes")
         if entry.limited_by is not None:
-            words.append(f"limited_by={_word(entry.limited_by)}")
+            parts.append(f"limited_by={_quoted(entry.limited_by)}")
         if len(entry.attempts) > 1:
-            words.append(f"attempts={len(entry.attempts)}")
+            parts.append(f"attempts={len(entry.attempts)}")
         if entry.upstream_id is not None:
-            words.append(f"upstream_id={_word(entry.upstream_id)}")
-        words.append(f"id={_word(entry.request_id)}\n")
-        return " ".join(words).encode()
+            parts.append(f"upstream_id={_quoted(entry.upstream_id)}")
+        parts.append(f"id={_quoted(entry.request_id)}\n")
+        return " ".join(parts).encode()
 
-    def _head(self, what: tuple[object, ...]) -> str:
-        """The part that is the same for many requests."""
-        status, route, key, model, provider, stream, source, client = what
-        head = (
-            f"{status} {_word(ENDPOINTS.get(str(route), str(route)))} key={_word(key)} model={_word(model)} "
-            f"provider={_word(provider)} client={_word(client)} stream={'yes' if stream else 'no'} usage={source}"
+    def _line_start(self, shared: tuple[object, ...]) -> str:
+        """Return the part of the line that many requests share, and cache it."""
+        status, route, key, model, provider, stream, source, client = shared
+        start = (
+            f"{status} {_quoted(ENDPOINTS.get(str(route), str(route)))} key={_quoted(key)} model={_quoted(model)} "
+            f"provider={_quoted(provider)} client={_quoted(client)} stream={'yes' if stream else 'no'} usage={source}"
         )
-        if len(self._heads) >= 4096:
-            self._heads.clear()
-        self._heads[what] = head
-        return head
+        if len(self._line_starts) >= 4096:
+            self._line_starts.clear()
+        self._line_starts[shared] = start
+        return start
 
     def _json(self, entry: Entry) -> bytes:
-        """All that the ledger holds, with the time of the end before it."""
+        """Return the ledger entry as JSON, preceded by the time of the request's end."""
         try:
             line = self._encode(entry)
         except Exception:
-            line = self._encode(repaired(entry))
-        if len(line) > LONGEST_LINE:
-            line = self._encode(_shortened(entry))
+            line = self._encode(repair_entry(entry))
+        if len(line) > MAX_LINE_BYTES:
+            line = self._encode(_shorten(entry))
         if not line.isascii() or b"\x7f" in line:
-            line = _UNSEEN.sub(lambda unseen: f"\\u{ord(unseen[0]):04x}", line.decode()).encode()
+            line = _INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", line.decode()).encode()
         return b'{"time":"%b",%b\n' % (self._time().encode(), line[1:])
 
     def _run(self) -> None:
         while True:
             self._ready.wait()
-            if not self._ending:
-                time.sleep(GATHER_S)
-            self._ready.clear()  # before taking, so that a line which comes meanwhile calls again
+            if not self._closing:
+                time.sleep(FLUSH_DELAY_S)
+            self._ready.clear()  # before taking lines, so that a line added meanwhile sets it again
             lines = [self._lines.popleft() for _ in range(len(self._lines))]
             if self._lines:
                 self._ready.set()
-            lost = self.dropped - self._told
-            if lost:
-                why = b"too slow a reader, or a log that took nothing"
-                lines.append(b"penstock gateway: %d access log lines were left out here: %b\n" % (lost, why))
-            failed = self._put(lines)
+            unreported = self.dropped - self._reported
+            if unreported:
+                cause = b"the reader was too slow, or writing failed"
+                lines.append(b"penstock gateway: %d access log lines were dropped here: %b\n" % (unreported, cause))
+            failed = self._write_lines(lines)
             if not failed:
-                self._told += lost
-            else:  # nobody to tell now: the log is what failed
-                self._failed += failed - bool(lost)
-            if self._ending and not self._lines:
+                self._reported += unreported
+            else:  # the report was not written either
+                self._failed += failed - bool(unreported)
+            if self._closing and not self._lines:
                 return
 
-    def _put(self, lines: list[bytes]) -> int:
-        """How many of them, the last ones, could not be written."""
+    def _write_lines(self, lines: list[bytes]) -> int:
+        """Return how many lines, counted from the end, could not be written."""
         start = size = 0
         try:
-            if self._path is not None and self._moved_away(self._path):
-                before, self._file = self._file, _opened(self._path)
-                os.close(before)
-                self._know_file()
+            if self._path is not None and self._is_renamed(self._path):
+                previous, self._file = self._file, _open(self._path)
+                os.close(previous)
+                self._limit_pipe_writes()
             for number, line in enumerate(lines):
-                if size + len(line) > self._atomic and size:
+                if size + len(line) > self._max_write_bytes and size:
                     _write_all(self._file, b"".join(lines[start:number]))
                     start, size = number, 0
                 size += len(line)
@@ -194,12 +196,12 @@ class AccessLog:
             return len(lines) - start
         return 0
 
-    def _know_file(self) -> None:
+    def _limit_pipe_writes(self) -> None:
         with contextlib.suppress(OSError):
             if stat.S_ISFIFO(os.fstat(self._file).st_mode):
-                self._atomic = PIPE_BUF
+                self._max_write_bytes = PIPE_BUF
 
-    def _moved_away(self, path: str) -> bool:
+    def _is_renamed(self, path: str) -> bool:
         try:
             return not os.path.samestat(os.stat(path), os.fstat(self._file))
         except FileNotFoundError:
@@ -207,38 +209,38 @@ class AccessLog:
 
 
 def check_log(path: str | None) -> None:
-    """Raises UserError when no log can be written there: before the workers, who could only die of it."""
+    """Raise UserError if the log cannot be written. The main process calls this before it starts workers."""
     if path is not None:
-        os.close(_opened(path))
+        os.close(_open(path))
 
 
-def _opened(path: str) -> int:
+def _open(path: str) -> int:
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise UserError(f"The access log {path} cannot be written ({error.strerror}).") from None
 
 
-def _nothing(entry: Entry) -> None:
-    """The log is off."""
+def _ignore(entry: Entry) -> None:
+    """Replace `write` if the log is off."""
 
 
-def _word(value: object) -> str:
-    """As it is when it has neither blanks nor quotes, else in quotes; `-` for nothing."""
-    text = str(value)[:LONGEST]
-    if _PLAIN.match(text):
+def _quoted(value: object) -> str:
+    """Return the value, in quotes if it contains blanks, quotes or special characters; `-` if it is empty."""
+    text = str(value)[:MAX_VALUE_LENGTH]
+    if _UNQUOTED.match(text):
         return text
     if not text:
         return "-"
-    return '"' + visible(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+    return '"' + escape_nonprintable(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 
-def _shortened(entry: Entry) -> Entry:
+def _shorten(entry: Entry) -> Entry:
     short = msgspec.structs.replace(entry, attempts=entry.attempts[:10], guardrails=entry.guardrails[:20])
     for name in entry.__struct_fields__:
         value = getattr(entry, name)
         if isinstance(value, str):
-            setattr(short, name, value[:LONGEST])
+            setattr(short, name, value[:MAX_VALUE_LENGTH])
     return short
 
 

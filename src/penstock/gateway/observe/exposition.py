@@ -1,7 +1,7 @@
-"""The metrics of all workers as one Prometheus text: for the main process, which answers the scrape.
+"""The metrics of all workers in the Prometheus text format, rendered by the main process.
 
-A worker's file is locked while the worker lives. One that is not has its numbers taken over here and is removed, so that
-no counter ever goes back, however often workers end; gauges are taken from the living only.
+A worker locks its metrics file while it runs. When a worker has ended, its counters are added to the retired ones and its
+file is removed, so that no counter ever decreases. Gauges come from running workers only.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -17,8 +17,8 @@ from penstock import __version__
 from penstock.gateway import owned_file
 from penstock.gateway.ledger.mover import MoverState
 from penstock.gateway.observe.families import DURATION_EDGES, FAMILIES, TTFT_EDGES
-from penstock.gateway.observe.metrics import Counts, Labels, Numbers, Series, resident_bytes
-from penstock.gateway.observe.printable import visible
+from penstock.gateway.observe.metrics import Counts, Labels, MetricValues, Series, resident_bytes
+from penstock.gateway.observe.printable import escape_nonprintable
 
 __all__ = ["CONTENT_TYPE", "ConfigState", "Exposition"]
 
@@ -28,7 +28,7 @@ _PREFIX, _SUFFIX = "metrics-", ".bin"
 
 
 class ConfigState(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the resource files that the gateway was given."""
+    """The result of loading resource files."""
 
     hash: str = ""
     successful: bool = True
@@ -38,25 +38,27 @@ class ConfigState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exposition:
+    """Collects and renders the metrics of all workers."""
+
     def __init__(self, folder: str) -> None:
-        """To be made before the first worker starts: what an earlier gateway left is forgotten."""
+        """Discard the metrics of an earlier gateway. Create this before the first worker starts."""
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self._folder = folder
-        self._decode = msgspec.msgpack.Decoder(Numbers).decode
+        self._decode = msgspec.msgpack.Decoder(MetricValues).decode
         self._lock = threading.Lock()
-        self._retired = Numbers(series={}, counts={})
-        self._living()
-        self._retired = Numbers(series={}, counts={})
+        self._retired = MetricValues(series={}, counts={})
+        self._read_running()
+        self._retired = MetricValues(series={}, counts={})
 
     def render(self, ledger: MoverState | None = None, config: ConfigState | None = None) -> bytes:
         with self._lock:
-            living = self._living()
-            sums = Numbers(series={}, counts={})
-            for numbers in (self._retired, *living):
-                sums.add(numbers)
+            running = self._read_running()
+            sums = MetricValues(series={}, counts={})
+            for values in (self._retired, *running):
+                sums.add(values)
         counts = sums.counts
-        counts.update(_sums(sums.series))
-        _add_gauges(counts, living)
+        counts.update(_sum_series(sums.series))
+        _add_gauges(counts, running)
         if ledger is not None:
             _add_ledger(counts, ledger)
         if config is not None:
@@ -64,17 +66,17 @@ class Exposition:
         counts[("build_info", __version__)] = 1
         return "".join(_text(counts, sums.series)).encode()
 
-    def _living(self) -> list[Numbers]:
-        living = []
+    def _read_running(self) -> list[MetricValues]:
+        running = []
         for name in sorted(os.listdir(self._folder)):
             if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
-                numbers = self._read(os.path.join(self._folder, name))
-                if numbers is not None:
-                    living.append(numbers)
-        return living
+                values = self._read(os.path.join(self._folder, name))
+                if values is not None:
+                    running.append(values)
+        return running
 
-    def _read(self, path: str) -> Numbers | None:
-        """Of a worker that is gone: None, and its numbers are among the retired."""
+    def _read(self, path: str) -> MetricValues | None:
+        """Return the values of a running worker. Retire those of an ended worker and return None."""
         while True:
             try:
                 file = open(path, "rb")  # noqa: SIM115
@@ -82,64 +84,63 @@ class Exposition:
                 return None
             with file:
                 orphan = owned_file.is_orphan(file.fileno())
-                if orphan and not _is_still(path, file.fileno()):
-                    continue  # its owner wrote a newer one meanwhile
+                if orphan and not _is_current(path, file.fileno()):
+                    continue  # its owner has replaced it
                 try:
-                    numbers = self._decode(file.read())
+                    values = self._decode(file.read())
                 except msgspec.MsgspecError:
-                    numbers = Numbers()  # of another version
+                    values = MetricValues()  # written by another version
                 if not orphan:
-                    return numbers
-                self._retired.add(numbers)
+                    return values
+                self._retired.add(values)
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
                 return None
 
 
-def _is_still(path: str, file: int) -> bool:
+def _is_current(path: str, file: int) -> bool:
     try:
         return os.path.samestat(os.stat(path), os.fstat(file))
     except FileNotFoundError:
         return False
 
 
-def _sums(series: dict[Labels, Series]) -> Counts:
+def _sum_series(series: dict[Labels, Series]) -> Counts:
     counts: Counts = {}
 
     def add(number: int, *name: str) -> None:
         if number:
             counts[name] = counts.get(name, 0) + number
 
-    for labels, one in series.items():
-        who = (labels.model, labels.provider, labels.key)
-        add(one.requests, "requests_total", *msgspec.structs.astuple(labels))
-        add(one.input_tokens, "tokens_total", "input", *who)
-        add(one.output_tokens, "tokens_total", "output", *who)
-        add(one.reasoning_tokens, "reasoning_tokens_total", *who)
-        add(one.cached_tokens, "cached_tokens_total", *who)
-        add(one.estimated_tokens, "estimated_tokens_total", *who)
+    for labels, values in series.items():
+        common = (labels.model, labels.provider, labels.key)
+        add(values.requests, "requests_total", *msgspec.structs.astuple(labels))
+        add(values.input_tokens, "tokens_total", "input", *common)
+        add(values.output_tokens, "tokens_total", "output", *common)
+        add(values.reasoning_tokens, "reasoning_tokens_total", *common)
+        add(values.cached_tokens, "cached_tokens_total", *common)
+        add(values.estimated_tokens, "estimated_tokens_total", *common)
     return counts
 
 
-def _add_gauges(counts: Counts, living: Iterable[Numbers]) -> None:
-    living = list(living)
-    counts[("workers",)] = len(living)
-    counts[("inflight_requests",)] = sum(one.gauges.get("inflight_requests", 0) for one in living)
-    counts[("limits_degraded",)] = max((one.gauges.get("limits_degraded", 0) for one in living), default=0)
+def _add_gauges(counts: Counts, running: Sequence[MetricValues]) -> None:
+    counts[("workers",)] = len(running)
+    counts[("inflight_requests",)] = sum(worker.gauges.get("inflight_requests", 0) for worker in running)
+    counts[("limits_degraded",)] = max((worker.gauges.get("limits_degraded", 0) for worker in running), default=0)
     counts[("process_resident_memory_bytes", "main")] = resident_bytes()
-    for one in living:
-        memory = one.gauges.get("process_resident_memory_bytes", 0)
-        counts[("process_resident_memory_bytes", f"worker-{one.worker}")] = memory
+    for worker in running:
+        memory = worker.gauges.get("process_resident_memory_bytes", 0)
+        counts[("process_resident_memory_bytes", f"worker-{worker.worker}")] = memory
 
 
 def _add_ledger(counts: Counts, ledger: MoverState) -> None:
     counts[("ledger_pending_entries",)] = ledger.pending_entries
     counts[("ledger_pending_bytes",)] = ledger.pending_bytes
-    counts[("ledger_up",)] = int(not ledger.away)
+    counts[("ledger_up",)] = int(not ledger.ledger_unavailable)
     counts[("ledger_moved_entries_total",)] = ledger.moved
     counts[("ledger_failures_total",)] = ledger.failures
     counts[("ledger_refused_entries_total",)] = ledger.refused
-    counts[("ledger_torn_bytes_total",)] = ledger.torn_bytes
+    counts[("ledger_torn_bytes_total",)] = ledger.incomplete_bytes
 
 
 def _add_config(counts: Counts, config: ConfigState) -> None:
@@ -168,29 +169,29 @@ Histogram = dict[tuple[str, ...], tuple[list[int], float]]
 
 
 def _durations(series: dict[Labels, Series]) -> Histogram:
-    found: Histogram = {}
-    for labels, one in series.items():
+    histogram: Histogram = {}
+    for labels, values in series.items():
         status = f"{labels.status[0]}xx" if labels.status[0].isdecimal() else labels.status
         name = (labels.endpoint, labels.model, labels.provider, status, labels.stream)
-        _add(found, name, one.durations, one.duration_s)
-    return found
+        _add(histogram, name, values.durations, values.duration_s)
+    return histogram
 
 
 def _ttfts(series: dict[Labels, Series]) -> Histogram:
-    found: Histogram = {}
-    for labels, one in series.items():
+    histogram: Histogram = {}
+    for labels, values in series.items():
         if labels.stream == "true":
-            _add(found, (labels.endpoint, labels.model, labels.provider), one.ttfts, one.ttft_s)
-    return found
+            _add(histogram, (labels.endpoint, labels.model, labels.provider), values.ttfts, values.ttft_s)
+    return histogram
 
 
-def _add(found: Histogram, name: tuple[str, ...], buckets: list[int], total: float) -> None:
-    have, before = found.get(name, ([0] * len(buckets), 0.0))
-    found[name] = ([a + b for a, b in zip(have, buckets, strict=True)], before + total)
+def _add(histogram: Histogram, name: tuple[str, ...], buckets: list[int], total: float) -> None:
+    counts, sum_ = histogram.get(name, ([0] * len(buckets), 0.0))
+    histogram[name] = ([a + b for a, b in zip(counts, buckets, strict=True)], sum_ + total)
 
 
-def _histogram(family: str, labels: tuple[str, ...], edges: tuple[float, ...], found: Histogram) -> Iterator[str]:
-    for values, (buckets, total) in sorted(found.items()):
+def _histogram(family: str, labels: tuple[str, ...], edges: tuple[float, ...], histogram: Histogram) -> Iterator[str]:
+    for values, (buckets, total) in sorted(histogram.items()):
         if not any(buckets):
             continue
         count = 0
@@ -208,7 +209,7 @@ def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
 
 
 def _escaped(value: str) -> str:
-    return visible(value).replace("\\", "\\\\").replace('"', '\\"')
+    return escape_nonprintable(value).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _number(number: float) -> str:

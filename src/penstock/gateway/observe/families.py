@@ -1,7 +1,7 @@
-"""The metrics by name, kind, labels and meaning. All names get the prefix `penstock_gateway_`.
+"""All metric families with their type, labels and help text. Names get the prefix `penstock_gateway_`.
 
-Labels hold names from the configuration and values from closed sets, never a string that a caller can make up: what is
-not known is `unknown`. A family that would still grow past its bound counts the rest under `other`.
+Label values are names from the configuration or members of fixed sets. Callers cannot choose them: any other value becomes
+`unknown`. A family that reaches its size limit counts further series under `other`.
 """
 
 from __future__ import annotations
@@ -52,67 +52,71 @@ PHASES = frozenset(
 
 
 class Family(NamedTuple):
+    """A metric family."""
+
     kind: Literal["counter", "gauge", "histogram"]
     labels: tuple[str, ...]
     help: str
 
 
-_WHO = ("endpoint", "model", "provider")
-_TOKENS = ("model", "provider", "key")
+_TARGET = ("endpoint", "model", "provider")
+_TOKEN_LABELS = ("model", "provider", "key")
 
 FAMILIES = {
     "requests_total": Family(
-        "counter", (*_WHO, "status", "stream", "key"), "Requests that have ended; 499 is a caller that went away."
+        "counter",
+        (*_TARGET, "status", "stream", "key"),
+        "Requests that have ended; status 499 means that the caller disconnected.",
     ),
     "request_duration_seconds": Family(
-        "histogram", (*_WHO, "status", "stream"), "From the arrival of a request to its end."
+        "histogram", (*_TARGET, "status", "stream"), "Time from the arrival of a request to its end."
     ),
-    "ttft_seconds": Family("histogram", _WHO, "From the arrival of a streamed request to the first byte of its reply."),
-    "tokens_total": Family("counter", ("direction", *_TOKENS), "Tokens, reported or estimated."),
-    "reasoning_tokens_total": Family("counter", _TOKENS, "The part of the output tokens that was reasoning."),
-    "cached_tokens_total": Family("counter", _TOKENS, "The part of the input tokens that came from a cache upstream."),
-    "estimated_tokens_total": Family("counter", _TOKENS, "The part of the tokens that no upstream reported."),
-    "upstream_attempts_total": Family("counter", ("model", "kind", "outcome"), "Calls of upstreams."),
-    "guardrail_hits_total": Family("counter", ("guardrail", "hook", "action"), "Matches of guardrails."),
-    "ratelimit_rejections_total": Family("counter", ("layer",), "Requests refused by a limit."),
-    "client_disconnects_total": Family("counter", ("endpoint",), "Callers that went away before the end."),
-    "phase_seconds_total": Family("counter", ("phase",), "Time of requests by phase."),
-    "inflight_requests": Family("gauge", (), "Requests that have not ended yet."),
-    "workers": Family("gauge", (), "Worker processes that are alive."),
-    "limits_degraded": Family(
-        "gauge", (), "1 while a worker counts limits by itself because the shared store is lost."
+    "ttft_seconds": Family(
+        "histogram", _TARGET, "Time from the arrival of a streamed request to the first byte of its reply."
     ),
-    "limits_failures_total": Family(
-        "counter", (), "Times that the shared store of limits did not answer; this machine counted instead."
+    "tokens_total": Family("counter", ("direction", *_TOKEN_LABELS), "Input and output tokens, reported or estimated."),
+    "reasoning_tokens_total": Family("counter", _TOKEN_LABELS, "Output tokens used for reasoning."),
+    "cached_tokens_total": Family("counter", _TOKEN_LABELS, "Input tokens that an upstream read from its cache."),
+    "estimated_tokens_total": Family(
+        "counter", _TOKEN_LABELS, "Tokens that were estimated because no upstream reported them."
     ),
+    "upstream_attempts_total": Family("counter", ("model", "kind", "outcome"), "Attempts to call an upstream."),
+    "guardrail_hits_total": Family("counter", ("guardrail", "hook", "action"), "Guardrail matches."),
+    "ratelimit_rejections_total": Family("counter", ("layer",), "Requests refused by a rate limit."),
+    "client_disconnects_total": Family("counter", ("endpoint",), "Requests whose caller disconnected before the end."),
+    "phase_seconds_total": Family("counter", ("phase",), "Time that requests spent in each phase."),
+    "inflight_requests": Family("gauge", (), "Requests in progress."),
+    "workers": Family("gauge", (), "Running worker processes."),
+    "limits_degraded": Family("gauge", (), "1 while limits are counted locally because Redis is unavailable."),
+    "limits_failures_total": Family("counter", (), "Failed Redis calls; the limits were counted locally instead."),
     "limits_evicted_windows_total": Family(
-        "counter", (), "Counts given up for want of room while they still mattered: limits that admitted too much."
+        "counter", (), "Active limit windows evicted from the full table; their limits may have admitted too much."
     ),
-    "spool_entries_total": Family("counter", (), "Usage entries that workers have written down."),
-    "spool_write_failures_total": Family(
-        "counter", (), "Writes to the spool that the disk refused; they are tried again."
-    ),
-    "spool_dropped_entries_total": Family("counter", (), "Usage entries lost; anything but 0 is an alarm."),
-    "access_log_dropped_lines_total": Family("counter", (), "Access log lines lost because their reader is too slow."),
+    "spool_entries_total": Family("counter", (), "Usage entries written to the spool."),
+    "spool_write_failures_total": Family("counter", (), "Failed writes to the spool; they are retried."),
+    "spool_dropped_entries_total": Family("counter", (), "Lost usage entries; alert on any value above 0."),
+    "access_log_dropped_lines_total": Family("counter", (), "Access log lines dropped: slow reader or failed write."),
     "observation_failures_total": Family(
-        "counter", (), "Requests that metrics or log could not show: a fault in Penstock."
+        "counter", (), "Requests missing from metrics or access log because of an error in Penstock."
     ),
     "ledger_pending_entries": Family("gauge", (), "Usage entries in the spool that are not in the ledger yet."),
     "ledger_pending_bytes": Family("gauge", (), "Bytes of the spool that are not in the ledger yet."),
-    "ledger_up": Family("gauge", (), "0 while the ledger's database does not work."),
-    "ledger_moved_entries_total": Family("counter", (), "Usage entries put into the ledger."),
-    "ledger_failures_total": Family(
-        "counter", (), "Attempts that the ledger's database did not serve; they are repeated."
-    ),
+    "ledger_up": Family("gauge", (), "0 while the ledger is unavailable, else 1."),
+    "ledger_moved_entries_total": Family("counter", (), "Usage entries inserted into the ledger."),
+    "ledger_failures_total": Family("counter", (), "Failed attempts to move usage entries; they are retried."),
     "ledger_refused_entries_total": Family(
-        "counter", (), "Usage entries set aside because the ledger takes them in no form."
+        "counter", (), "Usage entries that the ledger refused; they are kept in refused.frames."
     ),
-    "ledger_torn_bytes_total": Family("counter", (), "Bytes that killed workers left unfinished in the spool."),
-    "config_last_reload_successful": Family("gauge", (), "Whether the newest resource file was accepted."),
-    "config_last_reload_success_timestamp_seconds": Family("gauge", (), "When a resource file was last accepted."),
+    "ledger_torn_bytes_total": Family(
+        "counter", (), "Bytes of incomplete entries in the spool, left by killed workers."
+    ),
+    "config_last_reload_successful": Family("gauge", (), "1 if the latest resource file was accepted, else 0."),
+    "config_last_reload_success_timestamp_seconds": Family(
+        "gauge", (), "Unix time when a resource file was last accepted."
+    ),
     "config_reloads_total": Family("counter", (), "Resource files accepted."),
     "config_reload_failures_total": Family("counter", (), "Resource files rejected."),
-    "config_hash_info": Family("gauge", ("hash",), "SHA-256 of the resource file that is served."),
-    "process_resident_memory_bytes": Family("gauge", ("process",), "Memory of each process."),
+    "config_hash_info": Family("gauge", ("hash",), "SHA-256 of the active resource file."),
+    "process_resident_memory_bytes": Family("gauge", ("process",), "Resident memory of each process."),
     "build_info": Family("gauge", ("version",), "The version of Penstock."),
 }

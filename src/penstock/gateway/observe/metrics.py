@@ -1,7 +1,7 @@
-"""Counting in a worker. Once a second the numbers go to a file in the spool folder; the main process adds the files up.
+"""The metrics of one worker. Once a second they are written to a file in the spool folder, which the main process reads.
 
-A request costs 3 µs: one look-up by its labels finds everything that it counts in. Sums over fewer labels are made when
-somebody asks (`observe.exposition`).
+A request costs 3 µs: one lookup by its labels finds its series. Sums over fewer labels are computed during a scrape
+(`observe.exposition`).
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from penstock.gateway.observe.families import (
 from penstock.gateway.resources.snapshot import Snapshot
 from penstock.gateway.routes import ENDPOINTS
 
-__all__ = ["Counts", "Labels", "Metrics", "Numbers", "Series", "resident_bytes"]
+__all__ = ["Counts", "Labels", "MetricValues", "Metrics", "Series", "resident_bytes"]
 
 UNKNOWN, OTHER = "unknown", "other"
 MAX_SERIES = 2000
 MAX_COUNTS = 2000
-"""Of the smaller families together; a worker's file stays under a megabyte."""
-_IDLE_S = 5.0
-_TEMPLATES = ENDPOINTS | {path: path for path in ENDPOINTS.values()}
-"""An entry may also give the path itself."""
+"""For the families outside `Series` together. Both limits keep a worker's file under 1 MB."""
+_IDLE_WRITE_S = 5.0
+_ENDPOINT_LABELS = ENDPOINTS | {path: path for path in ENDPOINTS.values()}
+"""The route of an entry is a name or a path."""
 
 
 class Labels(msgspec.Struct, array_like=True, frozen=True):
+    """The labels of a series."""
+
     endpoint: str
     model: str
     provider: str
@@ -47,7 +49,7 @@ class Labels(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Series(msgspec.Struct, array_like=True):
-    """What is counted for one combination of labels."""
+    """Counters of one combination of labels."""
 
     requests: int = 0
     duration_s: float = 0.0
@@ -62,25 +64,27 @@ class Series(msgspec.Struct, array_like=True):
 
     def add(self, other: Series) -> None:
         for name in self.__struct_fields__:
-            mine, more = getattr(self, name), getattr(other, name)
-            if isinstance(mine, list):
-                mine[:] = map(sum, zip(mine, more, strict=True))
+            value, increment = getattr(self, name), getattr(other, name)
+            if isinstance(value, list):
+                value[:] = map(sum, zip(value, increment, strict=True))
             else:
-                setattr(self, name, mine + more)
+                setattr(self, name, value + increment)
 
 
 Counts = dict[tuple[str, ...], float]
-"""Family and label values -> number."""
+"""(family, *label values) -> count."""
 
 
-class Numbers(msgspec.Struct, kw_only=True):
+class MetricValues(msgspec.Struct, kw_only=True):
+    """All metrics of one worker, as its file stores them."""
+
     worker: int = 0
     series: dict[Labels, Series] = {}
     counts: Counts = {}
     gauges: dict[str, float] = {}
 
-    def add(self, other: Numbers) -> None:
-        """The counters; gauges are of the moment and of one process."""
+    def add(self, other: MetricValues) -> None:
+        """Add the counters, but not the gauges, which describe one process at one moment."""
         for labels, series in other.series.items():
             self.series.setdefault(labels, Series()).add(series)
         for name, count in other.counts.items():
@@ -88,30 +92,32 @@ class Numbers(msgspec.Struct, kw_only=True):
 
 
 class Metrics:
-    """For one thread. `started` and `ended` bracket every request; `observe` takes the entry it leaves."""
+    """The metrics of one worker, for use by one thread. Call `started` and `ended` around every request and `observe` with
+    its entry."""
 
     def __init__(self, folder: str, worker: int) -> None:
         self._path = os.path.join(folder, f"metrics-{worker}-{time.time_ns():020d}-{os.getpid()}.bin")
         self._file = -1
-        self._written = 0.0
+        self._written_at = 0.0
         self._dirty = True
-        self._numbers = Numbers(worker=worker, series={}, counts={})
-        self._cells: dict[tuple[object, ...], Series] = {}  # as entries have it -> series; a cache
-        self._known: set[str] | None = None
+        self._values = MetricValues(worker=worker, series={}, counts={})
+        self._series_cache: dict[tuple[object, ...], Series] = {}  # values as in the entry -> series
+        self._known_names: set[str] | None = None
         self.in_flight = 0
         self.limits_degraded = False
         self.totals: dict[str, float] = {}
-        """Counters without labels that somebody else in this process keeps."""
+        """Counters without labels that other objects in this process maintain."""
 
-    def know(self, snapshot: Snapshot) -> None:
-        """Names that may be labels, from now on beside those of earlier snapshots. Before the first call all may."""
+    def add_known_names(self, snapshot: Snapshot) -> None:
+        """Allow the names in the snapshot as label values, besides those of earlier snapshots. Before the first call, all
+        names are allowed."""
         names = {key.name or key.id for key in snapshot.caller_keys.values()}
         names |= {model.name for model in snapshot.models.values()}
         names |= {provider for model in snapshot.models.values() if (provider := model.provider)}
         names |= {provider for key in snapshot.provider_keys.values() if (provider := key.provider)}
         names |= {guardrail.name for guardrail in snapshot.guardrails}
-        self._known = names | (self._known or set())
-        self._cells.clear()
+        self._known_names = names | (self._known_names or set())
+        self._series_cache.clear()
 
     def started(self) -> None:
         self.in_flight += 1
@@ -122,10 +128,10 @@ class Metrics:
 
     def observe(self, entry: Entry) -> None:
         key = entry.api_key_name or entry.api_key_id
-        cell = (entry.route, entry.model, entry.provider, entry.status, entry.stream, key)
-        series = self._cells.get(cell)
+        cache_key = (entry.route, entry.model, entry.provider, entry.status, entry.stream, key)
+        series = self._series_cache.get(cache_key)
         if series is None:
-            series = self._cells[cell] = self._find(entry, key)
+            series = self._series_cache[cache_key] = self._find_series(entry, key)
         self._dirty = True
         series.requests += 1
         phases = entry.phases_ms
@@ -138,56 +144,56 @@ class Metrics:
             series.ttft_s += seconds
             series.ttfts[bisect_left(TTFT_EDGES, seconds)] += 1
         if entry.usage_source != "none":
-            self._tokens(series, entry)
-        counts = self._numbers.counts
+            self._add_tokens(series, entry)
+        counts = self._values.counts
         for phase, ms in phases.items():
-            spent = ("phase_seconds_total", phase)
-            if spent in counts:
-                counts[spent] += ms * 0.001
+            phase_key = ("phase_seconds_total", phase)
+            if phase_key in counts:
+                counts[phase_key] += ms * 0.001
             else:
                 self._count(("phase_seconds_total", phase if phase in PHASES else OTHER), ms * 0.001)
         for attempt in entry.attempts:
             outcome = attempt.error or "success"
-            tried = ("upstream_attempts_total", attempt.model, attempt.kind, outcome)
-            if tried in counts:
-                counts[tried] += 1
+            attempt_key = ("upstream_attempts_total", attempt.model, attempt.kind, outcome)
+            if attempt_key in counts:
+                counts[attempt_key] += 1
             else:
                 outcome = outcome if outcome in ATTEMPT_OUTCOMES else OTHER
-                self._count(("upstream_attempts_total", self._name(attempt.model), attempt.kind, outcome))
+                self._count(("upstream_attempts_total", self._known_name(attempt.model), attempt.kind, outcome))
         if entry.guardrails:
             for hit in entry.guardrails:
-                self._count(("guardrail_hits_total", self._name(hit.guardrail), hit.hook, hit.action), hit.count)
+                self._count(("guardrail_hits_total", self._known_name(hit.guardrail), hit.hook, hit.action), hit.count)
         if entry.status >= 400:
-            self._refused(entry)
+            self._count_refusal(entry)
 
     def tick(self) -> None:
-        """To be called about once a second."""
-        if self._dirty or time.monotonic() - self._written >= _IDLE_S:
+        """Write the file if anything changed. Call this about once a second."""
+        if self._dirty or time.monotonic() - self._written_at >= _IDLE_WRITE_S:
             self.write()
 
     def write(self) -> None:
         for name, total in self.totals.items():
-            self._numbers.counts[(name,)] = total
-        self._numbers.gauges = {
+            self._values.counts[(name,)] = total
+        self._values.gauges = {
             "inflight_requests": self.in_flight,
             "limits_degraded": float(self.limits_degraded),
             "process_resident_memory_bytes": resident_bytes(),
         }
         self._dirty = False
-        self._written = time.monotonic()
-        with contextlib.suppress(OSError):  # a full disk: the next second tries again
-            before, self._file = self._file, owned_file.create(self._path, msgspec.msgpack.encode(self._numbers))
-            if before >= 0:
-                os.close(before)
+        self._written_at = time.monotonic()
+        with contextlib.suppress(OSError):  # for example a full disk: the next tick retries
+            previous, self._file = self._file, owned_file.create(self._path, msgspec.msgpack.encode(self._values))
+            if previous >= 0:
+                os.close(previous)
 
     def close(self) -> None:
-        """The counters stay, as they do when the process is killed; the gauges go."""
+        """Write the file and release it. The main process keeps the counters and drops the gauges."""
         self.write()
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
-    def _tokens(self, series: Series, entry: Entry) -> None:
+    def _add_tokens(self, series: Series, entry: Entry) -> None:
         series.input_tokens += entry.input_tokens
         series.output_tokens += entry.output_tokens
         series.reasoning_tokens += entry.reasoning_tokens
@@ -195,42 +201,42 @@ class Metrics:
         if entry.usage_source == "estimated":
             series.estimated_tokens += entry.input_tokens + entry.output_tokens
 
-    def _refused(self, entry: Entry) -> None:
+    def _count_refusal(self, entry: Entry) -> None:
         if entry.limited_by is not None:
             layer = entry.limited_by if entry.limited_by in LAYERS else OTHER
             self._count(("ratelimit_rejections_total", layer))
         if entry.status == 499:
-            self._count(("client_disconnects_total", _TEMPLATES.get(entry.route, OTHER)))
+            self._count(("client_disconnects_total", _ENDPOINT_LABELS.get(entry.route, OTHER)))
 
-    def _count(self, name: tuple[str, ...], more: float = 1) -> None:
-        counts = self._numbers.counts
+    def _count(self, name: tuple[str, ...], increment: float = 1) -> None:
+        counts = self._values.counts
         if name not in counts and len(counts) >= MAX_COUNTS:
             name = (name[0], *(OTHER for _ in name[1:]))
-        counts[name] = counts.get(name, 0) + more
+        counts[name] = counts.get(name, 0) + increment
 
-    def _find(self, entry: Entry, key: str) -> Series:
-        if len(self._cells) >= 4 * MAX_SERIES:
-            self._cells.clear()
+    def _find_series(self, entry: Entry, key: str) -> Series:
+        if len(self._series_cache) >= 4 * MAX_SERIES:
+            self._series_cache.clear()
         labels = Labels(
-            _TEMPLATES.get(entry.route, OTHER),
-            self._name(entry.model),
-            self._name(entry.provider),
+            _ENDPOINT_LABELS.get(entry.route, OTHER),
+            self._known_name(entry.model),
+            self._known_name(entry.provider),
             str(entry.status) if 100 <= entry.status <= 599 else OTHER,
             "true" if entry.stream else "false",
-            self._name(key),
+            self._known_name(key),
         )
-        series = self._numbers.series.get(labels)
+        series = self._values.series.get(labels)
         if series is None:
-            if len(self._numbers.series) >= MAX_SERIES:
+            if len(self._values.series) >= MAX_SERIES:
                 status = f"{labels.status[0]}xx"
                 labels = Labels(labels.endpoint, OTHER, OTHER, status, labels.stream, OTHER)
-            series = self._numbers.series.setdefault(labels, Series())
+            series = self._values.series.setdefault(labels, Series())
         return series
 
-    def _name(self, text: str) -> str:
-        if not text or (self._known is not None and text not in self._known):
+    def _known_name(self, name: str) -> str:
+        if not name or (self._known_names is not None and name not in self._known_names):
             return UNKNOWN
-        return text
+        return name
 
 
 def resident_bytes() -> int:
@@ -239,4 +245,4 @@ def resident_bytes() -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # the most there ever was: all that macOS tells cheaply
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS offers only the peak

@@ -1,12 +1,12 @@
-"""Text of others on a line of ours: nothing in it may end the line, move a cursor or turn the direction of writing."""
+"""Escaping of foreign text, so that it cannot end a line, move the cursor or change the writing direction."""
 
 from __future__ import annotations
 
-__all__ = ["visible"]
+__all__ = ["escape_nonprintable"]
 
 
-def visible(text: str) -> str:
-    """With every character that does not print written as an escape."""
+def escape_nonprintable(text: str) -> str:
+    """Return the text with every non-printable character escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

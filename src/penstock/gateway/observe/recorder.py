@@ -1,4 +1,4 @@
-"""What a worker does with the entry of a request that has ended: spool, metrics, access log."""
+"""Recording of ended requests in a worker: spool, metrics and access log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TICK_S = 1.0
 
 
 class Recorder:
-    """For one event loop; none of its methods awaits or waits."""
+    """Records ended requests. For use in one event loop; only `close` may block."""
 
     def __init__(
         self, folder: str, worker: int, access_log: Literal["text", "json", "off"] = "off", log_path: str | None = None
@@ -28,7 +28,7 @@ class Recorder:
         self._failures = 0
 
     def record(self, entry: Entry) -> None:
-        """Exactly once for each request. It never raises: the entry comes first, then what merely shows it."""
+        """Record an entry. Call this exactly once per request. It never raises, and writes the spool first."""
         self.spool.append(entry)
         try:
             self.metrics.observe(entry)
@@ -37,13 +37,13 @@ class Recorder:
             self._failures += 1
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Tick once a second until it is closed."""
+        """Call `tick` now and once a second until `close`."""
         self.tick()
         self._timer = loop.call_later(TICK_S, self.start, loop)
 
     def tick(self) -> None:
         self.spool.tick()
-        self._totals()
+        self._update_totals()
         self.metrics.tick()
 
     def close(self) -> None:
@@ -52,10 +52,10 @@ class Recorder:
             self._timer = None
         self.spool.close()
         self.log.close()
-        self._totals()
+        self._update_totals()
         self.metrics.close()
 
-    def _totals(self) -> None:
+    def _update_totals(self) -> None:
         self.metrics.totals |= {
             "spool_entries_total": self.spool.appended,
             "spool_write_failures_total": self.spool.failures,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.gateway.auth import authenticate, authorize, client_ip, named_in_records
 from penstock.gateway.guardrails import Ambiguous, Guards
 from penstock.gateway.limits.limiter import Reservation
-from penstock.gateway.operator_log import say
+from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.accounting import Accounting
 from penstock.gateway.relay.attempt_loop import AttemptLoop, CallerGoneError
@@ -192,7 +192,7 @@ class GatewayRequest:
     def _fault(self, error: BaseException) -> None:
         """Ours: the caller gets a bare 500, the log gets the place. Messages of exceptions may quote what was sent."""
         place = traceback.extract_tb(error.__traceback__)[-1]
-        say(
+        log_operator_message(
             f"a fault in Penstock ended request {self.request_id}: {type(error).__name__} in {place.name} "
             f"({place.filename}:{place.lineno})"
         )

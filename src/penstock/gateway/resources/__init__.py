@@ -1,1 +1,1 @@
-"""What the gateway serves and how: the resource file and gateway.yaml, read into immutable snapshots."""
+"""Reading of the resource file and of gateway.yaml into immutable snapshots."""

@@ -1,4 +1,4 @@
-"""gateway.yaml: what AISIX's resource format has no place for."""
+"""The settings in gateway.yaml, which the AISIX resource format does not cover."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class ListenConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     workers: int = 1
     max_body_bytes: int = 64 << 20
     drain_s: float = 30.0
-    """How long live requests may take after SIGTERM."""
+    """How long requests in progress may continue after SIGTERM."""
     drain_notice_s: float = 0.0
-    """How long before that new connections are still taken while /readyz already says 503."""
+    """How long new connections are accepted after SIGTERM while /readyz returns 503. The drain begins afterwards."""
     trusted_proxies: tuple[str, ...] = ()
-    """Networks whose X-Forwarded-For is believed."""
+    """Networks whose X-Forwarded-For header is trusted."""
 
 
 class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timeout_s: float = 600.0
     stream_timeout_s: float = 120.0
-    """The longest silence within a stream."""
+    """The longest pause between two reads of a stream."""
     connect_timeout_s: float = 5.0
     retries: int = 2
 
@@ -37,23 +37,23 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     redis_url: str | None = None
     default_output_tokens: int = 1024
-    """Reserved for a request that names no limit of its own."""
+    """Output tokens reserved for a request without an output limit."""
 
 
 class LedgerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: str = "sqlite:///penstock-usage.db"
     """`sqlite:///file` or `postgresql://…`."""
     spool: str = "penstock-spool"
-    """Folder in which each worker appends its entries until they are in the ledger."""
+    """Folder to which workers append usage entries until they are in the ledger."""
 
 
 class GuardrailMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stream_mode: Literal["buffer", "window"] = "buffer"
     max_buffer_bytes: int = 262144
     max_lengths: dict[str, int] = {}
-    """Guardrail name -> the longest match of its regexes, which lets it run in a window."""
+    """Guardrail name -> maximum match length of its regexes. Window mode needs it."""
     max_inspection_ms: int = 1000
-    """For all searches of one request, reply or stream together, beyond what honest patterns need."""
+    """Time for all searches in one request, reply or stream, in addition to what ordinary patterns need."""
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,7 +63,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ledger: LedgerConfig = LedgerConfig()
     guardrails: GuardrailMode = GuardrailMode()
     watch: bool = True
-    """Take a changed resource file at once."""
+    """Reload the resource file when it changes."""
     access_log: Literal["text", "json", "off"] = "text"
     access_log_file: str | None = None
-    """None is standard error. A file that was moved away is begun anew, so that whoever rotates it need tell nobody."""
+    """None means standard error. If the file is renamed, a new one is created, so log rotation needs no signal."""

@@ -1,4 +1,4 @@
-"""gateway.yaml, read into `GatewayConfig`. Strings may hold `${VAR}`; relative paths are relative to the file."""
+"""Reading of gateway.yaml into `GatewayConfig`. Strings may contain `${VAR}`; relative paths are relative to the file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import msgspec
 
 from penstock.errors import UserError
 from penstock.gateway.resources.config import GatewayConfig
-from penstock.gateway.resources.yaml_tree import BROKEN, Problems, read_tree
+from penstock.gateway.resources.yaml_tree import INVALID, ConfigErrors, read_tree
 
 __all__ = ["load_config", "parse_config"]
 
 _T = TypeVar("_T")
 _PORTS: Final = ("listen.port", "listen.status_port")
-_AT_LEAST: Final = {
+_MINIMUMS: Final = {
     "listen.workers": 1,
     "listen.max_body_bytes": 1,
     "listen.drain_s": 0,
@@ -48,42 +48,42 @@ def load_config(path: str | None, environment: Mapping[str, str] | None = None) 
 
 
 def parse_config(data: bytes, environment: Mapping[str, str], *, folder: str, source: str) -> GatewayConfig:
-    problems = Problems()
-    tree = read_tree(data, environment, problems)
+    errors = ConfigErrors()
+    tree = read_tree(data, environment, errors)
     config = GatewayConfig()
     if isinstance(tree, dict):
-        config = _section(GatewayConfig, tree, "", problems)
-        _check(config, problems)
-    elif tree is not None and tree is not BROKEN:
-        problems.add("", "the file must be a mapping of settings")
-    if problems:
-        raise UserError(f"The configuration {source} cannot be used: {'; '.join(problems.lines())}.")
+        config = _section(GatewayConfig, tree, "", errors)
+        _check(config, errors)
+    elif tree is not None and tree is not INVALID:
+        errors.add("", "the file must be a mapping of settings")
+    if errors:
+        raise UserError(f"The configuration {source} cannot be used: {'; '.join(errors.lines())}.")
     return _resolve(config, folder)
 
 
-def _section(type_: type[_T], given: dict[str, Any], where: str, problems: Problems) -> _T:
-    """Every field converted on its own, so that one bad value hides no other."""
+def _section(type_: type[_T], mapping: dict[str, Any], section: str, errors: ConfigErrors) -> _T:
+    """Convert each field separately, so that all errors are found."""
     values: dict[str, Any] = {}
     fields = {field.name: field for field in msgspec.structs.fields(type_)}  # type: ignore[arg-type]
-    for name, value in given.items():
-        path = f"{where}.{name}" if where else name
+    for name, value in mapping.items():
+        path = f"{section}.{name}" if section else name
         field = fields.get(name)
         if field is None:
-            problems.add(path, f"is not a setting (there are {', '.join(fields)})")
-        elif value is None or value is BROKEN:
+            errors.add(path, f"is not a setting (known settings: {', '.join(fields)})")
+        elif value is None or value is INVALID:
             continue
         elif isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             if isinstance(value, dict):
-                values[name] = _section(field.type, value, path, problems)
+                values[name] = _section(field.type, value, path, errors)
             else:
-                problems.add(path, "must be a mapping")
+                errors.add(path, "must be a mapping")
         else:
             try:
                 values[name] = msgspec.convert(value, field.type, strict=True)
             except msgspec.ValidationError as error:
-                # the message names types and places; only that of a choice shows the value
-                text = str(error)
-                problems.add(path, _choices(field.type) if "enum value" in text else f"is not right: {text}")
+                # the message contains the value only for an invalid choice
+                message = str(error)
+                errors.add(path, _choices(field.type) if "enum value" in message else f"is invalid: {message}")
     return type_(**values)
 
 
@@ -91,31 +91,31 @@ def _choices(type_: Any) -> str:
     return "must be one of " + ", ".join(str(choice) for choice in getattr(type_, "__args__", ()))
 
 
-def _check(config: GatewayConfig, problems: Problems) -> None:
+def _check(config: GatewayConfig, errors: ConfigErrors) -> None:
     for path in _PORTS:
-        if not 0 <= _at(config, path) <= 65535:
-            problems.add(path, "must be a port from 0 to 65535")
-    for path, low in _AT_LEAST.items():
-        if _at(config, path) < low:
-            problems.add(path, f"must be at least {low}")
+        if not 0 <= _setting(config, path) <= 65535:
+            errors.add(path, "must be a port from 0 to 65535")
+    for path, minimum in _MINIMUMS.items():
+        if _setting(config, path) < minimum:
+            errors.add(path, f"must be at least {minimum}")
     listen = config.listen
     if (listen.tls_cert is None) != (listen.tls_key is None):
-        problems.add("listen", "needs tls_cert and tls_key together")
-    for at, text in enumerate(listen.trusted_proxies):
+        errors.add("listen", "needs tls_cert and tls_key together")
+    for index, network in enumerate(listen.trusted_proxies):
         try:
-            ipaddress.ip_network(text, strict=False)
+            ipaddress.ip_network(network, strict=False)
         except ValueError:
-            problems.add(f"listen.trusted_proxies[{at}]", "is not a network such as 10.0.0.0/8")
+            errors.add(f"listen.trusted_proxies[{index}]", "is not a network such as 10.0.0.0/8")
     if config.limits.redis_url is not None and _scheme(config.limits.redis_url) not in ("redis", "rediss", "unix"):
-        problems.add("limits.redis_url", "must begin with redis://, rediss:// or unix://")
+        errors.add("limits.redis_url", "must begin with redis://, rediss:// or unix://")
     if _scheme(config.ledger.url) not in ("sqlite", "postgresql", "postgres"):
-        problems.add("ledger.url", "must begin with sqlite:/// or postgresql://")
+        errors.add("ledger.url", "must begin with sqlite:/// or postgresql://")
     for name, length in config.guardrails.max_lengths.items():
         if length < 1:
-            problems.add(f"guardrails.max_lengths.{name}", "must be at least 1")
+            errors.add(f"guardrails.max_lengths.{name}", "must be at least 1")
 
 
-def _at(config: GatewayConfig, path: str) -> Any:
+def _setting(config: GatewayConfig, path: str) -> Any:
     section, name = path.split(".")
     return getattr(getattr(config, section), name)
 
@@ -137,7 +137,7 @@ def _resolve(config: GatewayConfig, folder: str) -> GatewayConfig:
     url = ledger.url
     if url.startswith(_SQLITE):
         file = url.removeprefix(_SQLITE)
-        # a fourth slash begins an absolute path
+        # a path that begins with a fourth slash is absolute
         url = _SQLITE + absolute(file) if file and file != ":memory:" else url
     ledger = msgspec.structs.replace(ledger, url=url, spool=absolute(ledger.spool))
     log = absolute(config.access_log_file) if config.access_log_file is not None else None

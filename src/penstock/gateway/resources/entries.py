@@ -1,7 +1,7 @@
-"""The entries of provider_keys, models and api_keys in the resource file: their fields, read and checked.
+"""Reading of the entries of provider_keys, models and api_keys in the resource file.
 
-Each function reads all fields it knows, so that one pass finds every problem; references to other entries are checked
-with what the caller hands in.
+Each function reads all fields that it knows, so that one pass finds every error. The caller passes in what is needed to
+check references to other entries.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _HASH: Final = re.compile(r"[0-9a-f]{64}\Z")
 def provider_key(fields: Fields, id_: str, name: str) -> ProviderKey:
     secret = fields.one_of("api_key", "secret")
     api_base = (fields.string("api_base") if fields.raw("api_base") != "" else None) or None
-    if api_base is not None and (problem := _base_problem(api_base.strip())) is not None:
-        fields.problem("api_base", problem)
+    if api_base is not None and (error := _api_base_error(api_base.strip())) is not None:
+        fields.error("api_base", error)
     provider = (fields.string("provider") if fields.raw("provider") != "" else None) or ""
     _check_response(fields)
-    # no header of a caller is forwarded, so there is none to strip
+    # caller headers are never forwarded, so there is nothing to strip
     fields.skip("strip_headers")
     fields.refuse("telemetry_tags", "is not supported")
     return ProviderKey(
@@ -51,25 +51,25 @@ def provider_key(fields: Fields, id_: str, name: str) -> ProviderKey:
         provider=provider,
         adapter=fields.choice("adapter", _ADAPTERS) or ("anthropic" if provider == "anthropic" else "openai"),
         verify_tls=_verify_tls(fields),
-        **_request(fields),
+        **_request_changes(fields),
     )
 
 
-def _request(fields: Fields) -> dict[str, Any]:
-    """What the provider key changes in every request."""
+def _request_changes(fields: Fields) -> dict[str, Any]:
+    """Return the changes that the provider key makes to every request."""
     request = fields.mapping("request")
     if request is None:
         return {}
-    headers = request.texts("default_headers")
+    headers = request.string_mapping("default_headers")
     for header, value in headers.items():
         if "${" in value:
-            request.problem(f"default_headers.{header}", "is a template, which Penstock does not fill in")
+            request.error(f"default_headers.{header}", "is a template, which Penstock does not support")
     body = request.raw("default_body_fields")
     if body is not None and not isinstance(body, dict):
-        request.problem("default_body_fields", "must be a mapping")
-    renames = request.texts("param_renames")
+        request.error("default_body_fields", "must be a mapping")
+    renames = request.string_mapping("param_renames")
     request.refuse("param_constraints", "is not supported")
-    request.refuse("forward_client_headers", "is not supported: no header of a caller goes upstream")
+    request.refuse("forward_client_headers", "is not supported: caller headers are never sent upstream")
     request.finish()
     return {
         "default_headers": tuple((header, Secret(value)) for header, value in headers.items()),
@@ -81,7 +81,7 @@ def _request(fields: Fields) -> dict[str, Any]:
 def _check_response(fields: Fields) -> None:
     response = fields.mapping("response")
     if response is not None:
-        # a stream is relayed as it comes, with or without its [DONE]
+        # streams are forwarded unchanged, with or without [DONE]
         response.skip("stream_done_marker", "error_envelope")
         response.refuse("content_list_to_string", "is not supported")
         response.refuse("reasoning_field", "is not supported")
@@ -99,10 +99,10 @@ def _verify_tls(fields: Fields) -> bool:
 
 
 def model(fields: Fields, id_: str, name: str, key_ids: Mapping[str, str]) -> Model:
-    """`key_ids` are the provider keys: id -> name."""
+    """Read a model. `key_ids` maps the ids of the provider keys to their names."""
     if "*" in name:
-        fields.problem("display_name", "has a *: Penstock has no wildcard aliases")
-    _refuse_kinds(fields)
+        fields.error("display_name", "contains *: Penstock does not support wildcard aliases")
+    _refuse_unsupported(fields)
     timeout = fields.integer("timeout")
     stream_timeout = fields.integer("stream_timeout") or None
     common: dict[str, Any] = {
@@ -114,43 +114,43 @@ def model(fields: Fields, id_: str, name: str, key_ids: Mapping[str, str]) -> Mo
         "allowed_cidrs": _cidrs(fields),
     }
     if fields.has("routing"):
-        for name_ in ("provider", "model_name", "provider_key", "provider_key_id", "cooldown", "retries", "embedding"):
-            if fields.raw(name_) is not None:
-                fields.problem(name_, "does not go together with routing")
+        for field in ("provider", "model_name", "provider_key", "provider_key_id", "cooldown", "retries", "embedding"):
+            if fields.raw(field) is not None:
+                fields.error(field, "cannot be combined with routing")
         return Model(routing=_routing(fields), **common)
     direct = not fields.has("ensemble") and not fields.has("semantic")
     provider = fields.string("provider", required=direct) or ""
     if provider and not _PROVIDER.match(provider):
-        fields.problem("provider", "must be 1 to 64 of a-z, 0-9, '.', '_' and '-', the first a letter or digit")
+        fields.error("provider", "must be 1 to 64 of a-z, 0-9, '.', '_' and '-', the first a letter or digit")
     return Model(
         provider=provider,
         upstream=fields.string("model_name", required=direct) or "",
-        provider_key=_key_of(fields, key_ids, required=direct),
+        provider_key=_provider_key_name(fields, key_ids, required=direct),
         retries=fields.integer("retries"),
         cooldown=_cooldown(fields),
         **common,
     )
 
 
-def _refuse_kinds(fields: Fields) -> None:
-    for shape in ("ensemble", "semantic"):
-        fields.refuse(shape, "is a kind of model that Penstock does not have")
+def _refuse_unsupported(fields: Fields) -> None:
+    for kind in ("ensemble", "semantic"):
+        fields.refuse(kind, "is a model type that Penstock does not support")
     fields.refuse("cost", "is not supported: Penstock counts tokens, not money")
     for switch in ("background_model_check", "auto_prompt_caching"):
-        given = fields.raw(switch)
-        if not (isinstance(given, dict) and given.get("enabled") is False):
+        value = fields.raw(switch)
+        if not (isinstance(value, dict) and value.get("enabled") is False):
             fields.refuse(switch, "is not supported")
     fields.skip("embedding")
 
 
-def _key_of(fields: Fields, key_ids: Mapping[str, str], *, required: bool) -> str | None:
-    """The name of the provider key that a model refers to by its name or its id."""
+def _provider_key_name(fields: Fields, key_ids: Mapping[str, str], *, required: bool) -> str | None:
+    """Return the name of the provider key that the model refers to by name or id."""
     reference = fields.one_of("provider_key", "provider_key_id", required=required)
     if reference is None:
         return None
     if reference not in key_ids and reference not in key_ids.values():
-        which = "provider_key" if fields.has("provider_key") else "provider_key_id"
-        fields.problem(which, f"names {fields.problems.show(reference)}, which is not among the provider_keys")
+        field = "provider_key" if fields.has("provider_key") else "provider_key_id"
+        fields.error(field, f"names {fields.errors.show(reference)}, which is not in provider_keys")
     return key_ids.get(reference, reference)
 
 
@@ -159,7 +159,7 @@ def _routing(fields: Fields) -> Routing | None:
     assert routing is not None
     strategy = routing.string("strategy") or "failover"
     if strategy not in ("failover", "round_robin"):
-        routing.problem("strategy", f"is {fields.problems.show(strategy)}; Penstock has failover and round_robin")
+        routing.error("strategy", f"is {fields.errors.show(strategy)}; Penstock supports failover and round_robin")
     routing.refuse("hash_on", "is not supported")
     targets: list[tuple[str, int]] = []
     weights: set[int] = set()
@@ -172,9 +172,9 @@ def _routing(fields: Fields) -> Routing | None:
     if not routing.has("targets") or routing.raw("targets") == []:
         routing.missing("targets")
     if strategy == "round_robin" and len(weights) > 1:
-        routing.problem("targets", "have different weights, which Penstock does not support")
+        routing.error("targets", "have different weights, which Penstock does not support")
     if strategy == "round_robin" and len({priority for _, priority in targets}) > 1:
-        routing.problem("targets", "have different priorities, which Penstock supports with failover only")
+        routing.error("targets", "have different priorities, which Penstock supports with failover only")
     built = Routing(
         strategy="round_robin" if strategy == "round_robin" else "failover",
         targets=tuple(alias for alias, _ in sorted(targets, key=lambda target: target[1]) if alias),
@@ -189,34 +189,34 @@ def _routing(fields: Fields) -> Routing | None:
 
 
 def _cooldown(fields: Fields) -> Cooldown:
-    given = fields.mapping("cooldown")
-    base = Cooldown()
-    if given is None:
-        return base
-    statuses = given.statuses("trigger_statuses", 100)
+    mapping = fields.mapping("cooldown")
+    defaults = Cooldown()
+    if mapping is None:
+        return defaults
+    statuses = mapping.statuses("trigger_statuses", 100)
     built = Cooldown(
-        enabled=given.flag("enabled", base.enabled),
-        default_seconds=_int(given.integer("default_seconds"), base.default_seconds),
-        max_seconds=_int(given.integer("max_seconds", 1), base.max_seconds),
-        honor_retry_after=given.flag("honor_retry_after", base.honor_retry_after),
-        statuses=base.statuses if statuses is None else statuses,
-        on_timeout=given.flag("trigger_on_timeout", base.on_timeout),
-        on_transport=given.flag("trigger_on_transport", base.on_transport),
+        enabled=mapping.flag("enabled", defaults.enabled),
+        default_seconds=_or_default(mapping.integer("default_seconds"), defaults.default_seconds),
+        max_seconds=_or_default(mapping.integer("max_seconds", 1), defaults.max_seconds),
+        honor_retry_after=mapping.flag("honor_retry_after", defaults.honor_retry_after),
+        statuses=defaults.statuses if statuses is None else statuses,
+        on_timeout=mapping.flag("trigger_on_timeout", defaults.on_timeout),
+        on_transport=mapping.flag("trigger_on_transport", defaults.on_transport),
     )
-    given.finish()
+    mapping.finish()
     return built
 
 
 def caller_key(fields: Fields, id_: str, name: str, environment: Mapping[str, str]) -> CallerKey:
-    for granted in ("jwt_subject", "jwt_provider", "allowed_routes", "allowed_agents", "allowed_tools"):
-        fields.refuse(granted, "is not supported")
+    for field in ("jwt_subject", "jwt_provider", "allowed_routes", "allowed_agents", "allowed_tools"):
+        fields.refuse(field, "is not supported")
     fields.refuse("mcp_access", "is not supported")
     fields.refuse("mcp_rate_limits", "is not supported")
     fields.skip("user_name")
     allowed = fields.strings("allowed_models", required=True)
-    for at, pattern in enumerate(allowed):
+    for index, pattern in enumerate(allowed):
         if pattern.count("*") > 1:
-            fields.problem(f"allowed_models[{at}]", "may have one * at most")
+            fields.error(f"allowed_models[{index}]", "may contain only one *")
     return CallerKey(
         id=id_,
         name=name,
@@ -231,63 +231,65 @@ def caller_key(fields: Fields, id_: str, name: str, environment: Mapping[str, st
 
 
 def _key_hash(fields: Fields, environment: Mapping[str, str]) -> str:
-    """Empty when there is none to be had, which is a problem by then."""
+    """Return the hash of the caller's key, or an empty string after recording an error."""
     if fields.one_of("key_env", "key_hash") is None:
         return ""
     hashed = fields.string("key_hash")
     if hashed is not None:
         if not _HASH.match(hashed):
-            fields.problem("key_hash", "must be a SHA-256 in 64 lower-case hexadecimal digits")
+            fields.error("key_hash", "must be a SHA-256 in 64 lower-case hexadecimal digits")
         return hashed
     variable = fields.string("key_env") or ""
-    # a key is trimmed when it is presented, so one with spaces around it could never match
+    # the key in a request is stripped, so a key with spaces around it would never match
     key = environment.get(variable, "").strip()
     if not key:
-        # someone may have put the key itself here
-        shown = f"the environment variable {variable}" if _VARIABLE.match(variable) else "an environment variable"
-        fields.problem("key_env", f"names {shown}, which is not set or empty")
+        # the field may contain the key itself by mistake, so only a plausible name is shown
+        variable_name = (
+            f"the environment variable {variable}" if _VARIABLE.match(variable) else "an environment variable"
+        )
+        fields.error("key_env", f"names {variable_name}, which is unset or empty")
         return ""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def _rate_limit(fields: Fields) -> RateLimit:
-    given = fields.mapping("rate_limit")
-    if given is None:
+    mapping = fields.mapping("rate_limit")
+    if mapping is None:
         return RateLimit()
-    built = RateLimit(**{name: given.integer(name) for name in RateLimit.__struct_fields__})
-    given.finish()
+    built = RateLimit(**{name: mapping.integer(name) for name in RateLimit.__struct_fields__})
+    mapping.finish()
     return built
 
 
 def _cidrs(fields: Fields) -> tuple[str, ...]:
-    found = fields.strings("allowed_cidrs")
-    for at, text in enumerate(found):
+    networks = fields.strings("allowed_cidrs")
+    for index, network in enumerate(networks):
         try:
-            ipaddress.ip_network(text, strict=False)
+            ipaddress.ip_network(network, strict=False)
         except ValueError:
-            fields.problem(f"allowed_cidrs[{at}]", "is not a network such as 10.0.0.0/8")
-    return found
+            fields.error(f"allowed_cidrs[{index}]", "is not a network such as 10.0.0.0/8")
+    return networks
 
 
-def _int(value: int | None, default: int) -> int:
+def _or_default(value: int | None, default: int) -> int:
     return default if value is None else value
 
 
-def _base_problem(text: str) -> str | None:
-    """What keeps a URL from being the base of a provider, in words that do not quote it: it may hold a credential."""
+def _api_base_error(text: str) -> str | None:
+    """Return why a URL cannot be an api_base, or None. The message does not quote the URL: it may contain a credential."""
     try:
         parts = urlsplit(text)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
             return "must be a URL that begins with http:// or https://"
         parts.hostname.encode("idna")
     except UnicodeError:
-        return "has a host name that cannot be one"
+        return "has an invalid host name"
     except ValueError:
         return "must be a URL that begins with http:// or https://"
     if "@" in parts.netloc:
-        return "has a user or a password in it, which Penstock does not send: put the credential into api_key"
+        return "contains a user name or a password: put the credential into api_key"
     if "#" in text:
         return "has a fragment (#), which is never sent"
     if not text.isascii() or not text.isprintable() or " " in text:
-        return "has characters that a URL must spell in ASCII"
+        return "contains characters that must be percent-encoded"
     return None

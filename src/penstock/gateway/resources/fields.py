@@ -1,4 +1,4 @@
-"""Typed reading of one mapping of a file: each getter returns a value of its type, or the default and a problem."""
+"""Typed access to a mapping in a file. Each getter returns a valid value, or records an error and returns a default."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from penstock.gateway.resources.yaml_tree import BROKEN, Problems
+from penstock.gateway.resources.yaml_tree import INVALID, ConfigErrors
 
 __all__ = ["Fields", "entries"]
 
@@ -17,57 +17,57 @@ _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d
 
 
 class Fields:
-    """The fields of the mapping at `where`. A null is the same as an absent field."""
+    """The fields of the mapping at `path`. A null counts as absent."""
 
-    def __init__(self, value: Any, where: str, problems: Problems) -> None:
-        self.where = where
-        self.problems = problems
+    def __init__(self, value: Any, path: str, errors: ConfigErrors) -> None:
+        self.path = path
+        self.errors = errors
         self._values: dict[str, Any] = value if isinstance(value, dict) else {}
-        if not isinstance(value, dict) and value is not BROKEN:
-            problems.add(where, "must be a mapping")
+        if not isinstance(value, dict) and value is not INVALID:
+            errors.add(path, "must be a mapping")
         self._unread = dict.fromkeys(self._values)
-        self._unreadable = value is BROKEN or not isinstance(value, dict)
+        self._unreadable = value is INVALID or not isinstance(value, dict)
 
-    def problem(self, name: str, what: str) -> None:
-        self.problems.add(f"{self.where}.{name}" if self.where else name, what)
+    def error(self, name: str, message: str) -> None:
+        self.errors.add(f"{self.path}.{name}" if self.path else name, message)
 
     def has(self, name: str) -> bool:
         return self._values.get(name) is not None
 
     def raw(self, name: str) -> Any:
-        """None when absent; BROKEN when its problem is known already."""
+        """Return the value as read: None if absent, INVALID if its error is already recorded."""
         self._unread.pop(name, None)
         return self._values.get(name)
 
     def skip(self, *names: str) -> None:
-        """These fields may be there and change nothing."""
+        """Accept these fields without using them."""
         for name in names:
             self._unread.pop(name, None)
 
     def finish(self) -> None:
-        """Whatever was not read is unknown."""
+        """Record an error for every field that was not read."""
         for name in self._unread:
-            self.problem(name, "is not a field that Penstock knows")
+            self.error(name, "is not a known field")
 
     def missing(self, name: str) -> None:
         if not self._unreadable:
-            self.problem(name, "is missing")
+            self.error(name, "is missing")
 
-    def _typed(self, name: str, fits: Callable[[Any], bool], what: str, required: bool) -> Any:
+    def _typed(self, name: str, is_valid: Callable[[Any], bool], expected: str, required: bool) -> Any:
         value = self.raw(name)
         if value is None:
             if required:
                 self.missing(name)
             return _ABSENT
-        if value is BROKEN:
+        if value is INVALID:
             return _ABSENT
-        if not fits(value):
-            self.problem(name, f"must be {what}")
+        if not is_valid(value):
+            self.error(name, f"must be {expected}")
             return _ABSENT
         return value
 
     def string(self, name: str, *, required: bool = False) -> str | None:
-        value = self._typed(name, lambda v: isinstance(v, str) and v != "", "a text that is not empty", required)
+        value = self._typed(name, lambda v: isinstance(v, str) and v != "", "a non-empty string", required)
         return None if value is _ABSENT else str(value)
 
     def flag(self, name: str, default: bool) -> bool:
@@ -79,58 +79,56 @@ class Fields:
         value = self._typed(name, lambda v: type(v) is int and low <= v <= high, bounds, False)
         return default if value is _ABSENT else int(value)
 
-    def choice(self, name: str, known: tuple[_T, ...], *, required: bool = False) -> _T | None:
-        what = "one of " + ", ".join(str(one) for one in known)
-        value = self._typed(name, lambda v: isinstance(v, str) and v in known, what, required)
-        return None if value is _ABSENT else next(one for one in known if one == value)
+    def choice(self, name: str, choices: tuple[_T, ...], *, required: bool = False) -> _T | None:
+        expected = "one of " + ", ".join(map(str, choices))
+        value = self._typed(name, lambda v: isinstance(v, str) and v in choices, expected, required)
+        return None if value is _ABSENT else next(choice for choice in choices if choice == value)
 
     def strings(self, name: str, *, required: bool = False) -> tuple[str, ...]:
-        def fits(value: Any) -> bool:
-            return isinstance(value, list) and all((isinstance(v, str) and v) or v is BROKEN for v in value)
+        def is_valid(value: Any) -> bool:
+            return isinstance(value, list) and all((isinstance(v, str) and v) or v is INVALID for v in value)
 
-        value = self._typed(name, fits, "a list of texts", required)
-        return () if value is _ABSENT else tuple(v for v in value if v is not BROKEN)
+        value = self._typed(name, is_valid, "a list of strings", required)
+        return () if value is _ABSENT else tuple(v for v in value if v is not INVALID)
 
     def statuses(self, name: str, low: int) -> frozenset[int] | None:
-        def fits(value: Any) -> bool:
+        def is_valid(value: Any) -> bool:
             return isinstance(value, list) and all(type(v) is int and low <= v <= 599 for v in value)
 
-        value = self._typed(name, fits, f"a list of HTTP statuses from {low} to 599", False)
+        value = self._typed(name, is_valid, f"a list of HTTP statuses from {low} to 599", False)
         return None if value is _ABSENT else frozenset(value)
 
-    def texts(self, name: str) -> dict[str, str]:
-        """A mapping of texts."""
+    def string_mapping(self, name: str) -> dict[str, str]:
+        def is_valid(value: Any) -> bool:
+            return isinstance(value, dict) and all(isinstance(v, str) or v is INVALID for v in value.values())
 
-        def fits(value: Any) -> bool:
-            return isinstance(value, dict) and all(isinstance(v, str) or v is BROKEN for v in value.values())
-
-        value = self._typed(name, fits, "a mapping of texts", False)
-        return {} if value is _ABSENT else {key: text for key, text in value.items() if text is not BROKEN}
+        value = self._typed(name, is_valid, "a mapping of strings", False)
+        return {} if value is _ABSENT else {key: text for key, text in value.items() if text is not INVALID}
 
     def mapping(self, name: str) -> Fields | None:
         value = self.raw(name)
-        return None if value is None else Fields(value, f"{self.where}.{name}", self.problems)
+        return None if value is None else Fields(value, f"{self.path}.{name}", self.errors)
 
     def list(self, name: str) -> Iterator[Fields]:
-        for at, item in enumerate(self.items(name)):
-            yield Fields(item, f"{self.where}.{name}[{at}]", self.problems)
+        for index, item in enumerate(self.items(name)):
+            yield Fields(item, f"{self.path}.{name}[{index}]", self.errors)
 
     def items(self, name: str) -> Sequence[Any]:
-        """What is in a list, whatever that is."""
+        """Return the items of a list, of any type."""
         value = self.raw(name)
-        if value is None or value is BROKEN:
+        if value is None or value is INVALID:
             return ()
         if not isinstance(value, list):
-            self.problem(name, "must be a list")
+            self.error(name, "must be a list")
             return ()
         return value
 
     def one_of(self, first: str, second: str, *, required: bool = True) -> str | None:
-        """The value of whichever of the two is given; both at once is a problem."""
+        """Return the value of the field that is given. Giving both is an error."""
         if self.has(first) and self.has(second):
-            self.problem(second, f"does not go together with {first}: give one of the two")
+            self.error(second, f"cannot be combined with {first}: give only one of them")
         elif required and not self.has(first) and not self.has(second):
-            self.problems.add(self.where, f"needs {first} or {second}")
+            self.errors.add(self.path, f"needs {first} or {second}")
         values = (self.string(first), self.string(second))
         return values[0] or values[1]
 
@@ -143,29 +141,29 @@ class Fields:
                 return datetime.fromisoformat(text.upper()).timestamp()
         except (ValueError, OverflowError):
             pass
-        self.problem(name, "must be a time with its zone, such as 2030-01-31T12:00:00Z")
+        self.error(name, "must be a time with a time zone, such as 2030-01-31T12:00:00Z")
         return None
 
-    def refuse(self, name: str, what: str) -> None:
-        """A known field that asks for something Penstock does not do; empty, null or false asks for nothing."""
+    def refuse(self, name: str, message: str) -> None:
+        """Record an error if a field that Penstock does not support is set to something other than empty or false."""
         value = self.raw(name)
         if value is not None and value is not False and value not in ([], {}, ""):
-            self.problem(name, what)
+            self.error(name, message)
 
 
-def entries(tree: Fields, collection: str, identity: str) -> Iterator[tuple[Fields, str | None]]:
-    """Each entry of a collection with its name, which is unique within it; None when it has none to be known by."""
+def entries(top: Fields, collection: str, name_field: str) -> Iterator[tuple[Fields, str | None]]:
+    """Yield each entry of a collection with its name, or None if it has none. A duplicate name is an error."""
     seen: dict[str, int] = {}
-    for at, item in enumerate(tree.items(collection)):
-        where = f"{collection}[{at}]"
+    for index, item in enumerate(top.items(collection)):
+        path = f"{collection}[{index}]"
         if not isinstance(item, dict):
-            tree.problems.add(where, "must be a mapping")
+            top.errors.add(path, "must be a mapping")
             continue
-        fields = Fields(item, where, tree.problems)
-        name = fields.string(identity, required=True)
+        fields = Fields(item, path, top.errors)
+        name = fields.string(name_field, required=True)
         if name is not None:
-            tree.problems.name(where, name)
-            first = seen.setdefault(name, at)
-            if first != at:
-                fields.problem(identity, f"is already used by {collection}[{first}]")
+            top.errors.set_name(path, name)
+            first = seen.setdefault(name, index)
+            if first != index:
+                fields.error(name_field, f"is already used by {collection}[{first}]")
         yield fields, name

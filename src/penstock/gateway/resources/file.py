@@ -1,4 +1,4 @@
-"""The resource file: AISIX's format version 1, for what Penstock serves.
+"""The resource file, in version 1 of the AISIX format. Penstock supports these collections:
 
     provider_keys          upstream credentials
     models                 aliases: direct, or routing by failover or round_robin
@@ -6,9 +6,8 @@
     guardrails             kinds keyword and pii
     rate_limit_policies    the form with scope and window
 
-Everything else in such a file is named in one list of problems, and a file with a problem is not used at all: whoever
-wrote a limit or a filter into it must not find out later that it was skipped. Fields that only describe, or that have no
-effect on what is served here, are accepted.
+Everything else is an error. All errors are reported together, and a file with an error is not loaded: a limit or filter in
+it must never be ignored silently. Fields that are descriptive, or that have no effect in Penstock, are accepted.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from penstock.gateway.resources.entries import caller_key, model, provider_key
 from penstock.gateway.resources.fields import Fields, entries
 from penstock.gateway.resources.rules import guardrail, policy
 from penstock.gateway.resources.snapshot import CallerKey, GuardrailSpec, Model, Policy, ProviderKey, Snapshot
-from penstock.gateway.resources.yaml_tree import BROKEN, Problems, read_tree
+from penstock.gateway.resources.yaml_tree import INVALID, ConfigErrors, read_tree
 
 __all__ = ["ResourceErrors", "load_resources", "parse_resources", "read_resources", "resource_id"]
 
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://github.com/api7/aisix#resources-file")
-"""The format's own, so that an id written into a file by its other readers means the same here."""
+"""Defined by the format, so that ids in a file mean the same to all its readers."""
 
 _UNSUPPORTED: Final = (
     "a2a_agents",
@@ -46,10 +45,10 @@ _UNSUPPORTED: Final = (
 
 
 class ResourceErrors(UserError):
-    """A resource file that cannot be used, with every reason."""
+    """The errors because of which a resource file was not loaded."""
 
     def __init__(self, path: str, errors: list[str]) -> None:
-        count = f"{len(errors)} problems" if len(errors) > 1 else "a problem"
+        count = f"{len(errors)} errors" if len(errors) > 1 else "an error"
         super().__init__("\n".join((f"{path} has {count} and was not loaded:", *(f"  {error}" for error in errors))))
         self.path = path
         self.errors = errors
@@ -64,24 +63,24 @@ def read_resources(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise ResourceErrors(path, [f"it cannot be read: {error.strerror or type(error).__name__}"]) from None
+        raise ResourceErrors(path, [f"cannot be read: {error.strerror or type(error).__name__}"]) from None
 
 
 def parse_resources(data: bytes, environment: Mapping[str, str], *, source: str = "resources") -> Snapshot:
-    problems = Problems()
-    tree = read_tree(data, environment, problems)
-    if tree is BROKEN or not isinstance(tree, dict | None):
-        if tree is not BROKEN:
-            problems.add("", "the file must be a mapping of collections")
-        raise ResourceErrors(source, problems.lines())
-    snapshot = _Reader(Fields(tree or {}, "", problems), environment).snapshot(data, source)
-    if problems:
-        raise ResourceErrors(source, problems.lines())
+    errors = ConfigErrors()
+    tree = read_tree(data, environment, errors)
+    if tree is INVALID or not isinstance(tree, dict | None):
+        if tree is not INVALID:
+            errors.add("", "the file must be a mapping of collections")
+        raise ResourceErrors(source, errors.lines())
+    snapshot = _Reader(Fields(tree or {}, "", errors), environment).snapshot(data, source)
+    if errors:
+        raise ResourceErrors(source, errors.lines())
     return snapshot
 
 
 def resource_id(kind: str, name: str) -> str:
-    """The same in every process and after every reload, so counters and references survive both."""
+    """Return the id of a resource. It is stable across processes and reloads, so counters and references stay valid."""
     return str(uuid.uuid5(_NAMESPACE, f"{kind}/{name}"))
 
 
@@ -94,7 +93,7 @@ class _Reader:
         self.caller_keys: dict[str, CallerKey] = {}
         self.guardrails: list[tuple[float, GuardrailSpec]] = []
         self.policies: list[Policy] = []
-        self._known: dict[str, set[str]] = {}
+        self._names: dict[str, set[str]] = {}
 
     def snapshot(self, data: bytes, source: str) -> Snapshot:
         self._version()
@@ -104,7 +103,7 @@ class _Reader:
         self._guardrails()
         self._policies()
         for name in _UNSUPPORTED:
-            self._top.refuse(name, "is a collection that Penstock does not serve")
+            self._top.refuse(name, "is a collection that Penstock does not support")
         self._top.finish()
         return Snapshot(
             models=self.models,
@@ -121,47 +120,47 @@ class _Reader:
         version = self._top.raw("_format_version")
         if version is None:
             self._top.missing("_format_version")
-        elif version is not BROKEN and version != "1":
-            self._top.problem("_format_version", 'must be the text "1", in quotes')
+        elif version is not INVALID and version != "1":
+            self._top.error("_format_version", 'must be the string "1", in quotes')
 
     def _provider_keys(self) -> None:
-        known = self._known["provider_keys"] = set()
+        names = self._names["provider_keys"] = set()
         for fields, name in entries(self._top, "provider_keys", "display_name"):
-            known.add(name or "")
+            names.add(name or "")
             built = provider_key(fields, resource_id("provider_keys", name or ""), name or "")
             self.provider_keys.setdefault(built.name, built)
             fields.finish()
 
     def _models(self) -> None:
-        key_ids = {resource_id("provider_keys", name): name for name in self._known["provider_keys"]}
+        key_ids = {resource_id("provider_keys", name): name for name in self._names["provider_keys"]}
         built: list[tuple[Fields, Model]] = []
         for fields, name in entries(self._top, "models", "display_name"):
-            one = model(fields, resource_id("models", name or ""), name or "", key_ids)
-            built.append((fields, one))
-            self.models.setdefault(one.name, one)
+            built_model = model(fields, resource_id("models", name or ""), name or "", key_ids)
+            built.append((fields, built_model))
+            self.models.setdefault(built_model.name, built_model)
             fields.finish()
-        self._known["models"] = {one.name for _, one in built}
-        for fields, one in built:
-            for target in one.routing.targets if one.routing is not None else ():
-                found = self.models.get(target)
-                shown = fields.problems.show(target)
-                if found is None:
-                    fields.problem("routing.targets", f"names {shown}, which is not among the models")
-                elif found.routing is not None:
-                    fields.problem("routing.targets", f"names {shown}, which is itself a routing model")
+        self._names["models"] = {built_model.name for _, built_model in built}
+        for fields, built_model in built:
+            for target in built_model.routing.targets if built_model.routing is not None else ():
+                target_model = self.models.get(target)
+                shown = fields.errors.show(target)
+                if target_model is None:
+                    fields.error("routing.targets", f"names {shown}, which is not in models")
+                elif target_model.routing is not None:
+                    fields.error("routing.targets", f"names {shown}, which is itself a routing model")
 
     def _caller_keys(self) -> None:
-        known = self._known["api_keys"] = set()
+        names = self._names["api_keys"] = set()
         hashes: dict[str, str] = {}
         for fields, name in entries(self._top, "api_keys", "display_name"):
-            known.add(name or "")
+            names.add(name or "")
             built = caller_key(fields, resource_id("api_keys", name or ""), name or "", self._environment)
             fields.finish()
             if not built.hash:
                 continue
-            first = hashes.setdefault(built.hash, fields.where)
-            if first != fields.where:
-                fields.problems.add(fields.where, f"has the same key as {first}")
+            first = hashes.setdefault(built.hash, fields.path)
+            if first != fields.path:
+                fields.errors.add(fields.path, f"has the same key as {first}")
             self.caller_keys.setdefault(built.hash, built)
 
     def _guardrails(self) -> None:
@@ -174,8 +173,8 @@ class _Reader:
     def _policies(self) -> None:
         references = {
             scope: {
-                **{resource_id(kind, name): resource_id(kind, name) for name in self._known[kind]},
-                **{name: resource_id(kind, name) for name in self._known[kind]},
+                **{resource_id(kind, name): resource_id(kind, name) for name in self._names[kind]},
+                **{name: resource_id(kind, name) for name in self._names[kind]},
             }
             for scope, kind in (("api_key", "api_keys"), ("model", "models"))
         }

@@ -1,4 +1,4 @@
-"""The entries of guardrails and rate_limit_policies in the resource file: their fields, read and checked."""
+"""Reading of the entries of guardrails and rate_limit_policies in the resource file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from penstock.gateway.guardrails.detectors import DETECTORS
-from penstock.gateway.guardrails.finders import regex_problem
+from penstock.gateway.guardrails.finders import regex_error
 from penstock.gateway.resources.fields import Fields
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern, Policy
 
@@ -42,12 +42,12 @@ _SCOPES: Final[tuple[Literal["api_key", "model", "team", "member", "team_member"
 
 
 def guardrail(fields: Fields, name: str) -> tuple[float, GuardrailSpec] | None:
-    """With its place in the order: those that carry a creation time come first, the oldest before the others."""
+    """Return the guardrail with its sort key: its creation time, or infinity if it has none."""
     kind = fields.string("kind", required=True)
     if kind not in ("keyword", "pii"):
         if kind is not None:
-            known = "is a kind that Penstock does not have" if kind in _REMOTE_GUARDRAILS else "is not a kind"
-            fields.problem("kind", f"{known}: {fields.problems.show(kind)}")
+            reason = "is not supported" if kind in _REMOTE_GUARDRAILS else "is unknown"
+            fields.error("kind", f"{fields.errors.show(kind)} {reason}; Penstock supports keyword and pii")
         return None
     patterns: tuple[Pattern, ...] = ()
     detectors: tuple[tuple[str, Action], ...] = ()
@@ -58,11 +58,13 @@ def guardrail(fields: Fields, name: str) -> tuple[float, GuardrailSpec] | None:
         detectors = _pii_detectors(fields, default)
         patterns = _pii_patterns(fields, default)
         if fields.choice("on_buffer_exceeded", ("fail_closed", "fail_open")) == "fail_open":
-            fields.problem("on_buffer_exceeded", "is fail_open, but Penstock lets nothing out that was not inspected")
+            fields.error(
+                "on_buffer_exceeded", "cannot be fail_open: Penstock never forwards content that it did not inspect"
+            )
         if fields.integer("max_buffer_bytes", 1, default=_BUFFER_BYTES) != _BUFFER_BYTES:
-            fields.problem("max_buffer_bytes", "is not supported here: set guardrails.max_buffer_bytes in gateway.yaml")
+            fields.error("max_buffer_bytes", "is not supported here: set guardrails.max_buffer_bytes in gateway.yaml")
     created = fields.time("created_at")
-    # these kinds run in the process and cannot be out of reach, and the direction only describes
+    # these kinds run in this process and cannot be unreachable; the direction is descriptive
     fields.skip("fail_open", "mandatory", "direction")
     built = GuardrailSpec(
         name=name,
@@ -79,7 +81,7 @@ def guardrail(fields: Fields, name: str) -> tuple[float, GuardrailSpec] | None:
 def _keyword_patterns(fields: Fields) -> tuple[Pattern, ...]:
     if not fields.has("patterns"):
         fields.missing("patterns")
-    found = []
+    patterns = []
     for item in fields.list("patterns"):
         kind = item.choice("kind", _KINDS, required=True)
         value = item.string("value", required=True)
@@ -88,46 +90,46 @@ def _keyword_patterns(fields: Fields) -> tuple[Pattern, ...]:
             continue
         if kind == "regex":
             _check_regex(item, "value", value)
-        found.append(Pattern(kind=kind, value=value))
-    return tuple(found)
+        patterns.append(Pattern(kind=kind, value=value))
+    return tuple(patterns)
 
 
 def _pii_detectors(fields: Fields, default: Action) -> tuple[tuple[str, Action], ...]:
-    found = []
+    detectors = []
     for item in fields.list("detectors"):
         detector = item.choice("type", tuple(DETECTORS), required=True)
         action = item.choice("action", _ACTIONS) or default
         item.finish()
         if detector is not None:
-            found.append((detector, action))
-    return tuple(found)
+            detectors.append((detector, action))
+    return tuple(detectors)
 
 
 def _pii_patterns(fields: Fields, default: Action) -> tuple[Pattern, ...]:
-    found = []
+    patterns = []
     for item in fields.list("custom_patterns"):
         name = item.string("name", required=True)
         regex = item.string("regex", required=True)
         action = item.choice("action", _ACTIONS) or default
         replacement = item.raw("replacement")
         if replacement is not None and not isinstance(replacement, str):
-            item.problem("replacement", "must be a text")
+            item.error("replacement", "must be a string")
             replacement = None
         if replacement is not None and action == "block":
-            item.problem("replacement", "does not go together with the action block")
+            item.error("replacement", "cannot be combined with the action block")
         item.finish()
         if name is None or regex is None:
             continue
         _check_regex(item, "regex", regex)
-        found.append(Pattern(kind="regex", value=regex, name=name, replacement=replacement, action=action))
-    return tuple(found)
+        patterns.append(Pattern(kind="regex", value=regex, name=name, replacement=replacement, action=action))
+    return tuple(patterns)
 
 
 def policy(fields: Fields, id_: str, name: str, references: Mapping[str, Mapping[str, str]]) -> Policy | None:
-    """`references` holds, for the scopes api_key and model, what may be written -> the id."""
+    """Read a policy. `references` maps, for the scopes api_key and model, names and ids to ids."""
     conditional = [form for form in ("limits", "conditions", "group_by") if fields.has(form)]
     for form in conditional:
-        fields.refuse(form, "belongs to conditional policies, which Penstock does not have")
+        fields.refuse(form, "belongs to conditional policies, which Penstock does not support")
     fields.refuse("schedules", "is not supported")
     fields.choice("action", ("reject",))
     required = not conditional
@@ -137,13 +139,13 @@ def policy(fields: Fields, id_: str, name: str, references: Mapping[str, Mapping
     max_requests = fields.integer("max_requests", 1)
     max_tokens = fields.integer("max_tokens", 1)
     if required and not fields.has("max_requests") and not fields.has("max_tokens"):
-        fields.problems.add(fields.where, "needs max_requests, max_tokens or both")
+        fields.errors.add(fields.path, "needs max_requests, max_tokens or both")
     if reference is not None and scope is not None and scope in references:
-        found = references[scope].get(reference)
-        if found is None:
+        resource = references[scope].get(reference)
+        if resource is None:
             kind = "api_keys" if scope == "api_key" else "models"
-            fields.problem("scope_ref", f"names {fields.problems.show(reference)}, which is not among the {kind}")
-        reference = found
+            fields.error("scope_ref", f"names {fields.errors.show(reference)}, which is not in {kind}")
+        reference = resource
     if scope is None or window is None:
         return None
     return Policy(
@@ -158,6 +160,6 @@ def policy(fields: Fields, id_: str, name: str, references: Mapping[str, Mapping
 
 
 def _check_regex(fields: Fields, name: str, value: str) -> None:
-    problem = regex_problem(value)
-    if problem is not None:
-        fields.problem(name, problem)
+    message = regex_error(value)
+    if message is not None:
+        fields.error(name, message)

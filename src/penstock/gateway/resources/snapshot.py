@@ -1,6 +1,6 @@
-"""What the gateway serves, as an immutable snapshot: one is read at the start of a request and kept to its end.
+"""The resources of the gateway as an immutable snapshot. A request uses one snapshot from its start to its end.
 
-The YAML form is read and checked in `resources.file`; nothing here knows about files.
+`resources.file` reads and checks the YAML file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ __all__ = [
 
 
 class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests per second, minute, hour, day; tokens per minute, day; concurrent requests. None is unlimited."""
+    """Limits on requests per second, minute, hour and day, tokens per minute and day, and concurrent requests. None means
+    unlimited."""
 
     rps: int | None = None
     rpm: int | None = None
@@ -38,6 +39,8 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderKey(msgspec.Struct, frozen=True, kw_only=True):
+    """The credential and the settings for an upstream."""
+
     id: str
     name: str
     secret: Secret
@@ -45,7 +48,7 @@ class ProviderKey(msgspec.Struct, frozen=True, kw_only=True):
     provider: str = ""
     adapter: str = "openai"
     default_headers: tuple[tuple[str, Secret], ...] = ()
-    """Any header may carry a credential, so every value is a secret."""
+    """All values are secrets, because any header may contain a credential."""
     default_body_fields: dict[str, Any] = {}
     param_renames: dict[str, str] = {}
     verify_tls: bool = True
@@ -73,7 +76,7 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """An alias: direct (provider, upstream id, provider key) or routing (a list of direct models)."""
+    """A model alias: direct (provider, upstream model, provider key) or routing (a list of direct models)."""
 
     id: str
     name: str
@@ -82,9 +85,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     provider_key: str | None = None
     """Name of the provider key."""
     timeout_s: float | None = None
-    """For the whole of a reply that is not streamed; 0 is no timeout, None the group's, then the deployment's."""
+    """Limit for a complete reply without streaming. 0 means no timeout; None means the routing model's, then the default."""
     stream_timeout_s: float | None = None
-    """The longest silence of a stream; None is the group's, then `timeout_s`, then the deployment's."""
+    """The longest pause within a stream. None means the routing model's, then `timeout_s`, then the default."""
     retries: int | None = None
     rate_limit: RateLimit = RateLimit()
     allowed_cidrs: tuple[str, ...] = ()
@@ -93,12 +96,14 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallerKey(msgspec.Struct, frozen=True, kw_only=True):
+    """The key of a caller, with its permissions and limits."""
+
     id: str
     name: str
     hash: str
     """SHA-256 of the key, lower-case hex."""
     allowed_models: tuple[str, ...]
-    """Names, `*`, or patterns with one `*`."""
+    """Model names, `*`, or patterns with one `*`."""
     rate_limit: RateLimit = RateLimit()
     expires_at: float | None = None
     """Unix time."""
@@ -122,16 +127,16 @@ class GuardrailSpec(msgspec.Struct, frozen=True, kw_only=True):
     hook: Literal["input", "output", "both"] = "both"
     enforcement: Literal["block", "monitor"] = "block"
     patterns: tuple[Pattern, ...] = ()
-    """Of a keyword guardrail; of a pii guardrail the custom ones."""
+    """The patterns of a keyword guardrail, or the custom patterns of a pii guardrail."""
     detectors: tuple[tuple[str, Literal["mask", "block"]], ...] = ()
-    """Of a pii guardrail: (detector, what to do)."""
+    """(detector, action) pairs of a pii guardrail."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit over a scope: one bucket for each distinct thing in it.
+    """A limit with one counter for each member of its scope.
 
-    `scope_ref` narrows it to one key or model (by id), team or member; for `team_member` it is the team, and each of its
-    members has a bucket. None is every one of the scope, each with a bucket of its own.
+    `scope_ref` restricts the policy to one key or model (by id), team or member. For `team_member` it names the team, and
+    each member of the team has a counter. None applies the policy to every member of the scope.
     """
 
     id: str
@@ -144,13 +149,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All resources of one resource file."""
+
     models: dict[str, Model] = {}
     provider_keys: dict[str, ProviderKey] = {}
     caller_keys: dict[str, CallerKey] = {}
-    """By the key's hash."""
+    """Hash of the key -> key."""
     guardrails: tuple[GuardrailSpec, ...] = ()
     policies: tuple[Policy, ...] = ()
     hash: str = ""
-    """SHA-256 of the file."""
+    """SHA-256 of the resource file."""
     loaded_at: float = 0.0
     source: str = ""

@@ -1,7 +1,7 @@
-"""A YAML file as plain values, with `${VAR}` replaced and everything that is wrong with it collected.
+"""Parsing of a YAML file into plain values. `${VAR}` is replaced, and all errors are collected.
 
-Scalars are read by the rules of YAML 1.2, where `no`, `on`, `12:30:00` and `2026-01-31` are strings; a key that occurs
-twice is an error, and so is a tag that asks for anything but plain data.
+Scalars follow YAML 1.2, where `no`, `on`, `12:30:00` and `2026-01-31` are strings. Duplicate keys and tags other than
+those of plain data are errors.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from typing import Any, Final
 
 import yaml
 
-__all__ = ["BROKEN", "Problems", "read_tree"]
+__all__ = ["INVALID", "ConfigErrors", "read_tree"]
 
-BROKEN: Final = object()
-"""Stands for a value that could not be read, when the reason is already among the problems."""
+INVALID: Final = object()
+"""Replaces a value that could not be read and whose error is already recorded."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_DEPTH = 32
 _MAX_NODES = 500_000
-"""Aliases are followed, so a small file can stand for an endless tree."""
+"""Limits the expansion of aliases, with which a small file can describe a huge or endless tree."""
 
 _TAG = "tag:yaml.org,2002:"
 _REFERENCE = re.compile(r"\$(?:(\$)|\{([A-Za-z_][A-Za-z0-9_]*)\}|(\{))")
 _ENTRY = re.compile(r"(\w+\[\d+\])\.?(.*)")
 
 
-class Problems:
-    """What is wrong, each with the path of the value it is about: `models[2].routing.strategy` `is not …`.
+class ConfigErrors:
+    """The errors in a file, each with the path of its value, such as `models[2].routing.strategy`.
 
-    A value that came from the environment may be a secret and is never shown.
+    Values from the environment may be secrets and are never shown.
     """
 
     def __init__(self) -> None:
-        self._found: list[tuple[str, str]] = []
+        self._errors: list[tuple[str, str]] = []
         self._hidden: set[str] = set()
         self._names: dict[str, str] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return bool(self._errors)
 
-    def add(self, where: str, what: str) -> None:
-        self._found.append((where, what))
+    def add(self, path: str, message: str) -> None:
+        self._errors.append((path, message))
 
-    def name(self, entry: str, name: str) -> None:
-        """`models[2]` is called `name`, which its problems then mention."""
+    def set_name(self, entry: str, name: str) -> None:
+        """Set the name of an entry such as `models[2]`. Its errors then include the name."""
         self._names[entry] = self.show(name)
 
     def hide(self, value: str) -> None:
@@ -57,19 +57,19 @@ class Problems:
         return f"'{value}'" if len(value) <= 80 else f"'{value[:79]}…'"
 
     def lines(self) -> list[str]:
-        return [self._line(where, what) for where, what in self._found]
+        return [self._line(path, message) for path, message in self._errors]
 
-    def _line(self, where: str, what: str) -> str:
-        match = _ENTRY.match(where)
+    def _line(self, path: str, message: str) -> str:
+        match = _ENTRY.match(path)
         if match is None:
-            return f"{where} {what}".lstrip()
+            return f"{path} {message}".lstrip()
         entry, rest = match.groups()
         name = self._names.get(entry)
-        return " ".join(part for part in (f"{entry} {name}:" if name else f"{entry}:", rest, what) if part)
+        return " ".join(part for part in (f"{entry} {name}:" if name else f"{entry}:", rest, message) if part)
 
 
 class _PlainLoader(_Loader):  # type: ignore[misc]  # the base is one of two classes
-    yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012  # PyYAML's own name and type
+    yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012  # name and type of PyYAML
 
 
 for _tag, _pattern, _first in (
@@ -81,8 +81,8 @@ for _tag, _pattern, _first in (
     _PlainLoader.add_implicit_resolver(_TAG + _tag, re.compile(_pattern), _first)
 
 
-def read_tree(data: bytes, environment: Mapping[str, str], problems: Problems) -> Any:
-    """The file's value: None when it is empty, BROKEN when it is not YAML."""
+def read_tree(data: bytes, environment: Mapping[str, str], errors: ConfigErrors) -> Any:
+    """Return the value of the file: None if it is empty, INVALID if it is not valid YAML."""
     try:
         loader = _PlainLoader(data)
         try:
@@ -91,56 +91,56 @@ def read_tree(data: bytes, environment: Mapping[str, str], problems: Problems) -
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        at = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        problems.add("", f"not valid YAML{at}: {error.problem or error.context}")
-        return BROKEN
+        position = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        errors.add("", f"not valid YAML{position}: {error.problem or error.context}")
+        return INVALID
     except yaml.YAMLError as error:
-        # printed, a reader's error quotes the bytes around it; its reason does not
-        problems.add("", f"not valid YAML: {getattr(error, 'reason', None) or 'it cannot be decoded'}")
-        return BROKEN
-    return None if node is None else _Builder(environment, problems).value(node, "", 0)
+        # str(error) quotes the bytes around the error, which may be secret; its reason does not
+        errors.add("", f"not valid YAML: {getattr(error, 'reason', None) or 'it cannot be parsed'}")
+        return INVALID
+    return None if node is None else _Builder(environment, errors).value(node, "", 0)
 
 
 class _Builder:
-    def __init__(self, environment: Mapping[str, str], problems: Problems) -> None:
+    def __init__(self, environment: Mapping[str, str], errors: ConfigErrors) -> None:
         self._environment = environment
-        self._problems = problems
+        self._errors = errors
         self._nodes = 0
 
-    def value(self, node: Any, where: str, depth: int) -> Any:
+    def value(self, node: Any, path: str, depth: int) -> Any:
         self._nodes += 1
         if depth > _MAX_DEPTH or self._nodes == _MAX_NODES:
-            self._problems.add(where, "is nested too deep, or refers to itself")
+            self._errors.add(path, "is nested too deeply or refers to itself")
         if depth > _MAX_DEPTH or self._nodes >= _MAX_NODES:
-            return BROKEN
+            return INVALID
         tag = node.tag.removeprefix(_TAG)
         if tag not in ("map", "seq", "str", "null", "bool", "int", "float"):
-            self._problems.add(where, f"has the tag {tag}, which is not allowed")
-            return BROKEN
+            self._errors.add(path, f"has the tag {tag}, which is not allowed")
+            return INVALID
         if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, where, depth)
+            return self._mapping(node, path, depth)
         if isinstance(node, yaml.SequenceNode):
-            return [self.value(child, f"{where}[{at}]", depth + 1) for at, child in enumerate(node.value)]
-        return self._scalar(node, where)
+            return [self.value(child, f"{path}[{index}]", depth + 1) for index, child in enumerate(node.value)]
+        return self._scalar(node, path)
 
-    def _mapping(self, node: Any, where: str, depth: int) -> dict[str, Any]:
+    def _mapping(self, node: Any, path: str, depth: int) -> dict[str, Any]:
         built: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                self._problems.add(where, f"has a key on line {line} that is not a plain word")
+                self._errors.add(path, f"has a key on line {line} that is not a scalar")
             elif (key := key_node.value) in built:
-                self._problems.add(where, f"gives '{key}' a second time on line {line}")
+                self._errors.add(path, f"repeats the key '{key}' on line {line}")
             else:
-                built[key] = self.value(value_node, f"{where}.{key}" if where else key, depth + 1)
+                built[key] = self.value(value_node, f"{path}.{key}" if path else key, depth + 1)
         return built
 
-    def _scalar(self, node: Any, where: str) -> Any:
+    def _scalar(self, node: Any, path: str) -> Any:
         text: str = node.value
         try:
             match node.tag.removeprefix(_TAG):
                 case "str":
-                    return self._interpolate(text, where)
+                    return self._interpolate(text, path)
                 case "null":
                     return None
                 case "bool":
@@ -151,32 +151,32 @@ class _Builder:
                     return float(text)
         except ValueError:
             pass
-        self._problems.add(where, "does not fit its tag")
-        return BROKEN
+        self._errors.add(path, "does not match its YAML tag")
+        return INVALID
 
-    def _interpolate(self, text: str, where: str) -> Any:
+    def _interpolate(self, text: str, path: str) -> Any:
         if "$" not in text:
             return text
         parts: list[str] = []
-        at = 0
-        sound = True
+        position = 0
+        valid = True
         for match in _REFERENCE.finditer(text):
-            parts.append(text[at : match.start()])
-            at = match.end()
-            dollar, name, broken = match.groups()
-            if dollar:
+            parts.append(text[position : match.start()])
+            position = match.end()
+            escaped_dollar, name, unnamed = match.groups()
+            if escaped_dollar:
                 parts.append("$")
-            elif broken:
-                self._problems.add(where, "has a ${ that names no variable; a dollar sign is written $$")
-                sound = False
+            elif unnamed:
+                self._errors.add(path, "contains ${ without a variable name; write $$ for a dollar sign")
+                valid = False
             elif value := self._environment.get(name):
                 parts.append(value)
             else:
-                self._problems.add(where, f"needs the environment variable {name}, which is not set or empty")
-                sound = False
-        if not sound:
-            return BROKEN
-        replaced = "".join((*parts, text[at:]))
+                self._errors.add(path, f"needs the environment variable {name}, which is unset or empty")
+                valid = False
+        if not valid:
+            return INVALID
+        replaced = "".join((*parts, text[position:]))
         if "${" in text:
-            self._problems.hide(replaced)
+            self._errors.hide(replaced)
         return replaced

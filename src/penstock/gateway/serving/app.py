@@ -14,7 +14,7 @@ from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.limits.limiter import Limiter
 from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.observe.timing import server_timing
-from penstock.gateway.operator_log import say
+from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.hosts import Hosts
 from penstock.gateway.relay.replies import JSON, shutting_down
@@ -168,10 +168,10 @@ class App:
             if not hasattr(self, "_live"):
                 raise
             # The main process has checked them, so this is a fault of ours; what served before serves on.
-            say(f"worker {self.worker} cannot take new resources: {type(error).__name__}")
+            log_operator_message(f"worker {self.worker} cannot take new resources: {type(error).__name__}")
             return
         self.hosts.keep(live.host_keys())
-        self.recorder.metrics.know(snapshot)
+        self.recorder.metrics.add_known_names(snapshot)
         self._live = live
         self._report()
 
@@ -185,7 +185,7 @@ class App:
             try:
                 call.tick(now, RECEIVE_S)
             except Exception as error:  # the others must not miss their time for it
-                say(f"a fault in Penstock at {call.request_id}: {type(error).__name__}")
+                log_operator_message(f"a fault in Penstock at {call.request_id}: {type(error).__name__}")
         self._ticks += 1
         if self._ticks % LOOK_TICKS == 0:
             self.hosts.check_resets()

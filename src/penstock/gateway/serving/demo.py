@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.errors import RunError, UserError
 from penstock.gateway.ledger.ledger import UsageQuery, open_ledger
-from penstock.gateway.operator_log import say
+from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.config_file import load_config
 from penstock.gateway.serving.server import Gateway
@@ -43,7 +43,7 @@ def demo(config_path: str | None, port: int | None, announce: Callable[[Gateway,
             json.dump(_resources(mock.url), file)  # JSON is YAML
         began = time.time()
         status = Gateway(path, config).run(lambda gateway: announce(gateway, _invitation(gateway, key)))
-        say(_farewell(_served(config.ledger.url, began), kept=config_path is not None))
+        log_operator_message(_farewell(_served(config.ledger.url, began), kept=config_path is not None))
         return status
 
 

@@ -24,7 +24,7 @@ import msgspec
 from penstock.errors import RunError, UserError
 from penstock.gateway.limits import SharedTable
 from penstock.gateway.observe.access_log import check_log
-from penstock.gateway.operator_log import say
+from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.resources.config import GatewayConfig, ListenConfig
 from penstock.gateway.serving.runtime import Runtime
 from penstock.processes import spawn
@@ -77,12 +77,12 @@ class Gateway:
     def _run(self, runtime: Runtime, announce: Callable[[Gateway], None]) -> int:
         from penstock.gateway.serving.reload import Reloader
 
-        reloader = Reloader(self._resources, runtime, os.environ, say)
+        reloader = Reloader(self._resources, runtime, os.environ, log_operator_message)
         reloader.first()
         from penstock.gateway.ledger.mover import Mover
         from penstock.gateway.observe.exposition import Exposition
 
-        mover = Mover(self.config.ledger.spool, self.config.ledger.url, say)
+        mover = Mover(self.config.ledger.spool, self.config.ledger.url, log_operator_message)
         exposition = Exposition(self.config.ledger.spool)
         with contextlib.ExitStack() as ends:  # the last one first, and all of them, whatever happens to one
             ends.callback(SharedTable.create(runtime.limits_path).close)
@@ -161,9 +161,11 @@ class Gateway:
                 now = time.monotonic()
                 self._deaths = [then for then in self._deaths if now - then < CRASH_WINDOW_S] + [now]
                 if len(self._deaths) >= CRASHES:
-                    say(f"worker {number} ended with status {worker.returncode}, as others did lately; giving up")
+                    log_operator_message(
+                        f"worker {number} ended with status {worker.returncode}, as others did lately; giving up"
+                    )
                     return True
-                say(f"worker {number} ended with status {worker.returncode}; starting another")
+                log_operator_message(f"worker {number} ended with status {worker.returncode}; starting another")
                 if worker.stdin is not None:
                     worker.stdin.close()
                 self._workers[number] = self._spawn(runtime, number)
@@ -179,7 +181,7 @@ class Gateway:
             return
         self._tell_workers(signal.SIGUSR1)
         if not self._wait(CUT_OFF_S, self._all_ended, patience=3):
-            say("some workers did not end in time and are killed")
+            log_operator_message("some workers did not end in time and are killed")
 
     def _wait(self, seconds: float, done: Callable[[], bool], patience: int = 2) -> bool:
         """False when the time is over, or at so many signals."""
