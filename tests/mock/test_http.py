@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import time
 from typing import Any
 
@@ -48,21 +49,6 @@ def test_a_connection_serves_many_requests_and_ids_differ(mock: Any) -> None:
     assert all(a.status == 200 and "connection" not in a.headers for a in answers)
 
 
-def test_pipelined_requests_are_answered_in_order(mock: Any) -> None:
-    kinds = ["ttft=30", "", "ttft=10;itl=1", "error=503", ""]
-    with mock.wire() as wire:
-        wire.send(b"".join(request(chat(model=f"m{i}", max_tokens=i + 1), mock=kind) for i, kind in enumerate(kinds)))
-        answers = [wire.answer() for _ in kinds]
-    assert [a.status for a in answers] == [200, 200, 200, 503, 200]
-    assert [a.json["model"] for a in answers if a.status == 200] == ["m0", "m1", "m2", "m4"]
-
-
-def test_a_thousand_pipelined_requests_do_not_recurse(mock: Any) -> None:
-    with mock.wire() as wire:
-        wire.send(request(chat(max_tokens=1), mock="separate") * 1000)
-        assert all(wire.answer().status == 200 for _ in range(1000))
-
-
 def test_a_request_may_arrive_byte_by_byte(mock: Any) -> None:
     with mock.wire() as wire:
         for byte in request(chat(max_tokens=1)):
@@ -92,15 +78,6 @@ def test_a_client_that_expects_leave_gets_it(mock: Any) -> None:
         assert wire.answer().status == 200
 
 
-def test_leave_waits_for_the_reply_before_it(mock: Any) -> None:
-    head, _, body = request(chat(max_tokens=1), headers=("Expect: 100-continue",)).partition(b"\r\n\r\n")
-    with mock.wire() as wire:
-        wire.send(request(chat(max_tokens=1), mock="ttft=50") + head + b"\r\n\r\n")
-        assert [wire.answer().status for _ in range(2)] == [200, 100]
-        wire.send(body)
-        assert wire.answer().status == 200
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_connection_close_is_honoured(mock: Any, stream: bool) -> None:
     with mock.wire() as wire:
@@ -115,19 +92,6 @@ def test_the_server_may_close_too(mock: Any) -> None:
         wire.send(request(chat(max_tokens=3), mock="close") + request(chat()))
         assert wire.answer().headers["connection"] == "close"
         assert wire.sock.recv(1) == b""
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_http_1_0_gets_no_chunks(mock: Any, stream: bool) -> None:
-    with mock.wire() as wire:
-        wire.send(request(chat(max_tokens=3, stream=stream)).replace(b"HTTP/1.1", b"HTTP/1.0"))
-        answer = wire.answer()
-    assert answer.headers["connection"] == "close"
-    assert "transfer-encoding" not in answer.headers
-    assert answer.end == ("eof" if stream else "length")
-    with mock.wire() as wire:
-        wire.send(request(chat(), headers=("Connection: keep-alive",)).replace(b"HTTP/1.1", b"HTTP/1.0"))
-        assert wire.answer().headers["connection"] == "keep-alive"
 
 
 @pytest.mark.parametrize("framing", ["chunked", "length", "eof"])
@@ -236,22 +200,37 @@ def test_paths_and_methods(mock: Any) -> None:
         assert (wrong.status, wrong.headers["allow"]) == (405, "GET")
 
 
-def test_what_is_not_http_gets_an_answer_and_the_end(mock: Any) -> None:
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        request(chat()).replace(b"HTTP/1.1", b"HTTP/1.0"),
+        request(chat(), headers=("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMA")),
+    ],
+    ids=["TLS", "HTTP/1.0", "upgrade to HTTP/2"],
+)
+def test_other_protocols_are_refused_and_the_connection_is_closed(mock: Any, data: bytes) -> None:
     with mock.wire() as wire:
-        wire.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+        wire.send(data)
         answer = wire.answer()
         assert answer.status == 400
+        assert answer.headers["connection"] == "close"
         assert "HTTP/1.1" in answer.json["error"]["message"]
         assert wire.sock.recv(1) == b""
 
 
-def test_an_offer_of_http_2_is_ignored(mock: Any) -> None:
-    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA")
-    one = request(chat(max_tokens=1), headers=offer)
+@pytest.mark.parametrize("pace", ["", "ttft=50"])
+def test_a_pipelined_request_closes_the_connection_after_the_reply_to_the_first(mock: Any, pace: str) -> None:
     with mock.wire() as wire:
-        wire.send(one + one[:-5])
-        assert wire.answer().json["usage"]["completion_tokens"] == 1
-        wire.send(one[-5:] + request(chat(max_tokens=2)))
-        assert [wire.answer().json["usage"]["completion_tokens"] for _ in range(2)] == [1, 2]
-        wire.send(request(path="/health", method="GET", headers=offer) * 2)
-        assert [wire.answer().status for _ in range(2)] == [200, 200]
+        wire.send(request(chat(model="m1"), mock=pace) + request(chat(model="m2")))
+        assert wire.answer().json["model"] == "m1"
+        assert wire.sock.recv(1) == b""
+
+
+def test_a_request_during_a_reply_closes_the_connection_after_it(mock: Any) -> None:
+    with mock.wire() as wire:
+        wire.send(request(chat(stream=True, max_tokens=3), mock="itl=50"))
+        wire.sock.recv(1, socket.MSG_PEEK)
+        wire.sock.sendall(request(chat()))
+        assert wire.answer().events[-1] == "[DONE]"
+        assert wire.sock.recv(1) == b""

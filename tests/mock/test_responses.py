@@ -314,7 +314,7 @@ def test_one_block_and_a_row_of_steps_are_the_same_bytes(behaviour: Behaviour, t
     profile = CompiledBehaviour(behaviour)
     say = Say(wanted, behaviour, 3, kinds=True)
     mark = dialect.stamp(say, 5, 0)
-    reply = Reply(profile, dialect, say, profile.delivery(stream, True, False), number=3, mark=mark)
+    reply = Reply(profile, dialect, say, profile.delivery(stream, True), number=3, mark=mark)
     block = reply.whole()
     assert b"".join(step[1] for step in reply.steps()) == block == reply.whole()
     assert b"#" not in block

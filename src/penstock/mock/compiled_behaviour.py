@@ -19,8 +19,6 @@ class Delivery(NamedTuple):
 
     how: Literal["chunked", "length", "eof"]
     close: bool
-    old: bool = False
-    """The request was HTTP/1.0, which has no chunks."""
 
 
 class CompiledBehaviour:
@@ -57,13 +55,11 @@ class CompiledBehaviour:
                 return tuple(n for n in hit if n in (name, "slow_head") or (n == "content_type" and name != "html"))
         return tuple(n for n in hit if stream or n != "stream_error")
 
-    def delivery(self, stream: bool, keep: bool, old: bool) -> Delivery:
+    def delivery(self, stream: bool, keep: bool) -> Delivery:
         how = self.behaviour.framing
         if how == "auto":
             how = "chunked" if stream else "length"
-        if how == "chunked" and old:
-            how = "eof"
-        return Delivery(how, how == "eof" or self.behaviour.close or not keep, old)
+        return Delivery(how, how == "eof" or self.behaviour.close or not keep)
 
     def form(self, delivery: Delivery) -> Format:
         return Format(delivery.how == "chunked", self.behaviour.crlf, self.behaviour.event_lines)

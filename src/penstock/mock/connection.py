@@ -1,7 +1,8 @@
 """One client connection: bytes in, requests out in their order; replies in, bytes out.
 
-Reads go through one buffer that all connections share, and carry the kernel's stamp where there is one. Requests that
-were pipelined wait their turn. What the client does not take is held, and when too much is held, its call waits.
+Reads go through one buffer that all connections share, and carry the kernel's stamp where there is one. Requests are not
+pipelined: a connection closes after the reply during which more bytes arrived. What the client does not take is held, and
+when too much is held, its call waits.
 """
 
 from __future__ import annotations
@@ -38,9 +39,7 @@ LINGER_NS = 2_000_000_000
 """How long a connection that we closed may still read, so that no reset destroys the end of the reply."""
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-WANTED = frozenset(
-    (b"x-mock", b"x-request-id", b"x-correlation-id", b"expect", b"content-length", b"transfer-encoding")
-)
+WANTED = frozenset((b"x-mock", b"x-request-id", b"x-correlation-id", b"expect"))
 
 
 class Connection:
@@ -60,8 +59,8 @@ class Connection:
         "idle_since",
         "number",
         "parser",
-        "queue",
         "reading",
+        "received",
         "recv",
         "send",
         "server",
@@ -80,7 +79,8 @@ class Connection:
         self.recv = sock.recvmsg_into
         self.send = sock.send
         self.parser: Any = httptools.HttpRequestParser(self)
-        self.queue: deque[MockRequest] = deque()
+        self.received: MockRequest | None = None
+        """A complete request that is not yet answered."""
         self.active: MockRequest | None = None
         self.held: deque[memoryview] = deque()
         self.held_bytes = 0
@@ -118,35 +118,20 @@ class Connection:
             return
         if self.closing:
             return
-        try:
-            self.feed(VIEW[:size])
-        except httptools.HttpParserError as wrong:
+        if self.active is not None:
+            self.active.keep = False
             self.closing = True
-            call = MockRequest(self, b"", self.url, {}, keep=False, old=False)
-            call.wrong = f"this is not HTTP/1.1: {wrong}"
-            self.queue.append(call)
-        if self.active is None:
-            self.proceed()
-
-    def feed(self, data: memoryview) -> None:
+            return
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as wanted:
-            # Some clients offer HTTP/2 with every request. We may ignore that, but the parser then takes the request to
-            # be without a body: so another one reads it again, without the offer.
-            call = self.queue.pop()
-            fields = [b"%b: %b\r\n" % field for field in call.headers.items()]
-            self.parser = httptools.HttpRequestParser(self)
-            self.parser.feed_data(b"".join([call.method, b" ", call.url, b" HTTP/1.1\r\n", *fields, b"\r\n"]))
-            self.feed(data[wanted.args[0] :])
-
-    def proceed(self) -> None:
-        """Answer what waits, until a reply takes time."""
-        queue = self.queue
-        while queue and self.active is None and not self.closed:
-            call = self.active = queue.popleft()
-            self.server.answer(call)
-        if self.expects and self.active is None and not self.closed:
+            self.parser.feed_data(VIEW[:size])
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self.closing = True
+            self.received = MockRequest(self, b"", self.url, {}, keep=False)
+            self.received.wrong = f"this is not a plain HTTP/1.1 request ({type(error).__name__}: {error})"
+        if self.received is not None:
+            self.active, self.received = self.received, None
+            self.server.answer(self.active)
+        elif self.expects:
             self.expects = False
             self.write(CONTINUE)
 
@@ -179,8 +164,14 @@ class Connection:
     def on_message_complete(self) -> None:
         parser = self.parser
         self.reading = self.expects = False
-        old = parser.get_http_version() == "1.0"
-        call = MockRequest(self, parser.get_method(), self.url, self.headers, keep=parser.should_keep_alive(), old=old)
+        if self.received is not None:
+            self.received.keep = False
+            self.closing = True
+            return
+        call = MockRequest(self, parser.get_method(), self.url, self.headers, keep=parser.should_keep_alive())
+        if parser.get_http_version() != "1.1":
+            call.keep = False
+            call.wrong = "the mock serves HTTP/1.1 only"
         body = self.body
         call.body = body[0] if len(body) == 1 else b"".join(body)
         self.body = []
@@ -192,7 +183,7 @@ class Connection:
             call.stamped = True
         else:
             call.arrived = time_ns()
-        self.queue.append(call)
+        self.received = call
 
     # bytes out
 
@@ -255,7 +246,6 @@ class Connection:
         self.idle_since = monotonic_ns()
         if not keep:
             self.closing = True
-            self.queue.clear()
             if not self.held:
                 self.shut()
 
@@ -286,7 +276,6 @@ class Connection:
         if self.writing:
             loop.remove_writer(self.fd)
         self.held.clear()
-        self.queue.clear()
         self.sock.close()
         self.parser = None  # the parser and its connection refer to each other
         call, self.active = self.active, None

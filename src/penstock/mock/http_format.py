@@ -47,10 +47,9 @@ def head(
     length: int | None = None,
     chunked: bool = False,
     close: bool = False,
-    old: bool = False,
     extra: tuple[tuple[str, str], ...] = (),
 ) -> bytes:
-    """The head of a reply; with neither a length nor chunks the body ends with the connection. `old` is HTTP/1.0."""
+    """The head of a reply; with neither a length nor chunks the body ends with the connection."""
     lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Unknown')}", f"Content-Type: {content_type}"]
     if chunked:
         lines.append("Transfer-Encoding: chunked")
@@ -58,7 +57,5 @@ def head(
         lines.append(f"Content-Length: {length}")
     if close:
         lines.append("Connection: close")
-    elif old:
-        lines.append("Connection: keep-alive")
     lines.extend(f"{name}: {value}" for name, value in extra)
     return "\r\n".join([*lines, "", ""]).encode("latin-1")

@@ -47,11 +47,9 @@ class MockRequest:
         "keep",
         "method",
         "number",
-        "old",
         "over",
         "paused",
         "say",
-        "scheduled",
         "sha256",
         "stamped",
         "status",
@@ -64,17 +62,13 @@ class MockRequest:
         "wrong",
     )
 
-    def __init__(
-        self, conn: Connection, method: bytes, url: bytes, headers: dict[bytes, bytes], *, keep: bool, old: bool
-    ) -> None:
+    def __init__(self, conn: Connection, method: bytes, url: bytes, headers: dict[bytes, bytes], *, keep: bool) -> None:
         self.conn = conn
         self.method = method
         self.url = url
         self.headers = headers
         self.keep = keep
         """The connection outlives the reply."""
-        self.old = old
-        """It is HTTP/1.0."""
         self.body = b""
         self.sha256: str | None = None
         self.arrived = 0
@@ -92,7 +86,6 @@ class MockRequest:
         self.blocked = 0
         self.over = False
         self.paused = False
-        self.scheduled = False
 
     # ways to answer
 
@@ -114,15 +107,13 @@ class MockRequest:
         """The reply step by step, on a schedule that counts from the request's arrival."""
         conn = self.conn
         now, waited = since(self.arrived)
-        # A pipelined request begins when the reply before it has ended.
-        self.base = max(now - waited, conn.idle_since)
+        self.base = now - waited
         self.steps = steps
         self.step = next(steps)
         due = self.base + self.step[0]
         if due <= now:
             due = self.fire(now)
         if due:
-            self.scheduled = True
             conn.server.pacer.push(due, self)
 
     def fire(self, now: int) -> int:
@@ -163,7 +154,6 @@ class MockRequest:
         """The client has taken what was held."""
         if self.paused:
             self.paused = False
-            self.scheduled = True
             self.conn.server.pacer.push(monotonic_ns(), self)
 
     # ways to end
@@ -181,10 +171,7 @@ class MockRequest:
 
     def finish(self, end: str) -> None:
         self.close(end)
-        conn = self.conn
-        conn.ended(self.keep)
-        if self.scheduled:
-            conn.proceed()
+        self.conn.ended(self.keep)
 
     def abort(self) -> None:
         """The client left."""

@@ -129,7 +129,7 @@ class Server:
             self._refuse(call, 400, *complaint(wrong))
             return
         say = call.say = Say(ask, profile.behaviour, number % VARIANTS, kinds=route.kinds)
-        delivery = profile.delivery(ask.stream, call.keep, call.old)
+        delivery = profile.delivery(ask.stream, call.keep)
         call.keep = not delivery.close
         mark = route.stamp(say, self._nonce + number, call.arrived // 1_000_000_000)
         reply = Reply(profile, route, say, delivery, number=number, mark=mark)
@@ -187,7 +187,7 @@ class Server:
         elif method not in ("GET", "HEAD"):
             self._refuse(call, 405, f"{path} takes GET, not {method}", allow="GET")
         else:
-            self._send(call, delimited(self._facts(route), JSON, Delivery("length", not call.keep, call.old)))
+            self._send(call, delimited(self._facts(route), JSON, Delivery("length", not call.keep)))
 
     def _refuse(
         self, call: MockRequest, status: int, message: str, param: str | None = None, *, allow: str = ""
@@ -195,7 +195,7 @@ class Server:
         call.status = status
         body = error_body(message, error_type(status), param)
         extra = (("Allow", allow),) if allow else ()
-        self._send(call, delimited(body, JSON, Delivery("length", not call.keep, call.old), status, extra))
+        self._send(call, delimited(body, JSON, Delivery("length", not call.keep), status, extra))
 
     def _send(self, call: MockRequest, data: bytes) -> None:
         call.send(data[: data.index(b"\r\n\r\n") + 4] if call.method == b"HEAD" else data)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 
+from penstock.mock.http_format import LAST_CHUNK
+
 __all__ = [
     "CUT",
     "HANG",
@@ -44,9 +46,9 @@ def strikes(seed: int, number: int, fault: int, rate: float) -> bool:
 
 
 def comment(steps: Iterable[Step], every: int, data: bytes) -> Iterator[Step]:
-    """Put `data` before every `every`-th step, from the first on."""
+    """Put `data` before every `every`-th event, from the first on."""
     for i, step in enumerate(steps):
-        if i % every == 0:
+        if i % every == 0 and step[1] != LAST_CHUNK:
             yield step[0], data, 0, SEND
         yield step
 
@@ -77,23 +79,31 @@ def stall(steps: Iterable[Step], after: int, pause: int | None) -> Iterator[Step
 
 
 def coalesce(steps: Iterable[Step]) -> Iterator[Step]:
-    """Write together what is due together."""
-    due = tokens = size = 0
-    held: list[bytes] = []
+    """Merge steps that are due at the same time into one write."""
+    steps = iter(steps)
+    pending = next(steps, None)
+    parts: list[bytes] = []
+    tokens = size = 0
     for step in steps:
-        if held and (step[0] != due or step[3] != SEND or size > LARGEST_WRITE):
-            yield due, held[0] if len(held) == 1 else b"".join(held), tokens, SEND
-            held = []
-            tokens = size = 0
-        if step[3] != SEND:
-            yield step
-            return
-        due = step[0]
-        held.append(step[1])
-        tokens += step[2]
-        size += len(step[1])
-    if held:
-        yield due, b"".join(held), tokens, SEND
+        assert pending is not None
+        if step[0] == pending[0] and step[3] == SEND and size <= LARGEST_WRITE:
+            if not parts:
+                parts.append(pending[1])
+                tokens = pending[2]
+                size = len(pending[1])
+            parts.append(step[1])
+            tokens += step[2]
+            size += len(step[1])
+        elif parts:
+            yield pending[0], b"".join(parts), tokens, SEND
+            parts.clear()
+            size = 0
+            pending = step
+        else:
+            yield pending
+            pending = step
+    if pending is not None:
+        yield (pending[0], b"".join(parts), tokens, SEND) if parts else pending
 
 
 def slow_head(steps: Iterable[Step], pause: int) -> Iterator[Step]:
