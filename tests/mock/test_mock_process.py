@@ -18,7 +18,7 @@ from penstock.cli.main import main
 from penstock.errors import RunError
 from penstock.mock.behaviour import Behaviour
 from penstock.mock.mock_process import MockProcess
-from support.mock_client import Wire, chat
+from support.mock_client import RawConnection, chat_body
 from support.programs import wait_for
 
 SOURCE = str(Path(penstock.__file__).parent.parent)
@@ -37,11 +37,11 @@ def gone(pid: int) -> bool:
 def test_beside_starts_and_ends_with_its_block() -> None:
     with MockProcess(Behaviour(tokens=3)) as beside:
         process: Any = beside._process
-        with Wire(beside.url) as wire:
-            assert wire.ask(chat()).json["usage"]["completion_tokens"] == 3
+        with RawConnection(beside.url) as connection:
+            assert connection.exchange(chat_body()).json["usage"]["completion_tokens"] == 3
     assert process.returncode == 0
     with pytest.raises(OSError, match="refused"):
-        Wire(beside.url)
+        RawConnection(beside.url)
 
 
 def test_beside_ends_when_its_parent_is_killed() -> None:
@@ -82,8 +82,8 @@ def test_the_command_serves_until_a_signal(number: signal.Signals, tmp_path: Pat
         line = process.stdout.readline()
         assert line.startswith("Penstock mock on http://127.0.0.1:")
         assert "ttft 5 ms, itl 0 ms, 100 tokens, separate writes" in line
-        with Wire(line.split(" ")[3]) as wire:
-            assert wire.ask(chat()).status == 200
+        with RawConnection(line.split(" ")[3]) as connection:
+            assert connection.exchange(chat_body()).status == 200
         process.send_signal(number)
         assert process.stdout.read().strip() == "Served 1 request."
     assert process.returncode == 0

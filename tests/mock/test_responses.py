@@ -19,9 +19,9 @@ from penstock.datasets.media.images import draw_jpeg, draw_png
 from penstock.endpoints.responses import Responses
 from penstock.mock.behaviour import Behaviour
 from penstock.mock.compiled_behaviour import CompiledBehaviour
-from penstock.mock.dialect import Say
+from penstock.mock.dialect import PlannedReply
 from penstock.mock.reply import Reply
-from penstock.mock.responses import KEPT
+from penstock.mock.responses import STORED_REPLIES
 from penstock.mock.responses import Responses as Dialect
 
 PATH = "/v1/responses"
@@ -34,7 +34,7 @@ def client(mock: Any) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def ask(**fields: Any) -> dict[str, Any]:
+def request_body(**fields: Any) -> dict[str, Any]:
     return {"model": "m", "input": "How many roads?", **fields}
 
 
@@ -42,7 +42,7 @@ def streamed(client: openai.OpenAI, mock: str = "", **fields: Any) -> list[Any]:
     """Events as the client made them, each checked against its own types."""
     headers = {"X-Mock": mock} if mock else {}
     found = []
-    with client.responses.create(**ask(**fields), stream=True, extra_headers=headers) as events:
+    with client.responses.create(**request_body(**fields), stream=True, extra_headers=headers) as events:
         for event in events:
             EVENTS.validate_python(event.model_dump(exclude_unset=True))
             found.append(event)
@@ -51,7 +51,7 @@ def streamed(client: openai.OpenAI, mock: str = "", **fields: Any) -> list[Any]:
 
 
 def whole(client: openai.OpenAI, mock: str = "", **fields: Any) -> Response:
-    reply = client.responses.create(**ask(**fields), extra_headers={"X-Mock": mock} if mock else {})
+    reply = client.responses.create(**request_body(**fields), extra_headers={"X-Mock": mock} if mock else {})
     Response.model_validate(reply.model_dump(exclude_unset=True))
     return reply
 
@@ -112,14 +112,14 @@ def test_every_kind_of_reply(client: openai.OpenAI, option: str, kinds: set[str]
 
 def test_penstock_and_the_client_read_the_same(mock: Any, client: openai.OpenAI) -> None:
     for option in ("reasoning=3", "tools", "refusal", "thoughts=text;reasoning=2"):
-        answer = mock.ask(ask(stream=True, max_output_tokens=7), path=PATH, mock=option)
+        answer = mock.exchange(request_body(stream=True, max_output_tokens=7), path=PATH, mock=option)
         reply = Responses().read_stream(answer.body, timed=True)
         assert reply.failure is None
         assert reply.warnings == {}
         assert len(reply.texts) == 7
         assert reply.usage is not None
         assert reply.usage.completion == 7
-        plain = Responses().read_body(mock.ask(ask(max_output_tokens=7), path=PATH, mock=option).body)
+        plain = Responses().read_body(mock.exchange(request_body(max_output_tokens=7), path=PATH, mock=option).body)
         assert [len(text.split()) for text in plain.outputs] == [len(text.split()) for text in reply.outputs]
         assert len(plain.reasonings) == len(reply.reasonings)
 
@@ -173,11 +173,11 @@ def test_what_was_not_stored_cannot_be_referred_to(client: openai.OpenAI) -> Non
 
 def test_the_store_is_bounded() -> None:
     dialect = Dialect()
-    say = Say(dialect.read(b'{"model":"m","input":"x"}'), Behaviour(), 0, kinds=True)
-    marks = [dialect.stamp(say, number, 0) for number in range(KEPT + 10)]
-    assert len(dialect._kept) == KEPT
-    assert "resp_" + marks[0].decode() not in dialect._kept
-    assert "resp_" + marks[-1].decode() in dialect._kept
+    planned = PlannedReply(dialect.parse(b'{"model":"m","input":"x"}'), Behaviour(), 0, has_output_kinds=True)
+    marks = [dialect.reply_id(planned, number, 0) for number in range(STORED_REPLIES + 10)]
+    assert len(dialect._stored) == STORED_REPLIES
+    assert "resp_" + marks[0].decode() not in dialect._stored
+    assert "resp_" + marks[-1].decode() in dialect._stored
 
 
 def test_incomplete_and_failed(client: openai.OpenAI) -> None:
@@ -206,7 +206,7 @@ def test_an_error_in_the_middle_is_an_event(client: openai.OpenAI) -> None:
     ["error=429", "cut=2", "cut=2;reset=on", "malformed=2", "slow_head=0.05", "empty", "html", "content_type=text/x"],
 )
 def test_the_faults_of_chat_strike_here_too(mock: Any, fault: str, stream: bool) -> None:
-    answer = mock.ask(ask(stream=stream, max_output_tokens=6), path=PATH, mock=fault)
+    answer = mock.exchange(request_body(stream=stream, max_output_tokens=6), path=PATH, mock=fault)
     name = fault.partition("=")[0].partition(";")[0]
     if name == "error":
         assert answer.status == 429
@@ -229,13 +229,13 @@ def test_the_faults_of_chat_strike_here_too(mock: Any, fault: str, stream: bool)
 
 
 def test_no_terminal_event_without_finish(mock: Any) -> None:
-    answer = mock.ask(ask(stream=True, max_output_tokens=3), path=PATH, mock="finish=off")
+    answer = mock.exchange(request_body(stream=True, max_output_tokens=3), path=PATH, mock="finish=off")
     assert answer.chunks[-1]["type"] == "response.output_item.done"
     assert "input_tokens" not in answer.body.decode()
 
 
 def test_usage_can_be_left_out(mock: Any) -> None:
-    last = mock.ask(ask(stream=True), path=PATH, mock="usage=never").chunks[-1]
+    last = mock.exchange(request_body(stream=True), path=PATH, mock="usage=never").chunks[-1]
     assert last["response"]["usage"] is None
 
 
@@ -246,7 +246,7 @@ MP3 = base64.b64encode(record_mp3("x", 0.1, 16000, 1)).decode()
 
 
 def content(*parts: dict[str, Any]) -> dict[str, Any]:
-    return ask(input=[{"role": "user", "content": list(parts)}])
+    return request_body(input=[{"role": "user", "content": list(parts)}])
 
 
 def test_images_and_audio_are_accepted_and_counted(start: Any) -> None:
@@ -256,24 +256,24 @@ def test_images_and_audio_are_accepted_and_counted(start: Any) -> None:
         {"type": "input_audio", "input_audio": {"data": data, "format": form}}
         for data, form in ((WAV, "wav"), (MP3, "mp3"))
     ]
-    answer = server.ask(content({"type": "input_text", "text": "x" * 40}, *images, *audio), path=PATH)
+    answer = server.exchange(content({"type": "input_text", "text": "x" * 40}, *images, *audio), path=PATH)
     assert answer.json["usage"]["input_tokens"] == 9 + 3 * 256 + 2 * 128
     parts = [{"type": "image_url", "image_url": {"url": PNG}}, audio[0]]
-    server.ask({"model": "m", "messages": [{"role": "user", "content": parts}]})
+    server.exchange({"model": "m", "messages": [{"role": "user", "content": parts}]})
     stats = server.stats()
     assert (stats["images"], stats["audios"]) == (4, 3)
-    assert [(line["images"], line["audios"]) for line in server.truth()] == [(3, 2), (1, 1)]
+    assert [(line["images"], line["audios"]) for line in server.logged_requests()] == [(3, 2), (1, 1)]
 
 
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (ask(model=""), "model is required"),
+        (request_body(model=""), "model is required"),
         ({"model": "m"}, "input is required"),
-        (ask(input=[]), "input is required"),
-        (ask(max_output_tokens=0), "max_output_tokens must be from 1"),
-        (ask(input=[{"role": "robot", "content": "x"}]), "role must be one of"),
-        (ask(input=[{"role": "user"}]), "a message needs content"),
+        (request_body(input=[]), "input is required"),
+        (request_body(max_output_tokens=0), "max_output_tokens must be from 1"),
+        (request_body(input=[{"role": "robot", "content": "x"}]), "role must be one of"),
+        (request_body(input=[{"role": "user"}]), "a message needs content"),
         (content({"type": "text", "text": "x"}), "no content of the type 'text'"),
         (content({"type": "input_image", "image_url": {"url": PNG}}), "image_url"),
         (content({"type": "input_image", "image_url": "ftp://x"}), "must be an http"),
@@ -286,7 +286,7 @@ def test_images_and_audio_are_accepted_and_counted(start: Any) -> None:
     ],
 )
 def test_what_is_refused(mock: Any, body: dict[str, Any], said: str) -> None:
-    answer = mock.ask(body, path=PATH)
+    answer = mock.exchange(body, path=PATH)
     assert answer.status == 400
     assert said in answer.json["error"]["message"]
 
@@ -310,11 +310,11 @@ def test_what_is_refused(mock: Any, body: dict[str, Any], said: str) -> None:
 )
 def test_one_block_and_a_row_of_steps_are_the_same_bytes(behaviour: Behaviour, tokens: int, stream: bool) -> None:
     dialect = Dialect()
-    wanted = dialect.read(json.dumps(ask(stream=stream, max_output_tokens=tokens, instructions="x")).encode())
-    profile = CompiledBehaviour(behaviour)
-    say = Say(wanted, behaviour, 3, kinds=True)
-    mark = dialect.stamp(say, 5, 0)
-    reply = Reply(profile, dialect, say, profile.delivery(stream, True), number=3, mark=mark)
+    wanted = dialect.parse(json.dumps(request_body(stream=stream, max_output_tokens=tokens, instructions="x")).encode())
+    compiled = CompiledBehaviour(behaviour)
+    planned = PlannedReply(wanted, behaviour, 3, has_output_kinds=True)
+    mark = dialect.reply_id(planned, 5, 0)
+    reply = Reply(compiled, dialect, planned, compiled.delivery(stream, True), number=3, reply_id=mark)
     block = reply.whole()
     assert b"".join(step[1] for step in reply.steps()) == block == reply.whole()
     assert b"#" not in block

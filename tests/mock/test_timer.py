@@ -65,7 +65,7 @@ class Item:
     def __init__(self, pacer: Pacer, name: str, again: list[int], fired: list[str]) -> None:
         self.pacer, self.name, self.again, self.fired = pacer, name, again, fired
 
-    def fire(self, now: int) -> int:
+    def on_due(self, now: int) -> int:
         self.fired.append(self.name)
         return now + self.again.pop(0) if self.again else 0
 
@@ -103,9 +103,9 @@ def test_an_item_may_push_while_it_fires(loop: asyncio.AbstractEventLoop) -> Non
     fired: list[str] = []
 
     class Pusher(Item):
-        def fire(self, now: int) -> int:
+        def on_due(self, now: int) -> int:
             self.pacer.push(now - 5 * MS, Item(self.pacer, "pushed", [], fired))
-            return super().fire(now)
+            return super().on_due(now)
 
     pacer.push(time.monotonic_ns() + MS, Pusher(pacer, "pusher", [MS], fired))
     run(loop, pacer, fired, 4)
