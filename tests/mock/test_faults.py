@@ -1,4 +1,4 @@
-"""Each fault, as a client meets it."""
+"""Each fault, as a client sees it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STREAM = chat_body(stream=True, max_tokens=6)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_error_status(mock: Any, stream: bool) -> None:
+def test_error_answers_with_its_status(mock: Any, stream: bool) -> None:
     with mock.connect() as connection:
         answer = connection.exchange(chat_body(stream=stream), mock="error=429;retry_after=2")
         assert answer.status == 429
@@ -28,7 +28,7 @@ def test_error_status(mock: Any, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 2, 99])
-def test_an_error_object_in_the_stream(mock: Any, after: int) -> None:
+def test_stream_error_sends_an_error_object_after_its_tokens(mock: Any, after: int) -> None:
     answer = mock.exchange(STREAM, mock=f"stream_error={after}")
     assert answer.status == 200
     assert "error" in answer.chunks[-1]
@@ -40,7 +40,7 @@ def test_an_error_object_in_the_stream(mock: Any, after: int) -> None:
 
 @pytest.mark.parametrize("after", [1, 3, 99])
 @pytest.mark.parametrize("pace", ["", ";itl=3"])
-def test_a_cut(mock: Any, after: int, pace: str) -> None:
+def test_cut_closes_the_connection_after_its_tokens(mock: Any, after: int, pace: str) -> None:
     answer = mock.exchange(STREAM, mock=f"cut={after}{pace}")
     assert answer.end == "eof"
     assert len(answer.text.split()) == min(after, 6)
@@ -48,23 +48,23 @@ def test_a_cut(mock: Any, after: int, pace: str) -> None:
     assert answer.chunks[-1]["choices"][0]["finish_reason"] is None
 
 
-def test_a_cut_of_a_json_body_and_one_before_the_head(mock: Any) -> None:
+def test_cut_applies_to_json_bodies_and_before_the_head(mock: Any) -> None:
     answer = mock.exchange(chat_body(max_tokens=10), mock="cut=5")
     assert answer.status == 200
     assert answer.end == "eof"
     assert 0.4 < len(answer.body) / int(answer.headers["content-length"]) < 0.6
-    nothing = mock.exchange(STREAM, mock="cut=0;ttft=5")
-    assert (nothing.status, nothing.body, nothing.end) == (0, b"", "eof")
+    before_head = mock.exchange(STREAM, mock="cut=0;ttft=5")
+    assert (before_head.status, before_head.body, before_head.end) == (0, b"", "eof")
 
 
-def test_a_reset(mock: Any) -> None:
+def test_reset_ends_the_connection_with_a_tcp_reset(mock: Any) -> None:
     answer = mock.exchange(STREAM, mock="cut=2;reset;itl=5")
     assert answer.end == "reset"
     assert len(answer.text.split()) == 2
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_stall_that_ends(start: Any, stream: bool) -> None:
+def test_stall_delays_the_rest_of_the_reply(start: Any, stream: bool) -> None:
     server = start()
     answer = server.exchange(chat_body(stream=stream, max_tokens=6), mock="stall=0.3;stall_after=2")
     assert answer.reads[-1][0] > 0.25
@@ -72,14 +72,14 @@ def test_a_stall_that_ends(start: Any, stream: bool) -> None:
         assert answer.events[-1] == "[DONE]"
     else:
         assert answer.json["usage"]["completion_tokens"] == 6
-    (truth,) = server.logged_requests()
-    assert truth["write_tokens"] == [2, 4]
-    before, after = truth["write_ns"]
-    assert after - truth["arrived_ns"] > 290_000_000
+    (entry,) = server.logged_requests()
+    assert entry["write_tokens"] == [2, 4]
+    before, after = entry["write_ns"]
+    assert after - entry["arrived_ns"] > 290_000_000
     assert before < after
 
 
-def test_a_stall_for_ever_ends_with_the_client(mock: Any) -> None:
+def test_endless_stall_ends_when_the_client_disconnects(mock: Any) -> None:
     before = mock.stats()
     with mock.connect() as connection:
         connection.send(request_bytes(STREAM, mock="stall=inf;stall_after=3"))
@@ -93,22 +93,22 @@ def test_a_stall_for_ever_ends_with_the_client(mock: Any) -> None:
     assert after["faults"]["stall"] == before["faults"].get("stall", 0) + 1
 
 
-def test_a_malformed_event(mock: Any) -> None:
+def test_malformed_sends_invalid_json(mock: Any) -> None:
     events = mock.exchange(STREAM, mock="malformed=2").events
-    wrong = []
+    malformed = []
     for i, event in enumerate(events[:-1]):
         try:
             json.loads(event)
         except json.JSONDecodeError:
-            wrong.append(i)
-    assert wrong == [3]
+            malformed.append(i)
+    assert malformed == [3]
     assert len(events) == 10
     body = mock.exchange(chat_body(), mock="malformed=2").body
     with pytest.raises(json.JSONDecodeError):
         json.loads(body)
 
 
-def test_a_slow_head(mock: Any) -> None:
+def test_slow_head_is_sent_in_several_writes(mock: Any) -> None:
     with mock.connect() as connection:
         answer = connection.exchange(STREAM, mock="slow_head=2")
         assert len(answer.reads) > 1
@@ -119,7 +119,7 @@ def test_a_slow_head(mock: Any) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_bodies_that_are_no_replies(mock: Any, stream: bool) -> None:
+def test_empty_html_and_content_type_change_the_response(mock: Any, stream: bool) -> None:
     with mock.connect() as connection:
         empty = connection.exchange(chat_body(stream=stream), mock="empty")
         assert (empty.status, empty.body) == (200, b"")
@@ -132,7 +132,7 @@ def test_bodies_that_are_no_replies(mock: Any, stream: bool) -> None:
         assert b'"choices"' in odd.body
 
 
-def test_idle_connections_are_closed_but_busy_ones_are_not(start: Any) -> None:
+def test_only_idle_connections_are_closed(start: Any) -> None:
     server = start(idle_close=1500.0)
     with server.connect() as idle, server.connect() as busy:
         began = time.monotonic()
@@ -140,28 +140,28 @@ def test_idle_connections_are_closed_but_busy_ones_are_not(start: Any) -> None:
         assert idle.sock.recv(1) == b""
         assert busy.exchange(STREAM).events[-1] == "[DONE]"
         assert busy.sock.recv(1) == b""
-        assert time.monotonic() - began >= 3.4  # five gaps of 400 ms, and the time after which it is idle
+        assert time.monotonic() - began >= 3.4  # five gaps of 400 ms, then idle_close
 
 
-def test_the_seed_decides_which_requests_fail(start: Any) -> None:
-    number = FAULTS.index("error")
+def test_seed_decides_which_requests_fail(start: Any) -> None:
+    fault = FAULTS.index("error")
     server = start(error=503, error_rate=0.4, seed=11)
     with server.connect() as connection:
-        connection.exchange(path="/v1/models", method="GET")  # is no request to the model, so it is not counted
+        connection.exchange(path="/v1/models", method="GET")  # not a model request, so it has no number
         statuses = [connection.exchange(chat_body(max_tokens=1)).status for _ in range(60)]
-    assert statuses == [503 if fault_applies(11, k, number, 0.4) else 200 for k in range(60)]
+    assert statuses == [503 if fault_applies(11, k, fault, 0.4) else 200 for k in range(60)]
     assert 10 < statuses.count(503) < 40
-    faults = [line["fault"] for line in server.logged_requests() if line["k"] is not None]
-    assert [fault == "error" for fault in faults] == [status == 503 for status in statuses]
+    faults = [entry["fault"] for entry in server.logged_requests() if entry["k"] is not None]
+    assert [name == "error" for name in faults] == [status == 503 for status in statuses]
 
 
-def test_several_faults_at_once(start: Any) -> None:
+def test_several_faults_apply_to_one_request(start: Any) -> None:
     server = start()
     answer = server.exchange(STREAM, mock="stall=0.1;cut=4;content_type=text/plain")
     assert answer.headers["content-type"] == "text/plain"
     assert answer.end == "eof"
     assert len(answer.text.split()) == 4
     assert answer.reads[-1][0] > 0.08
-    (truth,) = server.logged_requests()
-    assert truth["fault"] == "content_type+cut+stall"
-    assert (truth["end"], truth["tokens"], truth["completion_tokens"]) == ("cut", 4, 6)
+    (entry,) = server.logged_requests()
+    assert entry["fault"] == "content_type+cut+stall"
+    assert (entry["end"], entry["tokens"], entry["completion_tokens"]) == ("cut", 4, 6)

@@ -1,4 +1,4 @@
-"""HTTP as bytes: what goes over a real socket, to a real process."""
+"""HTTP at the level of bytes, over a socket to a server process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 from support.mock_client import CHAT, chat_body, request_bytes
 
 
-def test_a_stream_is_what_it_should_be_to_the_byte(mock: Any) -> None:
+def test_stream_has_the_exact_expected_bytes(mock: Any) -> None:
     answer = mock.exchange(chat_body(stream=True, max_tokens=2))
     assert answer.headers == {"content-type": "text/event-stream; charset=utf-8", "transfer-encoding": "chunked"}
     role, first, second, finish, done = answer.body.split(b"\n\n")[:-1]
-    mark = json.loads(role[6:])
-    assert mark["id"].startswith("chatcmpl-")
-    start = f'data: {{"id":"{mark["id"]}","created":{mark["created"]},"object":"chat.completion.chunk","model":"m",'
+    chunk = json.loads(role[6:])
+    assert chunk["id"].startswith("chatcmpl-")
+    start = f'data: {{"id":"{chunk["id"]}","created":{chunk["created"]},"object":"chat.completion.chunk","model":"m",'
     assert role.decode() == start + (
         '"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}'
     )
@@ -32,7 +32,7 @@ def test_a_stream_is_what_it_should_be_to_the_byte(mock: Any) -> None:
     assert done == b"data: [DONE]"
 
 
-def test_every_event_is_a_chunk_of_its_own(mock: Any) -> None:
+def test_every_event_is_a_separate_chunk(mock: Any) -> None:
     with mock.connect() as connection:
         connection.send(request_bytes(chat_body(stream=True, max_tokens=3)))
         answer = connection.read_reply()
@@ -41,7 +41,7 @@ def test_every_event_is_a_chunk_of_its_own(mock: Any) -> None:
     assert raw.endswith(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
 
 
-def test_a_connection_serves_many_requests_and_ids_differ(mock: Any) -> None:
+def test_connection_is_reused_and_reply_ids_differ(mock: Any) -> None:
     with mock.connect() as connection:
         answers = [connection.exchange(chat_body(max_tokens=5, stream=bool(i % 2))) for i in range(6)]
     ids = {(a.chunks[0] if i % 2 else a.json)["id"] for i, a in enumerate(answers)}
@@ -49,14 +49,14 @@ def test_a_connection_serves_many_requests_and_ids_differ(mock: Any) -> None:
     assert all(a.status == 200 and "connection" not in a.headers for a in answers)
 
 
-def test_a_request_may_arrive_byte_by_byte(mock: Any) -> None:
+def test_request_may_arrive_byte_by_byte(mock: Any) -> None:
     with mock.connect() as connection:
         for byte in request_bytes(chat_body(max_tokens=1)):
             connection.send(bytes([byte]))
         assert connection.read_reply().json["usage"]["completion_tokens"] == 1
 
 
-def test_a_request_may_be_chunked(mock: Any) -> None:
+def test_request_body_may_be_chunked(mock: Any) -> None:
     body = json.dumps(chat_body(max_tokens=4)).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nHost: mock\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     chunks = [body[i : i + 7] for i in range(0, len(body), 7)]
@@ -66,7 +66,7 @@ def test_a_request_may_be_chunked(mock: Any) -> None:
         assert connection.exchange(chat_body(max_tokens=2)).status == 200
 
 
-def test_a_client_that_expects_leave_gets_it(mock: Any) -> None:
+def test_expect_100_continue_is_answered(mock: Any) -> None:
     whole = request_bytes(chat_body(max_tokens=1), headers=("Expect: 100-continue",))
     head, _, body = whole.partition(b"\r\n\r\n")
     with mock.connect() as connection:
@@ -74,12 +74,12 @@ def test_a_client_that_expects_leave_gets_it(mock: Any) -> None:
         assert connection.read_reply().status == 100
         connection.send(body)
         assert connection.read_reply().status == 200
-        connection.send(whole)  # it did not wait, so it needs no leave
+        connection.send(whole)  # the body came at once, so no status 100 is sent
         assert connection.read_reply().status == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_connection_close_is_honoured(mock: Any, stream: bool) -> None:
+def test_connection_close_header_is_honoured(mock: Any, stream: bool) -> None:
     with mock.connect() as connection:
         answer = connection.exchange(chat_body(max_tokens=3, stream=stream), headers=("Connection: close",))
         assert answer.status == 200
@@ -87,7 +87,7 @@ def test_connection_close_is_honoured(mock: Any, stream: bool) -> None:
         assert connection.sock.recv(1) == b""
 
 
-def test_the_server_may_close_too(mock: Any) -> None:
+def test_close_option_closes_the_connection_after_the_reply(mock: Any) -> None:
     with mock.connect() as connection:
         connection.send(request_bytes(chat_body(max_tokens=3), mock="close") + request_bytes(chat_body()))
         assert connection.read_reply().headers["connection"] == "close"
@@ -97,7 +97,7 @@ def test_the_server_may_close_too(mock: Any) -> None:
 @pytest.mark.parametrize("framing", ["chunked", "length", "eof"])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("pace", ["", ";itl=1", ";comments=2"])
-def test_a_body_can_end_in_three_ways(mock: Any, framing: str, stream: bool, pace: str) -> None:
+def test_framing_decides_how_a_body_ends(mock: Any, framing: str, stream: bool, pace: str) -> None:
     answer = mock.exchange(chat_body(max_tokens=5, stream=stream), mock=f"framing={framing}{pace}")
     assert answer.end == framing
     if stream:
@@ -107,19 +107,19 @@ def test_a_body_can_end_in_three_ways(mock: Any, framing: str, stream: bool, pac
         assert answer.json["usage"]["completion_tokens"] == 5
 
 
-def test_a_body_of_a_hundred_megabytes(start: Any) -> None:
+def test_request_body_of_a_hundred_megabytes_is_read(start: Any) -> None:
     server = start()
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgoA" + "A" * (100 << 20)}}
     parts = [{"type": "text", "text": "What is it?"}, image]
     body = json.dumps(chat_body(messages=[{"role": "user", "content": parts}], max_tokens=3)).encode()
     answer = server.exchange(body)
     assert answer.json["usage"] == {"prompt_tokens": 3 + 256, "completion_tokens": 3, "total_tokens": 262}
-    (truth,) = server.logged_requests()
-    assert truth["body_bytes"] == len(body)
-    assert truth["body_sha256"] == hashlib.sha256(body).hexdigest()
+    (entry,) = server.logged_requests()
+    assert entry["body_bytes"] == len(body)
+    assert entry["body_sha256"] == hashlib.sha256(body).hexdigest()
 
 
-def test_a_client_that_reads_slowly_gets_all(mock: Any) -> None:
+def test_slow_client_receives_the_whole_reply(mock: Any) -> None:
     with mock.connect() as connection:
         connection.send(request_bytes(chat_body(stream=True, max_tokens=60_000), mock="separate"))
         time.sleep(0.3)
@@ -128,7 +128,7 @@ def test_a_client_that_reads_slowly_gets_all(mock: Any) -> None:
     assert answer.events[-1] == "[DONE]"
 
 
-def test_plain_pages(mock: Any) -> None:
+def test_health_models_and_stats_are_served(mock: Any) -> None:
     with mock.connect() as connection:
         assert connection.exchange(path="/health", method="GET").json == {"status": "ok"}
         assert (
@@ -146,11 +146,11 @@ def test_plain_pages(mock: Any) -> None:
     assert stats["connections"]["open"] >= 1
 
 
-# errors of the caller
+# invalid requests
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "param", "words"),
+    ("path", "body", "param", "fragment"),
     [
         (CHAT, b"{", None, "not JSON"),
         (CHAT, b"", None, "not JSON"),
@@ -172,34 +172,36 @@ def test_plain_pages(mock: Any) -> None:
         ("/v1/embeddings", {"model": "m", "input": "x", "encoding_format": "int8"}, "encoding_format", "int8"),
     ],
 )
-def test_a_bad_request_is_told_what_is_wrong(mock: Any, path: str, body: Any, param: Any, words: str) -> None:
+def test_invalid_body_is_rejected_with_the_field_and_the_reason(
+    mock: Any, path: str, body: Any, param: Any, fragment: str
+) -> None:
     with mock.connect() as connection:
         answer = connection.exchange(body, path=path)
         assert answer.status == 400
         error = answer.json["error"]
         assert error["type"] == "invalid_request_error"
         assert error["param"] == param
-        assert words in error["message"]
+        assert fragment in error["message"]
         assert set(error) == {"message", "type", "param", "code"}
         assert connection.exchange(chat_body(max_tokens=1)).status == 200
 
 
-def test_a_bad_header_is_told_what_is_wrong(mock: Any) -> None:
+def test_invalid_x_mock_header_is_rejected_with_the_reason(mock: Any) -> None:
     for _ in range(2):
         answer = mock.exchange(chat_body(), mock="tfft=3")
         assert answer.status == 400
         assert "tfft" in answer.json["error"]["message"]
 
 
-def test_paths_and_methods(mock: Any) -> None:
+def test_unknown_path_and_wrong_method_are_rejected(mock: Any) -> None:
     with mock.connect() as connection:
         missing = connection.exchange(chat_body(), path="/v1/nothing")
         assert missing.status == 404
         assert "/v1/nothing" in missing.json["error"]["message"]
-        wrong = connection.exchange(path=CHAT, method="GET")
-        assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
-        wrong = connection.exchange(path="/v1/models", method="DELETE")
-        assert (wrong.status, wrong.headers["allow"]) == (405, "GET")
+        answer = connection.exchange(path=CHAT, method="GET")
+        assert (answer.status, answer.headers["allow"]) == (405, "POST")
+        answer = connection.exchange(path="/v1/models", method="DELETE")
+        assert (answer.status, answer.headers["allow"]) == (405, "GET")
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,7 @@ def test_paths_and_methods(mock: Any) -> None:
     ],
     ids=["TLS", "HTTP/1.0", "upgrade to HTTP/2"],
 )
-def test_other_protocols_are_refused_and_the_connection_is_closed(mock: Any, data: bytes) -> None:
+def test_other_protocols_are_rejected_and_the_connection_is_closed(mock: Any, data: bytes) -> None:
     with mock.connect() as connection:
         connection.send(data)
         answer = connection.read_reply()
@@ -224,14 +226,14 @@ def test_other_protocols_are_refused_and_the_connection_is_closed(mock: Any, dat
 
 
 @pytest.mark.parametrize("pace", ["", "ttft=50"])
-def test_a_pipelined_request_closes_the_connection_after_the_reply_to_the_first(mock: Any, pace: str) -> None:
+def test_pipelined_request_is_dropped_and_the_connection_closed(mock: Any, pace: str) -> None:
     with mock.connect() as connection:
         connection.send(request_bytes(chat_body(model="m1"), mock=pace) + request_bytes(chat_body(model="m2")))
         assert connection.read_reply().json["model"] == "m1"
         assert connection.sock.recv(1) == b""
 
 
-def test_a_request_during_a_reply_closes_the_connection_after_it(mock: Any) -> None:
+def test_request_during_a_reply_is_dropped_and_the_connection_closed(mock: Any) -> None:
     with mock.connect() as connection:
         connection.send(request_bytes(chat_body(stream=True, max_tokens=3), mock="itl=50"))
         connection.sock.recv(1, socket.MSG_PEEK)

@@ -1,4 +1,4 @@
-"""Each option, asked for with X-Mock over a real socket."""
+"""Each option, set with the X-Mock header."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from support.mock_client import chat_body, request_bytes
 
 
-def completion(**fields: Any) -> dict[str, Any]:
+def completions_body(**fields: Any) -> dict[str, Any]:
     return {"model": "m", "prompt": "Once upon a time", **fields}
 
 
-def test_length_follows_the_request_then_the_option(mock: Any) -> None:
+def test_request_limit_overrides_the_tokens_option(mock: Any) -> None:
     for body, tokens, finish in (
         (chat_body(), 7, "stop"),
         (chat_body(max_tokens=3), 3, "length"),
@@ -30,20 +30,20 @@ def test_length_follows_the_request_then_the_option(mock: Any) -> None:
         assert stream.chunks[-1]["usage"]["completion_tokens"] == tokens
 
 
-def test_input_is_counted(mock: Any) -> None:
+def test_prompt_tokens_are_counted(mock: Any) -> None:
     parts = [{"type": "text", "text": "x" * 10}, {"type": "image_url", "image_url": {"url": "https://host/cat.png"}}]
     messages = [{"role": "system", "content": "y" * 11}, {"role": "user", "content": parts}]
     messages.append({"role": "assistant", "content": None})
     assert mock.exchange(chat_body(messages=messages)).json["usage"]["prompt_tokens"] == 5 + 256
     path = "/v1/completions"
-    assert mock.exchange(completion(prompt="x" * 8), path=path).json["usage"]["prompt_tokens"] == 2
-    assert mock.exchange(completion(prompt=[1, 2, 3]), path=path).json["usage"]["prompt_tokens"] == 3
-    rows = mock.exchange(completion(prompt=[[1, 2], [3]], n=2), path=path).json
+    assert mock.exchange(completions_body(prompt="x" * 8), path=path).json["usage"]["prompt_tokens"] == 2
+    assert mock.exchange(completions_body(prompt=[1, 2, 3]), path=path).json["usage"]["prompt_tokens"] == 3
+    rows = mock.exchange(completions_body(prompt=[[1, 2], [3]], n=2), path=path).json
     assert rows["usage"]["prompt_tokens"] == 3
     assert [choice["index"] for choice in rows["choices"]] == [0, 1, 2, 3]
 
 
-def test_usage_is_sent_when_asked_always_or_never(mock: Any) -> None:
+def test_usage_option_decides_when_usage_is_sent(mock: Any) -> None:
     asked = chat_body(stream=True, stream_options={"include_usage": True}, max_tokens=2)
     for body, option, expected in (
         (asked, "asked", True),
@@ -77,7 +77,7 @@ def test_reasoning_comes_first_and_is_counted(mock: Any) -> None:
     assert message["content"] == ""
 
 
-def test_tool_calls_and_refusals(mock: Any) -> None:
+def test_tools_and_refusal_change_the_kind_of_reply(mock: Any) -> None:
     stream = mock.exchange(chat_body(stream=True), mock="tools;tokens=6")
     deltas = [chunk["choices"][0]["delta"] for chunk in stream.chunks[1:-1]]
     calls = [delta["tool_calls"][0] for delta in deltas]
@@ -95,7 +95,7 @@ def test_tool_calls_and_refusals(mock: Any) -> None:
     assert message["refusal"]
 
 
-def test_choices(mock: Any) -> None:
+def test_every_choice_has_its_own_text(mock: Any) -> None:
     answer = mock.exchange(chat_body(stream=True, n=3, max_tokens=4, stream_options={"include_usage": True}))
     texts: dict[int, str] = {}
     for chunk in answer.chunks:
@@ -108,20 +108,20 @@ def test_choices(mock: Any) -> None:
     assert len(mock.exchange(chat_body(n=3)).json["choices"]) == 3
 
 
-def test_chunk_puts_tokens_together(mock: Any) -> None:
+def test_chunk_sets_the_tokens_of_an_event(mock: Any) -> None:
     answer = mock.exchange(chat_body(stream=True, max_tokens=7), mock="chunk=3")
     sizes = [len(chunk["choices"][0]["delta"].get("content", "").split()) for chunk in answer.chunks]
     assert sizes == [0, 3, 3, 1, 0]
 
 
-def test_events_can_lack_role_finish_and_done(mock: Any) -> None:
+def test_role_finish_and_done_events_can_be_omitted(mock: Any) -> None:
     answer = mock.exchange(chat_body(stream=True, max_tokens=2), mock="role=off;finish=off;done=off")
     assert [list(chunk["choices"][0]["delta"]) for chunk in answer.chunks] == [["content"], ["content"]]
     assert answer.events[-1] != "[DONE]"
     assert mock.exchange(chat_body(), mock="finish=off").json["choices"][0]["finish_reason"] is None
 
 
-def test_event_lines_comments_and_line_ends(mock: Any) -> None:
+def test_event_lines_comments_and_crlf_change_the_stream_format(mock: Any) -> None:
     body = mock.exchange(chat_body(stream=True, max_tokens=2), mock="event_lines;comments=1;crlf").body
     assert body.count(b": ping\r\n\r\n") == 5
     assert body.count(b"event: message\r\ndata: ") == 5
@@ -129,15 +129,15 @@ def test_event_lines_comments_and_line_ends(mock: Any) -> None:
     assert mock.exchange(chat_body(stream=True, max_tokens=2), mock="comments=2").body.count(b": ping\n\n") == 3
 
 
-def test_a_burst_is_one_write_unless_they_are_separate(start: Any) -> None:
+def test_events_due_at_once_are_one_write_unless_separate(start: Any) -> None:
     server = start()
     for options in ("", "separate", "chunk=4;separate", "split=1"):
         assert server.exchange(chat_body(stream=True, max_tokens=8), mock=options).status == 200
-    writes = [line["write_tokens"] for line in server.logged_requests()]
+    writes = [entry["write_tokens"] for entry in server.logged_requests()]
     assert writes == [[8], [1] * 8, [4, 4], [8]]
 
 
-def test_split_cuts_at_arbitrary_bytes(mock: Any) -> None:
+def test_split_divides_writes_at_random_bytes(mock: Any) -> None:
     whole = mock.exchange(chat_body(stream=True, max_tokens=6), mock="seed=4").text
     with mock.connect() as connection:
         connection.send(request_bytes(chat_body(stream=True, max_tokens=6), mock="seed=4;itl=15;split=40"))
@@ -146,14 +146,14 @@ def test_split_cuts_at_arbitrary_bytes(mock: Any) -> None:
     assert not all(data.endswith(b"\r\n") for _, data in answer.reads)
 
 
-def test_early_role_precedes_the_first_token(mock: Any) -> None:
+def test_early_role_is_sent_before_ttft(mock: Any) -> None:
     reads = mock.exchange(chat_body(stream=True, max_tokens=1), mock="role=early;ttft=2000").reads
     assert b'"role"' in reads[0][1]
     assert b"[DONE]" not in reads[0][1]
     assert reads[-1][0] > 1.9
 
 
-def test_nothing_comes_before_its_time(mock: Any) -> None:
+def test_tokens_are_not_sent_before_they_are_due(mock: Any) -> None:
     def first_and_last(options: str, **fields: Any) -> tuple[float, float]:
         reads = mock.exchange(chat_body(stream=True, max_tokens=5, **fields), mock=options).reads
         return reads[0][0], reads[-1][0]
@@ -166,8 +166,7 @@ def test_nothing_comes_before_its_time(mock: Any) -> None:
     assert whole.reads[0][0] >= 0.095
 
 
-def test_what_is_due_at_once_does_not_wait(mock: Any) -> None:
-    """For a pace that is asked for on another connection, or for what comes later in the same reply."""
+def test_reply_due_at_once_does_not_wait_for_slower_replies(mock: Any) -> None:
     with mock.connect() as late, mock.connect() as paced:
         late.send(request_bytes(chat_body(), mock="ttft=1e6"))
         paced.send(request_bytes(chat_body(stream=True, max_tokens=2), mock="itl=1e6"))
@@ -178,7 +177,7 @@ def test_what_is_due_at_once_does_not_wait(mock: Any) -> None:
             late.sock.recv(1)
 
 
-def test_embeddings(mock: Any) -> None:
+def test_embeddings_have_their_dimensions_and_usage(mock: Any) -> None:
     body = {"model": "e", "input": ["a", "b" * 8]}
     answer = mock.exchange(body, path="/v1/embeddings", mock="dimensions=5").json
     assert [row["index"] for row in answer["data"]] == [0, 1]
@@ -186,4 +185,4 @@ def test_embeddings(mock: Any) -> None:
     assert answer["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
     assert len(mock.exchange({**body, "dimensions": 9}, path="/v1/embeddings").json["data"][0]["embedding"]) == 9
     late = mock.exchange(body, path="/v1/embeddings", mock="ttft=60;itl=1e6")
-    assert late.reads[0][0] > 0.05  # and it came: there are no gaps in it
+    assert late.reads[0][0] > 0.05  # itl has no effect

@@ -1,4 +1,4 @@
-"""The log against what a client saw."""
+"""The request log, compared with what a client saw."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.mock_client import chat_body, request_bytes
 from support.programs import wait_for
 
 
-def test_a_line_tells_all_of_a_request(start: Any) -> None:
+def test_log_entry_describes_the_request(start: Any) -> None:
     server = start()
     body = json.dumps(chat_body(stream=True, max_tokens=8)).encode()
     began = time.time_ns()
@@ -38,14 +38,14 @@ def test_a_line_tells_all_of_a_request(start: Any) -> None:
     assert times == sorted(times)
     assert stream["write_ns"][-1] < ended
     due = [stream["arrived_ns"] + 20_000_000 + i * 2_000_000 for i in range(8)]
-    assert all(written > wanted - 500_000 for wanted, written in zip(due, stream["write_ns"], strict=True))
+    assert all(written > due_ns - 500_000 for due_ns, written in zip(due, stream["write_ns"], strict=True))
     assert len(answer.text.split()) == 5
     assert (models["k"], models["method"], models["tokens"]) == (None, "GET", 0)
     assert (bad["k"], bad["status"]) == (1, 400)
     assert {line["connection"] for line in (stream, models, bad)} == {1}
 
 
-def test_a_request_counts_from_its_last_byte(start: Any) -> None:
+def test_arrival_is_the_time_of_the_last_byte(start: Any) -> None:
     server = start(ttft=30.0)
     data = request_bytes(chat_body(max_tokens=1))
     with server.connect() as connection:
@@ -59,7 +59,7 @@ def test_a_request_counts_from_its_last_byte(start: Any) -> None:
     assert line["first_write_ns"] - line["arrived_ns"] >= 29_000_000
 
 
-def test_a_client_that_leaves_is_told_apart(start: Any) -> None:
+def test_request_of_a_client_that_disconnects_is_logged_as_aborted(start: Any) -> None:
     server = start()
     with server.connect() as connection:
         connection.send(request_bytes(chat_body(stream=True, max_tokens=1000), mock="itl=5"))
@@ -71,13 +71,13 @@ def test_a_client_that_leaves_is_told_apart(start: Any) -> None:
     assert line["completion_tokens"] == 1000
 
 
-def test_lines_appear_while_the_server_runs(start: Any) -> None:
+def test_entries_are_written_while_the_server_runs(start: Any) -> None:
     server = start()
     server.exchange(chat_body())
     wait_for(lambda: server.log.read_text().endswith("}\n"), what="the line")
 
 
-def test_what_is_under_way_at_the_end_is_logged(start: Any) -> None:
+def test_requests_in_progress_are_logged_when_the_server_stops(start: Any) -> None:
     server = start()
     with server.connect() as connection:
         connection.send(request_bytes(chat_body(stream=True, max_tokens=1000), mock="itl=20"))
@@ -86,12 +86,12 @@ def test_what_is_under_way_at_the_end_is_logged(start: Any) -> None:
     assert line["end"] == "aborted"
 
 
-def test_replies_to_a_client_that_does_not_read_are_marked(start: Any) -> None:
+def test_blocked_writes_are_counted_if_the_client_does_not_read(start: Any) -> None:
     server = start()
     with server.connect() as connection:
         connection.send(request_bytes(chat_body(stream=True, max_tokens=100_000), mock=""))
         arrived, since = 0, time.monotonic()
-        while not arrived or time.monotonic() - since < 1.5:  # until nothing more fits into the buffers of both sides
+        while not arrived or time.monotonic() - since < 1.5:  # until the buffers of both sides are full
             if (now := len(connection.sock.recv(1 << 24, socket.MSG_PEEK))) > arrived:
                 arrived, since = now, time.monotonic()
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""/v1/responses: the official client reads every stream and body, and finds in them what the options ask for."""
+"""/v1/responses: streams and bodies, read by the official OpenAI client."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 @pytest.fixture(scope="module")
 def client(mock: Any) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=mock.url + "/v1", api_key="x", max_retries=0, timeout=60) as made:
-        yield made
+    with openai.OpenAI(base_url=mock.url + "/v1", api_key="x", max_retries=0, timeout=60) as client:
+        yield client
 
 
 def request_body(**fields: Any) -> dict[str, Any]:
@@ -39,15 +39,15 @@ def request_body(**fields: Any) -> dict[str, Any]:
 
 
 def streamed(client: openai.OpenAI, mock: str = "", **fields: Any) -> list[Any]:
-    """Events as the client made them, each checked against its own types."""
+    """Return the events as the client parsed them, each validated against its type."""
     headers = {"X-Mock": mock} if mock else {}
-    found = []
+    parsed = []
     with client.responses.create(**request_body(**fields), stream=True, extra_headers=headers) as events:
         for event in events:
             EVENTS.validate_python(event.model_dump(exclude_unset=True))
-            found.append(event)
-    assert [event.sequence_number for event in found] == list(range(len(found)))
-    return found
+            parsed.append(event)
+    assert [event.sequence_number for event in parsed] == list(range(len(parsed)))
+    return parsed
 
 
 def whole(client: openai.OpenAI, mock: str = "", **fields: Any) -> Response:
@@ -56,7 +56,7 @@ def whole(client: openai.OpenAI, mock: str = "", **fields: Any) -> Response:
     return reply
 
 
-def test_the_events_of_a_plain_stream(client: openai.OpenAI) -> None:
+def test_plain_stream_has_the_expected_events(client: openai.OpenAI) -> None:
     names = [event.type for event in streamed(client, max_output_tokens=3)]
     assert names == [
         "response.created",
@@ -85,32 +85,34 @@ def test_the_events_of_a_plain_stream(client: openai.OpenAI) -> None:
         ("refusal", {"refusal"}),
     ],
 )
-def test_every_kind_of_reply(client: openai.OpenAI, option: str, kinds: set[str], tokens: int, pace: str) -> None:
+def test_every_kind_of_reply_is_consistent_and_counted(
+    client: openai.OpenAI, option: str, kinds: set[str], tokens: int, pace: str
+) -> None:
     events = streamed(client, f"{option};{pace}", max_output_tokens=tokens)
-    said: dict[str, str] = {}
+    texts_by_kind: dict[str, str] = {}
     for event in events:
         if event.type.endswith(".delta"):
             kind = event.type.split(".")[1]
-            said[kind] = said.get(kind, "") + event.delta
-    assert said.keys() <= kinds
-    assert len(said) == min(len(kinds), 1 + (tokens > (3 if "reasoning=3" in option else 2)))
+            texts_by_kind[kind] = texts_by_kind.get(kind, "") + event.delta
+    assert texts_by_kind.keys() <= kinds
+    assert len(texts_by_kind) == min(len(kinds), 1 + (tokens > (3 if "reasoning=3" in option else 2)))
     for event in events:
         kind = event.type.split(".")[1]
-        if event.type.endswith(".done") and kind in said:
+        if event.type.endswith(".done") and kind in texts_by_kind:
             texts = [getattr(event, field, None) for field in ("text", "refusal", "arguments")]
-            assert said[kind] in texts
+            assert texts_by_kind[kind] in texts
     final = events[-1].response
     assert (events[-1].type, final.status) == ("response.completed", "completed")
     assert final.usage.output_tokens == tokens
     assert final.usage.output_tokens_details.reasoning_tokens == min(tokens, 3 if "reasoning=3" in option else 2) * (
         "reasoning" in option
     )
-    same = whole(client, option, max_output_tokens=tokens)
-    assert [item.type for item in same.output] == [item.type for item in final.output]
-    assert same.usage == final.usage
+    unstreamed = whole(client, option, max_output_tokens=tokens)
+    assert [item.type for item in unstreamed.output] == [item.type for item in final.output]
+    assert unstreamed.usage == final.usage
 
 
-def test_penstock_and_the_client_read_the_same(mock: Any, client: openai.OpenAI) -> None:
+def test_penstock_and_the_openai_client_read_the_same(mock: Any, client: openai.OpenAI) -> None:
     for option in ("reasoning=3", "tools", "refusal", "thoughts=text;reasoning=2"):
         answer = mock.exchange(request_body(stream=True, max_output_tokens=7), path=PATH, mock=option)
         reply = Responses().read_stream(answer.body, timed=True)
@@ -124,14 +126,14 @@ def test_penstock_and_the_client_read_the_same(mock: Any, client: openai.OpenAI)
         assert len(plain.reasonings) == len(reply.reasonings)
 
 
-def test_arguments_are_json(client: openai.OpenAI) -> None:
+def test_function_call_arguments_are_json(client: openai.OpenAI) -> None:
     for tokens in (1, 2, 3, 12):
         (call,) = whole(client, "tools", max_output_tokens=tokens).output
         assert call.type == "function_call"
         assert isinstance(json.loads(call.arguments), dict)
 
 
-def test_what_is_asked_for_is_echoed(client: openai.OpenAI) -> None:
+def test_request_fields_are_echoed(client: openai.OpenAI) -> None:
     events = streamed(client, instructions="Be brief.", max_output_tokens=4, model="some-model")
     for reply in (
         events[0].response,
@@ -145,13 +147,13 @@ def test_what_is_asked_for_is_echoed(client: openai.OpenAI) -> None:
     assert events[-1].response.output[0].id == events[2].item.id
 
 
-def test_ids_are_unlike(client: openai.OpenAI) -> None:
+def test_ids_are_unique(client: openai.OpenAI) -> None:
     replies = [whole(client, max_output_tokens=2) for _ in range(20)]
     assert len({reply.id for reply in replies}) == 20
     assert len({reply.output[0].id for reply in replies}) == 20
 
 
-def test_a_reply_can_be_referred_to(client: openai.OpenAI) -> None:
+def test_previous_response_counts_as_cached_input(client: openai.OpenAI) -> None:
     first = whole(client, input="x" * 40, max_output_tokens=5)
     assert first.usage is not None
     assert first.usage.input_tokens == 9
@@ -164,23 +166,23 @@ def test_a_reply_can_be_referred_to(client: openai.OpenAI) -> None:
     assert third.usage.input_tokens == 37
 
 
-def test_what_was_not_stored_cannot_be_referred_to(client: openai.OpenAI) -> None:
-    forgotten = whole(client, store=False)
-    for name in (forgotten.id, "resp_nothing"):
+def test_unknown_previous_response_is_rejected(client: openai.OpenAI) -> None:
+    unstored = whole(client, store=False)
+    for name in (unstored.id, "resp_nothing"):
         with pytest.raises(openai.BadRequestError, match=f"Previous response with id '{name}' not found"):
             whole(client, previous_response_id=name)
 
 
-def test_the_store_is_bounded() -> None:
+def test_number_of_stored_replies_is_limited() -> None:
     dialect = Dialect()
     planned = PlannedReply(dialect.parse(b'{"model":"m","input":"x"}'), Behaviour(), 0, has_output_kinds=True)
-    marks = [dialect.reply_id(planned, number, 0) for number in range(STORED_REPLIES + 10)]
+    ids = [dialect.reply_id(planned, number, 0) for number in range(STORED_REPLIES + 10)]
     assert len(dialect._stored) == STORED_REPLIES
-    assert "resp_" + marks[0].decode() not in dialect._stored
-    assert "resp_" + marks[-1].decode() in dialect._stored
+    assert "resp_" + ids[0].decode() not in dialect._stored
+    assert "resp_" + ids[-1].decode() in dialect._stored
 
 
-def test_incomplete_and_failed(client: openai.OpenAI) -> None:
+def test_incomplete_and_failed_set_the_final_status(client: openai.OpenAI) -> None:
     limited = streamed(client, "incomplete=max_output_tokens", max_output_tokens=3)[-1]
     assert (limited.type, limited.response.status) == ("response.incomplete", "incomplete")
     assert limited.response.incomplete_details.reason == "max_output_tokens"
@@ -195,7 +197,7 @@ def test_incomplete_and_failed(client: openai.OpenAI) -> None:
     assert failed.error is not None
 
 
-def test_an_error_in_the_middle_is_an_event(client: openai.OpenAI) -> None:
+def test_stream_error_sends_an_error_event(client: openai.OpenAI) -> None:
     event = streamed(client, "stream_error=3")[-1]
     assert (event.type, event.code, event.message) == ("error", "server_error", "the mock was told to fail here")
 
@@ -205,7 +207,7 @@ def test_an_error_in_the_middle_is_an_event(client: openai.OpenAI) -> None:
     "fault",
     ["error=429", "cut=2", "cut=2;reset=on", "malformed=2", "slow_head=0.05", "empty", "html", "content_type=text/x"],
 )
-def test_the_faults_of_chat_strike_here_too(mock: Any, fault: str, stream: bool) -> None:
+def test_faults_of_chat_apply_to_responses(mock: Any, fault: str, stream: bool) -> None:
     answer = mock.exchange(request_body(stream=stream, max_output_tokens=6), path=PATH, mock=fault)
     name = fault.partition("=")[0].partition(";")[0]
     if name == "error":
@@ -228,13 +230,13 @@ def test_the_faults_of_chat_strike_here_too(mock: Any, fault: str, stream: bool)
         assert answer.status == 200
 
 
-def test_no_terminal_event_without_finish(mock: Any) -> None:
+def test_finish_off_omits_the_last_event(mock: Any) -> None:
     answer = mock.exchange(request_body(stream=True, max_output_tokens=3), path=PATH, mock="finish=off")
     assert answer.chunks[-1]["type"] == "response.output_item.done"
     assert "input_tokens" not in answer.body.decode()
 
 
-def test_usage_can_be_left_out(mock: Any) -> None:
+def test_usage_can_be_omitted(mock: Any) -> None:
     last = mock.exchange(request_body(stream=True), path=PATH, mock="usage=never").chunks[-1]
     assert last["response"]["usage"] is None
 
@@ -262,11 +264,11 @@ def test_images_and_audio_are_accepted_and_counted(start: Any) -> None:
     server.exchange({"model": "m", "messages": [{"role": "user", "content": parts}]})
     stats = server.stats()
     assert (stats["images"], stats["audios"]) == (4, 3)
-    assert [(line["images"], line["audios"]) for line in server.logged_requests()] == [(3, 2), (1, 1)]
+    assert [(entry["images"], entry["audios"]) for entry in server.logged_requests()] == [(3, 2), (1, 1)]
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "fragment"),
     [
         (request_body(model=""), "model is required"),
         ({"model": "m"}, "input is required"),
@@ -285,10 +287,10 @@ def test_images_and_audio_are_accepted_and_counted(start: Any) -> None:
         (content({"type": "input_audio"}), "needs data and format"),
     ],
 )
-def test_what_is_refused(mock: Any, body: dict[str, Any], said: str) -> None:
+def test_invalid_body_is_rejected(mock: Any, body: dict[str, Any], fragment: str) -> None:
     answer = mock.exchange(body, path=PATH)
     assert answer.status == 400
-    assert said in answer.json["error"]["message"]
+    assert fragment in answer.json["error"]["message"]
 
 
 @settings(max_examples=120, deadline=None)
@@ -308,13 +310,15 @@ def test_what_is_refused(mock: Any, body: dict[str, Any], said: str) -> None:
     st.integers(1, 20),
     st.booleans(),
 )
-def test_one_block_and_a_row_of_steps_are_the_same_bytes(behaviour: Behaviour, tokens: int, stream: bool) -> None:
+def test_whole_reply_and_its_steps_have_the_same_bytes(behaviour: Behaviour, tokens: int, stream: bool) -> None:
     dialect = Dialect()
-    wanted = dialect.parse(json.dumps(request_body(stream=stream, max_output_tokens=tokens, instructions="x")).encode())
+    request = dialect.parse(
+        json.dumps(request_body(stream=stream, max_output_tokens=tokens, instructions="x")).encode()
+    )
     compiled = CompiledBehaviour(behaviour)
-    planned = PlannedReply(wanted, behaviour, 3, has_output_kinds=True)
-    mark = dialect.reply_id(planned, 5, 0)
-    reply = Reply(compiled, dialect, planned, compiled.delivery(stream, True), number=3, reply_id=mark)
+    planned = PlannedReply(request, behaviour, 3, has_output_kinds=True)
+    reply_id = dialect.reply_id(planned, 5, 0)
+    reply = Reply(compiled, dialect, planned, compiled.delivery(stream, True), number=3, reply_id=reply_id)
     block = reply.whole()
     assert b"".join(step[1] for step in reply.steps()) == block == reply.whole()
     assert b"#" not in block
