@@ -21,7 +21,7 @@ _COMMON = (
 
 def compare(name: str, load: tuple[str, ...], timing: tuple[int, int, int], limits_ms: tuple[float, float]) -> bool:
     with far_end(*timing) as server, profile(server.url, *_COMMON, *load) as ours:
-        truth = server.truth()["ttft_us"]
+        truth = server.stop_and_read_stats()["ttft_us"]
         passed = True
         for stat, limit in zip(("p50", "p99"), limits_ms, strict=True):
             reported, true = ours.value("time_to_first_token", stat), truth[stat] / 1000
@@ -37,7 +37,7 @@ def many_streams() -> bool:
     """500 streams of 100 tokens a second each: 50,000 events a second on one core."""
     load = ("--concurrency", "500", "--request-count", "3000", "--osl", "100", "--workers-max", "1")
     with far_end(100, 50_000, 10_000) as server, profile(server.url, *_COMMON, *load) as ours:
-        truth = server.truth()
+        truth = server.stop_and_read_stats()
         verdict = ours.certificate["verdict"]
         gap = ours.value("inter_token_latency")
         cpu = ours.certificate["figures"]["cpu_share"]

@@ -1,4 +1,4 @@
-"""The far end of the benchmarks: `mockd`, a small C server that costs almost nothing and logs the truth."""
+"""The server of the benchmarks, the small C program `mockd`, and runs of `aiperf profile` against it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ AIPERF = str(Path(sys.executable).parent / "aiperf")
 
 
 class FarEnd:
+    """A running `mockd`."""
+
     def __init__(self, port: int, process: subprocess.Popen[str]) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self._process = process
 
-    def truth(self) -> dict[str, Any]:
-        """What the server saw, in microseconds. Ends it."""
+    def stop_and_read_stats(self) -> dict[str, Any]:
+        """Stop the server and return the statistics that it measured itself, in microseconds."""
         self._process.send_signal(signal.SIGTERM)
-        said, _ = self._process.communicate(timeout=30)
-        found: dict[str, Any] = json.loads(said)
-        return found
+        output, _ = self._process.communicate(timeout=30)
+        stats: dict[str, Any] = json.loads(output)
+        return stats
 
 
 @contextmanager
@@ -56,7 +58,7 @@ def far_end(tokens: int, ttft_us: int = 0, itl_us: int = 0) -> Iterator[FarEnd]:
 
 
 class Run:
-    """A finished run of the real command."""
+    """A finished run of `aiperf profile`."""
 
     def __init__(self, folder: str, seconds: float, output: str, status: int) -> None:
         self.folder = folder
@@ -73,13 +75,13 @@ class Run:
 
     @property
     def certificate(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.json["certificate"]
-        return found
+        certificate: dict[str, Any] = self.json["certificate"]
+        return certificate
 
 
 @contextmanager
 def profile(url: str, *flags: str) -> Iterator[Run]:
-    """Runs `aiperf profile` against a url; the artifacts live as long as the block."""
+    """Run `aiperf profile` against a URL; the artifacts exist until the `with` block ends."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             AIPERF,
@@ -95,11 +97,11 @@ def profile(url: str, *flags: str) -> Iterator[Run]:
             *flags,
         ]
         began = time.monotonic()
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=600)
         seconds = time.monotonic() - began
-        if done.returncode not in (0, 1):
-            raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-        yield Run(folder, seconds, done.stdout, done.returncode)
+        if process.returncode not in (0, 1):
+            raise SystemExit(f"{' '.join(command)}\n{process.stdout}{process.stderr}")
+        yield Run(folder, seconds, process.stdout, process.returncode)
 
 
 def line(name: str, ours: str, reference: str, ratio: str, passed: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.programs import Program, Running, wait_for
-from support.scripted_server import Scripted
+from support.scripted_server import ScriptedServer
 
 _FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
@@ -60,7 +60,7 @@ def test_what_a_fault_ends_was_still_measured(program: Program) -> None:
             os.truncate(folder / "log" / "payloads.bin", 100)
         return {"choices": [{"message": {"content": "Yes"}, "finish_reason": "stop"}]}
 
-    with Scripted(answer) as server:
+    with ScriptedServer(answer) as server:
         done = program.profile(server.url, "--request-count", 50, texts=50, into=folder)
     assert done.status == 1, done
     report = program.run("report", folder, command="penstock")

@@ -59,7 +59,7 @@ def test_two_servers_in_one_run(program: Program, mock: Callable[..., MockServer
     row = next(row for row in found["rows"] if (row["metric"], row["statistic"]) == ("time_to_first_token", "avg"))
     assert row["verdict"] == "A is better"
     assert row["low"] <= row["difference"] <= row["high"]
-    truths = [server.truth() for server in (fast, slow)]
+    truths = [server.logged_requests() for server in (fast, slow)]
     lines = Path(payloads(program, 40)).read_bytes().splitlines()
     for truth in truths:
         assert sorted(t["body_sha256"] for t in truth) == sorted(sha256(line).hexdigest() for line in lines)

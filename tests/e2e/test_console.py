@@ -145,7 +145,7 @@ def test_failures_of_the_warmup_are_not_shown_for_the_run(mock, program):
     outcome = program.profile(
         server.url, "--request-count", 6, "--warmup-request-count", 6, "--max-error-rate", 1, "--streaming"
     )
-    truth = server.truth()
+    truth = server.logged_requests()
     for name, part in (("Warmup:", truth[:6]), ("Profiling:", truth[6:])):
         failed = sum(1 for each in part if each["fault"])
         line = [line for line in outcome.out.splitlines() if line.startswith(name)][-1]
@@ -174,7 +174,7 @@ def test_a_tokenizer_that_was_named_and_fails_stops_the_run(mock, program, promp
     outcome = program.profile(server.url, *flags, texts=None)
     assert outcome.status == 2
     assert "nobody/has-this" in outcome.err
-    assert server.truth() == []
+    assert server.logged_requests() == []
 
 
 def test_both_names_are_the_same_program(program):

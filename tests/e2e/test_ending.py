@@ -171,7 +171,7 @@ def test_one_dead_url_of_several_ends_the_run_before_its_first_request(mock, pro
         outcome = program.profile(server.url, *flags, "--request-count", 4, "--concurrency", workers)
     assert outcome.status == 2
     assert f"Nothing listens on localhost:{port}" in one_sentence(outcome.err)
-    assert server.truth() == []
+    assert server.logged_requests() == []
 
 
 def test_connections_that_are_not_reused_are_counted_as_they_are_used(mock, program):
@@ -297,7 +297,7 @@ def test_a_request_that_takes_too_long_has_failed_and_the_others_have_not(mock, 
     server = mock(ttft=10, stall="inf", stall_after=0, stall_rate=0.3, seed=6)
     flags = ["--request-count", 12, "--concurrency", 12, "--request-timeout-seconds", 3]
     outcome = program.profile(server.url, *flags)
-    struck = sum(1 for t in server.truth() if t["fault"])
+    struck = sum(1 for t in server.logged_requests() if t["fault"])
     assert struck > 0
     assert outcome.status == 1
     assert [(e["type"], e["count"]) for e in outcome.errors()] == [("Timeout", struck)]
@@ -336,7 +336,7 @@ def interrupted(
 def test_ctrl_c_once_finishes_what_is_under_way(mock, program, workers, number):
     outcome, server = interrupted(mock, program, 1, "--workers-max", workers, number=number)
     assert outcome.status == 130, outcome
-    truth = server.truth()
+    truth = server.logged_requests()
     assert {t["end"] for t in truth} == {"complete"}
     assert outcome.summary["was_cancelled"] is True
     assert outcome.summary["is_complete"] is False
@@ -359,7 +359,7 @@ def test_ctrl_c_twice_stops(mock, program, workers):
     assert len(cut) == 3
     assert outcome.summary["cancelled_request_count"]["avg"] == 3
     assert "error_request_count" not in outcome.summary
-    assert sum(1 for t in server.truth() if t["end"] == "aborted") == 3
+    assert sum(1 for t in server.logged_requests() if t["end"] == "aborted") == 3
     assert "Traceback" not in outcome.out + outcome.err
 
 
@@ -372,7 +372,7 @@ def test_ctrl_c_in_the_warmup(mock, program):
     assert outcome.status == 130, outcome
     assert outcome.summary["was_cancelled"] is True
     assert outcome.summary["request_count"]["avg"] == 0
-    assert outcome.summary["warmup_metrics"]["request_count"]["avg"] == len(server.truth())
+    assert outcome.summary["warmup_metrics"]["request_count"]["avg"] == len(server.logged_requests())
 
 
 def test_ctrl_c_with_a_mock_beside_the_run(program):

@@ -50,7 +50,7 @@ def check(mock, program, fault: Fault, *flags: Any) -> None:
     server = mock(tokens=6, itl=1, seed=3, **fault.options, **{f"{struck}_rate": 0.5})
     outcome = program.profile(server.url, "--request-count", 12, "--concurrency", 12, *flags, *fault.flags)
     assert outcome.status == 1, outcome
-    truth = {t["request_id"]: t for t in server.truth()}
+    truth = {t["request_id"]: t for t in server.logged_requests()}
     bad = {request for request, t in truth.items() if t["fault"]}
     assert 0 < len(bad) < 12
     failed = [r for r in outcome.records if "error" in r]
@@ -102,7 +102,7 @@ def test_a_server_that_hangs_up_before_it_answers_is_asked_twice_and_then_blamed
     outcome = program.profile(server.url, "--streaming", "--request-count", 4)
     assert outcome.status == 1
     assert [(e["type"], e["count"]) for e in outcome.errors()] == [("ConnectionLost", 4)]
-    asked = Counter(t["request_id"] for t in server.truth())
+    asked = Counter(t["request_id"] for t in server.logged_requests())
     assert len(asked) == 4
     assert max(asked.values()) <= 2
 
@@ -145,7 +145,7 @@ def test_failures_of_the_warmup_are_told_and_do_not_count(mock, program):
         server.url, "--request-count", 6, "--warmup-request-count", 6, "--max-error-rate", 1, "--streaming"
     )
     assert outcome.status == 0, outcome
-    truth = server.truth()
+    truth = server.logged_requests()
     warm = sum(1 for t in truth[:6] if t["fault"])
     later = sum(1 for t in truth[6:] if t["fault"])
     assert warm > 0
@@ -195,7 +195,7 @@ def test_oddities_of_form_cost_nothing(mock, program, options):
     assert "error_request_count" not in outcome.summary
     if options.get("usage") != "never":
         assert outcome.values("output_sequence_length") == [7] * 6
-    assert [t["tokens"] for t in server.truth()] == [7] * 6
+    assert [t["tokens"] for t in server.logged_requests()] == [7] * 6
     assert outcome.summary["time_to_first_token"]["count"] == 6
     # The mock's first token is at 3 ms; a role event before that is not one.
     assert outcome.summary["time_to_first_token"]["min"] > 2.5
@@ -244,7 +244,7 @@ def test_no_reply_is_so_odd_that_it_breaks_the_run(capture, program, kind):
 def test_the_exit_status_allows_as_many_failures_as_it_is_told(mock, program, allowed, status):
     server = mock(error=500, error_rate=0.5, seed=2)
     outcome = program.profile(server.url, "--request-count", 12, "--max-error-rate", allowed)
-    failed = sum(1 for t in server.truth() if t["fault"])
+    failed = sum(1 for t in server.logged_requests() if t["fault"])
     assert 0.2 < failed / 12 < 0.9
     assert outcome.status == status, outcome
     assert outcome.summary["error_request_count"]["avg"] == failed
@@ -254,6 +254,6 @@ def test_the_exit_status_allows_as_many_failures_as_it_is_told(mock, program, al
 def test_one_failed_request_is_enough_by_default(mock, program):
     server = mock(error=500, error_rate=0.1, seed=4)
     outcome = program.profile(server.url, "--request-count", 20)
-    failed = sum(1 for t in server.truth() if t["fault"])
+    failed = sum(1 for t in server.logged_requests() if t["fault"])
     assert failed >= 1
     assert outcome.status == 1

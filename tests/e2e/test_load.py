@@ -42,7 +42,7 @@ def test_the_concurrency_is_reached_and_never_exceeded(mock, program, concurrenc
     server = mock(ttft=15)
     outcome = program.profile(server.url, "--concurrency", concurrency, "--request-count", 8 * concurrency)
     assert outcome.status == 0, outcome
-    truth = server.truth()
+    truth = server.logged_requests()
     assert len(truth) == 8 * concurrency
     assert most_at_once(truth) == concurrency
 
@@ -51,7 +51,7 @@ def test_without_a_stop_condition_a_file_is_sent_once_and_whole(mock, program):
     server = mock(hashes=True)
     outcome = program.profile(server.url, "--concurrency", 3, texts=17)
     assert outcome.status == 0, outcome
-    truth = server.truth()
+    truth = server.logged_requests()
     assert len(truth) == len({t["body_sha256"] for t in truth}) == 17
 
 
@@ -59,7 +59,7 @@ def test_without_a_stop_condition_synthetic_input_is_sent_as_the_help_says(mock,
     server = mock()
     outcome = program.profile(server.url, "--concurrency", 8, "--isl", 5, "--tokenizer", "builtin", texts=None)
     assert outcome.status == 0, outcome
-    assert len(server.truth()) == 16
+    assert len(server.logged_requests()) == 16
 
 
 # -- open loop --------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def test_a_constant_rate_is_planned_to_the_nanosecond_and_nothing_goes_out_early
     outcome = program.profile(server.url, *flags)
     assert outcome.status == 0, outcome
     assert intended(outcome) == list(islice(constant(80), 40))
-    arrived = {t["request_id"]: t["arrived_ns"] for t in server.truth()}
+    arrived = {t["request_id"]: t["arrived_ns"] for t in server.logged_requests()}
     late = [arrived[r["metadata"]["x_request_id"]] - r["metadata"]["intended_ns"] for r in outcome.records]
     assert min(late) > -MS  # two clocks of one machine
     assert all(r["metadata"]["request_start_ns"] >= r["metadata"]["intended_ns"] for r in outcome.records)
@@ -91,7 +91,7 @@ def test_an_open_loop_does_not_wait_for_replies(mock, program):
     flags = ["--request-rate", 50, "--arrival-pattern", "constant", "--request-count", 15]
     outcome = program.profile(server.url, *flags)
     assert outcome.status == 0, outcome
-    assert most_at_once(server.truth()) == 15
+    assert most_at_once(server.logged_requests()) == 15
 
 
 def test_a_rate_and_a_concurrency_together_drop_nothing(mock, program):
@@ -99,7 +99,7 @@ def test_a_rate_and_a_concurrency_together_drop_nothing(mock, program):
     flags = ["--request-rate", 100, "--arrival-pattern", "constant", "--concurrency", 2, "--request-count", 20]
     outcome = program.profile(server.url, *flags)
     assert outcome.status == 0, outcome
-    truth = server.truth()
+    truth = server.logged_requests()
     assert len(truth) == 20
     assert most_at_once(truth) == 2
     # The plan stays what it was; what waited for a slot went out late, and says so.
@@ -122,7 +122,7 @@ def test_nothing_is_sent_after_the_duration_and_what_is_under_way_may_finish(moc
     assert outcome.status == 0, outcome
     issued = [r["metadata"]["credit_issued_ns"] for r in outcome.records]
     assert 1500 * MS < max(issued) - min(issued) < 3000 * MS
-    truth = server.truth()
+    truth = server.logged_requests()
     assert len(truth) == len(outcome.records) == outcome.summary["request_count"]["avg"]
     assert {t["end"] for t in truth} == {"complete"}
     assert not outcome.summary["was_cancelled"]
@@ -133,7 +133,7 @@ def test_what_outlives_the_grace_period_is_cut_off_and_counts_for_nothing(mock, 
     flags = ["--concurrency", 4, "--benchmark-duration", 1, "--benchmark-grace-period", 3, "--streaming"]
     outcome = program.profile(server.url, *flags)
     assert outcome.status == 0, outcome
-    ends = Counter(t["end"] for t in server.truth())
+    ends = Counter(t["end"] for t in server.logged_requests())
     cancelled = [r for r in outcome.records if r["metadata"]["was_cancelled"]]
     assert 0 < len(cancelled) == ends["aborted"]
     assert outcome.summary["cancelled_request_count"]["avg"] == len(cancelled)
@@ -160,7 +160,7 @@ def test_a_warmup_comes_first_and_counts_for_nothing(mock, program):
     flags = ["--warmup-request-count", 5, "--request-count", 10, "--concurrency", 2]
     outcome = program.profile(server.url, *flags, texts=30)
     assert outcome.status == 0, outcome
-    order = [t["request_id"] for t in server.truth()]
+    order = [t["request_id"] for t in server.logged_requests()]
     assert len(order) == 15
     phases = {r["metadata"]["x_request_id"]: r["metadata"]["benchmark_phase"] for r in outcome.records}
     assert [phases[request] for request in order] == ["warmup"] * 5 + ["profiling"] * 10
@@ -185,7 +185,7 @@ def test_two_workers_send_the_same_requests_as_one(mock, program):
         server = mock(ttft=10, hashes=True)
         outcome = program.profile(server.url, *flags, "--workers-max", workers, texts=None)
         assert outcome.status == 0, outcome
-        truth = server.truth()
+        truth = server.logged_requests()
         assert most_at_once(truth) <= 4
         sent.append(Counter(t["body_sha256"] for t in truth))
         records = sorted(outcome.records, key=lambda r: r["metadata"]["session_num"])
@@ -213,7 +213,7 @@ def test_pooled_connections_are_opened_once_and_used_again(mock, program):
     server = mock(ttft=3)
     outcome = program.profile(server.url, "--concurrency", 3, "--request-count", 30)
     assert outcome.status == 0, outcome
-    assert len({t["connection"] for t in server.truth()}) <= 3
+    assert len({t["connection"] for t in server.logged_requests()}) <= 3
     assert outcome.summary["certificate"]["figures"]["connections_opened"] == 3
 
 
@@ -222,7 +222,7 @@ def test_a_connection_for_each_request(mock, program):
     flags = ["--concurrency", 3, "--request-count", 12, "--connection-reuse-strategy", "never"]
     outcome = program.profile(server.url, *flags)
     assert outcome.status == 0, outcome
-    assert len({t["connection"] for t in server.truth()}) == 12
+    assert len({t["connection"] for t in server.logged_requests()}) == 12
 
 
 def test_connections_that_the_server_closes_when_idle_cost_no_request(mock, program):
@@ -230,7 +230,7 @@ def test_connections_that_the_server_closes_when_idle_cost_no_request(mock, prog
     flags = ["--request-rate", 3, "--arrival-pattern", "constant", "--request-count", 8]
     outcome = program.profile(server.url, *flags)
     assert outcome.status == 0, outcome
-    assert len({t["connection"] for t in server.truth()}) >= 4
+    assert len({t["connection"] for t in server.logged_requests()}) >= 4
     assert outcome.summary["request_count"]["avg"] == 8
 
 
@@ -264,7 +264,7 @@ def test_several_urls_take_turns(mock, program):
     extra = ["--url", servers[1].url, servers[2].url]
     outcome = program.profile(servers[0].url, *extra, "--concurrency", 2, "--request-count", 12)
     assert outcome.status == 0, outcome
-    assert [len(server.truth()) for server in servers] == [4, 4, 4]
+    assert [len(server.logged_requests()) for server in servers] == [4, 4, 4]
     records = sorted(outcome.records, key=lambda r: r["metadata"]["session_num"])
     assert [r["metadata"]["url"] for r in records] == [server.url for server in servers] * 4
 

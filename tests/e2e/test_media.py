@@ -43,7 +43,7 @@ def test_synthetic_media_are_real_files(kind: str, mock: Callable[..., MockServe
         texts=None,
     )
     assert run.status == 0, run
-    assert {(line["images"], line["audios"]) for line in server.truth()} == {(2, 1)}
+    assert {(line["images"], line["audios"]) for line in server.logged_requests()} == {(2, 1)}
     urls = []
     for body in run.inputs:
         text, first, second, sound = parts(body)
@@ -96,7 +96,7 @@ def test_media_in_files(kind: str, media: Path, mock: Callable[..., MockServer],
         server.url, "--endpoint-type", kind, "--input-file", file, "--tokenizer", "builtin", texts=None
     )
     assert run.status == 0, run
-    assert [(line["images"], line["audios"]) for line in server.truth()] == [(1, 0), (3, 0), (0, 1), (1, 2)]
+    assert [(line["images"], line["audios"]) for line in server.logged_requests()] == [(1, 0), (3, 0), (0, 1), (1, 2)]
 
     def url(part: dict[str, Any]) -> str:
         found = part["image_url"]
@@ -139,7 +139,7 @@ def test_what_is_wrong_is_told_before_anything_is_sent(
     )
     assert run.status == 2, run
     assert sentence in run.err
-    assert server.truth() == []
+    assert server.logged_requests() == []
 
 
 def test_images_do_not_fit_into_a_completions_prompt(media: Path, program: Program) -> None:
@@ -174,4 +174,4 @@ def test_images_in_every_turn_of_a_conversation(mock: Callable[..., MockServer],
         texts=None,
     )
     assert run.status == 0, run
-    assert sorted(line["images"] for line in server.truth()) == [1, 1, 2, 2]
+    assert sorted(line["images"] for line in server.logged_requests()) == [1, 1, 2, 2]

@@ -35,7 +35,7 @@ class Run(NamedTuple):
 
 
 def joined(outcome: Outcome, server: MockServer) -> Run:
-    truth = {t["request_id"]: t for t in server.truth()}
+    truth = {t["request_id"]: t for t in server.logged_requests()}
     assert len(truth) == len(outcome.records)
     log = RunLog(str(outcome.folder / "log"))
     logged = {record.request_id: record for record in log.records()}

@@ -13,7 +13,7 @@ from openai.types.responses import ResponseInputParam
 from pydantic import TypeAdapter
 
 from support.programs import MockServer, Outcome, Program
-from support.scripted_server import Scripted, deltas, event, said
+from support.scripted_server import ScriptedServer, deltas, event, response_object
 
 BUILTIN = ("--tokenizer", "builtin", "--random-seed", "1", "--isl", "8", "--osl", "5")
 RESPONSES = ("--endpoint-type", "responses")
@@ -26,12 +26,12 @@ def sessions(run: Outcome) -> list[list[dict[str, Any]]]:
 def spoken(body: dict[str, Any], number: int) -> bytes:
     """A streamed reply that says which request it answers."""
     text = f"Reply {number}."
-    begun = event("response.created", response=said("", number, status="in_progress", output=[]))
-    return begun + deltas(text[:3], text[3:]) + event("response.completed", response=said(text, number))
+    begun = event("response.created", response=response_object("", number, status="in_progress", output=[]))
+    return begun + deltas(text[:3], text[3:]) + event("response.completed", response=response_object(text, number))
 
 
 def test_each_turn_carries_the_turns_and_replies_before_it(program: Program) -> None:
-    with Scripted(spoken) as server:
+    with ScriptedServer(spoken) as server:
         run = program.profile(
             server.url,
             *(*RESPONSES, *BUILTIN, "--streaming", "--conversation-num", 4, "--conversation-turn-mean", 3),
@@ -48,7 +48,7 @@ def test_each_turn_carries_the_turns_and_replies_before_it(program: Program) -> 
         for earlier, later in itertools.pairwise(bodies):
             assert later["input"][: len(earlier["input"])] == earlier["input"]
             answered = server.bodies.index(earlier)
-            assert later["input"][len(earlier["input"])] == said(f"Reply {answered}.", answered)["output"][0]
+            assert later["input"][len(earlier["input"])] == response_object(f"Reply {answered}.", answered)["output"][0]
             TypeAdapter(ResponseInputParam).validate_python(later["input"])
         assert len({body["instructions"] for body in bodies}) == 1
         assert len({body["input"][0]["content"] for body in bodies}) == 1, "the context comes first in every turn"
@@ -69,7 +69,7 @@ def test_chat_has_messages_instead(program: Program) -> None:
             message = {"role": "assistant", "content": f"Reply {number}.", "reasoning_content": "hm"}
         return {"object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
 
-    with Scripted(answer) as server:
+    with ScriptedServer(answer) as server:
         run = program.profile(server.url, *BUILTIN, "--num-sessions", 1, "--session-turns-mean", 3, texts=None)
     assert run.status == 0, run
     (bodies,) = server.conversations()
@@ -126,7 +126,7 @@ def test_the_number_of_conversations_and_of_requests_both_stop(
 
 
 def test_a_history_that_the_server_keeps(mock: Callable[..., MockServer], program: Program) -> None:
-    with Scripted(spoken) as server:
+    with ScriptedServer(spoken) as server:
         run = program.profile(
             server.url,
             *(*RESPONSES, *BUILTIN, "--streaming", "--conversation-num", 2, "--conversation-turn-mean", 3),
@@ -181,7 +181,7 @@ def test_a_file_of_conversations(kind: str, program: Program) -> None:
     file = program.folder / "chats.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in FILE))
     chat = {"object": "chat.completion", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Yes"}}]}
-    with Scripted(lambda body, number: chat if kind == "chat" else said("Yes", number)) as server:
+    with ScriptedServer(lambda body, number: chat if kind == "chat" else response_object("Yes", number)) as server:
         run = program.profile(
             server.url, "--endpoint-type", kind, "--input-file", file, "--tokenizer", "builtin", texts=None
         )

@@ -113,7 +113,7 @@ def test_the_proof_against_what_the_server_logged(program: Program, mock) -> Non
     path = write(program, "payloads.jsonl", numbered(30, max_tokens=2))
     done = replay(program, server.url, path, "--concurrency", 4, "--workers-max", 2)
     assert done.status == 0, done
-    arrived = {t["request_id"]: t["body_sha256"] for t in server.truth()}
+    arrived = {t["request_id"]: t["body_sha256"] for t in server.logged_requests()}
     assert arrived == {r["metadata"]["x_request_id"]: r["metadata"]["body_sha256"] for r in done.records}
     assert sorted(arrived.values()) == sorted(sha256(line).hexdigest() for line in path.read_bytes().splitlines())
 
@@ -268,7 +268,7 @@ def test_verify(program: Program, mock) -> None:
     lines = numbered(6, max_tokens=2)
     path = write(program, "p.jsonl", lines)
     done = replay(program, server.url, path)
-    server.truth()
+    server.logged_requests()
     for words in ((), ("--against", server.log), ("--against", done.folder / "inputs.json")):
         checked = program.run("verify", done.folder, *words, command="penstock")
         assert checked.status == 0, checked
@@ -369,7 +369,7 @@ def test_recorded_requests_go_out_at_their_times(program: Program, mock) -> None
     assert done.status == 0, done
     intended = [r["metadata"]["intended_ns"] for r in done.records]
     assert [round((at - intended[0]) / 1e6) for at in intended] == [0, 150, 300]
-    assert [t["body_sha256"] for t in server.truth()] == [
+    assert [t["body_sha256"] for t in server.logged_requests()] == [
         sha256(line[line.index(b'"payload": ') + 11 : -1]).hexdigest() for line in (lines[3], lines[2], lines[0])
     ]
     assert "2 row(s) lie outside" in done.err

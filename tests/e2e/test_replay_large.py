@@ -42,7 +42,7 @@ def test_a_large_file_is_sent_whole_and_once(program: Program, mock: Callable[..
     assert done.status == 0, done
     assert "big.jsonl (raw_payload, reading on while it is sent), byte for byte" in done.out
     assert done.summary["request_count"]["avg"] == 3000
-    assert len({t["body_sha256"] for t in server.truth()}) == 3000
+    assert len({t["body_sha256"] for t in server.logged_requests()}) == 3000
     checked = program.run("verify", done.folder, "--against", program.folder / "big.jsonl", command="penstock")
     assert (checked.status, "stand at another place" in checked.out) == (0, False), checked
 
@@ -79,7 +79,7 @@ def test_other_orders_index_the_whole_file_first(
     assert (done.status, "big.jsonl:1400" in done.err) == (2, True)
     assert not done.folder.joinpath("profile_export.jsonl").exists()
     assert replay(program, server, big(program, 1500), *words).status == 0
-    assert len(server.truth()) == 50
+    assert len(server.logged_requests()) == 50
 
 
 def test_the_index_goes_on_when_the_run_ends_by_time(program: Program, mock: Callable[..., MockServer]) -> None:
@@ -146,4 +146,4 @@ def test_a_folder_with_more_files_than_may_be_open(program: Program, mock: Calla
     env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = program.run("-c", script, command="/bin/bash", **env)
     assert done.status == 0, done
-    assert len(server.truth()) == 300
+    assert len(server.logged_requests()) == 300

@@ -168,7 +168,7 @@ def synthetic(mock, program, seed: int | None) -> tuple[list[str], bytes]:
     flags += [] if seed is None else ["--random-seed", seed]
     outcome = program.profile(server.url, "--request-count", 12, *flags, texts=None)
     assert outcome.status == 0, outcome
-    return [t["body_sha256"] for t in server.truth()], (outcome.folder / "inputs.json").read_bytes()
+    return [t["body_sha256"] for t in server.logged_requests()], (outcome.folder / "inputs.json").read_bytes()
 
 
 def test_the_same_seed_gives_the_same_bytes(mock, program):

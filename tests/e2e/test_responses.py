@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.programs import MockServer, Program
-from support.scripted_server import Scripted, deltas, event, said
+from support.scripted_server import ScriptedServer, deltas, event, response_object
 
 BUILTIN = ("--tokenizer", "builtin", "--random-seed", "1")
 RESPONSES = ("--endpoint-type", "responses", "--endpoint", "/v1/responses")
@@ -42,7 +42,7 @@ def test_the_commands_of_the_page(name: str, mock: Callable[..., MockServer], pr
     assert "warnings" not in run.summary
     assert run.summary["output_sequence_length"]["avg"] == 20
     assert ("time_to_first_token" in run.summary) is (name != "not streaming")
-    truth = server.truth()
+    truth = server.logged_requests()
     assert {line["path"] for line in truth} == {"/v1/responses"}
     assert {line["status"] for line in truth} == {200}
     for body in run.inputs:
@@ -177,10 +177,10 @@ def test_a_reply_cut_at_its_length_is_a_success_with_its_usage(
 def test_oddities_are_counted_and_shown(program: Program) -> None:
     def answer(body: dict[str, Any], number: int) -> bytes:
         odd = event("response.telepathy.delta", delta="?")
-        end = event("response.completed", response=said("Something else", number))
-        return event("response.created", response=said("", number)) + deltas("Yes", ".") + odd + odd + end
+        end = event("response.completed", response=response_object("Something else", number))
+        return event("response.created", response=response_object("", number)) + deltas("Yes", ".") + odd + odd + end
 
-    with Scripted(answer) as server:
+    with ScriptedServer(answer) as server:
         run = program.profile(server.url, "--endpoint-type", "responses", "--streaming")
     assert run.status == 0, run
     assert run.summary["warnings"] == {
@@ -197,7 +197,7 @@ def test_extra_inputs_in_both_forms_keep_their_types(program: Program) -> None:
         ["--extra-inputs", '{"temperature":0.7,"top_k":5,"store":false,"user":null,"metadata":{"a":{"b":[1,2]}}}'],
     )
     for form in forms:
-        with Scripted(lambda body, number: said("Yes", number)) as server:
+        with ScriptedServer(lambda body, number: response_object("Yes", number)) as server:
             run = program.profile(server.url, "--endpoint-type", "responses", *form)
         assert run.status == 0, run
         body = server.bodies[0]
@@ -221,7 +221,7 @@ def test_the_server_s_counts_are_taken_and_no_tokenizer_is_loaded(
         server.url, "--endpoint-type", "responses", "--streaming", "--osl", 12, "--tokenizer", "/no/such/tokenizer"
     )
     assert run.status == 0, run
-    truth = server.truth()
+    truth = server.logged_requests()
     assert run.values("input_sequence_length") == [line["prompt_tokens"] for line in truth]
     assert run.values("output_sequence_length") == [12] * 3
     assert run.values("reasoning_token_count") == [4] * 3
@@ -229,7 +229,7 @@ def test_the_server_s_counts_are_taken_and_no_tokenizer_is_loaded(
 
 
 def test_the_path_of_the_type_and_another_one(program: Program) -> None:
-    with Scripted(lambda body, number: said("Yes", number)) as server:
+    with ScriptedServer(lambda body, number: response_object("Yes", number)) as server:
         assert program.profile(server.url, "--endpoint-type", "responses").status == 0
         assert program.profile(server.url + "/v1", "--endpoint-type", "responses").status == 0
     summary = json.loads((program.folder / "run-1" / "profile_export_aiperf.json").read_text())

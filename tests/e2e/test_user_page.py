@@ -103,7 +103,7 @@ def test_the_command_runs_and_leaves_what_the_page_says(server, program, kind, c
         assert any(row in line for line in lines), row
     assert outcome.summary["request_count"]["avg"] == count
     assert len(outcome.records) == count
-    truth = server.truth()
+    truth = server.logged_requests()
     assert len(truth) == count
     assert {t["path"] for t in truth} == {"/v1/chat/completions" if kind == "chat" else "/v1/completions"}
 

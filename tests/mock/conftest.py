@@ -9,53 +9,54 @@ import pytest
 
 from penstock.mock.behaviour import Behaviour
 from penstock.mock.mock_process import MockProcess
-from support.mock_client import Wire
+from support.mock_client import RawConnection
 
 
-class Running:
-    """A server in its own process, and its log."""
+class RunningMock:
+    """A server in its own process, and its request log."""
 
-    def __init__(self, beside: MockProcess, log: Path) -> None:
-        self.beside = beside
-        self.url = beside.url
+    def __init__(self, process: MockProcess, log: Path) -> None:
+        self.process = process
+        self.url = process.url
         self.log = log
 
-    def wire(self) -> Wire:
-        return Wire(self.url)
+    def connect(self) -> RawConnection:
+        return RawConnection(self.url)
 
-    def ask(self, body: Any = None, **how: Any) -> Any:
-        with self.wire() as wire:
-            return wire.ask(body, **how)
+    def exchange(self, body: Any = None, **request: Any) -> Any:
+        """Send a request on a new connection and read its reply."""
+        with self.connect() as connection:
+            return connection.exchange(body, **request)
 
     def stats(self) -> Any:
-        return self.ask(path="/mock/stats", method="GET").json
+        return self.exchange(path="/mock/stats", method="GET").json
 
-    def truth(self) -> list[dict[str, Any]]:
-        """The log, once the server has ended."""
-        self.beside.stop()
+    def logged_requests(self) -> list[dict[str, Any]]:
+        """Stop the server and read its log."""
+        self.process.stop()
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
 
 @pytest.fixture(scope="session")
-def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server for all tests that ask for their behaviour with X-Mock."""
-    log = tmp_path_factory.mktemp("mock") / "truth.jsonl"
-    with MockProcess(Behaviour(), log=str(log)) as beside:
-        yield Running(beside, log)
+def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMock]:
+    """One server for all tests that choose their behaviour with the X-Mock header."""
+    log = tmp_path_factory.mktemp("mock") / "requests.jsonl"
+    with MockProcess(Behaviour(), log=str(log)) as process:
+        yield RunningMock(process, log)
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Any]:
-    """Starts servers with a behaviour of their own."""
-    begun: list[MockProcess] = []
+    """A function that starts a server with its own behaviour."""
+    processes: list[MockProcess] = []
 
-    def begin(**options: Any) -> Running:
-        log = tmp_path / f"truth{len(begun)}.jsonl"
-        beside = MockProcess(Behaviour(**options), log=str(log), log_writes=True, log_hash=True)
-        begun.append(beside)
-        beside.start()
-        return Running(beside, log)
+    def start_mock(**options: Any) -> RunningMock:
+        log = tmp_path / f"requests-{len(processes)}.jsonl"
+        process = MockProcess(Behaviour(**options), log=str(log), log_writes=True, log_hash=True)
+        processes.append(process)
+        process.start()
+        return RunningMock(process, log)
 
-    yield begin
-    for beside in begun:
-        beside.stop()
+    yield start_mock
+    for process in processes:
+        process.stop()

@@ -10,20 +10,20 @@ from penstock.mock.mock_process import parse_mock_url
 from penstock.mock.options import OPTIONS
 
 
-def test_the_table_and_the_struct_agree() -> None:
+def test_option_table_matches_the_behaviour_struct() -> None:
     assert [option.name for option in OPTIONS] == list(Behaviour.__struct_fields__)
     for fault in FAULTS:
         assert getattr(Behaviour(), f"{fault}_rate") == 1.0
 
 
-def test_a_url_gives_a_behaviour() -> None:
+def test_mock_url_is_parsed_into_a_behaviour() -> None:
     behaviour = parse_mock_url("mock://?ttft=50&itl=2.5&separate&usage=always&content_type=text%2Fplain")
     assert behaviour == Behaviour(ttft=50, itl=2.5, separate=True, usage="always", content_type="text/plain")
     assert parse_mock_url("mock://") == parse_mock_url("Mock:///?") == Behaviour()
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "fragments"),
     [
         ("mock://?tfft=50", ["'tfft'", "did you mean ttft?"]),
         ("mock://?ttft=soon", ["ttft", "milliseconds", "'soon'"]),
@@ -41,15 +41,15 @@ def test_a_url_gives_a_behaviour() -> None:
         ("http://x", ["not a mock URL"]),
     ],
 )
-def test_an_error_names_what_is_wrong(url: str, words: list[str]) -> None:
+def test_invalid_option_is_named_in_the_error(url: str, fragments: list[str]) -> None:
     with pytest.raises(UserError) as caught:
         parse_mock_url(url)
-    for word in words:
-        assert word in str(caught.value)
+    for fragment in fragments:
+        assert fragment in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_header_changes_some_options_of_the_server() -> None:
+def test_header_changes_only_the_options_it_names() -> None:
     base = Behaviour(ttft=5, error=500, error_rate=0.5)
     assert read_header(" itl=3 ; crlf ; error=off;", base) == Behaviour(ttft=5, itl=3, crlf=True, error_rate=0.5)
     assert read_header("error_rate=0.1", base).error_rate == 0.1
@@ -57,15 +57,15 @@ def test_a_header_changes_some_options_of_the_server() -> None:
         read_header("idle_close=5", base)
 
 
-def test_options_can_be_written_and_read_again() -> None:
+def test_written_options_are_read_back_unchanged() -> None:
     behaviour = Behaviour(ttft=0.1, stall=math.inf, done=False, tools=True, cut=0, content_type="a/b; c=d", seed=9)
     assert read_options([(o.partition("=")[0], o.partition("=")[2]) for o in write_options(behaviour)]) == behaviour
     assert write_options(Behaviour()) == []
 
 
-def test_the_description_tells_what_differs() -> None:
+def test_description_lists_options_that_differ_from_their_defaults() -> None:
     assert describe(Behaviour()) == "ttft 0 ms, itl 0 ms, 100 tokens"
-    told = describe(Behaviour(ttft=50, itl=2.5, error=429, error_rate=0.25, stall=math.inf, finish=False))
-    assert told == (
+    description = describe(Behaviour(ttft=50, itl=2.5, error=429, error_rate=0.25, stall=math.inf, finish=False))
+    assert description == (
         "ttft 50 ms, itl 2.5 ms, 100 tokens, finish off, error 429 for 0.25 of the requests, a stall of inf s"
     )

@@ -1,4 +1,4 @@
-"""The official client must be able to read everything."""
+"""Replies of the mock, read by the official OpenAI client."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 @pytest.fixture(scope="module")
 def client(mock: Any) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=mock.url + "/v1", api_key="none", max_retries=0, timeout=60) as made:
-        yield made
+    with openai.OpenAI(base_url=mock.url + "/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client
 
 
 MESSAGES: Any = [{"role": "user", "content": "How many roads must a man walk down?"}]
 
 
-def test_chat(client: openai.OpenAI) -> None:
+def test_client_reads_a_chat_reply(client: openai.OpenAI) -> None:
     reply = client.chat.completions.create(model="m", messages=MESSAGES, max_tokens=12)
     assert len((reply.choices[0].message.content or "").split()) == 12
     assert reply.choices[0].finish_reason == "length"
@@ -28,7 +28,7 @@ def test_chat(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("options", ["", "itl=1", "crlf", "comments=1", "event_lines", "split=0.5", "framing=eof"])
-def test_chat_stream(client: openai.OpenAI, options: str) -> None:
+def test_client_reads_a_chat_stream(client: openai.OpenAI, options: str) -> None:
     stream = client.chat.completions.create(
         model="m",
         messages=MESSAGES,
@@ -47,7 +47,7 @@ def test_chat_stream(client: openai.OpenAI, options: str) -> None:
     assert len({c.id for c in chunks}) == 1
 
 
-def test_chat_tools(client: openai.OpenAI) -> None:
+def test_client_reads_tool_calls(client: openai.OpenAI) -> None:
     headers = {"X-Mock": "tools;tokens=5;reasoning=1"}
     reply = client.chat.completions.create(model="m", messages=MESSAGES, extra_headers=headers)
     calls: Any = reply.choices[0].message.tool_calls
@@ -58,12 +58,12 @@ def test_chat_tools(client: openai.OpenAI) -> None:
     assert reply.usage.completion_tokens_details.reasoning_tokens == 1
     stream = client.chat.completions.create(model="m", messages=MESSAGES, stream=True, extra_headers=headers)
     deltas = [chunk.choices[0].delta for chunk in stream]
-    found: list[Any] = [call for delta in deltas for call in delta.tool_calls or []]
-    assert found[0].function.name == "look_up"
-    assert len(found) == 4
+    call_deltas: list[Any] = [call for delta in deltas for call in delta.tool_calls or []]
+    assert call_deltas[0].function.name == "look_up"
+    assert len(call_deltas) == 4
 
 
-def test_completions(client: openai.OpenAI) -> None:
+def test_client_reads_completions(client: openai.OpenAI) -> None:
     reply = client.completions.create(model="m", prompt=["Once", "Twice"], max_tokens=4, n=2)
     assert [choice.index for choice in reply.choices] == [0, 1, 2, 3]
     assert all(len(choice.text.split()) == 4 for choice in reply.choices)
@@ -71,8 +71,8 @@ def test_completions(client: openai.OpenAI) -> None:
     assert len("".join(chunk.choices[0].text for chunk in stream).split()) == 4
 
 
-def test_embeddings_in_both_encodings(client: openai.OpenAI) -> None:
-    packed = client.embeddings.create(model="m", input="x", dimensions=6)  # base64 is what this client asks for
+def test_client_reads_embeddings_in_both_encodings(client: openai.OpenAI) -> None:
+    packed = client.embeddings.create(model="m", input="x", dimensions=6)  # this client asks for base64
     plain = client.embeddings.create(model="m", input="x", dimensions=6, encoding_format="float")
     assert len(packed.data[0].embedding) == len(plain.data[0].embedding) == 6
     assert all(isinstance(value, float) for value in packed.data[0].embedding)
@@ -90,11 +90,11 @@ def test_both_encodings_hold_the_same_numbers() -> None:
     assert list(unpacked) == json.loads(vector(1, 2, 6, False))
 
 
-def test_models(client: openai.OpenAI) -> None:
+def test_client_lists_the_model(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["mock-model"]
 
 
-def test_errors_have_their_types(client: openai.OpenAI) -> None:
+def test_client_raises_the_error_class_of_each_status(client: openai.OpenAI) -> None:
     with pytest.raises(openai.RateLimitError, match="429"):
         client.chat.completions.create(model="m", messages=MESSAGES, extra_headers={"X-Mock": "error=429"})
     with pytest.raises(openai.BadRequestError, match="messages is required"):

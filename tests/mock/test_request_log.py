@@ -1,4 +1,4 @@
-"""The log against what a client saw."""
+"""The request log, compared with what a client saw."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import sys
 import time
 from typing import Any
 
-from support.mock_client import chat, request
+from support.mock_client import chat_body, request_bytes
 from support.programs import wait_for
 
 
-def test_a_line_tells_all_of_a_request(start: Any) -> None:
+def test_log_entry_describes_the_request(start: Any) -> None:
     server = start()
-    body = json.dumps(chat(stream=True, max_tokens=8)).encode()
+    body = json.dumps(chat_body(stream=True, max_tokens=8)).encode()
     began = time.time_ns()
-    with server.wire() as wire:
+    with server.connect() as connection:
         ids = ("X-Request-ID: r-1", "X-Correlation-ID: c-1")
-        answer = wire.ask(body, mock="ttft=20;itl=2;reasoning=3", headers=ids)
+        answer = connection.exchange(body, mock="ttft=20;itl=2;reasoning=3", headers=ids)
         ended = time.time_ns()
-        wire.ask(path="/v1/models", method="GET")
-        wire.ask(b"{")
-    stream, models, bad = server.truth()
+        connection.exchange(path="/v1/models", method="GET")
+        connection.exchange(b"{")
+    stream, models, bad = server.logged_requests()
     assert stream["k"] == 0
     assert (stream["request_id"], stream["correlation_id"]) == ("r-1", "c-1")
     assert (stream["path"], stream["method"], stream["stream"]) == ("/v1/chat/completions", "POST", True)
@@ -38,64 +38,64 @@ def test_a_line_tells_all_of_a_request(start: Any) -> None:
     assert times == sorted(times)
     assert stream["write_ns"][-1] < ended
     due = [stream["arrived_ns"] + 20_000_000 + i * 2_000_000 for i in range(8)]
-    assert all(written > wanted - 500_000 for wanted, written in zip(due, stream["write_ns"], strict=True))
+    assert all(written > due_ns - 500_000 for due_ns, written in zip(due, stream["write_ns"], strict=True))
     assert len(answer.text.split()) == 5
     assert (models["k"], models["method"], models["tokens"]) == (None, "GET", 0)
     assert (bad["k"], bad["status"]) == (1, 400)
     assert {line["connection"] for line in (stream, models, bad)} == {1}
 
 
-def test_a_request_counts_from_its_last_byte(start: Any) -> None:
+def test_arrival_is_the_time_of_the_last_byte(start: Any) -> None:
     server = start(ttft=30.0)
-    data = request(chat(max_tokens=1))
-    with server.wire() as wire:
-        wire.send(data[:-10])
+    data = request_bytes(chat_body(max_tokens=1))
+    with server.connect() as connection:
+        connection.send(data[:-10])
         time.sleep(0.15)
         before = time.time_ns()
-        wire.send(data[-10:])
-        wire.answer()
-    (line,) = server.truth()
+        connection.send(data[-10:])
+        connection.read_reply()
+    (line,) = server.logged_requests()
     assert line["arrived_ns"] >= before
     assert line["first_write_ns"] - line["arrived_ns"] >= 29_000_000
 
 
-def test_a_client_that_leaves_is_told_apart(start: Any) -> None:
+def test_request_of_a_client_that_disconnects_is_logged_as_aborted(start: Any) -> None:
     server = start()
-    with server.wire() as wire:
-        wire.send(request(chat(stream=True, max_tokens=1000), mock="itl=5"))
-        wire.sock.recv(100)
+    with server.connect() as connection:
+        connection.send(request_bytes(chat_body(stream=True, max_tokens=1000), mock="itl=5"))
+        connection.sock.recv(100)
     time.sleep(0.1)
-    (line,) = server.truth()
+    (line,) = server.logged_requests()
     assert line["end"] == "aborted"
     assert 0 < line["tokens"] < 1000
     assert line["completion_tokens"] == 1000
 
 
-def test_lines_appear_while_the_server_runs(start: Any) -> None:
+def test_entries_are_written_while_the_server_runs(start: Any) -> None:
     server = start()
-    server.ask(chat())
+    server.exchange(chat_body())
     wait_for(lambda: server.log.read_text().endswith("}\n"), what="the line")
 
 
-def test_what_is_under_way_at_the_end_is_logged(start: Any) -> None:
+def test_requests_in_progress_are_logged_when_the_server_stops(start: Any) -> None:
     server = start()
-    with server.wire() as wire:
-        wire.send(request(chat(stream=True, max_tokens=1000), mock="itl=20"))
-        wire.sock.recv(100)
-        (line,) = server.truth()
+    with server.connect() as connection:
+        connection.send(request_bytes(chat_body(stream=True, max_tokens=1000), mock="itl=20"))
+        connection.sock.recv(100)
+        (line,) = server.logged_requests()
     assert line["end"] == "aborted"
 
 
-def test_replies_to_a_client_that_does_not_read_are_marked(start: Any) -> None:
+def test_blocked_writes_are_counted_if_the_client_does_not_read(start: Any) -> None:
     server = start()
-    with server.wire() as wire:
-        wire.send(request(chat(stream=True, max_tokens=100_000), mock=""))
+    with server.connect() as connection:
+        connection.send(request_bytes(chat_body(stream=True, max_tokens=100_000), mock=""))
         arrived, since = 0, time.monotonic()
-        while not arrived or time.monotonic() - since < 1.5:  # until nothing more fits into the buffers of both sides
-            if (now := len(wire.sock.recv(1 << 24, socket.MSG_PEEK))) > arrived:
+        while not arrived or time.monotonic() - since < 1.5:  # until the buffers of both sides are full
+            if (now := len(connection.sock.recv(1 << 24, socket.MSG_PEEK))) > arrived:
                 arrived, since = now, time.monotonic()
             time.sleep(0.05)
-        assert wire.answer().events[-1] == "[DONE]"
-    (line,) = server.truth()
+        assert connection.read_reply().events[-1] == "[DONE]"
+    (line,) = server.logged_requests()
     assert line["blocked"] > 0
     assert line["end"] == "complete"

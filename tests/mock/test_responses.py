@@ -1,4 +1,4 @@
-"""/v1/responses: the official client reads every stream and body, and finds in them what the options ask for."""
+"""/v1/responses: streams and bodies, read by the official OpenAI client."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from penstock.datasets.media.images import draw_jpeg, draw_png
 from penstock.endpoints.responses import Responses
 from penstock.mock.behaviour import Behaviour
 from penstock.mock.compiled_behaviour import CompiledBehaviour
-from penstock.mock.dialect import Say
+from penstock.mock.dialect import PlannedReply
 from penstock.mock.reply import Reply
-from penstock.mock.responses import KEPT
+from penstock.mock.responses import STORED_REPLIES
 from penstock.mock.responses import Responses as Dialect
 
 PATH = "/v1/responses"
@@ -30,33 +30,33 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 @pytest.fixture(scope="module")
 def client(mock: Any) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=mock.url + "/v1", api_key="x", max_retries=0, timeout=60) as made:
-        yield made
+    with openai.OpenAI(base_url=mock.url + "/v1", api_key="x", max_retries=0, timeout=60) as client:
+        yield client
 
 
-def ask(**fields: Any) -> dict[str, Any]:
+def request_body(**fields: Any) -> dict[str, Any]:
     return {"model": "m", "input": "How many roads?", **fields}
 
 
 def streamed(client: openai.OpenAI, mock: str = "", **fields: Any) -> list[Any]:
-    """Events as the client made them, each checked against its own types."""
+    """Return the events as the client parsed them, each validated against its type."""
     headers = {"X-Mock": mock} if mock else {}
-    found = []
-    with client.responses.create(**ask(**fields), stream=True, extra_headers=headers) as events:
+    parsed = []
+    with client.responses.create(**request_body(**fields), stream=True, extra_headers=headers) as events:
         for event in events:
             EVENTS.validate_python(event.model_dump(exclude_unset=True))
-            found.append(event)
-    assert [event.sequence_number for event in found] == list(range(len(found)))
-    return found
+            parsed.append(event)
+    assert [event.sequence_number for event in parsed] == list(range(len(parsed)))
+    return parsed
 
 
 def whole(client: openai.OpenAI, mock: str = "", **fields: Any) -> Response:
-    reply = client.responses.create(**ask(**fields), extra_headers={"X-Mock": mock} if mock else {})
+    reply = client.responses.create(**request_body(**fields), extra_headers={"X-Mock": mock} if mock else {})
     Response.model_validate(reply.model_dump(exclude_unset=True))
     return reply
 
 
-def test_the_events_of_a_plain_stream(client: openai.OpenAI) -> None:
+def test_plain_stream_has_the_expected_events(client: openai.OpenAI) -> None:
     names = [event.type for event in streamed(client, max_output_tokens=3)]
     assert names == [
         "response.created",
@@ -85,53 +85,55 @@ def test_the_events_of_a_plain_stream(client: openai.OpenAI) -> None:
         ("refusal", {"refusal"}),
     ],
 )
-def test_every_kind_of_reply(client: openai.OpenAI, option: str, kinds: set[str], tokens: int, pace: str) -> None:
+def test_every_kind_of_reply_is_consistent_and_counted(
+    client: openai.OpenAI, option: str, kinds: set[str], tokens: int, pace: str
+) -> None:
     events = streamed(client, f"{option};{pace}", max_output_tokens=tokens)
-    said: dict[str, str] = {}
+    texts_by_kind: dict[str, str] = {}
     for event in events:
         if event.type.endswith(".delta"):
             kind = event.type.split(".")[1]
-            said[kind] = said.get(kind, "") + event.delta
-    assert said.keys() <= kinds
-    assert len(said) == min(len(kinds), 1 + (tokens > (3 if "reasoning=3" in option else 2)))
+            texts_by_kind[kind] = texts_by_kind.get(kind, "") + event.delta
+    assert texts_by_kind.keys() <= kinds
+    assert len(texts_by_kind) == min(len(kinds), 1 + (tokens > (3 if "reasoning=3" in option else 2)))
     for event in events:
         kind = event.type.split(".")[1]
-        if event.type.endswith(".done") and kind in said:
+        if event.type.endswith(".done") and kind in texts_by_kind:
             texts = [getattr(event, field, None) for field in ("text", "refusal", "arguments")]
-            assert said[kind] in texts
+            assert texts_by_kind[kind] in texts
     final = events[-1].response
     assert (events[-1].type, final.status) == ("response.completed", "completed")
     assert final.usage.output_tokens == tokens
     assert final.usage.output_tokens_details.reasoning_tokens == min(tokens, 3 if "reasoning=3" in option else 2) * (
         "reasoning" in option
     )
-    same = whole(client, option, max_output_tokens=tokens)
-    assert [item.type for item in same.output] == [item.type for item in final.output]
-    assert same.usage == final.usage
+    unstreamed = whole(client, option, max_output_tokens=tokens)
+    assert [item.type for item in unstreamed.output] == [item.type for item in final.output]
+    assert unstreamed.usage == final.usage
 
 
-def test_penstock_and_the_client_read_the_same(mock: Any, client: openai.OpenAI) -> None:
+def test_penstock_and_the_openai_client_read_the_same(mock: Any, client: openai.OpenAI) -> None:
     for option in ("reasoning=3", "tools", "refusal", "thoughts=text;reasoning=2"):
-        answer = mock.ask(ask(stream=True, max_output_tokens=7), path=PATH, mock=option)
+        answer = mock.exchange(request_body(stream=True, max_output_tokens=7), path=PATH, mock=option)
         reply = Responses().read_stream(answer.body, timed=True)
         assert reply.failure is None
         assert reply.warnings == {}
         assert len(reply.texts) == 7
         assert reply.usage is not None
         assert reply.usage.completion == 7
-        plain = Responses().read_body(mock.ask(ask(max_output_tokens=7), path=PATH, mock=option).body)
+        plain = Responses().read_body(mock.exchange(request_body(max_output_tokens=7), path=PATH, mock=option).body)
         assert [len(text.split()) for text in plain.outputs] == [len(text.split()) for text in reply.outputs]
         assert len(plain.reasonings) == len(reply.reasonings)
 
 
-def test_arguments_are_json(client: openai.OpenAI) -> None:
+def test_function_call_arguments_are_json(client: openai.OpenAI) -> None:
     for tokens in (1, 2, 3, 12):
         (call,) = whole(client, "tools", max_output_tokens=tokens).output
         assert call.type == "function_call"
         assert isinstance(json.loads(call.arguments), dict)
 
 
-def test_what_is_asked_for_is_echoed(client: openai.OpenAI) -> None:
+def test_request_fields_are_echoed(client: openai.OpenAI) -> None:
     events = streamed(client, instructions="Be brief.", max_output_tokens=4, model="some-model")
     for reply in (
         events[0].response,
@@ -145,13 +147,13 @@ def test_what_is_asked_for_is_echoed(client: openai.OpenAI) -> None:
     assert events[-1].response.output[0].id == events[2].item.id
 
 
-def test_ids_are_unlike(client: openai.OpenAI) -> None:
+def test_ids_are_unique(client: openai.OpenAI) -> None:
     replies = [whole(client, max_output_tokens=2) for _ in range(20)]
     assert len({reply.id for reply in replies}) == 20
     assert len({reply.output[0].id for reply in replies}) == 20
 
 
-def test_a_reply_can_be_referred_to(client: openai.OpenAI) -> None:
+def test_previous_response_counts_as_cached_input(client: openai.OpenAI) -> None:
     first = whole(client, input="x" * 40, max_output_tokens=5)
     assert first.usage is not None
     assert first.usage.input_tokens == 9
@@ -164,23 +166,23 @@ def test_a_reply_can_be_referred_to(client: openai.OpenAI) -> None:
     assert third.usage.input_tokens == 37
 
 
-def test_what_was_not_stored_cannot_be_referred_to(client: openai.OpenAI) -> None:
-    forgotten = whole(client, store=False)
-    for name in (forgotten.id, "resp_nothing"):
+def test_unknown_previous_response_is_rejected(client: openai.OpenAI) -> None:
+    unstored = whole(client, store=False)
+    for name in (unstored.id, "resp_nothing"):
         with pytest.raises(openai.BadRequestError, match=f"Previous response with id '{name}' not found"):
             whole(client, previous_response_id=name)
 
 
-def test_the_store_is_bounded() -> None:
+def test_number_of_stored_replies_is_limited() -> None:
     dialect = Dialect()
-    say = Say(dialect.read(b'{"model":"m","input":"x"}'), Behaviour(), 0, kinds=True)
-    marks = [dialect.stamp(say, number, 0) for number in range(KEPT + 10)]
-    assert len(dialect._kept) == KEPT
-    assert "resp_" + marks[0].decode() not in dialect._kept
-    assert "resp_" + marks[-1].decode() in dialect._kept
+    planned = PlannedReply(dialect.parse(b'{"model":"m","input":"x"}'), Behaviour(), 0, has_output_kinds=True)
+    ids = [dialect.reply_id(planned, number, 0) for number in range(STORED_REPLIES + 10)]
+    assert len(dialect._stored) == STORED_REPLIES
+    assert "resp_" + ids[0].decode() not in dialect._stored
+    assert "resp_" + ids[-1].decode() in dialect._stored
 
 
-def test_incomplete_and_failed(client: openai.OpenAI) -> None:
+def test_incomplete_and_failed_set_the_final_status(client: openai.OpenAI) -> None:
     limited = streamed(client, "incomplete=max_output_tokens", max_output_tokens=3)[-1]
     assert (limited.type, limited.response.status) == ("response.incomplete", "incomplete")
     assert limited.response.incomplete_details.reason == "max_output_tokens"
@@ -195,7 +197,7 @@ def test_incomplete_and_failed(client: openai.OpenAI) -> None:
     assert failed.error is not None
 
 
-def test_an_error_in_the_middle_is_an_event(client: openai.OpenAI) -> None:
+def test_stream_error_sends_an_error_event(client: openai.OpenAI) -> None:
     event = streamed(client, "stream_error=3")[-1]
     assert (event.type, event.code, event.message) == ("error", "server_error", "the mock was told to fail here")
 
@@ -205,8 +207,8 @@ def test_an_error_in_the_middle_is_an_event(client: openai.OpenAI) -> None:
     "fault",
     ["error=429", "cut=2", "cut=2;reset=on", "malformed=2", "slow_head=0.05", "empty", "html", "content_type=text/x"],
 )
-def test_the_faults_of_chat_strike_here_too(mock: Any, fault: str, stream: bool) -> None:
-    answer = mock.ask(ask(stream=stream, max_output_tokens=6), path=PATH, mock=fault)
+def test_faults_of_chat_apply_to_responses(mock: Any, fault: str, stream: bool) -> None:
+    answer = mock.exchange(request_body(stream=stream, max_output_tokens=6), path=PATH, mock=fault)
     name = fault.partition("=")[0].partition(";")[0]
     if name == "error":
         assert answer.status == 429
@@ -228,14 +230,14 @@ def test_the_faults_of_chat_strike_here_too(mock: Any, fault: str, stream: bool)
         assert answer.status == 200
 
 
-def test_no_terminal_event_without_finish(mock: Any) -> None:
-    answer = mock.ask(ask(stream=True, max_output_tokens=3), path=PATH, mock="finish=off")
+def test_finish_off_omits_the_last_event(mock: Any) -> None:
+    answer = mock.exchange(request_body(stream=True, max_output_tokens=3), path=PATH, mock="finish=off")
     assert answer.chunks[-1]["type"] == "response.output_item.done"
     assert "input_tokens" not in answer.body.decode()
 
 
-def test_usage_can_be_left_out(mock: Any) -> None:
-    last = mock.ask(ask(stream=True), path=PATH, mock="usage=never").chunks[-1]
+def test_usage_can_be_omitted(mock: Any) -> None:
+    last = mock.exchange(request_body(stream=True), path=PATH, mock="usage=never").chunks[-1]
     assert last["response"]["usage"] is None
 
 
@@ -246,7 +248,7 @@ MP3 = base64.b64encode(record_mp3("x", 0.1, 16000, 1)).decode()
 
 
 def content(*parts: dict[str, Any]) -> dict[str, Any]:
-    return ask(input=[{"role": "user", "content": list(parts)}])
+    return request_body(input=[{"role": "user", "content": list(parts)}])
 
 
 def test_images_and_audio_are_accepted_and_counted(start: Any) -> None:
@@ -256,24 +258,24 @@ def test_images_and_audio_are_accepted_and_counted(start: Any) -> None:
         {"type": "input_audio", "input_audio": {"data": data, "format": form}}
         for data, form in ((WAV, "wav"), (MP3, "mp3"))
     ]
-    answer = server.ask(content({"type": "input_text", "text": "x" * 40}, *images, *audio), path=PATH)
+    answer = server.exchange(content({"type": "input_text", "text": "x" * 40}, *images, *audio), path=PATH)
     assert answer.json["usage"]["input_tokens"] == 9 + 3 * 256 + 2 * 128
     parts = [{"type": "image_url", "image_url": {"url": PNG}}, audio[0]]
-    server.ask({"model": "m", "messages": [{"role": "user", "content": parts}]})
+    server.exchange({"model": "m", "messages": [{"role": "user", "content": parts}]})
     stats = server.stats()
     assert (stats["images"], stats["audios"]) == (4, 3)
-    assert [(line["images"], line["audios"]) for line in server.truth()] == [(3, 2), (1, 1)]
+    assert [(entry["images"], entry["audios"]) for entry in server.logged_requests()] == [(3, 2), (1, 1)]
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "fragment"),
     [
-        (ask(model=""), "model is required"),
+        (request_body(model=""), "model is required"),
         ({"model": "m"}, "input is required"),
-        (ask(input=[]), "input is required"),
-        (ask(max_output_tokens=0), "max_output_tokens must be from 1"),
-        (ask(input=[{"role": "robot", "content": "x"}]), "role must be one of"),
-        (ask(input=[{"role": "user"}]), "a message needs content"),
+        (request_body(input=[]), "input is required"),
+        (request_body(max_output_tokens=0), "max_output_tokens must be from 1"),
+        (request_body(input=[{"role": "robot", "content": "x"}]), "role must be one of"),
+        (request_body(input=[{"role": "user"}]), "a message needs content"),
         (content({"type": "text", "text": "x"}), "no content of the type 'text'"),
         (content({"type": "input_image", "image_url": {"url": PNG}}), "image_url"),
         (content({"type": "input_image", "image_url": "ftp://x"}), "must be an http"),
@@ -285,10 +287,10 @@ def test_images_and_audio_are_accepted_and_counted(start: Any) -> None:
         (content({"type": "input_audio"}), "needs data and format"),
     ],
 )
-def test_what_is_refused(mock: Any, body: dict[str, Any], said: str) -> None:
-    answer = mock.ask(body, path=PATH)
+def test_invalid_body_is_rejected(mock: Any, body: dict[str, Any], fragment: str) -> None:
+    answer = mock.exchange(body, path=PATH)
     assert answer.status == 400
-    assert said in answer.json["error"]["message"]
+    assert fragment in answer.json["error"]["message"]
 
 
 @settings(max_examples=120, deadline=None)
@@ -308,13 +310,15 @@ def test_what_is_refused(mock: Any, body: dict[str, Any], said: str) -> None:
     st.integers(1, 20),
     st.booleans(),
 )
-def test_one_block_and_a_row_of_steps_are_the_same_bytes(behaviour: Behaviour, tokens: int, stream: bool) -> None:
+def test_whole_reply_and_its_steps_have_the_same_bytes(behaviour: Behaviour, tokens: int, stream: bool) -> None:
     dialect = Dialect()
-    wanted = dialect.read(json.dumps(ask(stream=stream, max_output_tokens=tokens, instructions="x")).encode())
-    profile = CompiledBehaviour(behaviour)
-    say = Say(wanted, behaviour, 3, kinds=True)
-    mark = dialect.stamp(say, 5, 0)
-    reply = Reply(profile, dialect, say, profile.delivery(stream, True, False), number=3, mark=mark)
+    request = dialect.parse(
+        json.dumps(request_body(stream=stream, max_output_tokens=tokens, instructions="x")).encode()
+    )
+    compiled = CompiledBehaviour(behaviour)
+    planned = PlannedReply(request, behaviour, 3, has_output_kinds=True)
+    reply_id = dialect.reply_id(planned, 5, 0)
+    reply = Reply(compiled, dialect, planned, compiled.delivery(stream, True), number=3, reply_id=reply_id)
     block = reply.whole()
     assert b"".join(step[1] for step in reply.steps()) == block == reply.whole()
     assert b"#" not in block

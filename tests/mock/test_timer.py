@@ -1,4 +1,4 @@
-"""The alarm and the heap on it, in a real loop. Only orders are asserted, no tight times."""
+"""The timer and the pacer in an event loop. The tests check the order of calls, not exact times."""
 
 from __future__ import annotations
 
@@ -17,96 +17,94 @@ MS = 1_000_000
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    made = uvloop.new_event_loop()
-    yield made
-    made.close()
+    loop = uvloop.new_event_loop()
+    yield loop
+    loop.close()
 
 
 @pytest.mark.parametrize("platform", ["linux", "elsewhere"])
-def test_the_alarm_is_never_early(
-    loop: asyncio.AbstractEventLoop, platform: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timer_is_never_early(loop: asyncio.AbstractEventLoop, platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if platform == "elsewhere":
         monkeypatch.setattr("penstock.wire.timer.sys.platform", "elsewhere")
-    late = []
+    lateness = []
     timer: Timer
 
-    def ring() -> None:
-        late.append(time.monotonic_ns() - due[len(late)])
-        if len(late) == len(due):
+    def on_timer() -> None:
+        lateness.append(time.monotonic_ns() - due[len(lateness)])
+        if len(lateness) == len(due):
             loop.stop()
         else:
-            timer.at(due[len(late)])
+            timer.at(due[len(lateness)])
 
-    timer = Timer(loop, ring)
+    timer = Timer(loop, on_timer)
     now = time.monotonic_ns()
     due = [now + 3 * MS, now + 3 * MS, now - 5 * MS, now + 10 * MS]
     timer.at(now + 10_000 * MS)
     timer.at(due[0])
     loop.run_forever()
-    assert len(late) == 4
-    # the loop's own timers round to a millisecond
-    assert min(late) >= (0 if platform == "linux" else -2 * MS)
+    assert len(lateness) == 4
+    # the timers of the event loop are rounded to milliseconds
+    assert min(lateness) >= (0 if platform == "linux" else -2 * MS)
     timer.close()
     timer.close()
 
 
-def test_an_alarm_that_rang_stays_silent(loop: asyncio.AbstractEventLoop) -> None:
-    rings = []
-    timer = Timer(loop, lambda: rings.append(1))
+def test_timer_fires_once(loop: asyncio.AbstractEventLoop) -> None:
+    calls = []
+    timer = Timer(loop, lambda: calls.append(1))
     timer.at(1)
-    loop.call_later(0.05, loop.stop)  # a second ring would follow the first at once
+    loop.call_later(0.05, loop.stop)  # a second call would follow the first at once
     loop.run_forever()
     timer.close()
-    assert rings == [1]
+    assert calls == [1]
 
 
 class Item:
-    def __init__(self, pacer: Pacer, name: str, again: list[int], fired: list[str]) -> None:
-        self.pacer, self.name, self.again, self.fired = pacer, name, again, fired
+    def __init__(self, pacer: Pacer, name: str, delays: list[int], called: list[str]) -> None:
+        self.pacer, self.name, self.delays, self.called = pacer, name, delays, called
 
-    def fire(self, now: int) -> int:
-        self.fired.append(self.name)
-        return now + self.again.pop(0) if self.again else 0
+    def on_due(self, now: int) -> int:
+        self.called.append(self.name)
+        return now + self.delays.pop(0) if self.delays else 0
 
 
-def run(loop: asyncio.AbstractEventLoop, pacer: Pacer, fired: list[str], count: int) -> None:
-    """Until so many have fired, and a moment longer, in which one too many would."""
+def run(loop: asyncio.AbstractEventLoop, pacer: Pacer, called: list[str], count: int) -> None:
+    """Run until `count` items were called, and 20 ms longer, to catch an extra call."""
 
-    def look() -> None:
-        if len(fired) < count and loop.time() < guard:
-            loop.call_later(0.005, look)
+    def check() -> None:
+        if len(called) < count and loop.time() < deadline:
+            loop.call_later(0.005, check)
         else:
             loop.call_later(0.02, loop.stop)
 
-    guard = loop.time() + 30
-    look()
+    deadline = loop.time() + 30
+    check()
     loop.run_forever()
     pacer.close()
 
 
-def test_the_pacer_keeps_the_order_of_times(loop: asyncio.AbstractEventLoop) -> None:
+def test_pacer_calls_items_in_order_of_their_times(loop: asyncio.AbstractEventLoop) -> None:
     pacer = Pacer(loop)
-    fired: list[str] = []
+    called: list[str] = []
     now = time.monotonic_ns()
     for name, delay in (("c", 12), ("a", 4), ("b", 8), ("z", 30)):
-        pacer.push(now + delay * MS, Item(pacer, name, [], fired))
-    pacer.push(now + 2 * MS, Item(pacer, "r", [4 * MS, 4 * MS], fired))
-    run(loop, pacer, fired, 7)
-    assert fired.count("r") == 3
-    assert [name for name in fired if name != "r"] == ["a", "b", "c", "z"]
-    assert fired[0] == "r"
+        pacer.push(now + delay * MS, Item(pacer, name, [], called))
+    pacer.push(now + 2 * MS, Item(pacer, "r", [4 * MS, 4 * MS], called))
+    run(loop, pacer, called, 7)
+    assert called.count("r") == 3
+    assert [name for name in called if name != "r"] == ["a", "b", "c", "z"]
+    assert called[0] == "r"
 
 
-def test_an_item_may_push_while_it_fires(loop: asyncio.AbstractEventLoop) -> None:
+def test_item_may_push_another_while_it_runs(loop: asyncio.AbstractEventLoop) -> None:
     pacer = Pacer(loop)
-    fired: list[str] = []
+    called: list[str] = []
 
     class Pusher(Item):
-        def fire(self, now: int) -> int:
-            self.pacer.push(now - 5 * MS, Item(self.pacer, "pushed", [], fired))
-            return super().fire(now)
+        def on_due(self, now: int) -> int:
+            self.pacer.push(now - 5 * MS, Item(self.pacer, "pushed", [], called))
+            return super().on_due(now)
 
-    pacer.push(time.monotonic_ns() + MS, Pusher(pacer, "pusher", [MS], fired))
-    run(loop, pacer, fired, 4)
-    assert fired == ["pusher", "pushed", "pusher", "pushed"]
+    pacer.push(time.monotonic_ns() + MS, Pusher(pacer, "pusher", [MS], called))
+    run(loop, pacer, called, 4)
+    assert called == ["pusher", "pushed", "pusher", "pushed"]

@@ -1,5 +1,5 @@
-"""Whole programs: a mock server that logs the truth, the real commands with their artifacts, and a server that remembers
-exactly what it was sent. The fixtures for them are in `conftest`."""
+"""Programs that tests start: a mock server with its request log, the commands with their artifacts, and a server that
+records requests byte for byte. Their fixtures are in `conftest`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from typing import Any
 
 BIN = Path(sys.executable).parent
 LIMIT_S = 150.0
-"""No command in a test takes longer, unless it hangs."""
+"""The longest time for a command in a test."""
 
 
 class MockServer:
-    """`penstock mock` in a process of its own that ends with ours. Its log is complete once it is stopped."""
+    """The mock in a child process that ends with this process. Its log is complete once it is stopped."""
 
     def __init__(self, folder: Path, options: dict[str, Any], *, port: int, writes: bool, hashes: bool) -> None:
-        self.log = folder / "truth.jsonl"
-        serving = {"port": port, "log": str(self.log), "log_writes": writes, "log_hash": hashes, "parent": os.getpid()}
-        words = [f"{name}={_word(value)}" for name, value in options.items()]
+        self.log = folder / "requests.jsonl"
+        settings = {"port": port, "log": str(self.log), "log_writes": writes, "log_hash": hashes, "parent": os.getpid()}
+        arguments = [f"{name}={_option_text(value)}" for name, value in options.items()]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.mock", json.dumps(serving), *words],
+            [sys.executable, "-m", "penstock.mock", json.dumps(settings), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -40,8 +40,8 @@ class MockServer:
         assert self._process.stdout is not None
         line = self._process.stdout.readline().strip()
         if not line.isdigit():
-            said = self._process.communicate()[1].decode()
-            raise OSError(f"the mock did not start: {said}")
+            stderr = self._process.communicate()[1].decode()
+            raise OSError(f"the mock did not start: {stderr}")
         self.port = int(line)
         self.url = f"http://127.0.0.1:{self.port}"
 
@@ -50,19 +50,19 @@ class MockServer:
             self._process.terminate()
         self._process.communicate(timeout=60)
 
-    def truth(self) -> list[dict[str, Any]]:
-        """What the server did, in order of arrival. Stops it."""
+    def logged_requests(self) -> list[dict[str, Any]]:
+        """Stop the server and return its log entries of model requests, in order of arrival."""
         self.stop()
-        found = [json.loads(line) for line in self.log.read_text().splitlines()]
-        return sorted((t for t in found if t["k"] is not None), key=lambda t: t["k"])
+        entries = [json.loads(line) for line in self.log.read_text().splitlines()]
+        return sorted((entry for entry in entries if entry["k"] is not None), key=lambda entry: entry["k"])
 
 
-def _word(value: Any) -> str:
+def _option_text(value: Any) -> str:
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
 class Outcome:
-    """What a command left behind."""
+    """The exit status, output and artifacts of a finished command."""
 
     def __init__(self, status: int, out: str, err: str, folder: Path) -> None:
         self.status = status
@@ -78,18 +78,18 @@ class Outcome:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.text("profile_export_aiperf.json"))
-        return found
+        summary: dict[str, Any] = json.loads(self.text("profile_export_aiperf.json"))
+        return summary
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """In the order in which they were sent."""
-        found = [json.loads(line) for line in self.text("profile_export.jsonl").splitlines()]
-        return sorted(found, key=lambda r: r["metadata"]["request_start_ns"])
+        """The records, in the order in which the requests were sent."""
+        records = [json.loads(line) for line in self.text("profile_export.jsonl").splitlines()]
+        return sorted(records, key=lambda r: r["metadata"]["request_start_ns"])
 
     @cached_property
     def csv(self) -> dict[str, dict[str, str]]:
-        """Metric -> column -> cell, of both sections."""
+        """Cells of both sections, by metric and column."""
         rows: dict[str, dict[str, str]] = {}
         columns: list[str] = []
         for row in csv.reader(self.text("profile_export_aiperf.csv").splitlines()):
@@ -105,7 +105,7 @@ class Outcome:
         return [body for session in json.loads(self.text("inputs.json"))["data"] for body in session["payloads"]]
 
     def values(self, tag: str) -> list[Any]:
-        """That metric of each record that has it."""
+        """Return the values of a metric in the records that have it."""
         return [r["metrics"][tag]["value"] for r in self.records if tag in r["metrics"]]
 
     def errors(self) -> list[dict[str, Any]]:
@@ -116,14 +116,14 @@ class Outcome:
 
 
 class Running:
-    """A command that is still under way."""
+    """A command that is running."""
 
     def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
         self.process = process
         self.folder = folder
 
-    def interrupt(self, number: int = signal.SIGINT) -> None:
-        self.process.send_signal(number)
+    def interrupt(self, signal_number: int = signal.SIGINT) -> None:
+        self.process.send_signal(signal_number)
 
     def wait(self, timeout: float = LIMIT_S) -> Outcome:
         try:
@@ -131,25 +131,30 @@ class Running:
         except subprocess.TimeoutExpired:
             self.process.kill()
             out, err = self.process.communicate()
-            raise AssertionError(f"it did not end within {timeout:g} s:\n{out}\n{err}") from None
+            raise AssertionError(f"the command did not end within {timeout:g} s:\n{out}\n{err}") from None
         return Outcome(self.process.returncode, out, err, self.folder)
 
 
 class Program:
-    """The real commands, in a folder of their own, without the network and without the settings of whoever tests."""
+    """Runs the commands in their own folder, without network access and without the user's environment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._runs = 0
         self._started: list[subprocess.Popen[str]] = []
-        kept = {
+        inherited = {
             name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH") if name in os.environ
         }
-        self.env = kept | {"HOME": str(folder), "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf"), "PYTHONUTF8": "1"}
+        self.env = inherited | {
+            "HOME": str(folder),
+            "HF_HUB_OFFLINE": "1",
+            "HF_HOME": str(folder / "hf"),
+            "PYTHONUTF8": "1",
+        }
 
-    def start(self, *words: Any, command: str = "aiperf", folder: Path | None = None, **env: str) -> Running:
+    def start(self, *arguments: Any, command: str = "aiperf", folder: Path | None = None, **env: str) -> Running:
         process = subprocess.Popen(
-            [str(BIN / command), *map(str, words)],
+            [str(BIN / command), *map(str, arguments)],
             cwd=self.folder,
             env=self.env | env,
             stdin=subprocess.DEVNULL,
@@ -161,8 +166,8 @@ class Program:
         self._started.append(process)
         return Running(process, folder or self.folder)
 
-    def run(self, *words: Any, command: str = "aiperf", timeout: float = LIMIT_S, **env: str) -> Outcome:
-        return self.start(*words, command=command, **env).wait(timeout)
+    def run(self, *arguments: Any, command: str = "aiperf", timeout: float = LIMIT_S, **env: str) -> Outcome:
+        return self.start(*arguments, command=command, **env).wait(timeout)
 
     def begin(
         self,
@@ -173,18 +178,20 @@ class Program:
         into: Path | None = None,
         **env: str,
     ) -> Running:
-        """`aiperf profile` with a folder of its own, unless `into` names one. By default a file of three lines, and the
-        server counts tokens,
-        because then no tokenizer is loaded; `texts=None` leaves both to the flags."""
+        """Start `aiperf profile` with its own artifact folder, or with `into`.
+
+        By default the prompts are a file of three lines and the server counts tokens, so no tokenizer is loaded;
+        `texts=None` leaves both to the flags.
+        """
         self._runs += 1
         folder = into or self.folder / f"run-{self._runs}"
-        words: list[Any] = ["profile", "--model", model, "--url", url, "--artifact-dir", folder]
+        arguments: list[Any] = ["profile", "--model", model, "--url", url, "--artifact-dir", folder]
         if texts is not None:
-            words += ["--input-file", self.prompts(texts), "--use-server-token-count"]
-        return self.start(*words, *flags, folder=folder, **env)
+            arguments += ["--input-file", self.prompts(texts), "--use-server-token-count"]
+        return self.start(*arguments, *flags, folder=folder, **env)
 
-    def profile(self, url: str, *flags: Any, timeout: float = LIMIT_S, **more: Any) -> Outcome:
-        return self.begin(url, *flags, **more).wait(timeout)
+    def profile(self, url: str, *flags: Any, timeout: float = LIMIT_S, **options: Any) -> Outcome:
+        return self.begin(url, *flags, **options).wait(timeout)
 
     def prompts(self, count: int) -> Path:
         path = self.folder / f"prompts-{count}.jsonl"
@@ -199,7 +206,7 @@ class Program:
 
 
 class Capture:
-    """A server that remembers every request, byte for byte, and gives its answers in turn."""
+    """A server that records every request byte for byte, and sends its answers in turn."""
 
     ANSWER: dict[str, Any] = {  # noqa: RUF012
         "object": "chat.completion",
@@ -219,17 +226,17 @@ class Capture:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # or each body would wait 40 ms for the acknowledgement of its head
+            disable_nagle_algorithm = True  # otherwise each body waits 40 ms for the acknowledgement of its head
 
             def do_POST(self) -> None:
                 headers: dict[str, list[str]] = {}
                 for name, value in self.headers.items():
                     headers.setdefault(name.lower(), []).append(value)
                 body = self.rfile.read(int(headers["content-length"][0]))
-                kind, answer = capture.answers[len(capture.requests) % len(capture.answers)]
+                content_type, answer = capture.answers[len(capture.requests) % len(capture.answers)]
                 capture.requests.append((self.path, headers, body))
                 self.send_response(200)
-                self.send_header("Content-Type", kind)
+                self.send_header("Content-Type", content_type)
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
                 self.wfile.write(answer)
@@ -244,7 +251,7 @@ class Capture:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def wrap(self, context: ssl.SSLContext) -> None:
-        """Speak TLS from now on."""
+        """Use TLS for all further connections."""
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
 
     @property
@@ -256,10 +263,10 @@ class Capture:
         self._server.server_close()
 
 
-def wait_for(happened: Callable[[], Any], timeout: float = 60.0, what: str = "it") -> Any:
-    """What `happened` returns as soon as that is true of it."""
+def wait_for(condition: Callable[[], Any], timeout: float = 60.0, what: str = "it") -> Any:
+    """Call `condition` until it returns a true value, and return that value."""
     deadline = time.monotonic() + timeout
-    while not (found := happened()):
+    while not (value := condition()):
         assert time.monotonic() < deadline, f"{what} did not happen within {timeout:g} s"
         time.sleep(0.01)
-    return found
+    return value

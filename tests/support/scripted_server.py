@@ -1,4 +1,4 @@
-"""A server that answers as a test tells it, and remembers every body it was sent."""
+"""A server whose replies a test defines, and which records every request body."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Answer = Callable[[dict[str, Any], int], "bytes | dict[str, Any]"]
-"""From a body and its number: a stream of events as bytes, or an object to send as JSON."""
+ReplyFunction = Callable[[dict[str, Any], int], "bytes | dict[str, Any]"]
+"""Takes a request body and its number. Returns a stream of events as bytes, or an object to send as JSON."""
 
 
-class Scripted:
-    def __init__(self, answer: Answer) -> None:
+class ScriptedServer:
+    def __init__(self, make_reply: ReplyFunction) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.sessions: list[str] = []
-        """The conversation that each body belongs to, by its correlation id."""
+        """The correlation id of each body, which names its conversation."""
         server = self
         lock = threading.Lock()
 
@@ -30,11 +30,11 @@ class Scripted:
                     number = len(server.bodies)
                     server.bodies.append(body)
                     server.sessions.append(self.headers["x-correlation-id"])
-                reply = answer(body, number)
+                reply = make_reply(body, number)
                 data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
                 self.send_response(200)
-                kind = "text/event-stream" if isinstance(reply, bytes) else "application/json"
-                self.send_header("Content-Type", kind)
+                content_type = "text/event-stream" if isinstance(reply, bytes) else "application/json"
+                self.send_header("Content-Type", content_type)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
@@ -48,13 +48,13 @@ class Scripted:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def conversations(self) -> list[list[dict[str, Any]]]:
-        """The bodies of each conversation, in order."""
-        found: dict[str, list[dict[str, Any]]] = {}
+        """Return the bodies of each conversation, in order."""
+        bodies: dict[str, list[dict[str, Any]]] = {}
         for session, body in zip(self.sessions, self.bodies, strict=True):
-            found.setdefault(session, []).append(body)
-        return list(found.values())
+            bodies.setdefault(session, []).append(body)
+        return list(bodies.values())
 
-    def __enter__(self) -> Scripted:
+    def __enter__(self) -> ScriptedServer:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,8 +66,8 @@ def event(name: str, **fields: Any) -> bytes:
     return f"event: {name}\ndata: {json.dumps({'type': name, 'sequence_number': 0, **fields})}\n\n".encode()
 
 
-def said(text: str, number: int = 0, **more: Any) -> dict[str, Any]:
-    """A response object with one message."""
+def response_object(text: str, number: int = 0, **fields: Any) -> dict[str, Any]:
+    """Return a response object with one message."""
     part = {"type": "output_text", "text": text, "annotations": []}
     item = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
     usage = {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7}
@@ -79,7 +79,7 @@ def said(text: str, number: int = 0, **more: Any) -> dict[str, Any]:
         "status": "completed",
         "output": [item],
         "usage": usage,
-        **more,
+        **fields,
     }
 
 

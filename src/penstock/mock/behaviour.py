@@ -1,7 +1,7 @@
-"""How the server behaves: the values of the options.
+"""The behaviour of the server: the values of its options.
 
-A test holds `Behaviour` and the table in `mock.options` together. Every fault has a rate: whether it strikes request
-number k is a function of the seed and k, so a run can be repeated.
+A test checks that `Behaviour` matches the table in `mock.options`. Every fault has a rate. Whether a fault applies to
+request number k depends only on the seed and k, so a run can be repeated.
 """
 
 from __future__ import annotations
@@ -74,71 +74,71 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FAULTS = ("error", "empty", "html", "content_type", "stream_error", "malformed", "cut", "stall", "slow_head", "failed")
-"""Those with a rate. The place in this row is part of the draw, so new ones go to the end."""
+"""The faults that have a rate. The index seeds the random choice of requests, so new faults go to the end."""
 
 
-BY_NAME: dict[str, Option] = {option.name: option for option in OPTIONS}
+OPTIONS_BY_NAME: dict[str, Option] = {option.name: option for option in OPTIONS}
 
 
 def read_options(pairs: Iterable[tuple[str, str]], base: Behaviour | None = None, where: str = "") -> Behaviour:
-    """`base` with the given options changed. `where` names the place in the sentence of an error: `in X-Mock`."""
-    place = f" {where}" if where else ""
+    """Return `base` with the given options changed. `where` says in error messages where they are: `in X-Mock`."""
+    where = f" {where}" if where else ""
     changed: dict[str, object] = {}
     for name, text in pairs:
-        option = BY_NAME.get(name)
+        option = OPTIONS_BY_NAME.get(name)
         if option is None:
-            hint = did_you_mean(name.replace("-", "_"), BY_NAME, "`penstock mock --help` lists them.")
-            raise UserError(f"The mock has no option {name!r}{place}; {hint}")
+            hint = did_you_mean(name.replace("-", "_"), OPTIONS_BY_NAME, "`penstock mock --help` lists them.")
+            raise UserError(f"The mock has no option {name!r}{where}; {hint}")
         try:
-            changed[name] = option.read(text.strip())
-        except ValueError as wrong:
-            raise UserError(f"{name}{place} must be {wrong}, not {text!r}") from None
+            changed[name] = option.parse(text.strip())
+        except ValueError as error:
+            raise UserError(f"{name}{where} must be {error}, not {text!r}") from None
     behaviour = msgspec.structs.replace(base or Behaviour(), **changed)
     for fault in FAULTS:
         if f"{fault}_rate" in changed and not _is_set(behaviour, fault):
-            raise UserError(f"{fault}_rate{place} needs {fault}, which says what happens")
+            raise UserError(f"{fault}_rate{where} needs {fault}, which says what happens")
     if behaviour.tools and behaviour.refusal:
-        raise UserError(f"tools and refusal{place} exclude each other: choose one")
+        raise UserError(f"tools and refusal{where} exclude each other: choose one")
     return behaviour
 
 
 def write_options(behaviour: Behaviour) -> list[str]:
-    """`name=value` for what differs from the defaults: `read_options` undoes it."""
+    """Return `name=value` for each option that differs from its default: the inverse of `read_options`."""
     default = Behaviour()
-    found = []
+    texts = []
     for option in OPTIONS:
         value = getattr(behaviour, option.name)
         if value != getattr(default, option.name):
             if value is None or isinstance(value, bool):
                 value = "on" if value else "off"
-            found.append(f"{option.name}={value}")
-    return found
+            texts.append(f"{option.name}={value}")
+    return texts
 
 
 def read_header(value: str, base: Behaviour) -> Behaviour:
-    """`X-Mock: ttft=50;itl=5;separate`: an option without a value is on."""
+    """Read an X-Mock header, such as `ttft=50;itl=5;separate`. An option without a value is on."""
     pairs = []
     for part in filter(None, (part.strip() for part in value.split(";"))):
         name, _, text = part.partition("=")
         name = name.strip()
-        if name in BY_NAME and BY_NAME[name].server:
-            raise UserError(f"{name} in X-Mock belongs to the whole server: give it when the mock starts")
+        if name in OPTIONS_BY_NAME and OPTIONS_BY_NAME[name].server_wide:
+            raise UserError(f"{name} in X-Mock belongs to the whole server: set it when the mock starts")
         pairs.append((name, text))
     return read_options(pairs, base, "in X-Mock")
 
 
 def active_faults(behaviour: Behaviour) -> list[tuple[str, float, int]]:
-    """(name, rate, number in the row) of the faults that can strike."""
-    found = []
-    for number, name in enumerate(FAULTS):
+    """Return (name, rate, index in FAULTS) of the faults that are set and have a rate above 0."""
+    faults = []
+    for index, name in enumerate(FAULTS):
         rate = getattr(behaviour, f"{name}_rate")
         if _is_set(behaviour, name) and rate > 0:
-            found.append((name, rate, number))
-    return found
+            faults.append((name, rate, index))
+    return faults
 
 
 def describe(behaviour: Behaviour) -> str:
-    """What differs from the defaults, in one line; timing and length always."""
+    """Return one line with ttft, itl, tokens and every other option that differs from its default."""
     default = Behaviour()
     parts: list[str] = []
     for option in OPTIONS:
@@ -151,9 +151,9 @@ def describe(behaviour: Behaviour) -> str:
         elif value is None:
             parts.append(f"{option.name} off")
         elif isinstance(value, bool):
-            parts.append(option.shows.replace("{}", "on" if value else "off"))
+            parts.append(option.summary.replace("{}", "on" if value else "off"))
         else:
-            parts.append(option.shows.format(f"{value:.10g}" if isinstance(value, float) else value))
+            parts.append(option.summary.format(f"{value:.10g}" if isinstance(value, float) else value))
     return ", ".join(parts)
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from penstock.mock.dialect import (
-    STAMP,
-    Ask,
+    ID_PLACEHOLDER,
     BadRequest,
-    BaseDialect,
+    Dialect,
     Event,
-    Say,
-    Span,
-    choices,
-    count_tokens,
-    limit,
+    ParsedRequest,
+    PlannedReply,
+    TokenRange,
+    check_choices,
+    estimate_tokens,
+    token_limit,
     usage_json,
 )
 from penstock.mock.media import InputAudio, audio_tokens, image_tokens
@@ -22,7 +22,7 @@ from penstock.mock.vocabulary import words
 
 __all__ = ["Chat"]
 
-TOOL = "look_up"
+TOOL_NAME = "look_up"
 encode = msgspec.json.encode
 
 
@@ -60,20 +60,20 @@ class ChatBody(msgspec.Struct):
 decode = msgspec.json.Decoder(ChatBody).decode
 
 
-class Chat(BaseDialect):
+class Chat(Dialect):
     name = "chat"
     path = "/chat/completions"
-    kinds = True
-    done: Event | None = Event(b"[DONE]")
+    has_output_kinds = True
+    done = Event(b"[DONE]")
 
-    def read(self, body: bytes) -> Ask:
-        wanted = decode(body)
-        if not wanted.model:
+    def parse(self, body: bytes) -> ParsedRequest:
+        fields = decode(body)
+        if not fields.model:
             raise BadRequest("model is required", "model")
-        if not wanted.messages:
+        if not fields.messages:
             raise BadRequest("messages is required and must hold at least one message", "messages")
-        characters = media = images = audios = 0
-        for at, message in enumerate(wanted.messages):
+        characters = media_tokens = images = audios = 0
+        for index, message in enumerate(fields.messages):
             content = message.content
             if isinstance(content, str):
                 characters += len(content)
@@ -82,100 +82,107 @@ class Chat(BaseDialect):
                     characters += len(part.text or "")
                     if part.type == "image_url":
                         url = None if part.image_url is None else part.image_url.url
-                        media += image_tokens(url, f"messages[{at}].content")
+                        media_tokens += image_tokens(url, f"messages[{index}].content")
                         images += 1
                     elif part.type == "input_audio":
-                        media += audio_tokens(part.input_audio, f"messages[{at}].content")
+                        media_tokens += audio_tokens(part.input_audio, f"messages[{index}].content")
                         audios += 1
-        options = wanted.stream_options
-        ask = Ask(
-            wanted.model,
-            count_tokens(characters) + media,
-            stream=bool(wanted.stream),
-            limit=limit({"max_completion_tokens": wanted.max_completion_tokens, "max_tokens": wanted.max_tokens}),
-            choices=choices(wanted.n),
+        options = fields.stream_options
+        limits = {"max_completion_tokens": fields.max_completion_tokens, "max_tokens": fields.max_tokens}
+        return ParsedRequest(
+            fields.model,
+            estimate_tokens(characters) + media_tokens,
+            stream=bool(fields.stream),
+            token_limit=token_limit(limits),
+            choices=check_choices(fields.n),
             include_usage=options is not None and bool(options.include_usage),
+            images=images,
+            audios=audios,
         )
-        ask.images, ask.audios = images, audios
-        return ask
 
-    def opening(self, say: Say) -> list[Event]:
-        if say.behaviour.role == "off":
+    def opening_events(self, reply: PlannedReply) -> list[Event]:
+        if reply.behaviour.role == "off":
             return []
-        return [chunk(say, choice, b'{"role":"assistant","content":""}') for choice in range(say.ask.choices)]
+        return [chunk(reply, choice, b'{"role":"assistant","content":""}') for choice in range(reply.request.choices)]
 
-    def piece(self, say: Say, span: Span) -> list[Event]:
-        return [chunk(say, choice, delta(say, choice, span)) for choice in range(say.ask.choices)]
+    def token_events(self, reply: PlannedReply, tokens: TokenRange) -> list[Event]:
+        return [chunk(reply, choice, delta_json(reply, choice, tokens)) for choice in range(reply.request.choices)]
 
-    def closing(self, say: Say) -> list[Event]:
-        if not say.behaviour.finish:
+    def closing_events(self, reply: PlannedReply) -> list[Event]:
+        if not reply.behaviour.finish:
             return []
-        return [chunk(say, choice, b"{}", encode(say.finish)) for choice in range(say.ask.choices)]
+        finish_reason = encode(reply.finish_reason)
+        return [chunk(reply, choice, b"{}", finish_reason) for choice in range(reply.request.choices)]
 
-    def accounting(self, say: Say) -> list[Event]:
-        if not say.usage:
+    def usage_events(self, reply: PlannedReply) -> list[Event]:
+        if not reply.sends_usage:
             return []
-        return [Event(opened(say, b"chat.completion.chunk") + b',"choices":[],"usage":' + usage(say) + b"}")]
+        return [Event(first_fields(reply, b"chat.completion.chunk") + b',"choices":[],"usage":' + usage(reply) + b"}")]
 
-    def front(self, say: Say) -> bytes:
-        finish = encode(say.finish if say.behaviour.finish else None)
-        found = [
-            b'{"index":%d,"message":%b,"logprobs":null,"finish_reason":%b}' % (choice, message(say, choice), finish)
-            for choice in range(say.ask.choices)
+    def body_prefix(self, reply: PlannedReply) -> bytes:
+        finish_reason = encode(reply.finish_reason if reply.behaviour.finish else None)
+        template = b'{"index":%d,"message":%b,"logprobs":null,"finish_reason":%b}'
+        choices = [
+            template % (choice, message_json(reply, choice), finish_reason) for choice in range(reply.request.choices)
         ]
-        return opened(say, b"chat.completion") + b',"choices":[' + b",".join(found) + b"]"
+        return first_fields(reply, b"chat.completion") + b',"choices":[' + b",".join(choices) + b"]"
 
-    def back(self, say: Say) -> bytes:
-        return b',"usage":' + usage(say) + b"}" if say.usage else b"}"
-
-
-def opened(say: Say, kind: bytes) -> bytes:
-    return b'{"id":"chatcmpl-%b,"object":"%b","model":%b' % (STAMP, kind, encode(say.ask.model))
+    def body_suffix(self, reply: PlannedReply) -> bytes:
+        return b',"usage":' + usage(reply) + b"}" if reply.sends_usage else b"}"
 
 
-def chunk(say: Say, choice: int, inner: bytes, finish: bytes = b"null") -> Event:
-    body = b'%b,"choices":[{"index":%d,"delta":%b,"logprobs":null,"finish_reason":%b}]}'
-    return Event(body % (opened(say, b"chat.completion.chunk"), choice, inner, finish))
+def first_fields(reply: PlannedReply, object_type: bytes) -> bytes:
+    """Return the beginning of a JSON object: id, created, object and model."""
+    return b'{"id":"chatcmpl-%b,"object":"%b","model":%b' % (ID_PLACEHOLDER, object_type, encode(reply.request.model))
 
 
-def usage(say: Say) -> bytes:
-    return usage_json(say.ask.prompt_tokens, say.completion, say.reasoning * say.ask.choices)
+def chunk(reply: PlannedReply, choice: int, delta: bytes, finish_reason: bytes = b"null") -> Event:
+    template = b'%b,"choices":[{"index":%d,"delta":%b,"logprobs":null,"finish_reason":%b}]}'
+    return Event(template % (first_fields(reply, b"chat.completion.chunk"), choice, delta, finish_reason))
 
 
-def text_of(say: Say, choice: int, span: Span) -> str:
-    """A tool call spends its first token on the name, one to open its arguments and the last one to close them."""
-    kind, start, size, last = span
-    # Reasoning and answer of one reply, and the answers of its choices, are different texts.
-    found = words(say.behaviour.seed, say.variant + 2 * choice + (kind == "reasoning"), start, size)
+def usage(reply: PlannedReply) -> bytes:
+    reasoning = reply.reasoning * reply.request.choices
+    return usage_json(reply.request.prompt_tokens, reply.completion_tokens, reasoning)
+
+
+def text_of(reply: PlannedReply, choice: int, tokens: TokenRange) -> str:
+    """Return the text of these tokens.
+
+    The first token of a tool call is its name, the second opens the arguments, and the last closes them.
+    """
+    kind, start, size, last = tokens
+    # The choices of a reply, and the reasoning and the answer of a choice, have different texts.
+    parts = words(reply.behaviour.seed, reply.variant + 2 * choice + (kind == "reasoning"), start, size)
     if kind == "tools":
         if start == 0:
-            found[0] = ""
+            parts[0] = ""
         if start <= 1 < start + size:
-            found[1 - start] = '{"words":"'
+            parts[1 - start] = '{"words":"'
         if last and start + size > 1:
-            found[-1] = "{}" if start + size == 2 else '"}'
-    return "".join(found)
+            parts[-1] = "{}" if start + size == 2 else '"}'
+    return "".join(parts)
 
 
-def delta(say: Say, choice: int, span: Span) -> bytes:
-    text = encode(text_of(say, choice, span))
-    if span.kind != "tools":
-        key = b"reasoning_content" if span.kind == "reasoning" else span.kind.encode()
+def delta_json(reply: PlannedReply, choice: int, tokens: TokenRange) -> bytes:
+    text = encode(text_of(reply, choice, tokens))
+    if tokens.kind != "tools":
+        key = b"reasoning_content" if tokens.kind == "reasoning" else tokens.kind.encode()
         return b'{"%b":%b}' % (key, text)
-    if span.start:
+    if tokens.start:
         return b'{"tool_calls":[{"index":0,"function":{"arguments":%b}}]}' % text
-    head = b'{"tool_calls":[{"index":0,"id":"call_%d","type":"function","function":{"name":"%b","arguments":%b}}]}'
-    return head % (choice, TOOL.encode(), text)
+    template = b'{"tool_calls":[{"index":0,"id":"call_%d","type":"function","function":{"name":"%b","arguments":%b}}]}'
+    return template % (choice, TOOL_NAME.encode(), text)
 
 
-def message(say: Say, choice: int) -> bytes:
-    answer = say.tokens - say.reasoning
-    text = text_of(say, choice, Span(say.kind, 0, answer, True)) if answer else ""
-    parts: dict[str, object] = {"role": "assistant", "content": text if say.kind == "content" else None}
-    parts["refusal"] = text if say.kind == "refusal" else None
-    if say.reasoning:
-        parts["reasoning_content"] = text_of(say, choice, Span("reasoning", 0, say.reasoning, True))
-    if say.kind == "tools" and answer:
-        function = {"name": TOOL, "arguments": text}
-        parts["tool_calls"] = [{"id": f"call_{choice}", "type": "function", "function": function}]
-    return encode(parts)
+def message_json(reply: PlannedReply, choice: int) -> bytes:
+    answer_tokens = reply.tokens - reply.reasoning
+    text = text_of(reply, choice, TokenRange(reply.kind, 0, answer_tokens, True)) if answer_tokens else ""
+    fields: dict[str, object] = {"role": "assistant", "content": text if reply.kind == "content" else None}
+    fields["refusal"] = text if reply.kind == "refusal" else None
+    if reply.reasoning:
+        fields["reasoning_content"] = text_of(reply, choice, TokenRange("reasoning", 0, reply.reasoning, True))
+    if reply.kind == "tools" and answer_tokens:
+        function = {"name": TOOL_NAME, "arguments": text}
+        fields["tool_calls"] = [{"id": f"call_{choice}", "type": "function", "function": function}]
+    return encode(fields)

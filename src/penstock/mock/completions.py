@@ -6,16 +6,16 @@ import msgspec
 
 from penstock.mock.chat import StreamOptions
 from penstock.mock.dialect import (
-    STAMP,
-    Ask,
+    ID_PLACEHOLDER,
     BadRequest,
-    BaseDialect,
+    Dialect,
     Event,
-    Say,
-    Span,
-    choices,
-    count_tokens,
-    limit,
+    ParsedRequest,
+    PlannedReply,
+    TokenRange,
+    check_choices,
+    estimate_tokens,
+    token_limit,
     usage_json,
 )
 from penstock.mock.vocabulary import words
@@ -25,7 +25,7 @@ __all__ = ["Completions", "Prompt", "measure"]
 encode = msgspec.json.encode
 
 Prompt = str | list[str | int | list[int]]
-"""A text, several texts, one row of token ids, or several rows."""
+"""A text, several texts, one list of token ids, or several lists."""
 
 
 class CompletionsBody(msgspec.Struct):
@@ -41,87 +41,88 @@ decode = msgspec.json.Decoder(CompletionsBody).decode
 
 
 def measure(prompt: Prompt) -> tuple[int, int]:
-    """(how many inputs, their tokens): estimated for text, exact for token ids."""
+    """Return the number of inputs and their tokens: estimated for text, exact for token ids."""
     if isinstance(prompt, str):
-        return 1, count_tokens(len(prompt))
-    rows = 0
-    loose = 0
-    tokens = 0
+        return 1, estimate_tokens(len(prompt))
+    inputs = tokens = token_ids = 0
     for item in prompt:
         if isinstance(item, str):
-            rows += 1
-            tokens += count_tokens(len(item))
+            inputs += 1
+            tokens += estimate_tokens(len(item))
         elif isinstance(item, int):
-            loose += 1
+            token_ids += 1
         else:
-            rows += 1
+            inputs += 1
             tokens += len(item)
-    return rows + (loose > 0), tokens + loose
+    return inputs + (token_ids > 0), tokens + token_ids
 
 
-class Completions(BaseDialect):
+class Completions(Dialect):
     name = "completions"
     path = "/completions"
-    kinds = False
-    done: Event | None = Event(b"[DONE]")
+    done = Event(b"[DONE]")
 
-    def read(self, body: bytes) -> Ask:
-        wanted = decode(body)
-        if not wanted.model:
+    def parse(self, body: bytes) -> ParsedRequest:
+        fields = decode(body)
+        if not fields.model:
             raise BadRequest("model is required", "model")
-        if wanted.prompt is None or wanted.prompt == []:
+        if fields.prompt is None or fields.prompt == []:
             raise BadRequest("prompt is required", "prompt")
-        inputs, tokens = measure(wanted.prompt)
-        options = wanted.stream_options
-        return Ask(
-            wanted.model,
+        inputs, tokens = measure(fields.prompt)
+        options = fields.stream_options
+        return ParsedRequest(
+            fields.model,
             tokens,
-            stream=bool(wanted.stream),
-            limit=limit({"max_tokens": wanted.max_tokens}),
-            choices=choices(wanted.n) * inputs,
+            stream=bool(fields.stream),
+            token_limit=token_limit({"max_tokens": fields.max_tokens}),
+            choices=check_choices(fields.n) * inputs,
             include_usage=options is not None and bool(options.include_usage),
         )
 
-    def opening(self, say: Say) -> list[Event]:  # noqa: ARG002 -- this dialect has no such event
-        return []
+    def token_events(self, reply: PlannedReply, tokens: TokenRange) -> list[Event]:
+        return [
+            chunk(reply, choice, text_json(reply, choice, tokens.start, tokens.size))
+            for choice in range(reply.request.choices)
+        ]
 
-    def piece(self, say: Say, span: Span) -> list[Event]:
-        return [chunk(say, choice, text(say, choice, span.start, span.size)) for choice in range(say.ask.choices)]
-
-    def closing(self, say: Say) -> list[Event]:
-        if not say.behaviour.finish:
+    def closing_events(self, reply: PlannedReply) -> list[Event]:
+        if not reply.behaviour.finish:
             return []
-        return [chunk(say, choice, b'""', encode(say.finish)) for choice in range(say.ask.choices)]
+        return [chunk(reply, choice, b'""', encode(reply.finish_reason)) for choice in range(reply.request.choices)]
 
-    def accounting(self, say: Say) -> list[Event]:
-        if not say.usage:
+    def usage_events(self, reply: PlannedReply) -> list[Event]:
+        if not reply.sends_usage:
             return []
-        return [Event(opened(say) + b',"choices":[],"usage":' + usage(say) + b"}")]
+        return [Event(first_fields(reply) + b',"choices":[],"usage":' + usage(reply) + b"}")]
 
-    def front(self, say: Say) -> bytes:
-        finish = encode(say.finish if say.behaviour.finish else None)
-        found = [entry(choice, text(say, choice, 0, say.tokens), finish) for choice in range(say.ask.choices)]
-        return opened(say) + b',"choices":[' + b",".join(found) + b"]"
+    def body_prefix(self, reply: PlannedReply) -> bytes:
+        finish_reason = encode(reply.finish_reason if reply.behaviour.finish else None)
+        choices = [
+            choice_json(choice, text_json(reply, choice, 0, reply.tokens), finish_reason)
+            for choice in range(reply.request.choices)
+        ]
+        return first_fields(reply) + b',"choices":[' + b",".join(choices) + b"]"
 
-    def back(self, say: Say) -> bytes:
-        return b',"usage":' + usage(say) + b"}" if say.usage else b"}"
-
-
-def opened(say: Say) -> bytes:
-    return b'{"id":"cmpl-%b,"object":"text_completion","model":%b' % (STAMP, encode(say.ask.model))
-
-
-def text(say: Say, choice: int, start: int, count: int) -> bytes:
-    return encode("".join(words(say.behaviour.seed, say.variant + choice, start, count)))
+    def body_suffix(self, reply: PlannedReply) -> bytes:
+        return b',"usage":' + usage(reply) + b"}" if reply.sends_usage else b"}"
 
 
-def entry(choice: int, content: bytes, finish: bytes) -> bytes:
-    return b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":%b}' % (choice, content, finish)
+def first_fields(reply: PlannedReply) -> bytes:
+    """Return the beginning of a JSON object: id, created, object and model."""
+    return b'{"id":"cmpl-%b,"object":"text_completion","model":%b' % (ID_PLACEHOLDER, encode(reply.request.model))
 
 
-def chunk(say: Say, choice: int, content: bytes, finish: bytes = b"null") -> Event:
-    return Event(b'%b,"choices":[%b]}' % (opened(say), entry(choice, content, finish)))
+def text_json(reply: PlannedReply, choice: int, start: int, count: int) -> bytes:
+    return encode("".join(words(reply.behaviour.seed, reply.variant + choice, start, count)))
 
 
-def usage(say: Say) -> bytes:
-    return usage_json(say.ask.prompt_tokens, say.completion)
+def choice_json(choice: int, text: bytes, finish_reason: bytes) -> bytes:
+    return b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":%b}' % (choice, text, finish_reason)
+
+
+def chunk(reply: PlannedReply, choice: int, text: bytes, finish_reason: bytes = b"null") -> Event:
+    return Event(b'%b,"choices":[%b]}' % (first_fields(reply), choice_json(choice, text, finish_reason)))
+
+
+def usage(reply: PlannedReply) -> bytes:
+    return usage_json(reply.request.prompt_tokens, reply.completion_tokens)

@@ -1,7 +1,8 @@
-"""One client connection: bytes in, requests out in their order; replies in, bytes out.
+"""One client connection: it parses requests and writes replies.
 
-Reads go through one buffer that all connections share, and carry the kernel's stamp where there is one. Requests that
-were pipelined wait their turn. What the client does not take is held, and when too much is held, its call waits.
+All connections read into one shared buffer. The kernel's receive timestamp comes with the data on Linux. Pipelining is not
+supported: when bytes arrive before a reply has ended, the connection closes after that reply. Bytes that the socket does
+not accept are kept, and the reply pauses when there are too many.
 """
 
 from __future__ import annotations
@@ -24,23 +25,21 @@ if TYPE_CHECKING:
 __all__ = ["Connection"]
 
 SO_TIMESTAMPNS = 35
-STAMPED = sys.platform == "linux"
+HAS_KERNEL_STAMPS = sys.platform == "linux"
 TIMESPEC = struct.Struct("@ll")
-CONTROL_SPACE = socket.CMSG_SPACE(TIMESPEC.size) if STAMPED else 0
+CONTROL_SPACE = socket.CMSG_SPACE(TIMESPEC.size) if HAS_KERNEL_STAMPS else 0
 
 BUFFER = bytearray(256 << 10)
 BUFFERS = [BUFFER]
 VIEW = memoryview(BUFFER)
 
-HELD_BYTES = 1 << 20
-"""More than this waiting for the client, and the reply pauses."""
+MAX_UNSENT_BYTES = 1 << 20
+"""A reply pauses when the connection keeps more unsent bytes than this."""
 LINGER_NS = 2_000_000_000
-"""How long a connection that we closed may still read, so that no reset destroys the end of the reply."""
+"""How long a connection is still read after it was shut: closing it at once could reset it and lose the reply's end."""
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-WANTED = frozenset(
-    (b"x-mock", b"x-request-id", b"x-correlation-id", b"expect", b"content-length", b"transfer-encoding")
-)
+KEPT_HEADERS = frozenset((b"x-mock", b"x-request-id", b"x-correlation-id", b"expect"))
 
 
 class Connection:
@@ -50,24 +49,24 @@ class Connection:
         "body",
         "closed",
         "closing",
-        "expects",
+        "expects_continue",
         "fd",
-        "half",
         "hasher",
         "headers",
-        "held",
-        "held_bytes",
         "idle_since",
         "number",
         "parser",
-        "queue",
-        "reading",
+        "received",
+        "receiving",
         "recv",
         "send",
         "server",
+        "shut_down",
         "sock",
+        "unsent",
+        "unsent_bytes",
         "url",
-        "writing",
+        "writer_added",
     )
 
     def __init__(self, server: Server, sock: socket.socket, number: int) -> None:
@@ -80,32 +79,32 @@ class Connection:
         self.recv = sock.recvmsg_into
         self.send = sock.send
         self.parser: Any = httptools.HttpRequestParser(self)
-        self.queue: deque[MockRequest] = deque()
+        self.received: MockRequest | None = None
+        """A complete request whose reply has not begun."""
         self.active: MockRequest | None = None
-        self.held: deque[memoryview] = deque()
-        self.held_bytes = 0
-        self.writing = False
+        """The request whose reply is being written."""
+        self.unsent: deque[memoryview] = deque()
+        self.unsent_bytes = 0
+        self.writer_added = False
         self.closing = False
         """No further request is read; the connection ends when all is written."""
-        self.half = False
-        """Our side is shut; what the client still sends is thrown away."""
+        self.shut_down = False
+        """FIN is sent; bytes that still arrive are discarded."""
         self.closed = False
-        self.reading = False
+        self.receiving = False
         """A request has begun to arrive."""
-        self.expects = False
-        """Its client waits for leave to send the body."""
+        self.expects_continue = False
+        """The client waits for status 100 before it sends the body."""
         self.idle_since = 0
-        """When its last reply ended."""
+        """Monotonic time at which the last reply ended."""
         self.ancillary: list[tuple[int, int, bytes]] = []
         self.url = b""
         self.headers: dict[bytes, bytes] = {}
         self.body: list[bytes] = []
         self.hasher: Any = None
-        server.loop.add_reader(self.fd, self.readable)
+        server.loop.add_reader(self.fd, self.on_readable)
 
-    # bytes in
-
-    def readable(self) -> None:
+    def on_readable(self) -> None:
         try:
             size, self.ancillary, _, _ = self.recv(BUFFERS, CONTROL_SPACE)
         except (BlockingIOError, InterruptedError):
@@ -113,47 +112,32 @@ class Connection:
         except OSError:
             size = 0
         if not size:
-            # A client that shuts only its sending side looks the same as one that cancels: both are gone.
-            self.lose()
+            # A client that closes only its sending side looks like one that cancels; both end the connection.
+            self.close()
             return
         if self.closing:
             return
-        try:
-            self.feed(VIEW[:size])
-        except httptools.HttpParserError as wrong:
+        if self.active is not None:
+            self.active.keep_alive = False
             self.closing = True
-            call = MockRequest(self, b"", self.url, {}, keep=False, old=False)
-            call.wrong = f"this is not HTTP/1.1: {wrong}"
-            self.queue.append(call)
-        if self.active is None:
-            self.proceed()
-
-    def feed(self, data: memoryview) -> None:
+            return
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as wanted:
-            # Some clients offer HTTP/2 with every request. We may ignore that, but the parser then takes the request to
-            # be without a body: so another one reads it again, without the offer.
-            call = self.queue.pop()
-            fields = [b"%b: %b\r\n" % field for field in call.headers.items()]
-            self.parser = httptools.HttpRequestParser(self)
-            self.parser.feed_data(b"".join([call.method, b" ", call.url, b" HTTP/1.1\r\n", *fields, b"\r\n"]))
-            self.feed(data[wanted.args[0] :])
-
-    def proceed(self) -> None:
-        """Answer what waits, until a reply takes time."""
-        queue = self.queue
-        while queue and self.active is None and not self.closed:
-            call = self.active = queue.popleft()
-            self.server.answer(call)
-        if self.expects and self.active is None and not self.closed:
-            self.expects = False
+            self.parser.feed_data(VIEW[:size])
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self.closing = True
+            self.received = MockRequest(self, b"", self.url, {}, keep_alive=False)
+            self.received.parse_error = f"this is not a plain HTTP/1.1 request ({type(error).__name__}: {error})"
+        if self.received is not None:
+            self.active, self.received = self.received, None
+            self.server.answer(self.active)
+        elif self.expects_continue:
+            self.expects_continue = False
             self.write(CONTINUE)
 
-    # what the parser finds
+    # callbacks of the parser
 
     def on_message_begin(self) -> None:
-        self.reading = True
+        self.receiving = True
         self.url = b""
         self.headers = {}
         self.body = []
@@ -163,11 +147,11 @@ class Connection:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
-        if name in WANTED:
+        if name in KEPT_HEADERS:
             self.headers[name] = value
 
     def on_headers_complete(self) -> None:
-        self.expects = self.headers.get(b"expect", b"").lower() == b"100-continue"
+        self.expects_continue = self.headers.get(b"expect", b"").lower() == b"100-continue"
         log = self.server.log
         self.hasher = hashlib.sha256() if log is not None and log.hashes else None
 
@@ -178,66 +162,72 @@ class Connection:
 
     def on_message_complete(self) -> None:
         parser = self.parser
-        self.reading = self.expects = False
-        old = parser.get_http_version() == "1.0"
-        call = MockRequest(self, parser.get_method(), self.url, self.headers, keep=parser.should_keep_alive(), old=old)
+        self.receiving = self.expects_continue = False
+        if self.received is not None:
+            self.received.keep_alive = False
+            self.closing = True
+            return
+        request = MockRequest(self, parser.get_method(), self.url, self.headers, keep_alive=parser.should_keep_alive())
+        if parser.get_http_version() != "1.1":
+            request.keep_alive = False
+            request.parse_error = "the mock serves HTTP/1.1 only"
         body = self.body
-        call.body = body[0] if len(body) == 1 else b"".join(body)
+        request.body = body[0] if len(body) == 1 else b"".join(body)
         self.body = []
         if self.hasher is not None:
-            call.sha256 = self.hasher.hexdigest()
+            request.sha256 = self.hasher.hexdigest()
         if self.ancillary:
             seconds, nanoseconds = TIMESPEC.unpack(self.ancillary[0][2])
-            call.arrived = seconds * 1_000_000_000 + nanoseconds
-            call.stamped = True
+            request.arrived_ns = seconds * 1_000_000_000 + nanoseconds
+            request.kernel_stamped = True
         else:
-            call.arrived = time_ns()
-        self.queue.append(call)
+            request.arrived_ns = time_ns()
+        self.received = request
 
-    # bytes out
+    # writing
 
     def write(self, data: bytes) -> bool:
-        """Whether all of it went out at once."""
-        if self.held:
-            self.hold(memoryview(data))
+        """Write `data` and tell whether the socket accepted all of it."""
+        if self.unsent:
+            self._keep_unsent(memoryview(data))
             return False
         try:
             sent = self.send(data)
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:
-            self.lose()
+            self.close()
             return False
         if sent == len(data):
             return True
-        self.hold(memoryview(data)[sent:])
+        self._keep_unsent(memoryview(data)[sent:])
         return False
 
-    def hold(self, data: memoryview) -> None:
-        self.held.append(data)
-        self.held_bytes += len(data)
-        if not self.writing:
-            self.writing = True
-            self.server.loop.add_writer(self.fd, self.writable)
+    def _keep_unsent(self, data: memoryview) -> None:
+        self.unsent.append(data)
+        self.unsent_bytes += len(data)
+        if not self.writer_added:
+            self.writer_added = True
+            self.server.loop.add_writer(self.fd, self.on_writable)
 
-    def writable(self) -> None:
-        held = self.held
-        while held:
-            data = held[0]
+    def on_writable(self) -> None:
+        unsent = self.unsent
+        while unsent:
+            data = unsent[0]
             try:
                 sent = self.send(data)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
-                self.lose()
+                self.close()
                 return
-            self.held_bytes -= sent
+            self.unsent_bytes -= sent
             if sent < len(data):
-                held[0] = data[sent:]
+                unsent[0] = data[sent:]
                 return
-            held.popleft()
+            unsent.popleft()
         self.server.loop.remove_writer(self.fd)
-        self.writing = False
+        self.writer_added = False
         if self.active is not None:
             self.active.resume()
         elif self.closing:
@@ -245,66 +235,64 @@ class Connection:
 
     @property
     def full(self) -> bool:
-        return self.held_bytes > HELD_BYTES
+        return self.unsent_bytes > MAX_UNSENT_BYTES
 
-    # ends
+    # closing
 
-    def ended(self, keep: bool) -> None:
-        """The active call has written all it will."""
+    def reply_ended(self, keep_alive: bool) -> None:
+        """Called when the active request has written its whole reply."""
         self.active = None
         self.idle_since = monotonic_ns()
-        if not keep:
+        if not keep_alive:
             self.closing = True
-            self.queue.clear()
-            if not self.held:
+            if not self.unsent:
                 self.shut()
 
     def shut(self) -> None:
-        """Send FIN, and read on for a moment."""
-        if self.half or self.closed:
+        """Send FIN, and keep reading for `LINGER_NS`."""
+        if self.shut_down or self.closed:
             return
-        self.half = self.closing = True
+        self.shut_down = self.closing = True
         try:
             self.sock.shutdown(socket.SHUT_WR)
         except OSError:
-            self.lose()
+            self.close()
             return
         self.idle_since = monotonic_ns()
         self.server.pacer.push(self.idle_since + LINGER_NS, self)
 
     def reset(self) -> None:
-        """Send RST instead of FIN, whatever is still on its way."""
+        """Send RST instead of FIN and discard unsent bytes."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.lose()
+        self.close()
 
-    def lose(self) -> None:
+    def close(self) -> None:
         if self.closed:
             return
         self.closed = self.closing = True
         loop = self.server.loop
         loop.remove_reader(self.fd)
-        if self.writing:
+        if self.writer_added:
             loop.remove_writer(self.fd)
-        self.held.clear()
-        self.queue.clear()
+        self.unsent.clear()
         self.sock.close()
-        self.parser = None  # the parser and its connection refer to each other
-        call, self.active = self.active, None
-        if call is not None:
-            call.abort()
-        self.server.forget(self)
+        self.parser = None  # breaks the reference cycle between the parser and the connection
+        request, self.active = self.active, None
+        if request is not None:
+            request.abort()
+        self.server.connections.discard(self)
 
-    def fire(self, now: int) -> int:
-        """Called by the pacer: to end a closed connection, or one that is idle for too long."""
+    def on_due(self, now: int) -> int:
+        """Called by the pacer: close a connection that lingers, or one that is idle for too long."""
         if self.closed:
             return 0
-        limit = LINGER_NS if self.half else self.server.idle_ns
-        if self.active is not None or (self.reading and not self.half):
+        limit = LINGER_NS if self.shut_down else self.server.idle_ns
+        if self.active is not None or (self.receiving and not self.shut_down):
             return now + limit
         if now - self.idle_since < limit:
             return self.idle_since + limit
-        if self.half:
-            self.lose()
+        if self.shut_down:
+            self.close()
         else:
             self.shut()
         return 0

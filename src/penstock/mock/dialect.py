@@ -1,52 +1,51 @@
-"""What an API dialect of the server is: it reads a request and renders the pieces of a reply. It does no I/O.
+"""The base class of the API dialects. A dialect parses a request and renders its reply; it does no I/O.
 
 A new dialect is one file like `mock.chat` and one entry in `mock.registry`.
 
-What a dialect renders is kept and sent again for other requests, so it may depend on nothing but the fields of `Say`
-that make up `Say.shape`. The two things that differ with every reply are handled apart: the id and time are written as
-`STAMP`, which the caller replaces, and counts of tokens go into `accounting` and `back`, which are rendered each time.
+The server caches rendered bytes and sends them again for other requests. They may depend only on the behaviour and on
+the fields in `PlannedReply.cache_key`. Two things differ with every reply. A dialect writes `ID_PLACEHOLDER` for the id
+and the time, and the server replaces it. `usage_events` and `body_suffix` hold the token counts and are not cached.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.mock.behaviour import Behaviour
 
 __all__ = [
-    "STAMP",
-    "Ask",
+    "ID_PLACEHOLDER",
     "BadRequest",
-    "BaseDialect",
     "Dialect",
     "Event",
-    "Say",
-    "Span",
-    "choices",
-    "complaint",
-    "count_tokens",
+    "ParsedRequest",
+    "PlannedReply",
+    "TokenRange",
+    "check_choices",
+    "describe_error",
     "error_body",
-    "limit",
-    "stamp",
+    "estimate_tokens",
+    "id_and_time",
+    "token_limit",
     "usage_json",
 ]
 
 MAX_TOKENS = 1_000_000
 MAX_CHOICES = 128
 
-STAMP = b'################","created":##########'
-"""Stands for the end of the id and the time of a reply, which stand side by side so that one insertion serves both."""
+ID_PLACEHOLDER = b'################","created":##########'
+"""Placeholder for the end of the reply's id and its time, which are adjacent so that one replacement fills in both."""
 
 
-def stamp(number: int, second: int) -> bytes:
+def id_and_time(number: int, second: int) -> bytes:
     return b'%016x","created":%d' % (number, second)
 
 
 class BadRequest(Exception):
-    """Answered with status 400; the message is for the caller of the API."""
+    """A request that is answered with status 400 and this message."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -60,187 +59,147 @@ class Event(NamedTuple):
     name: bytes = b""
 
 
-class Span(NamedTuple):
-    """Tokens `start` to `start + size` of one kind."""
+class TokenRange(NamedTuple):
+    """Tokens `start` to `start + size` of one kind of output."""
 
     kind: str
+    """reasoning, content, refusal or tools."""
     start: int
     size: int
     last: bool
-    """No more of this kind follow."""
+    """No more tokens of this kind follow."""
 
 
-class Ask:
-    """What a request wants, whatever its dialect."""
+class ParsedRequest(msgspec.Struct):
+    """The fields of a request that decide the reply, in any dialect."""
 
-    __slots__ = (
-        "audios",
-        "choices",
-        "echo",
-        "images",
-        "include_usage",
-        "limit",
-        "model",
-        "own",
-        "prompt_tokens",
-        "shape",
-        "stream",
-    )
-
-    def __init__(
-        self,
-        model: str,
-        prompt_tokens: int,
-        *,
-        stream: bool = False,
-        limit: int | None = None,
-        choices: int = 1,
-        include_usage: bool = False,
-        shape: tuple[int | str, ...] = (),
-        echo: tuple[Any, ...] = (),
-        own: Any = None,
-    ) -> None:
-        self.model = model
-        self.prompt_tokens = prompt_tokens
-        self.stream = stream
-        self.limit = limit
-        self.choices = choices
-        self.include_usage = include_usage
-        self.shape = shape
-        """What else in the request decides the bytes of the reply."""
-        self.echo = echo
-        """What decides those before the first token and after the last one only."""
-        self.own = own
-        """For the dialect itself; it decides nothing that is rendered once and kept."""
-        self.images = self.audios = 0
+    model: str
+    prompt_tokens: int
+    stream: bool = False
+    token_limit: int | None = None
+    choices: int = 1
+    include_usage: bool = False
+    cached_fields: tuple[Any, ...] = ()
+    """Further fields, chosen by the dialect, that appear in cached bytes, but not in the events of tokens."""
+    uncached_fields: Any = None
+    """Further fields, chosen by the dialect, that do not appear in cached bytes."""
+    images: int = 0
+    audios: int = 0
 
 
-class Say:
-    """What the reply will be: decided before a byte of it is rendered."""
+class PlannedReply:
+    """The content of a reply, decided before a byte of it is rendered."""
 
-    __slots__ = ("ask", "behaviour", "finish", "kind", "reasoning", "tokens", "usage", "variant")
+    __slots__ = ("behaviour", "finish_reason", "kind", "reasoning", "request", "sends_usage", "tokens", "variant")
 
-    def __init__(self, ask: Ask, behaviour: Behaviour, variant: int, *, kinds: bool) -> None:
-        self.ask = ask
+    def __init__(self, request: ParsedRequest, behaviour: Behaviour, variant: int, *, has_output_kinds: bool) -> None:
+        self.request = request
         self.behaviour = behaviour
         self.variant = variant
-        """Which of the prepared texts."""
-        self.tokens = behaviour.tokens if ask.limit is None else ask.limit
-        """Of each choice, reasoning included."""
-        self.kind = "content"
+        """Selects one of the prepared texts."""
+        self.tokens = behaviour.tokens if request.token_limit is None else request.token_limit
+        """Tokens of each choice, including reasoning."""
         self.reasoning = 0
-        self.finish = "stop"
-        if kinds:
+        """Reasoning tokens of each choice."""
+        self.kind = "content"
+        """The kind of the tokens after the reasoning."""
+        self.finish_reason = "stop"
+        if has_output_kinds:
             self.reasoning = min(behaviour.reasoning, self.tokens)
             if behaviour.tools:
-                self.kind, self.finish = "tools", "tool_calls"
+                self.kind, self.finish_reason = "tools", "tool_calls"
             elif behaviour.refusal:
                 self.kind = "refusal"
-        if ask.limit is not None:
-            self.finish = "length"
+        if request.token_limit is not None:
+            self.finish_reason = "length"
         usage = behaviour.usage
-        self.usage = usage == "always" or (usage == "asked" and (ask.include_usage or not ask.stream))
+        self.sends_usage = usage == "always" or (usage == "asked" and (request.include_usage or not request.stream))
 
     @property
-    def shape(self) -> tuple[object, ...]:
-        """All that decides the rendered bytes, besides the dialect and the behaviour."""
-        ask = self.ask
-        return ask.model, self.tokens, ask.choices, ask.limit is None, self.variant, ask.shape, ask.echo
+    def cache_key(self) -> tuple[object, ...]:
+        """Everything that decides the cached bytes, besides the dialect and the behaviour."""
+        request = self.request
+        limited = request.token_limit is not None
+        return request.model, self.tokens, request.choices, limited, self.variant, request.cached_fields
 
     @property
-    def completion(self) -> int:
-        return self.tokens * self.ask.choices
+    def completion_tokens(self) -> int:
+        return self.tokens * self.request.choices
 
 
-class Dialect(Protocol):
+class Dialect:
     name: str
     path: str
-    """How the paths that it serves end."""
-    kinds: bool
-    """It has reasoning, tool calls and refusals."""
-    done: Event | None
+    """The end of the paths that the dialect serves."""
+    has_output_kinds = False
+    """The dialect has reasoning, tool calls and refusals."""
+    done: Event | None = None
     """The event that ends a stream."""
 
-    def read(self, body: bytes) -> Ask:
-        """Raises BadRequest, or msgspec's DecodeError and ValidationError."""
-        ...
+    def parse(self, body: bytes) -> ParsedRequest:
+        """Parse a request body. Raise BadRequest, or msgspec's DecodeError or ValidationError."""
+        raise NotImplementedError
 
-    def opening(self, say: Say) -> list[Event]:
-        """Events before the first token."""
-        ...
+    def opening_events(self, reply: PlannedReply) -> list[Event]:  # noqa: ARG002
+        """Return the events before the first token."""
+        return []
 
-    def piece(self, say: Say, span: Span) -> list[Event]:
-        """These tokens of each choice."""
-        ...
+    def token_events(self, reply: PlannedReply, tokens: TokenRange) -> list[Event]:  # noqa: ARG002
+        """Return the events that carry these tokens of each choice."""
+        return []
 
-    def closing(self, say: Say) -> list[Event]:
-        """Events after the last token, except those with counts."""
-        ...
+    def closing_events(self, reply: PlannedReply) -> list[Event]:  # noqa: ARG002
+        """Return the events after the last token that hold no token counts."""
+        return []
 
-    def accounting(self, say: Say) -> list[Event]:
-        """Events with counts."""
-        ...
+    def usage_events(self, reply: PlannedReply) -> list[Event]:  # noqa: ARG002
+        """Return the last events, which hold token counts."""
+        return []
 
-    def front(self, say: Say) -> bytes:
-        """A whole JSON body up to the counts."""
-        ...
+    def body_prefix(self, reply: PlannedReply) -> bytes:
+        """Return the JSON body of a reply that is not streamed, up to the token counts."""
+        raise NotImplementedError
 
-    def back(self, say: Say) -> bytes:
-        """The rest of it."""
-        ...
+    def body_suffix(self, reply: PlannedReply) -> bytes:
+        """Return the rest of the JSON body."""
+        raise NotImplementedError
 
-    def stamp(self, say: Say, number: int, second: int) -> bytes:
-        """What takes the place of STAMP, as long as it. A dialect that keeps its replies learns their ids here."""
-        ...
+    def reply_id(self, reply: PlannedReply, number: int, second: int) -> bytes:  # noqa: ARG002
+        """Return the replacement for ID_PLACEHOLDER, of the same length. A dialect that stores replies does so here."""
+        return id_and_time(number, second)
 
-    def error(self, say: Say, sent: int) -> Event:
-        """An error instead of what would follow the first `sent` tokens."""
-        ...
-
-    def failed(self, say: Say, sent: int) -> Event | None:
-        """The reply's own word that it failed after so many tokens, for a dialect that has one."""
-        ...
-
-    def failed_body(self, say: Say, sent: int) -> bytes | None:
-        """The same as a whole body."""
-        ...
-
-
-class BaseDialect:
-    """What most dialects do alike."""
-
-    def stamp(self, say: Say, number: int, second: int) -> bytes:  # noqa: ARG002
-        return stamp(number, second)
-
-    def error(self, say: Say, sent: int) -> Event:  # noqa: ARG002
+    def error_event(self, reply: PlannedReply, sent: int) -> Event:  # noqa: ARG002
+        """Return an error that replaces the rest of the stream after `sent` tokens."""
         return Event(error_body("the mock was told to fail here", "server_error", code=500))
 
-    def failed(self, say: Say, sent: int) -> Event | None:  # noqa: ARG002
-        return None
+    def failed_event(self, reply: PlannedReply, sent: int) -> Event:
+        """Return the event of a reply that failed after `sent` tokens: an error, if the dialect has no such event."""
+        return self.error_event(reply, sent)
 
-    def failed_body(self, say: Say, sent: int) -> bytes | None:  # noqa: ARG002
-        return None
+    def failed_body(self, reply: PlannedReply, sent: int) -> bytes:
+        """Return the JSON body of a reply that failed after `sent` tokens."""
+        return self.error_event(reply, sent).data
 
 
-_WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
+_FIELD = re.compile(r" - at `\$\.?([^`]*)`$")
 
 
-def complaint(wrong: Exception) -> tuple[str, str | None]:
-    """The message and the parameter for a body that could not be read."""
-    if isinstance(wrong, BadRequest):
-        return str(wrong), wrong.param
-    text = str(wrong)
-    if isinstance(wrong, msgspec.ValidationError):
-        found = _WHERE.search(text)
-        if found:
-            return f"{found[1] or 'the body'}: {text[: found.start()]}", found[1] or None
+def describe_error(error: Exception) -> tuple[str, str | None]:
+    """Return the message and the parameter name for a body that could not be parsed."""
+    if isinstance(error, BadRequest):
+        return str(error), error.param
+    text = str(error)
+    if isinstance(error, msgspec.ValidationError):
+        match = _FIELD.search(text)
+        if match:
+            return f"{match[1] or 'the body'}: {text[: match.start()]}", match[1] or None
         return text, None
     return f"the body is not JSON: {text}", None
 
 
-def limit(values: dict[str, int | None]) -> int | None:
-    """The first limit on the reply's length that is set."""
-    for name, value in values.items():
+def token_limit(fields: dict[str, int | None]) -> int | None:
+    """Return the first of these limits on the reply's length that is set."""
+    for name, value in fields.items():
         if value is not None:
             if not 1 <= value <= MAX_TOKENS:
                 raise BadRequest(f"{name} must be from 1 to {MAX_TOKENS}, not {value}", name)
@@ -248,7 +207,7 @@ def limit(values: dict[str, int | None]) -> int | None:
     return None
 
 
-def choices(n: int | None) -> int:
+def check_choices(n: int | None) -> int:
     if n is None:
         return 1
     if not 1 <= n <= MAX_CHOICES:
@@ -256,8 +215,8 @@ def choices(n: int | None) -> int:
     return n
 
 
-def count_tokens(characters: int) -> int:
-    """An estimate that costs nothing: 14 characters make 3 tokens, as in English text with the builtin vocabulary."""
+def estimate_tokens(characters: int) -> int:
+    """Estimate 3 tokens for 14 characters, the ratio of English text with the builtin vocabulary."""
     return (characters * 3 + 13) // 14
 
 
@@ -271,5 +230,5 @@ def usage_json(prompt: int, completion: int, reasoning: int = 0) -> bytes:
     )
 
 
-def error_body(message: str, kind: str, param: str | None = None, code: str | int | None = None) -> bytes:
-    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
+def error_body(message: str, error_type: str, param: str | None = None, code: str | int | None = None) -> bytes:
+    return msgspec.json.encode({"error": {"message": message, "type": error_type, "param": param, "code": code}})

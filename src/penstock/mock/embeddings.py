@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: a vector for each input; it has no tokens to stream, so it arrives `ttft` after the request."""
+"""POST /v1/embeddings: one vector for each input. The reply has no tokens, so it is due `ttft` after the request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from penstock.mock.completions import Prompt, measure
-from penstock.mock.dialect import Ask, BadRequest, BaseDialect, Event, Say, Span
+from penstock.mock.dialect import BadRequest, Dialect, ParsedRequest, PlannedReply
 from penstock.mock.vocabulary import VARIANTS
 
 __all__ = ["Embeddings"]
@@ -30,57 +30,45 @@ class EmbeddingsBody(msgspec.Struct):
 decode = msgspec.json.Decoder(EmbeddingsBody).decode
 
 
-class Embeddings(BaseDialect):
+class Embeddings(Dialect):
     name = "embeddings"
     path = "/embeddings"
-    kinds = False
-    done: Event | None = None
 
-    def read(self, body: bytes) -> Ask:
-        wanted = decode(body)
-        if not wanted.model:
+    def parse(self, body: bytes) -> ParsedRequest:
+        fields = decode(body)
+        if not fields.model:
             raise BadRequest("model is required", "model")
-        if wanted.input is None or wanted.input == []:
+        if fields.input is None or fields.input == []:
             raise BadRequest("input is required", "input")
-        size = wanted.dimensions or 0
-        if wanted.dimensions is not None and not 1 <= size <= MAX_DIMENSIONS:
-            raise BadRequest(f"dimensions must be from 1 to {MAX_DIMENSIONS}, not {size}", "dimensions")
-        inputs, tokens = measure(wanted.input)
-        return Ask(wanted.model, tokens, limit=0, shape=(inputs, size, wanted.encoding_format or "float"))
+        dimensions = fields.dimensions
+        if dimensions is not None and not 1 <= dimensions <= MAX_DIMENSIONS:
+            raise BadRequest(f"dimensions must be from 1 to {MAX_DIMENSIONS}, not {dimensions}", "dimensions")
+        inputs, tokens = measure(fields.input)
+        cached_fields = (inputs, dimensions, fields.encoding_format == "base64")
+        return ParsedRequest(fields.model, tokens, token_limit=0, cached_fields=cached_fields)
 
-    def opening(self, say: Say) -> list[Event]:  # noqa: ARG002 -- this dialect does not stream
-        return []
-
-    def piece(self, say: Say, span: Span) -> list[Event]:  # noqa: ARG002
-        return []
-
-    def closing(self, say: Say) -> list[Event]:  # noqa: ARG002
-        return []
-
-    def accounting(self, say: Say) -> list[Event]:  # noqa: ARG002
-        return []
-
-    def front(self, say: Say) -> bytes:
-        inputs, size, form = say.ask.shape
-        dimensions = int(size) or say.behaviour.dimensions
+    def body_prefix(self, reply: PlannedReply) -> bytes:
+        inputs, dimensions, as_base64 = reply.request.cached_fields
+        behaviour = reply.behaviour
         rows = [
             b'{"object":"embedding","index":%d,"embedding":%b}'
-            % (i, vector(say.behaviour.seed, (say.variant + i) % VARIANTS, dimensions, form == "base64"))
-            for i in range(int(inputs))
+            % (i, vector(behaviour.seed, (reply.variant + i) % VARIANTS, dimensions or behaviour.dimensions, as_base64))
+            for i in range(inputs)
         ]
-        return b'{"object":"list","model":%b,"data":[' % encode(say.ask.model) + b",".join(rows) + b"]"
+        return b'{"object":"list","model":%b,"data":[' % encode(reply.request.model) + b",".join(rows) + b"]"
 
-    def back(self, say: Say) -> bytes:
-        if not say.usage:
+    def body_suffix(self, reply: PlannedReply) -> bytes:
+        if not reply.sends_usage:
             return b"}"
-        return b',"usage":{"prompt_tokens":%d,"total_tokens":%d}}' % (say.ask.prompt_tokens, say.ask.prompt_tokens)
+        tokens = reply.request.prompt_tokens
+        return b',"usage":{"prompt_tokens":%d,"total_tokens":%d}}' % (tokens, tokens)
 
 
 @lru_cache(maxsize=256)
-def vector(seed: int, variant: int, dimensions: int, packed: bool) -> bytes:
-    """One vector as JSON. Its values are exact in 32 bits, so both encodings carry the same numbers."""
+def vector(seed: int, variant: int, dimensions: int, as_base64: bool) -> bytes:
+    """Return one vector as JSON. Its values are exact in 32 bits, so both encodings carry the same numbers."""
     draw = random.Random(seed * VARIANTS + variant)
     values = [draw.randrange(-(2**15), 2**15) / 2**16 for _ in range(dimensions)]
-    if packed:
+    if as_base64:
         return encode(base64.b64encode(struct.pack(f"<{dimensions}f", *values)).decode())
     return encode(values)

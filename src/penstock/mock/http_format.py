@@ -1,4 +1,4 @@
-"""Bytes around the bytes: heads of HTTP replies, chunks, and server-sent events."""
+"""Bytes of HTTP responses: heads, chunks and server-sent events."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from penstock.mock.dialect import Event
 
-__all__ = ["LAST_CHUNK", "Format", "comment_bytes", "event_bytes", "head"]
+__all__ = ["LAST_CHUNK", "EventFormat", "chunk", "comment_bytes", "event_bytes", "head"]
 
 LAST_CHUNK = b"0\r\n\r\n"
 REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
-class Format(NamedTuple):
-    """How events are put on the wire."""
+class EventFormat(NamedTuple):
+    """The encoding of server-sent events."""
 
     chunked: bool = True
     crlf: bool = False
@@ -26,15 +26,15 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def event_bytes(event: Event, form: Format) -> bytes:
-    end = b"\r\n" if form.crlf else b"\n"
+def event_bytes(event: Event, form: EventFormat) -> bytes:
+    newline = b"\r\n" if form.crlf else b"\n"
     name = event.name or (b"message" if form.event_lines else b"")
-    line = b"event: " + name + end if name else b""
-    text = line + b"data: " + event.data + end + end
+    event_line = b"event: " + name + newline if name else b""
+    text = event_line + b"data: " + event.data + newline + newline
     return chunk(text) if form.chunked else text
 
 
-def comment_bytes(form: Format) -> bytes:
+def comment_bytes(form: EventFormat) -> bytes:
     text = b": ping\r\n\r\n" if form.crlf else b": ping\n\n"
     return chunk(text) if form.chunked else text
 
@@ -47,10 +47,9 @@ def head(
     length: int | None = None,
     chunked: bool = False,
     close: bool = False,
-    old: bool = False,
     extra: tuple[tuple[str, str], ...] = (),
 ) -> bytes:
-    """The head of a reply; with neither a length nor chunks the body ends with the connection. `old` is HTTP/1.0."""
+    """Return the head of a response. With neither a length nor chunks, the body ends when the connection closes."""
     lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Unknown')}", f"Content-Type: {content_type}"]
     if chunked:
         lines.append("Transfer-Encoding: chunked")
@@ -58,7 +57,5 @@ def head(
         lines.append(f"Content-Length: {length}")
     if close:
         lines.append("Connection: close")
-    elif old:
-        lines.append("Connection: keep-alive")
     lines.extend(f"{name}: {value}" for name, value in extra)
     return "\r\n".join([*lines, "", ""]).encode("latin-1")

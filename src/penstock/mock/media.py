@@ -1,4 +1,4 @@
-"""Images and sound in requests: what a server would refuse is refused, the rest counts a fixed number of tokens."""
+"""Images and audio in requests. Invalid ones are rejected; each valid one counts as a fixed number of tokens."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ __all__ = ["InputAudio", "audio_tokens", "image_tokens"]
 
 IMAGE_TOKENS = 256
 AUDIO_TOKENS = 128
-IMAGES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
-SOUNDS = {"wav": (b"RIFF",), "mp3": (b"ID3", b"\xff")}
-HEAD = 16
+IMAGE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
+AUDIO_SIGNATURES = {"wav": (b"RIFF",), "mp3": (b"ID3", b"\xff")}
+SIGNATURE_CHARACTERS = 64
+"""Base64 characters that are decoded to find the signature."""
 
 
 class InputAudio(msgspec.Struct):
@@ -24,36 +25,38 @@ class InputAudio(msgspec.Struct):
     format: str
 
 
-def image_tokens(url: str | None, place: str) -> int:
-    """The tokens of an image at this URL."""
+def image_tokens(url: str | None, param: str) -> int:
+    """Return the tokens of an image, or raise BadRequest for the parameter `param`."""
     if not url:
-        raise BadRequest("an image needs a URL", place)
+        raise BadRequest("an image needs a URL", param)
     if url.startswith(("http://", "https://")):
-        # The mock fetches nothing, but a name that cannot exist cannot be fetched by anyone.
+        # The mock downloads nothing, but no server could resolve a host in .invalid.
         if (urlsplit(url).hostname or "").endswith(".invalid"):
-            raise BadRequest(f"the image cannot be downloaded from {url}", place)
+            raise BadRequest(f"the image cannot be downloaded from {url}", param)
         return IMAGE_TOKENS
-    start, comma, data = url.partition(",")
-    if not comma or not start.startswith("data:image/") or not start.endswith(";base64"):
-        raise BadRequest("an image must be an http(s) URL or a data URL with base64", place)
-    if not first_bytes(data, place).startswith(IMAGES):
-        raise BadRequest("the data URL does not hold an image of a known format", place)
+    header, comma, data = url.partition(",")
+    if not comma or not header.startswith("data:image/") or not header.endswith(";base64"):
+        raise BadRequest("an image must be an http(s) URL or a data URL with base64", param)
+    if not first_bytes(data, param).startswith(IMAGE_SIGNATURES):
+        raise BadRequest("the data URL does not hold an image of a known format", param)
     return IMAGE_TOKENS
 
 
-def audio_tokens(audio: InputAudio | None, place: str) -> int:
+def audio_tokens(audio: InputAudio | None, param: str) -> int:
+    """Return the tokens of an audio clip, or raise BadRequest for the parameter `param`."""
     if audio is None:
-        raise BadRequest("input_audio needs data and format", place)
-    begins = SOUNDS.get(audio.format)
-    if begins is None:
-        raise BadRequest(f"the audio format must be one of {', '.join(SOUNDS)}, not {audio.format!r}", place)
-    if not first_bytes(audio.data, place).startswith(begins):
-        raise BadRequest(f"the data is not {audio.format} audio in base64", place)
+        raise BadRequest("input_audio needs data and format", param)
+    signatures = AUDIO_SIGNATURES.get(audio.format)
+    if signatures is None:
+        formats = ", ".join(AUDIO_SIGNATURES)
+        raise BadRequest(f"the audio format must be one of {formats}, not {audio.format!r}", param)
+    if not first_bytes(audio.data, param).startswith(signatures):
+        raise BadRequest(f"the data is not {audio.format} audio in base64", param)
     return AUDIO_TOKENS
 
 
-def first_bytes(data: str, place: str) -> bytes:
+def first_bytes(data: str, param: str) -> bytes:
     try:
-        return b64decode(data[: HEAD * 4], validate=True)
+        return b64decode(data[:SIGNATURE_CHARACTERS], validate=True)
     except (NotBase64, ValueError):
-        raise BadRequest("the data is not base64", place) from None
+        raise BadRequest("the data is not base64", param) from None

@@ -1,6 +1,6 @@
-"""The table of options: for the command line, for mock:// URLs and for the X-Mock header.
+"""The options of the mock, for the command line, mock:// URLs and the X-Mock header.
 
-Each is read from text, so that the three ways of giving it cannot differ.
+All three give an option as text, which is parsed here, so they cannot differ.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Incomplete = Literal["max_output_tokens", "content_filter"]
 class Option(NamedTuple):
     name: str
     group: str
-    read: Callable[[str], Any]
-    """Text to value; a ValueError's message completes the sentence '<name> must be …'."""
+    parse: Callable[[str], Any]
+    """Convert text to a value. The message of a ValueError completes the sentence '<name> must be …'."""
     metavar: str
     help: str
-    shows: str = ""
-    """How a value is told in one line, with {} for it; `name value` where it is empty."""
-    server: bool = False
-    """It belongs to the whole server, so a single request cannot change it."""
+    summary: str = ""
+    """The option in the line printed at startup, with {} for the value."""
+    server_wide: bool = False
+    """A single request cannot change the option."""
 
     @property
     def flag(self) -> bool:
@@ -40,33 +40,33 @@ ON = {"on", "true", "yes", "1", ""}
 OFF = {"off", "false", "no", "0"}
 
 
-def _number(what: str, low: float, high: float, *, infinite: bool = False) -> Callable[[str], float]:
-    def read(text: str) -> float:
+def _number(expected: str, low: float, high: float, *, infinite: bool = False) -> Callable[[str], float]:
+    def parse(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
-            raise ValueError(what) from None
+            raise ValueError(expected) from None
         if not (low <= value <= high or (infinite and value == math.inf)):
-            raise ValueError(what)
+            raise ValueError(expected)
         return value
 
-    return read
+    return parse
 
 
-def _whole(what: str, low: int, high: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
+def _integer(expected: str, low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
         if not text.removeprefix("-").isdecimal() or not low <= int(text) <= high:
-            raise ValueError(what)
+            raise ValueError(expected)
         return int(text)
 
-    return read
+    return parse
 
 
-def _or_off(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    def read_or_off(text: str) -> Any:
-        return None if text in ("off", "none") else read(text)
+def _or_off(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    def parse_or_off(text: str) -> Any:
+        return None if text in ("off", "none") else parse(text)
 
-    return read_or_off
+    return parse_or_off
 
 
 def _flag(text: str) -> bool:
@@ -80,12 +80,12 @@ def _flag(text: str) -> bool:
 def _choice(values: object) -> Callable[[str], str]:
     names: tuple[str, ...] = get_args(values)
 
-    def read(text: str) -> str:
+    def parse(text: str) -> str:
         if text not in names:
             raise ValueError("one of " + ", ".join(names))
         return text
 
-    return read
+    return parse
 
 
 def _text(text: str) -> str:
@@ -96,51 +96,60 @@ def _text(text: str) -> str:
 
 _ms = _number("a number of milliseconds, 0 or more", 0, DAY_MS)
 _seconds = _number("a number of seconds, 0 or more, or inf", 0, DAY_MS / 1000, infinite=True)
-_finite = _number("a number of seconds, 0 or more", 0, DAY_MS / 1000)
+_finite_seconds = _number("a number of seconds, 0 or more", 0, DAY_MS / 1000)
 _rate = _number("a share from 0 to 1", 0, 1)
-_count = _whole("a whole number of tokens, 0 or more", 0, 1_000_000)
-_some = _whole("a whole number of tokens, 1 or more", 1, 1_000_000)
+_tokens = _integer("a whole number of tokens, 0 or more", 0, 1_000_000)
+_positive_tokens = _integer("a whole number of tokens, 1 or more", 1, 1_000_000)
 
 
-def _fault(name: str, read: Callable[[str], Any], metavar: str, text: str, shows: str) -> tuple[Option, Option]:
+def _fault(name: str, parse: Callable[[str], Any], metavar: str, text: str, summary: str) -> tuple[Option, Option]:
     return (
-        Option(name, "faults", read, metavar, text, shows),
-        Option(f"{name}_rate", "faults", _rate, "SHARE", f"share of the requests that {name} strikes (1)"),
+        Option(name, "faults", parse, metavar, text, summary),
+        Option(f"{name}_rate", "faults", _rate, "SHARE", f"share of requests with the fault {name} (1)"),
     )
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("ttft", "timing", _ms, "MS", "from the arrival of the request to its first token (0)", "ttft {} ms"),
-    Option("itl", "timing", _ms, "MS", "between two tokens (0)", "itl {} ms"),
-    Option("jitter", "timing", _ms, "MS", "the first token and every gap take 0 to MS longer (0)", "jitter {} ms"),
+    Option("ttft", "timing", _ms, "MS", "time from the arrival of the request to its first token (0)", "ttft {} ms"),
+    Option("itl", "timing", _ms, "MS", "time between two tokens (0)", "itl {} ms"),
+    Option(
+        "jitter", "timing", _ms, "MS", "add a random 0 to MS to the first token and to every gap (0)", "jitter {} ms"
+    ),
     Option(
         "input_cost",
         "timing",
         _number("a number of microseconds, 0 or more", 0, 1e9),
         "US",
-        "microseconds that each input token adds before the first token, the same as ms per 1,000 (0)",
+        "microseconds that each input token adds to ttft, the same as ms per 1,000 tokens (0)",
         "{} µs per input token",
     ),
-    Option("tokens", "reply", _some, "N", "length of a reply when the request sets no limit (100)", "{} tokens"),
     Option(
-        "chunk", "reply", _some, "N", "tokens in one event; the gap before it is N times itl (1)", "{} tokens an event"
+        "tokens", "reply", _positive_tokens, "N", "length of a reply if the request sets no limit (100)", "{} tokens"
+    ),
+    Option(
+        "chunk",
+        "reply",
+        _positive_tokens,
+        "N",
+        "tokens in one event; the gap before it is N times itl (1)",
+        "{} tokens an event",
     ),
     Option(
         "reasoning",
         "reply",
-        _count,
+        _tokens,
         "N",
-        "how many of the reply's tokens, the first, are reasoning (0)",
+        "number of tokens at the start of a reply that are reasoning (0)",
         "{} of reasoning",
     ),
-    Option("tools", "reply", _flag, "on|off", "answer with a tool call", "tool calls"),
-    Option("refusal", "reply", _flag, "on|off", "answer with a refusal", "refusals"),
+    Option("tools", "reply", _flag, "on|off", "reply with a tool call", "tool calls"),
+    Option("refusal", "reply", _flag, "on|off", "reply with a refusal", "refusals"),
     Option(
         "thoughts",
         "reply",
         _choice(Thoughts),
         "HOW",
-        "responses: reasoning comes as a summary or as text (summary)",
+        "responses: send reasoning as summary or text (summary)",
         "reasoning as {}",
     ),
     Option(
@@ -148,28 +157,43 @@ OPTIONS: tuple[Option, ...] = (
         "reply",
         _or_off(_choice(Incomplete)),
         "WHY",
-        "responses: end as incomplete for max_output_tokens, where a limit is set, or for content_filter",
+        "responses: end as incomplete because of max_output_tokens, if the request sets it, or content_filter",
         "incomplete for {}",
     ),
     Option(
         "dimensions",
         "reply",
-        _whole("a whole number from 1 to 65536", 1, 65536),
+        _integer("a whole number from 1 to 65536", 1, 65536),
         "N",
-        "length of an embedding when the request sets none (64)",
+        "length of an embedding if the request sets none (64)",
         "{} dimensions",
     ),
     Option(
-        "seed", "reply", _whole("a whole number", 0, 2**63 - 1), "N", "decides words, jitter and faults (0)", "seed {}"
+        "seed",
+        "reply",
+        _integer("a whole number", 0, 2**63 - 1),
+        "N",
+        "seed of the words, the jitter and the faults (0)",
+        "seed {}",
     ),
-    Option("model", "reply", _text, "NAME", "what /v1/models lists; any name is served", "model {}", server=True),
-    Option("usage", "stream", _choice(UsageSent), "WHEN", "asked, always or never (asked)", "usage {}"),
+    Option(
+        "model",
+        "reply",
+        _text,
+        "NAME",
+        "model that /v1/models lists; requests may name any model",
+        "model {}",
+        server_wide=True,
+    ),
+    Option(
+        "usage", "stream", _choice(UsageSent), "WHEN", "when to send usage: asked, always or never (asked)", "usage {}"
+    ),
     Option(
         "role",
         "stream",
         _choice(Role),
         "HOW",
-        "first event with the role: on, off, or early, before ttft (on)",
+        "first event, with the role: on, off, or early (before ttft) (on)",
         "role {}",
     ),
     Option("finish", "stream", _flag, "on|off", "send a finish_reason (on)", "finish {}"),
@@ -178,7 +202,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "comments",
         "stream",
-        _whole("a whole number of events, 0 or more", 0, 1_000_000),
+        _integer("a whole number of events, 0 or more", 0, 1_000_000),
         "N",
         "send the comment ': ping' before every N-th event (0, none)",
         "a comment every {} events",
@@ -189,7 +213,7 @@ OPTIONS: tuple[Option, ...] = (
         "wire",
         _flag,
         "on|off",
-        "write every event on its own, also where several are due at once",
+        "write every event separately, even if several are due at once",
         "separate writes",
     ),
     Option(
@@ -197,11 +221,11 @@ OPTIONS: tuple[Option, ...] = (
         "wire",
         _or_off(_ms),
         "MS",
-        "cut every write into 2 or 3 at arbitrary bytes, MS apart",
+        "split every write at random bytes into 2 or 3, MS apart",
         "writes cut, {} ms apart",
     ),
     Option(
-        "framing", "wire", _choice(Framing), "HOW", "end of a body: auto, chunked, length or eof (auto)", "framing {}"
+        "framing", "wire", _choice(Framing), "HOW", "how a body ends: auto, chunked, length or eof (auto)", "framing {}"
     ),
     Option("close", "wire", _flag, "on|off", "close the connection after every reply", "a connection a request"),
     Option(
@@ -209,13 +233,13 @@ OPTIONS: tuple[Option, ...] = (
         "wire",
         _or_off(_ms),
         "MS",
-        "close connections that wait MS for a request",
+        "close connections that are idle for MS",
         "idle connections closed after {} ms",
-        server=True,
+        server_wide=True,
     ),
     *_fault(
         "error",
-        _or_off(_whole("an HTTP status from 400 to 599", 400, 599)),
+        _or_off(_integer("an HTTP status from 400 to 599", 400, 599)),
         "STATUS",
         "answer with this status",
         "error {}",
@@ -223,34 +247,40 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "retry_after",
         "faults",
-        _or_off(_whole("a whole number of seconds", 0, 86_400)),
+        _or_off(_integer("a whole number of seconds", 0, 86_400)),
         "S",
-        "Retry-After of such an answer",
+        "Retry-After header of an error",
         "retry after {} s",
     ),
     *_fault(
         "stream_error",
-        _or_off(_count),
+        _or_off(_tokens),
         "K",
-        "after K tokens, an error object instead of the rest",
+        "after K tokens, send an error object instead of the rest",
         "an error object after {} tokens",
     ),
     *_fault(
-        "cut", _or_off(_count), "K", "close the connection after K tokens; 0 is before the head", "cut after {} tokens"
+        "cut",
+        _or_off(_tokens),
+        "K",
+        "close the connection after K tokens; 0 means before the head",
+        "cut after {} tokens",
     ),
-    Option("reset", "faults", _flag, "on|off", "such a cut is a TCP reset", "by a reset"),
-    *_fault("stall", _or_off(_seconds), "S", "send nothing for S seconds, or for ever with inf", "a stall of {} s"),
-    Option("stall_after", "faults", _count, "K", "how many tokens come before the stall (1)", "after {} tokens"),
-    *_fault("malformed", _or_off(_count), "K", "after K tokens, an event that is not JSON", "bad JSON after {} tokens"),
-    *_fault("slow_head", _or_off(_finite), "S", "take S seconds over the bytes of the head", "the head over {} s"),
-    *_fault("empty", _flag, "on|off", "status 200 and no body", "empty bodies"),
-    *_fault("html", _flag, "on|off", "status 200 and a page of HTML", "HTML bodies"),
-    *_fault("content_type", _or_off(_text), "TYPE", "a wrong Content-Type", "Content-Type {}"),
+    Option("reset", "faults", _flag, "on|off", "make the cut a TCP reset", "by a reset"),
+    *_fault("stall", _or_off(_seconds), "S", "send nothing for S seconds; inf means forever", "a stall of {} s"),
+    Option("stall_after", "faults", _tokens, "K", "number of tokens before the stall (1)", "after {} tokens"),
+    *_fault(
+        "malformed", _or_off(_tokens), "K", "after K tokens, send an event that is not JSON", "bad JSON after {} tokens"
+    ),
+    *_fault("slow_head", _or_off(_finite_seconds), "S", "send the head slowly, over S seconds", "the head over {} s"),
+    *_fault("empty", _flag, "on|off", "answer with status 200 and no body", "empty bodies"),
+    *_fault("html", _flag, "on|off", "answer with status 200 and an HTML page", "HTML bodies"),
+    *_fault("content_type", _or_off(_text), "TYPE", "send this wrong Content-Type", "Content-Type {}"),
     *_fault(
         "failed",
-        _or_off(_count),
+        _or_off(_tokens),
         "K",
-        "responses: after K tokens the response ends as failed; elsewhere an error object",
+        "responses: end as failed after K tokens; elsewhere: send an error object",
         "failed after {} tokens",
     ),
 )

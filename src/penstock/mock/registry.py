@@ -1,4 +1,4 @@
-"""The dialects that the server speaks; a path belongs to the first whose `path` it ends with."""
+"""The dialects that the server supports; a path belongs to the first one whose `path` it ends with."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from penstock.mock.dialect import Dialect
 from penstock.mock.embeddings import Embeddings
 from penstock.mock.responses import Responses
 
-__all__ = ["DIALECTS", "find"]
+__all__ = ["DIALECTS", "find_dialect"]
 
 DIALECTS: tuple[Dialect, ...] = (Chat(), Completions(), Responses(), Embeddings())
 
 
-def find(path: str) -> Dialect | None:
+def find_dialect(path: str) -> Dialect | None:
     for dialect in DIALECTS:
         if path.endswith(dialect.path):
             return dialect

@@ -1,8 +1,7 @@
-"""From what a reply says to the steps that write it.
+"""Turn a planned reply into bytes or into steps that write it.
 
-There are two ways to the same bytes. A reply that is due at once and has no peculiarities is one cached block, into
-which the id is inserted, with a short end (`whole`). Everything else is a row of steps (`steps`). A test holds the two
-together.
+There are two ways to the same bytes. A reply that is due at once and has no faults is cached bytes, into which the id is
+inserted, and an uncached end (`whole`). Any other reply is a sequence of steps (`steps`). A test compares the two.
 """
 
 from __future__ import annotations
@@ -12,314 +11,271 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 
-from penstock.mock import write_steps as on
+from penstock.mock import write_steps
 from penstock.mock.compiled_behaviour import CompiledBehaviour, Delivery
-from penstock.mock.dialect import STAMP, Dialect, Event, Say, Span, error_body
+from penstock.mock.dialect import ID_PLACEHOLDER, Dialect, Event, PlannedReply, TokenRange, error_body
 from penstock.mock.http_format import LAST_CHUNK, chunk, comment_bytes, event_bytes, head
 from penstock.mock.write_steps import CUT, RESET, SEND, Step
 
-__all__ = ["JSON", "Reply", "delimited", "error_type"]
+__all__ = ["JSON", "Reply", "error_type", "http_response"]
 
 SSE = "text/event-stream; charset=utf-8"
 JSON = "application/json"
 HTML = b"<!DOCTYPE html><html><head><title>Welcome</title></head><body><h1>It works!</h1></body></html>\n"
 
-CACHED_PIECES = 4096
-"""Pieces of one text that are kept; later ones are rendered when they are due."""
+CACHED_EVENTS = 4096
+"""Token events of one text that are cached; later ones are rendered when they are due."""
 
 
 class Reply:
-    """One reply, decided. `number` is the request's, `mark` the reply's id and time."""
+    """One reply, ready to render. `number` is the request's number; `reply_id` replaces ID_PLACEHOLDER."""
 
-    __slots__ = ("delivery", "dialect", "form", "mark", "number", "profile", "say", "struck")
+    __slots__ = ("compiled", "delivery", "dialect", "event_format", "faults", "number", "planned", "reply_id")
 
     def __init__(
-        self, profile: CompiledBehaviour, dialect: Dialect, say: Say, delivery: Delivery, *, number: int, mark: bytes
-    ):
-        self.profile = profile
+        self,
+        compiled: CompiledBehaviour,
+        dialect: Dialect,
+        planned: PlannedReply,
+        delivery: Delivery,
+        *,
+        number: int,
+        reply_id: bytes,
+    ) -> None:
+        self.compiled = compiled
         self.dialect = dialect
-        self.say = say
+        self.planned = planned
         self.delivery = delivery
         self.number = number
-        self.mark = mark
-        self.form = profile.form(delivery)
-        self.struck = profile.struck(number, say.ask.stream) if profile.faults else ()
+        self.reply_id = reply_id
+        self.event_format = compiled.event_format(delivery)
+        self.faults = compiled.faults_for(number, planned.request.stream) if compiled.faults else ()
 
     def whole(self) -> bytes:
-        """The reply as one block; only for a plain profile."""
-        say = self.say
-        stream = say.ask.stream
-        key = (self.dialect.name, stream, self.delivery, say.shape)
-        block = self.profile.blocks.get(key)
-        if block is None:
-            block = self._block()
-            self.profile.keep_block(key, block)
+        """Return the complete response. The behaviour must be immediate."""
+        planned = self.planned
+        stream = planned.request.stream
+        key = (self.dialect.name, stream, self.delivery, planned.cache_key)
+        parts = self.compiled.cached_reply(key)
+        if parts is None:
+            parts = self._cacheable_parts()
+            self.compiled.cache_reply(key, parts)
+        start = self.reply_id.join(parts)
         if not stream:
-            return delimited(self.mark.join(block) + self.dialect.back(say), JSON, self.delivery)
-        end = b"".join([event_bytes(event, self.form) for event in self._last_events()]).replace(STAMP, self.mark)
-        if self.delivery.how == "length":
-            return delimited(self.mark.join(block) + end, SSE, self.delivery)
-        return self.mark.join(block) + end + (LAST_CHUNK if self.form.chunked else b"")
+            return http_response(start + self.dialect.body_suffix(planned), JSON, self.delivery)
+        end = b"".join([self._event_bytes(event) for event in self._last_events()])
+        if self.delivery.framing == "length":
+            return http_response(start + end, SSE, self.delivery)
+        return start + end + (LAST_CHUNK if self.event_format.chunked else b"")
 
     def steps(self) -> Iterator[Step]:
-        """The reply as a row of writes with their times."""
-        struck = self.struck
-        if "error" in struck or "empty" in struck or "html" in struck:
-            row: Iterable[Step] = self._instead()
-        elif self.say.ask.stream and self._simply_paced():
-            return self._paced()
-        elif self.say.ask.stream:
-            row = self._streamed()
-        else:
-            row = self._at_once()
-        return self._shaped(row)
+        """Yield the writes of the reply and their times."""
+        faults = self.faults
+        if "error" in faults or "empty" in faults or "html" in faults:
+            return self._shape(self._replacement())
+        return self._shape(self._stream_steps() if self.planned.request.stream else self._json_steps())
 
-    def _block(self) -> list[bytes]:
-        if not self.say.ask.stream:
-            return self.dialect.front(self.say).split(STAMP)
-        form = self.form
-        delivery = self.delivery
-        found = [head(200, SSE, chunked=form.chunked, close=delivery.close, old=delivery.old)]
-        if delivery.how == "length":
-            found.clear()
-        found += [event_bytes(event, form) for event in self.dialect.opening(self.say)]
-        found += [STAMP.join(parts) for parts, _ in self._pieces()]
-        found += [event_bytes(event, form) for event in self.dialect.closing(self.say)]
-        return b"".join(found).split(STAMP)
+    def _cacheable_parts(self) -> list[bytes]:
+        dialect, planned, form = self.dialect, self.planned, self.event_format
+        if not planned.request.stream:
+            return dialect.body_prefix(planned).split(ID_PLACEHOLDER)
+        parts = []
+        if self.delivery.framing != "length":
+            parts.append(head(200, SSE, chunked=form.chunked, close=self.delivery.close))
+        parts += [event_bytes(event, form) for event in dialect.opening_events(planned)]
+        parts += [ID_PLACEHOLDER.join(rendered) for rendered, _ in self._token_events()]
+        parts += [event_bytes(event, form) for event in dialect.closing_events(planned)]
+        return b"".join(parts).split(ID_PLACEHOLDER)
 
-    def _streamed(self) -> Iterator[Step]:
-        delivery = self.delivery
-        body: Iterable[Step] = self._events()
-        if self.profile.behaviour.comments:
-            body = on.comment(body, self.profile.behaviour.comments, comment_bytes(self.form))
+    def _stream_steps(self) -> Iterator[Step]:
+        body = self._event_steps()
+        if self.compiled.behaviour.comments:
+            body = write_steps.comment(body, self.compiled.behaviour.comments, comment_bytes(self.event_format))
         length = None
-        if delivery.how == "length":
-            body = list(body)
-            length = sum(len(step[1]) for step in body)
-        kind = self._type(SSE)
-        top = head(200, kind, length=length, chunked=self.form.chunked, close=delivery.close, old=delivery.old)
-        due = -1
-        for step in body:
-            if due < 0:
-                yield step[0], top, 0, SEND
-            due = step[0]
-            yield step
-        if self.form.chunked:
-            yield due, LAST_CHUNK, 0, SEND
+        if self.delivery.framing == "length":
+            steps = list(body)
+            length = sum(len(step[1]) for step in steps)
+            body = iter(steps)
+        chunked = self.event_format.chunked
+        head_bytes = head(200, self._content_type(SSE), length=length, chunked=chunked, close=self.delivery.close)
+        first = next(body)
+        return itertools.chain([(first[0], head_bytes, 0, SEND), first], body)
 
-    def _simply_paced(self) -> bool:
-        behaviour = self.profile.behaviour
-        peculiar = self.struck or behaviour.separate or behaviour.comments or behaviour.split is not None
-        return not peculiar and self.profile.gap > 0 and behaviour.role != "early" and self.delivery.how != "length"
-
-    def _paced(self) -> Iterator[Step]:
-        """The same as `_shaped(_streamed())`, but one generator instead of a row of them.
-
-        0.2 µs a token, not 0.5; with 500 streams and cold caches the whole server takes 19 µs a token, not 22.
-        """
-        form = self.form
-        delivery = self.delivery
-        mark = self.mark
-        choices = self.say.ask.choices
-        gap = self.profile.gap
-        jitter = self.profile.jitter
-        due, draw = self._times()
-        opening = [event_bytes(event, form) for event in self.dialect.opening(self.say)]
-        top = head(200, SSE, chunked=form.chunked, close=delivery.close, old=delivery.old)
-        data = b"".join([top, *opening]).replace(STAMP, mark)
-        tokens = 0
-        for parts, count in self._pieces():
-            if tokens:
-                yield due, data, tokens, SEND
-                due += gap
-                data = mark.join(parts)
-            else:
-                data += mark.join(parts)
-            if draw is not None:
-                due += draw(0, jitter)
-            tokens = count * choices
-        events = self.dialect.closing(self.say) + self._last_events()
-        end = b"".join([event_bytes(event, form) for event in events]).replace(STAMP, mark)
-        yield due, data + end + (LAST_CHUNK if form.chunked else b""), tokens, SEND
-
-    def _at_once(self) -> Iterator[Step]:
-        """A JSON body, when its last token is due."""
-        say = self.say
-        behaviour = self.profile.behaviour
-        body = self._body()
-        if "malformed" in self.struck:
+    def _json_steps(self) -> Iterator[Step]:
+        """Yield a JSON body when its last token is due."""
+        planned = self.planned
+        behaviour = self.compiled.behaviour
+        body = self._json_body()
+        if "malformed" in self.faults:
             body = body[: len(body) // 2]
-        data = delimited(body, self._type(JSON), self.delivery)
-        due = max(self._dues())
-        top = data.index(b"\r\n\r\n") + 4
-        yield due, data[:top], 0, SEND
-        if not say.tokens:
-            yield due, data[top:], 0, SEND
+        data = http_response(body, self._content_type(JSON), self.delivery)
+        event_count = max(1, sum(-(-tokens // behaviour.chunk) for _, tokens in tokens_by_kind(planned)))
+        due = next(itertools.islice(self._due_times(), event_count - 1, None))
+        body_start = data.index(b"\r\n\r\n") + 4
+        yield due, data[:body_start], 0, SEND
+        if not planned.tokens:
+            yield due, data[body_start:], 0, SEND
             return
-        # A fault after k tokens strikes at the same share of the body.
-        marks = {0, say.tokens}
-        if "cut" in self.struck:
-            marks.add(min(behaviour.cut or 0, say.tokens))
-        if "stall" in self.struck:
-            marks.add(min(behaviour.stall_after, say.tokens))
-        size = len(data) - top
-        for start, end in itertools.pairwise(sorted(marks)):
-            piece = data[top + size * start // say.tokens : top + size * end // say.tokens]
-            yield due, piece, (end - start) * say.ask.choices, SEND
+        # A fault after k tokens applies at the same share of the body.
+        positions = {0, planned.tokens}
+        if "cut" in self.faults:
+            positions.add(min(behaviour.cut or 0, planned.tokens))
+        if "stall" in self.faults:
+            positions.add(min(behaviour.stall_after, planned.tokens))
+        size = len(data) - body_start
+        for start, end in itertools.pairwise(sorted(positions)):
+            part = data[body_start + size * start // planned.tokens : body_start + size * end // planned.tokens]
+            yield due, part, (end - start) * planned.request.choices, SEND
 
-    def _body(self) -> bytes:
-        say = self.say
-        if "failed" in self.struck:
-            sent = min(self.profile.behaviour.failed or 0, say.tokens)
-            return (self.dialect.failed_body(say, sent) or self.dialect.error(say, sent).data).replace(STAMP, self.mark)
-        return self.dialect.front(say).replace(STAMP, self.mark) + self.dialect.back(say)
+    def _json_body(self) -> bytes:
+        planned = self.planned
+        if "failed" in self.faults:
+            sent = min(self.compiled.behaviour.failed or 0, planned.tokens)
+            return self.dialect.failed_body(planned, sent).replace(ID_PLACEHOLDER, self.reply_id)
+        prefix = self.dialect.body_prefix(planned).replace(ID_PLACEHOLDER, self.reply_id)
+        return prefix + self.dialect.body_suffix(planned)
 
-    def _instead(self) -> Iterator[Step]:
-        """The faults that replace the whole reply. They come at once."""
-        behaviour = self.profile.behaviour
+    def _replacement(self) -> Iterator[Step]:
+        """Yield the response of a fault that replaces the whole reply. It is due at once."""
+        behaviour = self.compiled.behaviour
         extra: tuple[tuple[str, str], ...] = ()
-        status, kind, body = 200, SSE if self.say.ask.stream else JSON, b""
-        if "error" in self.struck:
-            status, kind = behaviour.error or 500, JSON
+        status, content_type, body = 200, SSE if self.planned.request.stream else JSON, b""
+        if "error" in self.faults:
+            status, content_type = behaviour.error or 500, JSON
             code = "rate_limit_exceeded" if status == 429 else None
             body = error_body(f"the mock was told to answer with {status}", error_type(status), code=code)
             if behaviour.retry_after is not None:
                 extra = (("Retry-After", str(behaviour.retry_after)),)
-        elif "html" in self.struck:
-            kind, body = "text/html; charset=utf-8", HTML
-        yield 0, delimited(body, self._type(kind), self.delivery, status, extra), 0, SEND
+        elif "html" in self.faults:
+            content_type, body = "text/html; charset=utf-8", HTML
+        yield 0, http_response(body, self._content_type(content_type), self.delivery, status, extra), 0, SEND
 
-    def _type(self, right: str) -> str:
-        return self.profile.behaviour.content_type or right if "content_type" in self.struck else right
+    def _content_type(self, correct: str) -> str:
+        return self.compiled.behaviour.content_type or correct if "content_type" in self.faults else correct
 
-    def _times(self) -> tuple[int, Callable[[int, int], int] | None]:
-        """When the first token is due but for the jitter, and the draw for that."""
-        profile = self.profile
-        first = profile.ttft + round(profile.input_cost * self.say.ask.prompt_tokens)
-        if not profile.jitter:
-            return first, None
-        return first, random.Random(profile.behaviour.seed * 1_000_003 + self.number).randint
+    def _due_times(self) -> Iterator[int]:
+        """Return an endless iterator over the due times of the token events."""
+        compiled = self.compiled
+        first = compiled.ttft_ns + round(compiled.input_token_ns * self.planned.request.prompt_tokens)
+        jitter = compiled.jitter_ns
+        if not jitter:
+            return itertools.count(first, compiled.gap_ns)
+        draw = random.Random(compiled.behaviour.seed * 1_000_003 + self.number).randint
+        gaps = (compiled.gap_ns + draw(0, jitter) for _ in itertools.repeat(None))
+        return itertools.accumulate(gaps, initial=first + draw(0, jitter))
 
-    def _dues(self) -> Iterator[int]:
-        """When each piece of the reply is due; one also for a reply without tokens."""
-        due, draw = self._times()
-        count = sum(-(-tokens // self.profile.behaviour.chunk) for _, tokens in phases(self.say))
-        for i in range(max(1, count)):
-            if i:
-                due += self.profile.gap
-            if draw is not None:
-                due += draw(0, self.profile.jitter)
-            yield due
+    def _token_events(self) -> Iterator[tuple[tuple[bytes, ...], int]]:
+        """Return the bytes of each group of token events, split around the id, and its tokens of each choice."""
+        planned = self.planned
+        request = planned.request
+        chunk_tokens = self.compiled.behaviour.chunk
+        iterators: list[Iterator[tuple[tuple[bytes, ...], int]]] = []
+        for kind, count in tokens_by_kind(planned):
+            key = (self.dialect.name, self.event_format, request.model, request.choices, planned.variant, kind)
+            cached = self.compiled.cached_token_events(key)
+            before_last = (count - 1) // chunk_tokens
+            # The cached events are iterated in C; the generator takes over where they end.
+            iterators.append(zip(itertools.islice(cached, before_last), itertools.repeat(chunk_tokens), strict=False))
+            iterators.append(self._uncached_token_events(cached, kind, count, before_last))
+        return itertools.chain.from_iterable(iterators)
 
-    def _pieces(self) -> Iterator[tuple[tuple[bytes, ...], int]]:
-        """(the events of one piece, to be joined by the id; the tokens of each choice in it)."""
-        say = self.say
-        ask = say.ask
-        width = self.profile.behaviour.chunk
-        found: list[Iterator[tuple[tuple[bytes, ...], int]]] = []
-        for kind, count in phases(say):
-            key = (self.dialect.name, self.form, ask.model, ask.choices, say.variant, ask.shape, kind)
-            kept = self.profile.kept_pieces(key)
-            before_last = (count - 1) // width
-            # No Python runs for those that are kept; where they end, the generator takes over.
-            found.append(zip(itertools.islice(kept, before_last), itertools.repeat(width), strict=False))
-            found.append(self._new_pieces(kept, kind, count, before_last))
-        return itertools.chain.from_iterable(found)
-
-    def _new_pieces(
-        self, kept: list[tuple[bytes, ...]], kind: str, count: int, before_last: int
+    def _uncached_token_events(
+        self, cached: list[tuple[bytes, ...]], kind: str, count: int, before_last: int
     ) -> Iterator[tuple[tuple[bytes, ...], int]]:
-        width = self.profile.behaviour.chunk
-        for i in range(min(len(kept), before_last), before_last):
-            parts = self._rendered(Span(kind, i * width, width, False))
-            # Other replies may have added it in the meantime.
-            if i == len(kept) < CACHED_PIECES:
-                kept.append(parts)
-            yield parts, width
-        start = before_last * width
-        yield self._rendered(Span(kind, start, count - start, True)), count - start
+        chunk_tokens = self.compiled.behaviour.chunk
+        for i in range(min(len(cached), before_last), before_last):
+            rendered = self._render(TokenRange(kind, i * chunk_tokens, chunk_tokens, False))
+            # Another reply may have added the event in the meantime.
+            if i == len(cached) < CACHED_EVENTS:
+                cached.append(rendered)
+            yield rendered, chunk_tokens
+        start = before_last * chunk_tokens
+        yield self._render(TokenRange(kind, start, count - start, True)), count - start
 
-    def _rendered(self, span: Span) -> tuple[bytes, ...]:
-        events = self.dialect.piece(self.say, span)
-        return tuple(b"".join([event_bytes(event, self.form) for event in events]).split(STAMP))
+    def _render(self, tokens: TokenRange) -> tuple[bytes, ...]:
+        events = self.dialect.token_events(self.planned, tokens)
+        return tuple(b"".join([event_bytes(event, self.event_format) for event in events]).split(ID_PLACEHOLDER))
 
     def _last_events(self) -> list[Event]:
-        return self.dialect.accounting(self.say) + self._done()
+        return self.dialect.usage_events(self.planned) + self._done_events()
 
-    def _done(self) -> list[Event]:
+    def _done_events(self) -> list[Event]:
         done = self.dialect.done
-        return [done] if done is not None and self.profile.behaviour.done else []
+        return [done] if done is not None and self.compiled.behaviour.done else []
 
-    def _written(self, events: list[Event], due: int) -> Iterator[Step]:
+    def _event_bytes(self, event: Event) -> bytes:
+        return event_bytes(event, self.event_format).replace(ID_PLACEHOLDER, self.reply_id)
+
+    def _write_events(self, events: list[Event], due: int) -> Iterator[Step]:
         for event in events:
-            yield due, event_bytes(event, self.form).replace(STAMP, self.mark), 0, SEND
+            yield due, self._event_bytes(event), 0, SEND
 
-    def _events(self) -> Iterator[Step]:
-        """The events of a stream with their times, and the faults that are events."""
-        behaviour = self.profile.behaviour
+    def _event_steps(self) -> Iterator[Step]:
+        """Yield the events of a stream with their times, including the faults that are events."""
+        behaviour = self.compiled.behaviour
         dialect = self.dialect
-        say = self.say
-        mark = self.mark
-        choices = say.ask.choices
-        fail_at, fail = self._failure()
-        break_at = behaviour.malformed if "malformed" in self.struck else None
-        broken = [Event(b'{"id":"mock-%b,"choices":[{"index":0,"delta":{"cont' % STAMP)]
-        times = self._dues()
-        due = next(times)
-        yield from self._written(dialect.opening(say), 0 if behaviour.role == "early" else due)
-        sent = 0
-        for parts, count in self._pieces():
-            if break_at is not None and sent >= break_at:
-                yield from self._written(broken, due)
-                break_at = None
-            if fail_at is not None and sent >= fail_at:
+        planned = self.planned
+        reply_id = self.reply_id
+        choices = planned.request.choices
+        fail_after, failure_event = self._failure()
+        malformed_after = math.inf
+        if "malformed" in self.faults and behaviour.malformed is not None:
+            malformed_after = behaviour.malformed
+        malformed = [Event(b'{"id":"mock-%b,"choices":[{"index":0,"delta":{"cont' % ID_PLACEHOLDER)]
+        sent = due = 0
+        for (parts, count), due in zip(self._token_events(), self._due_times(), strict=False):
+            if not sent:
+                yield from self._write_events(dialect.opening_events(planned), 0 if behaviour.role == "early" else due)
+            if sent >= malformed_after:
+                yield from self._write_events(malformed, due)
+                malformed_after = math.inf
+            if sent >= fail_after:
                 break
-            yield due, mark.join(parts), count * choices, SEND
+            yield due, reply_id.join(parts), count * choices, SEND
             sent += count
-            due = next(times, due)
-        if break_at is not None:
-            yield from self._written(broken, due)
-        if fail is None:
-            yield from self._written(dialect.closing(say) + self._last_events(), due)
+        if malformed_after < math.inf:
+            yield from self._write_events(malformed, due)
+        if failure_event is None:
+            yield from self._write_events(dialect.closing_events(planned) + self._last_events(), due)
         else:
-            yield from self._written([fail(say, sent), *self._done()], due)
+            yield from self._write_events([failure_event(planned, sent), *self._done_events()], due)
+        if self.event_format.chunked:
+            yield due, LAST_CHUNK, 0, SEND
 
-    def _failure(self) -> tuple[int | None, Callable[[Say, int], Event] | None]:
-        """After how many tokens the stream fails, and how it says so."""
-        behaviour = self.profile.behaviour
-        if "stream_error" in self.struck:
-            return behaviour.stream_error, self.dialect.error
-        if "failed" in self.struck:
-            return behaviour.failed, self._failed
-        return None, None
+    def _failure(self) -> tuple[float, Callable[[PlannedReply, int], Event] | None]:
+        """Return after how many tokens the stream fails, and the function that builds its last event."""
+        behaviour = self.compiled.behaviour
+        if "stream_error" in self.faults and behaviour.stream_error is not None:
+            return behaviour.stream_error, self.dialect.error_event
+        if "failed" in self.faults and behaviour.failed is not None:
+            return behaviour.failed, self.dialect.failed_event
+        return math.inf, None
 
-    def _failed(self, say: Say, sent: int) -> Event:
-        return self.dialect.failed(say, sent) or self.dialect.error(say, sent)
-
-    def _shaped(self, row: Iterable[Step]) -> Iterator[Step]:
-        """The faults of the connection, and how steps become writes."""
-        behaviour = self.profile.behaviour
-        say = self.say
-        if "stall" in self.struck and behaviour.stall is not None:
+    def _shape(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """Apply the faults of the connection, and merge or split writes."""
+        behaviour = self.compiled.behaviour
+        planned = self.planned
+        choices = planned.request.choices
+        if "stall" in self.faults and behaviour.stall is not None:
             pause = None if math.isinf(behaviour.stall) else round(behaviour.stall * 1e9)
-            row = on.stall(row, min(behaviour.stall_after, say.tokens) * say.ask.choices, pause)
-        if "cut" in self.struck and behaviour.cut is not None:
-            act = RESET if behaviour.reset else CUT
-            row = on.cut(row, min(behaviour.cut, say.tokens) * say.ask.choices, act)
+            steps = write_steps.stall(steps, min(behaviour.stall_after, planned.tokens) * choices, pause)
+        if "cut" in self.faults and behaviour.cut is not None:
+            action = RESET if behaviour.reset else CUT
+            steps = write_steps.cut(steps, min(behaviour.cut, planned.tokens) * choices, action)
         if not behaviour.separate:
-            row = on.coalesce(row)
-        if "slow_head" in self.struck and behaviour.slow_head is not None:
-            row = on.slow_head(row, round(behaviour.slow_head * 1e9))
+            steps = write_steps.coalesce(steps)
+        if "slow_head" in self.faults and behaviour.slow_head is not None:
+            steps = write_steps.slow_head(steps, round(behaviour.slow_head * 1e9))
         if behaviour.split is not None:
             draw = random.Random(behaviour.seed * 1_000_003 + self.number)
-            row = on.split(row, round(behaviour.split * 1e6), draw)
-        return iter(row)
+            steps = write_steps.split(steps, round(behaviour.split * 1e6), draw)
+        return iter(steps)
 
 
-def phases(say: Say) -> list[tuple[str, int]]:
-    """Kinds of token in their order, with how many of each."""
-    both = [("reasoning", say.reasoning), (say.kind, say.tokens - say.reasoning)]
-    return [(kind, count) for kind, count in both if count]
+def tokens_by_kind(planned: PlannedReply) -> list[tuple[str, int]]:
+    """Return the kinds of tokens in their order, with the number of each."""
+    counts = [("reasoning", planned.reasoning), (planned.kind, planned.tokens - planned.reasoning)]
+    return [(kind, count) for kind, count in counts if count]
 
 
 def error_type(status: int) -> str:
@@ -328,12 +284,12 @@ def error_type(status: int) -> str:
     return "invalid_request_error" if status < 500 else "server_error"
 
 
-def delimited(
-    body: bytes, kind: str, delivery: Delivery, status: int = 200, extra: tuple[tuple[str, str], ...] = ()
+def http_response(
+    body: bytes, content_type: str, delivery: Delivery, status: int = 200, extra: tuple[tuple[str, str], ...] = ()
 ) -> bytes:
-    """Head and body."""
-    if delivery.how == "chunked":
-        top = head(status, kind, chunked=True, close=delivery.close, old=delivery.old, extra=extra)
-        return top + (chunk(body) if body else b"") + LAST_CHUNK
-    length = len(body) if delivery.how == "length" else None
-    return head(status, kind, length=length, close=delivery.close, old=delivery.old, extra=extra) + body
+    """Return the head and the body of a response."""
+    if delivery.framing == "chunked":
+        head_bytes = head(status, content_type, chunked=True, close=delivery.close, extra=extra)
+        return head_bytes + (chunk(body) if body else b"") + LAST_CHUNK
+    length = len(body) if delivery.framing == "length" else None
+    return head(status, content_type, length=length, close=delivery.close, extra=extra) + body

@@ -11,221 +11,206 @@ from penstock.mock.write_steps import HANG, RESET, Step
 
 if TYPE_CHECKING:
     from penstock.mock.connection import Connection
-    from penstock.mock.dialect import Say
+    from penstock.mock.dialect import PlannedReply
 
 __all__ = ["MockRequest"]
 
-TURN = 512
-"""Writes in a row before other calls have theirs."""
-SANE_NS = 10_000_000_000
-"""A request that seems to have waited longer than this was stamped before the wall clock was set."""
-CLOSE_NS = 5_000
-"""Readings of two clocks that are further apart than this were interrupted."""
+WRITES_IN_A_ROW = 512
+"""Writes of one reply before other replies may write."""
+LONGEST_WAIT_NS = 10_000_000_000
+"""A longer wait between arrival and reply means that the wall clock was set in between."""
+CLOCK_READ_NS = 5_000
+"""A longer time between readings of the two clocks means that the process was interrupted."""
 
 
-def since(arrived: int) -> tuple[int, int]:
-    """The monotonic clock now, and how long ago `arrived`, a stamp on the wall clock, was."""
+def time_since(arrived_ns: int) -> tuple[int, int]:
+    """Return the monotonic time now, and the nanoseconds since `arrived_ns` on the wall clock."""
     for _ in range(4):
         before = monotonic_ns()
-        waited = time_ns() - arrived
+        waited = time_ns() - arrived_ns
         now = monotonic_ns()
-        if now - before < CLOSE_NS:
+        if now - before < CLOCK_READ_NS:
             break
-    return now, waited if 0 <= waited < SANE_NS else 0
+    return now, waited if 0 <= waited < LONGEST_WAIT_NS else 0
 
 
 class MockRequest:
     __slots__ = (
-        "arrived",
-        "base",
-        "blocked",
+        "arrived_ns",
+        "base_ns",
+        "blocked_writes",
         "body",
-        "conn",
+        "connection",
+        "ended",
         "fault",
-        "first_write",
+        "first_write_ns",
         "headers",
-        "keep",
+        "keep_alive",
+        "kernel_stamped",
         "method",
         "number",
-        "old",
-        "over",
+        "parse_error",
         "paused",
-        "say",
-        "scheduled",
+        "planned",
         "sha256",
-        "stamped",
         "status",
         "step",
         "steps",
         "tokens",
         "url",
+        "write_ns",
         "write_tokens",
-        "writes",
-        "wrong",
     )
 
     def __init__(
-        self, conn: Connection, method: bytes, url: bytes, headers: dict[bytes, bytes], *, keep: bool, old: bool
+        self, connection: Connection, method: bytes, url: bytes, headers: dict[bytes, bytes], *, keep_alive: bool
     ) -> None:
-        self.conn = conn
+        self.connection = connection
         self.method = method
         self.url = url
         self.headers = headers
-        self.keep = keep
-        """The connection outlives the reply."""
-        self.old = old
-        """It is HTTP/1.0."""
+        self.keep_alive = keep_alive
+        """The connection stays open after the reply."""
         self.body = b""
         self.sha256: str | None = None
-        self.arrived = 0
-        self.stamped = False
-        self.wrong: str | None = None
-        """Why it is no request at all."""
+        self.arrived_ns = 0
+        self.kernel_stamped = False
+        self.parse_error: str | None = None
         self.number: int | None = None
-        self.say: Say | None = None
+        self.planned: PlannedReply | None = None
         self.status = 200
         self.fault: str | None = None
         self.tokens = 0
-        self.first_write: int | None = None
-        self.writes: list[int] | None = None
+        self.first_write_ns: int | None = None
+        self.write_ns: list[int] | None = None
         self.write_tokens: list[int] | None = None
-        self.blocked = 0
-        self.over = False
+        self.blocked_writes = 0
+        self.ended = False
         self.paused = False
-        self.scheduled = False
 
-    # ways to answer
+    # writing the reply
 
     def send(self, data: bytes, tokens: int = 0) -> None:
-        """The whole reply in one write."""
+        """Send the whole reply in one write."""
         if tokens:
-            now = self.first_write = time_ns()
-            if self.writes is not None and self.write_tokens is not None:
-                self.writes.append(now)
+            now = self.first_write_ns = time_ns()
+            if self.write_ns is not None and self.write_tokens is not None:
+                self.write_ns.append(now)
                 self.write_tokens.append(tokens)
-        if not self.conn.write(data):
-            if self.over:
+        if not self.connection.write(data):
+            if self.ended:
                 return
-            self.blocked += 1
+            self.blocked_writes += 1
         self.tokens = tokens
         self.finish("complete")
 
-    def play(self, steps: Iterator[Step]) -> None:
-        """The reply step by step, on a schedule that counts from the request's arrival."""
-        conn = self.conn
-        now, waited = since(self.arrived)
-        # A pipelined request begins when the reply before it has ended.
-        self.base = max(now - waited, conn.idle_since)
+    def send_steps(self, steps: Iterator[Step]) -> None:
+        """Send the reply step by step, at times that count from the request's arrival."""
+        now, waited = time_since(self.arrived_ns)
+        self.base_ns = now - waited
         self.steps = steps
         self.step = next(steps)
-        due = self.base + self.step[0]
+        due = self.base_ns + self.step[0]
         if due <= now:
-            due = self.fire(now)
+            due = self.on_due(now)
         if due:
-            self.scheduled = True
-            conn.server.pacer.push(due, self)
+            self.connection.server.pacer.push(due, self)
 
-    def fire(self, now: int) -> int:
-        """Write the step that is due, and others that are by now. Returns when to be called again; 0 is never."""
-        conn = self.conn
-        left = TURN
-        while not self.over:
-            _, data, tokens, act = self.step
-            if act:
-                self.stop(act)
+    def on_due(self, now: int) -> int:
+        """Write the steps that are due and return the time of the next one; 0 means never."""
+        connection = self.connection
+        writes_left = WRITES_IN_A_ROW
+        while not self.ended:
+            _, data, tokens, action = self.step
+            if action:
+                self.end_early(action)
                 return 0
-            if conn.held and conn.full:
+            if connection.unsent and connection.full:
                 self.paused = True
                 return 0
             if tokens:
-                stamp = time_ns()
-                if self.first_write is None:
-                    self.first_write = stamp
-                if self.writes is not None and self.write_tokens is not None:
-                    self.writes.append(stamp)
+                write_ns = time_ns()
+                if self.first_write_ns is None:
+                    self.first_write_ns = write_ns
+                if self.write_ns is not None and self.write_tokens is not None:
+                    self.write_ns.append(write_ns)
                     self.write_tokens.append(tokens)
                 self.tokens += tokens
-            if not conn.write(data):
-                self.blocked += 1
+            if not connection.write(data):
+                self.blocked_writes += 1
             for step in self.steps:
                 self.step = step
-                due = self.base + step[0]
-                left -= 1
-                if due > now or not left:
+                due = self.base_ns + step[0]
+                writes_left -= 1
+                if due > now or not writes_left:
                     return due
                 break
             else:
-                if not self.over:
+                if not self.ended:
                     self.finish("complete")
         return 0
 
     def resume(self) -> None:
-        """The client has taken what was held."""
+        """Continue a paused reply after the client has read the unsent bytes."""
         if self.paused:
             self.paused = False
-            self.scheduled = True
-            self.conn.server.pacer.push(monotonic_ns(), self)
+            self.connection.server.pacer.push(monotonic_ns(), self)
 
-    # ways to end
+    # ending the reply
 
-    def stop(self, act: int) -> None:
-        if act == HANG:
+    def end_early(self, action: int) -> None:
+        if action == HANG:
             return
-        self.keep = False
-        if act == RESET:
-            self.close("cut")
-            self.conn.active = None
-            self.conn.reset()
+        self.keep_alive = False
+        if action == RESET:
+            self.record_end("cut")
+            self.connection.active = None
+            self.connection.reset()
         else:
             self.finish("cut")
 
     def finish(self, end: str) -> None:
-        self.close(end)
-        conn = self.conn
-        conn.ended(self.keep)
-        if self.scheduled:
-            conn.proceed()
+        self.record_end(end)
+        self.connection.reply_ended(self.keep_alive)
 
     def abort(self) -> None:
-        """The client left."""
-        if not self.over:
-            self.close("aborted")
+        """Record that the client closed the connection before the end of the reply."""
+        if not self.ended:
+            self.record_end("aborted")
 
-    def close(self, end: str) -> None:
-        self.over = True
-        self.conn.server.done(self, end)
+    def record_end(self, end: str) -> None:
+        self.ended = True
+        self.connection.server.record_end(self, end)
 
-    def truth(self, end: str) -> LoggedRequest:
-        say = self.say
-        reasoning = 0
-        if say is not None:
-            reasoning = min(self.tokens, say.reasoning * say.ask.choices)
+    def log_entry(self, end: str) -> LoggedRequest:
+        planned = self.planned
+        parsed = None if planned is None else planned.request
         request_id = self.headers.get(b"x-request-id")
         correlation_id = self.headers.get(b"x-correlation-id")
         return LoggedRequest(
             k=self.number,
             request_id=None if request_id is None else request_id.decode("latin-1"),
             correlation_id=None if correlation_id is None else correlation_id.decode("latin-1"),
-            connection=self.conn.number,
+            connection=self.connection.number,
             method=self.method.decode("latin-1"),
             path=self.url.decode("latin-1"),
-            stream=say is not None and say.ask.stream,
+            stream=parsed is not None and parsed.stream,
             status=self.status,
-            arrived_ns=self.arrived,
-            kernel_stamp=self.stamped,
-            first_write_ns=self.first_write,
+            arrived_ns=self.arrived_ns,
+            kernel_stamp=self.kernel_stamped,
+            first_write_ns=self.first_write_ns,
             ended_ns=time_ns(),
             tokens=self.tokens,
-            reasoning_tokens=reasoning,
-            prompt_tokens=0 if say is None else say.ask.prompt_tokens,
-            completion_tokens=0 if say is None else say.completion,
-            images=0 if say is None else say.ask.images,
-            audios=0 if say is None else say.ask.audios,
+            reasoning_tokens=0 if planned is None else min(self.tokens, planned.reasoning * planned.request.choices),
+            prompt_tokens=0 if parsed is None else parsed.prompt_tokens,
+            completion_tokens=0 if planned is None else planned.completion_tokens,
+            images=0 if parsed is None else parsed.images,
+            audios=0 if parsed is None else parsed.audios,
             fault=self.fault,
             end=end,
-            blocked=self.blocked,
+            blocked=self.blocked_writes,
             body_bytes=len(self.body),
             body_sha256=self.sha256,
-            write_ns=self.writes,
+            write_ns=self.write_ns,
             write_tokens=self.write_tokens,
         )

@@ -1,8 +1,8 @@
-"""The log of what the server did: one JSON line a request, written when the request ends.
+"""The request log: one JSON line for each request, written when the request ends.
 
-All times are nanoseconds on CLOCK_REALTIME. `arrived_ns` is the kernel's stamp of the network read that held the
-request's last byte, where there is one (`kernel_stamp`); `first_write_ns` and `write_ns` are taken right before the
-write calls that carry tokens. A client cannot have seen a token earlier.
+All times are nanoseconds on CLOCK_REALTIME. `arrived_ns` is the kernel's timestamp of the network read that held the
+request's last byte, if the kernel gives one (`kernel_stamp`), and otherwise the time of the read. `first_write_ns` and
+`write_ns` are taken right before the write calls that carry tokens, so no client can have received a token earlier.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import msgspec
 __all__ = ["LoggedRequest", "RequestLog"]
 
 FLUSH_S = 0.2
-HELD_LINES = 4096
+BUFFERED_LINES = 4096
 
 
 class LoggedRequest(msgspec.Struct, omit_defaults=False, kw_only=True):
     k: int | None
-    """Arrival number among the requests to the model, from 0; None for any other."""
+    """Arrival number among the requests to a model endpoint, from 0; None for other requests."""
     request_id: str | None
     correlation_id: str | None
     connection: int
@@ -33,42 +33,42 @@ class LoggedRequest(msgspec.Struct, omit_defaults=False, kw_only=True):
     first_write_ns: int | None
     ended_ns: int
     tokens: int
-    """Written, of all choices, reasoning included."""
+    """Tokens written, of all choices, including reasoning."""
     reasoning_tokens: int
     prompt_tokens: int
-    """As the usage block counts them; `completion_tokens` is the length that was planned."""
+    """Prompt tokens in the usage block."""
     completion_tokens: int
+    """The planned number of tokens."""
     images: int
     audios: int
-    """What the request held."""
     fault: str | None
-    """What was injected; several are joined by a plus sign."""
+    """The names of the injected faults, joined by plus signs."""
     end: str
     """complete, cut (by a fault), or aborted (the client left before the end)."""
     blocked: int
-    """Writes that the client's window did not take at once: their bytes left later than their stamp."""
+    """Number of writes that the socket did not accept in full: their bytes left later than `write_ns`."""
     body_bytes: int
     body_sha256: str | None
     write_ns: list[int] | None
     write_tokens: list[int] | None
-    """How many tokens went with each of `write_ns`."""
+    """The number of tokens in each of the writes of `write_ns`."""
 
 
 class RequestLog:
-    """Lines are held for a moment, so that logging costs the requests little."""
+    """Buffers lines for `FLUSH_S`, so that logging costs each request little."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, file: BinaryIO, *, writes: bool, hashes: bool) -> None:
         self._loop = loop
         self._file = file
-        self._held: list[bytes] = []
+        self._lines: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
         self._encode = msgspec.json.Encoder().encode
         self.writes = writes
         self.hashes = hashes
 
-    def add(self, truth: LoggedRequest) -> None:
-        self._held.append(self._encode(truth))
-        if len(self._held) >= HELD_LINES:
+    def add(self, request: LoggedRequest) -> None:
+        self._lines.append(self._encode(request))
+        if len(self._lines) >= BUFFERED_LINES:
             self.flush()
         elif self._timer is None:
             self._timer = self._loop.call_later(FLUSH_S, self.flush)
@@ -77,11 +77,11 @@ class RequestLog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._held:
-            self._held.append(b"")
-            self._file.write(b"\n".join(self._held))
+        if self._lines:
+            self._lines.append(b"")
+            self._file.write(b"\n".join(self._lines))
             self._file.flush()
-            self._held.clear()
+            self._lines.clear()
 
     def close(self) -> None:
         self.flush()

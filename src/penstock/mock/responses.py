@@ -1,8 +1,8 @@
-"""POST /v1/responses: items and events as the OpenAI package knows them, and replies that a later request can refer to.
+"""POST /v1/responses: items and events as in the OpenAI package, and replies that a later request can refer to.
 
-Reasoning comes as a summary or as text (option `thoughts`), then one item: a message with text or a refusal, or a function
-call. Every event of a phase has its number in the stream from the tokens before it, so pieces can be cached like those of
-other dialects.
+A reply holds an optional reasoning item, as a summary or as text (option `thoughts`), and then one item: a message with
+text or a refusal, or a function call. The sequence number of an event follows from the number of tokens before it, so the
+events of tokens can be cached as in the other dialects.
 """
 
 from __future__ import annotations
@@ -14,21 +14,31 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.mock.dialect import STAMP, Ask, BadRequest, Event, Say, Span, count_tokens, limit
+from penstock.mock.dialect import (
+    ID_PLACEHOLDER,
+    BadRequest,
+    Dialect,
+    Event,
+    ParsedRequest,
+    PlannedReply,
+    TokenRange,
+    estimate_tokens,
+    token_limit,
+)
 from penstock.mock.media import InputAudio, audio_tokens, image_tokens
 from penstock.mock.vocabulary import words
 
 __all__ = ["Responses"]
 
-TOOL = "look_up"
-KEPT = 10_000
-"""Replies that can be referred to; the oldest go first."""
-OPENING = 2
-"""Events before the first item."""
-HERE = "\x7fid\x7f"
-"""Stands for the reply's id until a text is encoded."""
+TOOL_NAME = "look_up"
+STORED_REPLIES = 10_000
+"""Replies that `previous_response_id` can refer to; the oldest are dropped first."""
+OPENING_EVENTS = 2
+"""Number of events before the first item."""
+ID_TEXT = "\x7fid\x7f"
+"""Placeholder for the reply's id in text that is not yet encoded."""
 ROLES = ("user", "assistant", "system", "developer")
-TEXTS = ("input_text", "output_text", "refusal", "summary_text", "reasoning_text")
+TEXT_TYPES = ("input_text", "output_text", "refusal", "summary_text", "reasoning_text")
 encode = msgspec.json.encode
 
 
@@ -63,314 +73,322 @@ class ResponsesBody(msgspec.Struct):
 decode = msgspec.json.Decoder(ResponsesBody).decode
 
 
-class Own(NamedTuple):
-    """What is echoed, but not kept with what was rendered."""
+class EchoedFields(NamedTuple):
+    """The fields of the request that appear only in uncached bytes of the reply, or not at all."""
 
-    previous: str | None
-    cached: int
-    """Tokens of the replies referred to."""
+    previous_response_id: str | None
+    cached_tokens: int
+    """Tokens of the previous replies."""
     store: bool
 
 
-class Responses:
+class Responses(Dialect):
     name = "responses"
     path = "/responses"
-    kinds = True
-    done: Event | None = None
+    has_output_kinds = True
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, int] = OrderedDict()
-        """Tokens of a reply and of all before it, by the reply's id."""
+        self._stored: OrderedDict[str, int] = OrderedDict()
+        """Tokens of a reply and of all replies before it in the conversation, by the reply's id."""
 
-    def read(self, body: bytes) -> Ask:
-        wanted = decode(body)
-        if not wanted.model:
+    def parse(self, body: bytes) -> ParsedRequest:
+        fields = decode(body)
+        if not fields.model:
             raise BadRequest("model is required", "model")
-        if not wanted.input:
+        if not fields.input:
             raise BadRequest("input is required and must hold at least one item", "input")
-        count = Count()
-        count.text(wanted.instructions)
-        count.input(wanted.input)
-        cached = 0
-        if wanted.previous_response_id is not None:
-            kept = self._kept.get(wanted.previous_response_id)
-            if kept is None:
-                name = wanted.previous_response_id
-                raise BadRequest(f"Previous response with id '{name}' not found.", "previous_response_id")
-            cached = kept
-        ask = Ask(
-            wanted.model,
-            cached + count.tokens,
-            stream=bool(wanted.stream),
-            limit=limit({"max_output_tokens": wanted.max_output_tokens}),
+        counts = InputCounts()
+        counts.add_text(fields.instructions)
+        counts.add_input(fields.input)
+        previous = fields.previous_response_id
+        cached_tokens = 0
+        if previous is not None:
+            if previous not in self._stored:
+                raise BadRequest(f"Previous response with id '{previous}' not found.", "previous_response_id")
+            cached_tokens = self._stored[previous]
+        return ParsedRequest(
+            fields.model,
+            cached_tokens + counts.tokens,
+            stream=bool(fields.stream),
+            token_limit=token_limit({"max_output_tokens": fields.max_output_tokens}),
             include_usage=True,
-            echo=(int(time.time()), wanted.instructions),
-            own=Own(wanted.previous_response_id, cached, wanted.store is not False),
+            cached_fields=(int(time.time()), fields.instructions),
+            uncached_fields=EchoedFields(previous, cached_tokens, fields.store is not False),
+            images=counts.images,
+            audios=counts.audios,
         )
-        ask.images, ask.audios = count.images, count.audios
-        return ask
 
-    def stamp(self, say: Say, number: int, second: int) -> bytes:  # noqa: ARG002 -- the time is in what is echoed
-        mark = b"%0*x" % (len(STAMP), number)  # as long as what it replaces: chunks have told their length
-        if say.ask.own.store:
-            self._kept["resp_" + mark.decode()] = say.ask.prompt_tokens + say.completion
-            if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        return mark
+    def reply_id(self, reply: PlannedReply, number: int, second: int) -> bytes:  # noqa: ARG002 -- created_at is cached
+        # Chunk sizes are already rendered, so the id must be as long as the placeholder.
+        reply_id = b"%0*x" % (len(ID_PLACEHOLDER), number)
+        if reply.request.uncached_fields.store:
+            self._stored["resp_" + reply_id.decode()] = reply.request.prompt_tokens + reply.completion_tokens
+            if len(self._stored) > STORED_REPLIES:
+                self._stored.popitem(last=False)
+        return reply_id
 
-    def opening(self, say: Say) -> list[Event]:
-        if say.behaviour.role == "off":
+    def opening_events(self, reply: PlannedReply) -> list[Event]:
+        if reply.behaviour.role == "off":
             return []
-        response = {**response_object(say, "in_progress"), "output": [], "usage": None}
+        response = {**response_object(reply, "in_progress"), "output": [], "usage": None}
         return [
             event(name, number, response=response)
             for number, name in enumerate(("response.created", "response.in_progress"))
         ]
 
-    def piece(self, say: Say, span: Span) -> list[Event]:
-        phase = Phase(say, span.kind)
-        found = phase.begin() if span.start == 0 else []
-        found.append(phase.delta(span))
-        return found + phase.end(span.start + span.size) if span.last else found
+    def token_events(self, reply: PlannedReply, tokens: TokenRange) -> list[Event]:
+        item = OutputItemEvents(reply, tokens.kind)
+        events = item.opening_events() if tokens.start == 0 else []
+        events.append(item.delta_event(tokens))
+        return events + item.closing_events(tokens.start + tokens.size) if tokens.last else events
 
-    def closing(self, say: Say) -> list[Event]:  # noqa: ARG002 -- the end holds counts
-        return []
-
-    def accounting(self, say: Say) -> list[Event]:
-        if not say.behaviour.finish:
+    def usage_events(self, reply: PlannedReply) -> list[Event]:
+        if not reply.behaviour.finish:
             return []
-        status, reason = ending(say)
+        status, reason = final_status(reply)
         response = {
-            **response_object(say, status, reason),
-            "output": msgspec.Raw(output(say, say.tokens)),
-            "previous_response_id": say.ask.own.previous,
-            "usage": usage(say, say.completion),
+            **response_object(reply, status, reason),
+            "output": msgspec.Raw(output_json(reply, reply.tokens)),
+            "previous_response_id": reply.request.uncached_fields.previous_response_id,
+            "usage": usage(reply, reply.completion_tokens),
         }
-        return [event(f"response.{status}", number_after(say, say.tokens), response=response)]
+        return [event(f"response.{status}", sequence_number(reply, reply.tokens), response=response)]
 
-    def front(self, say: Say) -> bytes:
-        status, reason = ending(say)
-        response = {**response_object(say, status, reason), "output": msgspec.Raw(output(say, say.tokens))}
-        return rendered(response)[:-1]
+    def body_prefix(self, reply: PlannedReply) -> bytes:
+        status, reason = final_status(reply)
+        output = msgspec.Raw(output_json(reply, reply.tokens))
+        return encode_with_id({**response_object(reply, status, reason), "output": output})[:-1]
 
-    def back(self, say: Say) -> bytes:
-        rest = {"previous_response_id": say.ask.own.previous, "usage": usage(say, say.completion)}
-        return b"," + encode(rest)[1:]
+    def body_suffix(self, reply: PlannedReply) -> bytes:
+        fields = {
+            "previous_response_id": reply.request.uncached_fields.previous_response_id,
+            "usage": usage(reply, reply.completion_tokens),
+        }
+        return b"," + encode(fields)[1:]
 
-    def error(self, say: Say, sent: int) -> Event:
-        told = {"code": "server_error", "message": "the mock was told to fail here", "param": None}
-        return event("error", number_after(say, sent), **told)
+    def error_event(self, reply: PlannedReply, sent: int) -> Event:
+        fields = {"code": "server_error", "message": "the mock was told to fail here", "param": None}
+        return event("error", sequence_number(reply, sent), **fields)
 
-    def failed(self, say: Say, sent: int) -> Event:
-        return event("response.failed", number_after(say, sent), response=msgspec.Raw(self.failed_body(say, sent)))
+    def failed_event(self, reply: PlannedReply, sent: int) -> Event:
+        response = msgspec.Raw(self.failed_body(reply, sent))
+        return event("response.failed", sequence_number(reply, sent), response=response)
 
-    def failed_body(self, say: Say, sent: int) -> bytes:
+    def failed_body(self, reply: PlannedReply, sent: int) -> bytes:
         error = {"code": "server_error", "message": "the mock was told to fail"}
-        response = response_object(say, "failed") | {"error": error, "usage": usage(say, sent)}
-        return rendered({**response, "output": msgspec.Raw(output(say, sent))})
+        response = response_object(reply, "failed") | {"error": error, "usage": usage(reply, sent)}
+        return encode_with_id({**response, "output": msgspec.Raw(output_json(reply, sent))})
 
 
-class Count:
-    """What a request holds."""
+class InputCounts:
+    """Counts of tokens, images and audio clips in a request's input."""
 
     def __init__(self) -> None:
         self.tokens = self.images = self.audios = 0
 
-    def text(self, text: str | None) -> None:
+    def add_text(self, text: str | None) -> None:
         if text:
-            self.tokens += count_tokens(len(text))
+            self.tokens += estimate_tokens(len(text))
 
-    def input(self, given: str | list[Item]) -> None:
-        if isinstance(given, str):
-            self.text(given)
+    def add_input(self, items: str | list[Item]) -> None:
+        if isinstance(items, str):
+            self.add_text(items)
             return
-        for at, item in enumerate(given):
+        for index, item in enumerate(items):
             if item.type == "message" and item.role not in ROLES:
-                raise BadRequest(f"role must be one of {', '.join(ROLES)}, not {item.role!r}", f"input[{at}].role")
+                raise BadRequest(f"role must be one of {', '.join(ROLES)}, not {item.role!r}", f"input[{index}].role")
             if item.type == "message" and not item.content:
-                raise BadRequest("a message needs content", f"input[{at}].content")
-            self.text(item.arguments)
+                raise BadRequest("a message needs content", f"input[{index}].content")
+            self.add_text(item.arguments)
             for content in (item.content, item.output):
                 if isinstance(content, list):
                     for part in content:
-                        self.part(part, f"input[{at}].content")
+                        self.add_part(part, f"input[{index}].content")
                 else:
-                    self.text(content)
+                    self.add_text(content)
 
-    def part(self, part: Part, place: str) -> None:
+    def add_part(self, part: Part, param: str) -> None:
         if part.type == "input_image":
-            self.tokens += image_tokens(part.image_url, place)
+            self.tokens += image_tokens(part.image_url, param)
             self.images += 1
         elif part.type == "input_audio":
-            self.tokens += audio_tokens(part.input_audio, place)
+            self.tokens += audio_tokens(part.input_audio, param)
             self.audios += 1
-        elif part.type in TEXTS:
-            self.text(part.text or part.refusal)
+        elif part.type in TEXT_TYPES:
+            self.add_text(part.text or part.refusal)
         else:
-            raise BadRequest(f"there is no content of the type {part.type!r}", place)
+            raise BadRequest(f"there is no content of the type {part.type!r}", param)
 
 
-class Phase:
-    """The events of one item."""
+class OutputItemEvents:
+    """The events of one output item."""
 
-    def __init__(self, say: Say, kind: str) -> None:
-        self.say = say
+    def __init__(self, reply: PlannedReply, kind: str) -> None:
+        self.reply = reply
         self.kind = kind
-        behaviour = say.behaviour
-        self.width = behaviour.chunk
-        reasoned = bool(say.reasoning) and kind != "reasoning"
-        self.index = 1 if reasoned else 0
-        self.form: str = behaviour.thoughts if kind == "reasoning" else kind
-        before = 0
-        if reasoned:
-            before = -(-say.reasoning // self.width) + 5
-        self.first = OPENING + before
-        self.name = {"reasoning": "rs_", "tools": "fc_"}.get(kind, "msg_") + HERE
-        self.place: dict[str, Any] = {"item_id": self.name, "output_index": self.index}
-        if self.form == "summary":
-            self.place["summary_index"] = 0
+        self.chunk_tokens = reply.behaviour.chunk
+        follows_reasoning = bool(reply.reasoning) and kind != "reasoning"
+        self.output_index = 1 if follows_reasoning else 0
+        self.text_type: str = reply.behaviour.thoughts if kind == "reasoning" else kind
+        """summary, text, content, refusal or tools."""
+        self.first_number = OPENING_EVENTS
+        if follows_reasoning:
+            self.first_number += ceil_div(reply.reasoning, self.chunk_tokens) + 5
+        item_id = {"reasoning": "rs_", "tools": "fc_"}.get(kind, "msg_") + ID_TEXT
+        self.position: dict[str, Any] = {"item_id": item_id, "output_index": self.output_index}
+        if self.text_type == "summary":
+            self.position["summary_index"] = 0
         elif kind != "tools":
-            self.place["content_index"] = 0
+            self.position["content_index"] = 0
+        self.first_delta = self.first_number + (1 if kind == "tools" else 2)
+        self.part_event = "reasoning_summary_part" if self.text_type == "summary" else "content_part"
 
-    @property
-    def lead(self) -> int:
-        """Events before the first delta."""
-        return 1 if self.kind == "tools" else 2
-
-    def begin(self) -> list[Event]:
-        added = item_json(self.say, self.kind, None)
-        found = [event("response.output_item.added", self.first, output_index=self.index, item=msgspec.Raw(added))]
+    def opening_events(self) -> list[Event]:
+        item = msgspec.Raw(item_json(self.reply, self.kind, None))
+        events = [event("response.output_item.added", self.first_number, output_index=self.output_index, item=item)]
         if self.kind != "tools":
-            part = "reasoning_summary_part" if self.form == "summary" else "content_part"
-            found.append(event(f"response.{part}.added", self.first + 1, **self.place, part=part_of(self.form, "")))
-        return found
+            part = content_part(self.text_type, "")
+            events.append(event(f"response.{self.part_event}.added", self.first_number + 1, **self.position, part=part))
+        return events
 
-    def delta(self, span: Span) -> Event:
-        number = self.first + self.lead + span.start // self.width
-        more: dict[str, Any] = {"logprobs": []} if self.form == "content" else {}
-        return event(EVENTS[self.form] + ".delta", number, **self.place, delta=text_of(self.say, span), **more)
+    def delta_event(self, tokens: TokenRange) -> Event:
+        number = self.first_delta + tokens.start // self.chunk_tokens
+        extra: dict[str, Any] = {"logprobs": []} if self.text_type == "content" else {}
+        delta = text_of(self.reply, tokens)
+        return event(TEXT_EVENTS[self.text_type] + ".delta", number, **self.position, delta=delta, **extra)
 
-    def end(self, tokens: int) -> list[Event]:
-        number = self.first + self.lead + -(-tokens // self.width)
-        text = text_of(self.say, Span(self.kind, 0, tokens, True))
-        more: dict[str, Any] = {"logprobs": []} if self.form == "content" else {}
+    def closing_events(self, tokens: int) -> list[Event]:
+        number = self.first_delta + ceil_div(tokens, self.chunk_tokens)
+        text = text_of(self.reply, TokenRange(self.kind, 0, tokens, True))
+        fields: dict[str, Any] = {TEXT_FIELDS[self.text_type]: text}
         if self.kind == "tools":
-            more = {"name": TOOL}
-        found = [event(EVENTS[self.form] + ".done", number, **self.place, **{FIELDS[self.form]: text}, **more)]
+            fields["name"] = TOOL_NAME
+        elif self.text_type == "content":
+            fields["logprobs"] = []
+        events = [event(TEXT_EVENTS[self.text_type] + ".done", number, **self.position, **fields)]
         if self.kind != "tools":
-            part = "reasoning_summary_part" if self.form == "summary" else "content_part"
-            found.append(event(f"response.{part}.done", number + 1, **self.place, part=part_of(self.form, text)))
-        item = msgspec.Raw(item_json(self.say, self.kind, tokens))
-        found.append(event("response.output_item.done", number + len(found), output_index=self.index, item=item))
-        return found
+            part = content_part(self.text_type, text)
+            events.append(event(f"response.{self.part_event}.done", number + 1, **self.position, part=part))
+        item = msgspec.Raw(item_json(self.reply, self.kind, tokens))
+        number += len(events)
+        events.append(event("response.output_item.done", number, output_index=self.output_index, item=item))
+        return events
 
 
-EVENTS = {
+TEXT_EVENTS = {
     "summary": "response.reasoning_summary_text",
     "text": "response.reasoning_text",
     "content": "response.output_text",
     "refusal": "response.refusal",
     "tools": "response.function_call_arguments",
 }
-FIELDS = {"summary": "text", "text": "text", "content": "text", "refusal": "refusal", "tools": "arguments"}
+TEXT_FIELDS = {"summary": "text", "text": "text", "content": "text", "refusal": "refusal", "tools": "arguments"}
 
 
-def rendered(value: object) -> bytes:
-    return encode(value).replace(HERE.encode(), STAMP)
+def ceil_div(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)
+
+
+def encode_with_id(value: object) -> bytes:
+    return encode(value).replace(ID_TEXT.encode(), ID_PLACEHOLDER)
 
 
 def event(name: str, number: int, /, **fields: Any) -> Event:
-    return Event(rendered({"type": name, "sequence_number": number, **fields}), name.encode())
+    return Event(encode_with_id({"type": name, "sequence_number": number, **fields}), name.encode())
 
 
-def number_after(say: Say, tokens: int) -> int:
-    """The number of an event that follows the first `tokens` tokens."""
-    width = say.behaviour.chunk
-    thought = min(say.reasoning, tokens)
-    number = OPENING
-    if thought:
-        number += 2 + -(-thought // width) + (3 if thought == say.reasoning else 0)
-    said = tokens - thought
-    if said:
-        ends = (2 if say.kind == "tools" else 3) if tokens == say.tokens else 0
-        number += (1 if say.kind == "tools" else 2) + -(-said // width) + ends
+def sequence_number(reply: PlannedReply, tokens: int) -> int:
+    """Return the number of an event that follows the first `tokens` tokens."""
+    chunk_tokens = reply.behaviour.chunk
+    reasoning = min(reply.reasoning, tokens)
+    number = OPENING_EVENTS
+    if reasoning:
+        number += 2 + ceil_div(reasoning, chunk_tokens) + (3 if reasoning == reply.reasoning else 0)
+    answer = tokens - reasoning
+    if answer:
+        is_call = reply.kind == "tools"
+        number += (1 if is_call else 2) + ceil_div(answer, chunk_tokens)
+        if tokens == reply.tokens:
+            number += 2 if is_call else 3
     return number
 
 
-def ending(say: Say) -> tuple[str, str | None]:
-    """Status and reason."""
-    reason = say.behaviour.incomplete
-    if reason is None or (reason == "max_output_tokens" and say.ask.limit is None):
+def final_status(reply: PlannedReply) -> tuple[str, str | None]:
+    """Return the status of the finished reply and why it is incomplete."""
+    reason = reply.behaviour.incomplete
+    if reason is None or (reason == "max_output_tokens" and reply.request.token_limit is None):
         return "completed", None
     return "incomplete", reason
 
 
-def text_of(say: Say, span: Span) -> str:
-    """Arguments open with their first token and close with their last."""
-    kind, start, size, last = span
-    found = words(say.behaviour.seed, say.variant + (kind == "reasoning"), start, size)
+def text_of(reply: PlannedReply, tokens: TokenRange) -> str:
+    """Return the text of these tokens. The first token of a function call opens its arguments, the last closes them."""
+    kind, start, size, last = tokens
+    parts = words(reply.behaviour.seed, reply.variant + (kind == "reasoning"), start, size)
     if kind == "tools":
         if last:
-            found[-1] = '"}'
+            parts[-1] = '"}'
         if start == 0:
-            found[0] = "{}" if last and size == 1 else '{"words":"'
-    return "".join(found)
+            parts[0] = "{}" if last and size == 1 else '{"words":"'
+    return "".join(parts)
 
 
-def part_of(form: str, text: str) -> dict[str, Any]:
-    if form == "summary":
+def content_part(text_type: str, text: str) -> dict[str, Any]:
+    if text_type == "summary":
         return {"type": "summary_text", "text": text}
-    if form == "text":
+    if text_type == "text":
         return {"type": "reasoning_text", "text": text}
-    if form == "refusal":
+    if text_type == "refusal":
         return {"type": "refusal", "refusal": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def item_json(say: Say, kind: str, tokens: int | None) -> bytes:
-    """An output item with so many tokens of text; None while it has none."""
-    text = "" if tokens is None else text_of(say, Span(kind, 0, tokens, True))
-    return _item(kind, say.behaviour.thoughts, text, tokens is None)
+def item_json(reply: PlannedReply, kind: str, tokens: int | None) -> bytes:
+    """Render an output item with the text of its first `tokens` tokens; None means that the item is in progress."""
+    text = "" if tokens is None else text_of(reply, TokenRange(kind, 0, tokens, True))
+    return _item_json(kind, reply.behaviour.thoughts, text, tokens is None)
 
 
 @lru_cache(maxsize=512)
-def _item(kind: str, thoughts: str, text: str, fresh: bool) -> bytes:
-    status = "in_progress" if fresh else "completed"
+def _item_json(kind: str, thoughts: str, text: str, in_progress: bool) -> bytes:
+    status = "in_progress" if in_progress else "completed"
     if kind == "tools":
-        call = {"id": "fc_" + HERE, "type": "function_call", "status": status, "call_id": "call_" + HERE}
-        return encode({**call, "name": TOOL, "arguments": text})
+        call = {"id": "fc_" + ID_TEXT, "type": "function_call", "status": status, "call_id": "call_" + ID_TEXT}
+        return encode({**call, "name": TOOL_NAME, "arguments": text})
     if kind == "reasoning":
-        summary = [part_of("summary", text)] if thoughts == "summary" and not fresh else []
-        item: dict[str, Any] = {"id": "rs_" + HERE, "type": "reasoning", "summary": summary}
-        return encode(item if thoughts == "summary" else {**item, "content": [] if fresh else [part_of("text", text)]})
-    message = {"id": "msg_" + HERE, "type": "message", "role": "assistant", "status": status}
-    return encode({**message, "content": [] if fresh else [part_of(kind, text)]})
+        summary = [content_part("summary", text)] if thoughts == "summary" and not in_progress else []
+        item: dict[str, Any] = {"id": "rs_" + ID_TEXT, "type": "reasoning", "summary": summary}
+        if thoughts == "text":
+            item["content"] = [] if in_progress else [content_part("text", text)]
+        return encode(item)
+    message = {"id": "msg_" + ID_TEXT, "type": "message", "role": "assistant", "status": status}
+    return encode({**message, "content": [] if in_progress else [content_part(kind, text)]})
 
 
-def output(say: Say, tokens: int) -> bytes:
-    """The items that the first `tokens` tokens make up."""
-    thought = min(say.reasoning, tokens)
-    found = [item_json(say, "reasoning", thought)] if thought else []
-    if tokens > thought:
-        found.append(item_json(say, say.kind, tokens - thought))
-    return b"[" + b",".join(found) + b"]"
+def output_json(reply: PlannedReply, tokens: int) -> bytes:
+    """Render the output items that hold the first `tokens` tokens."""
+    reasoning = min(reply.reasoning, tokens)
+    items = [item_json(reply, "reasoning", reasoning)] if reasoning else []
+    if tokens > reasoning:
+        items.append(item_json(reply, reply.kind, tokens - reasoning))
+    return b"[" + b",".join(items) + b"]"
 
 
-def response_object(say: Say, status: str, reason: str | None = None) -> dict[str, Any]:
-    """All but the output, the usage and what the reply refers to."""
-    ask = say.ask
-    created, instructions = ask.echo
+def response_object(reply: PlannedReply, status: str, reason: str | None = None) -> dict[str, Any]:
+    """Return a response object without output, usage and previous_response_id."""
+    request = reply.request
+    created, instructions = request.cached_fields
     return {
-        "id": "resp_" + HERE,
+        "id": "resp_" + ID_TEXT,
         "object": "response",
         "created_at": created,
         "status": status,
         "error": None,
         "incomplete_details": None if reason is None else {"reason": reason},
         "instructions": instructions,
-        "max_output_tokens": ask.limit,
+        "max_output_tokens": request.token_limit,
         "metadata": {},
-        "model": ask.model,
+        "model": request.model,
         "parallel_tool_calls": True,
         "temperature": 1.0,
         "tool_choice": "auto",
@@ -379,14 +397,15 @@ def response_object(say: Say, status: str, reason: str | None = None) -> dict[st
     }
 
 
-def usage(say: Say, completion: int) -> dict[str, Any] | None:
-    if not say.usage:
+def usage(reply: PlannedReply, completion_tokens: int) -> dict[str, Any] | None:
+    if not reply.sends_usage:
         return None
-    prompt = say.ask.prompt_tokens
+    prompt_tokens = reply.request.prompt_tokens
+    cached_tokens = reply.request.uncached_fields.cached_tokens
     return {
-        "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": say.ask.own.cached, "cache_write_tokens": 0},
-        "output_tokens": completion,
-        "output_tokens_details": {"reasoning_tokens": min(say.reasoning, completion)},
-        "total_tokens": prompt + completion,
+        "input_tokens": prompt_tokens,
+        "input_tokens_details": {"cached_tokens": cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": min(reply.reasoning, completion_tokens)},
+        "total_tokens": prompt_tokens + completion_tokens,
     }

@@ -1,4 +1,4 @@
-"""Running the server: the socket, the loop, the signals, the log file."""
+"""Run the server: open the socket and the log file, run the event loop, handle signals."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ from penstock.processes import end_with_parent, on_closed_stdin, raise_descripto
 __all__ = ["serve"]
 
 
-def serve(behaviour: Behaviour, serving: ServerSettings, announce: Callable[[int], None]) -> int:
-    """Serve until a signal or the end of the parent. Returns how many requests were served."""
+def serve(behaviour: Behaviour, settings: ServerSettings, announce: Callable[[int], None]) -> int:
+    """Serve until a signal arrives or the parent process ends. Return the number of requests served.
+
+    Call `announce` with the port when the server accepts connections.
+    """
     raise_descriptor_limit()
-    listener = listen(serving.host, serving.port)
-    file = open_log(serving.log)
+    listener = listen(settings.host, settings.port)
+    file = open_log(settings.log)
     loop = uvloop.new_event_loop()
-    log = None if file is None else RequestLog(loop, file, writes=serving.log_writes, hashes=serving.log_hash)
+    log = None if file is None else RequestLog(loop, file, writes=settings.log_writes, hashes=settings.log_hash)
     server = Server(loop, listener, behaviour, log)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, loop.stop)
-    if serving.parent:
-        # Two ways, because each has a gap.
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, loop.stop)
+    if settings.parent:
+        # stdin does not close while another process holds its other end; PR_SET_PDEATHSIG exists only on Linux.
         on_closed_stdin(loop, loop.stop)
-        if serving.parent_thread and not end_with_parent(serving.parent, signal.SIGTERM):
+        if settings.parent_thread and not end_with_parent(settings.parent, signal.SIGTERM):
             loop.call_soon(loop.stop)
-    # What exists now lives as long as the server, and replies leave no cycles: collecting is rarely worth its pauses.
+    # Objects that exist now live as long as the server, and replies leave no cycles: collect rarely, to avoid pauses.
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
@@ -56,13 +59,13 @@ def listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, proto)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-    except socket.gaierror as wrong:
-        raise UserError(f"cannot listen on {host}: {wrong.strerror}") from None
-    except OSError as wrong:
-        if wrong.errno == errno.EADDRINUSE:
-            advice = "choose another with --port, or any free one with --port 0"
+    except socket.gaierror as error:
+        raise UserError(f"cannot listen on {host}: {error.strerror}") from None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            advice = "choose another with --port, or use --port 0 for any free port"
             raise UserError(f"port {port} on {host} is already in use; {advice}") from None
-        raise UserError(f"cannot listen on port {port} of {host}: {os.strerror(wrong.errno or 0)}") from None
+        raise UserError(f"cannot listen on port {port} of {host}: {os.strerror(error.errno or 0)}") from None
     return listener
 
 
@@ -71,5 +74,5 @@ def open_log(path: str | None) -> BinaryIO | None:
         return None
     try:
         return open(path, "wb")
-    except OSError as wrong:
-        raise UserError(f"cannot write the log {path}: {wrong.strerror}") from None
+    except OSError as error:
+        raise UserError(f"cannot write the log {path}: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""The server: it accepts connections, decides what each request gets, and counts."""
+"""The server: it accepts connections, answers each request, and counts requests."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from penstock.errors import UserError
 from penstock.mock import registry
 from penstock.mock.behaviour import Behaviour, read_header
 from penstock.mock.compiled_behaviour import CompiledBehaviour, Delivery
-from penstock.mock.connection import SO_TIMESTAMPNS, STAMPED, Connection
-from penstock.mock.dialect import BadRequest, Dialect, Say, complaint, error_body
+from penstock.mock.connection import HAS_KERNEL_STAMPS, SO_TIMESTAMPNS, Connection
+from penstock.mock.dialect import BadRequest, Dialect, PlannedReply, describe_error, error_body
 from penstock.mock.pacer import Pacer
-from penstock.mock.reply import JSON, Reply, delimited, error_type
+from penstock.mock.reply import JSON, Reply, error_type, http_response
 from penstock.mock.request import MockRequest
 from penstock.mock.request_log import RequestLog
 from penstock.mock.vocabulary import VARIANTS
@@ -26,12 +26,12 @@ from penstock.mock.vocabulary import VARIANTS
 __all__ = ["Server"]
 
 ACCEPTS = 256
-"""Connections taken in one turn of the loop."""
+"""Connections accepted in one iteration of the event loop."""
 BACKLOG = 65_535
-BLOCK_TOKENS = 8192
-"""Longer replies are written in steps, so that neither memory nor other streams suffer from them."""
+WHOLE_REPLY_TOKENS = 8192
+"""Longer replies are sent in steps, to limit the memory for them and the delay of other streams."""
 CACHED_ROUTES = 1024
-CACHED_PROFILES = 256
+CACHED_BEHAVIOURS = 256
 
 Route = Dialect | Literal["models", "health", "stats"] | None
 
@@ -47,28 +47,28 @@ class Server:
         self.loop = loop
         self.log = log
         self.pacer = Pacer(loop)
-        self.profile = CompiledBehaviour(behaviour)
+        self.compiled = CompiledBehaviour(behaviour)
         self.idle_ns = round((behaviour.idle_close or 0) * 1e6)
-        self.began = time_ns()
-        self.arrivals = 0
+        self.started_ns = time_ns()
+        self.model_requests = 0
+        """Requests to the dialects, including those that are rejected."""
         self.active = 0
         self.requests = 0
         self.tokens = 0
         self.images = self.audios = 0
-        """In the requests to the model."""
         self.statuses: Counter[int] = Counter()
         self.ends: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.connections: set[Connection] = set()
         self.accepted = 0
         self._routes: dict[bytes, Route] = {}
-        self._profiles: dict[bytes, CompiledBehaviour | str] = {}
-        # Ids of two servers on one host do not meet.
-        self._nonce = (os.getpid() & 0xFFFF) << 48 | (self.began // 1_000_000_000 & 0xFFFF) << 32
+        self._compiled_by_header: dict[bytes, CompiledBehaviour | str] = {}
+        # Reply ids are unique among the servers on one host.
+        self._first_id = (os.getpid() & 0xFFFF) << 48 | (self.started_ns // 1_000_000_000 & 0xFFFF) << 32
         self._listener = listener
         listener.setblocking(False)
-        if STAMPED:
-            # Connections inherit it, so that even a request that waits to be accepted has its stamp.
+        if HAS_KERNEL_STAMPS:
+            # Connections inherit the option, so requests that arrive before accept() are timestamped too.
             listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         listener.listen(BACKLOG)
         loop.add_reader(listener.fileno(), self._accept)
@@ -80,7 +80,7 @@ class Server:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:
-                # Out of descriptors: the client waits in the backlog, and the loop must not spin on it.
+                # Out of file descriptors: leave the client in the backlog and retry later, to avoid a busy loop.
                 self.loop.remove_reader(self._listener.fileno())
                 self.loop.call_later(0.1, self.loop.add_reader, self._listener.fileno(), self._accept)
                 return
@@ -90,64 +90,63 @@ class Server:
             if self.idle_ns:
                 self.pacer.push(monotonic_ns() + self.idle_ns, connection)
 
-    def forget(self, connection: Connection) -> None:
-        self.connections.discard(connection)
-
     def close(self) -> None:
         self.loop.remove_reader(self._listener.fileno())
         self._listener.close()
         for connection in list(self.connections):
-            connection.lose()
+            connection.close()
         self.pacer.close()
         if self.log is not None:
             self.log.close()
 
-    # what a request gets
+    # answering requests
 
-    def answer(self, call: MockRequest) -> None:
+    def answer(self, request: MockRequest) -> None:
         self.active += 1
         try:
-            route = self._routes[call.url]
+            route = self._routes[request.url]
         except KeyError:
-            route = self._route(call.url)
-        if route is None or isinstance(route, str) or call.method != b"POST" or call.wrong is not None:
-            self._answer_other(call, route)
+            route = self._find_route(request.url)
+        if route is None or isinstance(route, str) or request.method != b"POST" or request.parse_error is not None:
+            self._answer_other(request, route)
             return
-        number = call.number = self.arrivals
-        self.arrivals = number + 1
-        profile = self.profile
-        chosen = call.headers.get(b"x-mock")
-        if chosen is not None:
-            found = self._profile(chosen)
-            if isinstance(found, str):
-                self._refuse(call, 400, found, "X-Mock")
+        number = request.number = self.model_requests
+        self.model_requests = number + 1
+        compiled = self.compiled
+        header = request.headers.get(b"x-mock")
+        if header is not None:
+            compiled_or_error = self._behaviour_of_header(header)
+            if isinstance(compiled_or_error, str):
+                self._send_error(request, 400, compiled_or_error, "X-Mock")
                 return
-            profile = found
+            compiled = compiled_or_error
         try:
-            ask = route.read(call.body)
-        except (BadRequest, msgspec.DecodeError, UnicodeDecodeError) as wrong:
-            self._refuse(call, 400, *complaint(wrong))
+            parsed = route.parse(request.body)
+        except (BadRequest, msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._send_error(request, 400, *describe_error(error))
             return
-        say = call.say = Say(ask, profile.behaviour, number % VARIANTS, kinds=route.kinds)
-        delivery = profile.delivery(ask.stream, call.keep, call.old)
-        call.keep = not delivery.close
-        mark = route.stamp(say, self._nonce + number, call.arrived // 1_000_000_000)
-        reply = Reply(profile, route, say, delivery, number=number, mark=mark)
+        planned = request.planned = PlannedReply(
+            parsed, compiled.behaviour, number % VARIANTS, has_output_kinds=route.has_output_kinds
+        )
+        delivery = compiled.delivery(parsed.stream, request.keep_alive)
+        request.keep_alive = not delivery.close
+        reply_id = route.reply_id(planned, self._first_id + number, request.arrived_ns // 1_000_000_000)
+        reply = Reply(compiled, route, planned, delivery, number=number, reply_id=reply_id)
         if self.log is not None and self.log.writes:
-            call.writes = []
-            call.write_tokens = []
-        if profile.plain and say.completion <= BLOCK_TOKENS:
-            call.send(reply.whole(), say.completion)
+            request.write_ns = []
+            request.write_tokens = []
+        if compiled.immediate and planned.completion_tokens <= WHOLE_REPLY_TOKENS:
+            request.send(reply.whole(), planned.completion_tokens)
             return
-        if reply.struck:
-            call.fault = "+".join(reply.struck)
-            if "error" in reply.struck:
-                call.status = profile.behaviour.error or 500
-        call.play(reply.steps())
+        if reply.faults:
+            request.fault = "+".join(reply.faults)
+            if "error" in reply.faults:
+                request.status = compiled.behaviour.error or 500
+        request.send_steps(reply.steps())
 
-    def _route(self, url: bytes) -> Route:
+    def _find_route(self, url: bytes) -> Route:
         path = url.partition(b"?")[0].decode("latin-1").rstrip("/")
-        route: Route = registry.find(path)
+        route: Route = registry.find_dialect(path)
         if path.endswith("/models"):
             route = "models"
         elif path.endswith("/health"):
@@ -159,54 +158,59 @@ class Server:
         self._routes[url] = route
         return route
 
-    def _profile(self, header: bytes) -> CompiledBehaviour | str:
-        """The profile that an X-Mock header asks for, or what is wrong with it."""
-        found = self._profiles.get(header)
-        if found is None:
+    def _behaviour_of_header(self, header: bytes) -> CompiledBehaviour | str:
+        """Return the behaviour that an X-Mock header asks for, or an error message."""
+        result = self._compiled_by_header.get(header)
+        if result is None:
             try:
-                found = CompiledBehaviour(read_header(header.decode("latin-1"), self.profile.behaviour))
-            except UserError as wrong:
-                found = str(wrong)
-            if len(self._profiles) >= CACHED_PROFILES:
-                self._profiles.clear()
-            self._profiles[header] = found
-        return found
+                result = CompiledBehaviour(read_header(header.decode("latin-1"), self.compiled.behaviour))
+            except UserError as error:
+                result = str(error)
+            if len(self._compiled_by_header) >= CACHED_BEHAVIOURS:
+                self._compiled_by_header.clear()
+            self._compiled_by_header[header] = result
+        return result
 
-    def _answer_other(self, call: MockRequest, route: Route) -> None:
-        """Everything but a request to the model."""
-        method = call.method.decode("latin-1")
-        path = call.url.decode("latin-1")
-        if call.wrong is not None:
-            call.arrived = time_ns()
-            self._refuse(call, 400, call.wrong)
+    def _answer_other(self, request: MockRequest, route: Route) -> None:
+        """Answer a request that is not a valid POST to a dialect."""
+        method = request.method.decode("latin-1")
+        path = request.url.decode("latin-1")
+        if request.parse_error is not None:
+            request.arrived_ns = time_ns()
+            self._send_error(request, 400, request.parse_error)
         elif route is None:
-            served = ", ".join(["/v1" + dialect.path for dialect in registry.DIALECTS])
-            self._refuse(call, 404, f"there is no {path} here: the mock serves {served}, /v1/models and /health")
+            paths = ", ".join(["/v1" + dialect.path for dialect in registry.DIALECTS])
+            self._send_error(request, 404, f"there is no {path} here: the mock serves {paths}, /v1/models and /health")
         elif not isinstance(route, str):
-            self._refuse(call, 405, f"{path} takes POST, not {method}", allow="POST")
+            self._send_error(request, 405, f"{path} takes POST, not {method}", allow="POST")
         elif method not in ("GET", "HEAD"):
-            self._refuse(call, 405, f"{path} takes GET, not {method}", allow="GET")
+            self._send_error(request, 405, f"{path} takes GET, not {method}", allow="GET")
         else:
-            self._send(call, delimited(self._facts(route), JSON, Delivery("length", not call.keep, call.old)))
+            delivery = Delivery("length", not request.keep_alive)
+            self._send(request, http_response(self._page(route), JSON, delivery))
 
-    def _refuse(
-        self, call: MockRequest, status: int, message: str, param: str | None = None, *, allow: str = ""
+    def _send_error(
+        self, request: MockRequest, status: int, message: str, param: str | None = None, *, allow: str = ""
     ) -> None:
-        call.status = status
+        request.status = status
         body = error_body(message, error_type(status), param)
         extra = (("Allow", allow),) if allow else ()
-        self._send(call, delimited(body, JSON, Delivery("length", not call.keep, call.old), status, extra))
+        self._send(request, http_response(body, JSON, Delivery("length", not request.keep_alive), status, extra))
 
-    def _send(self, call: MockRequest, data: bytes) -> None:
-        call.send(data[: data.index(b"\r\n\r\n") + 4] if call.method == b"HEAD" else data)
+    def _send(self, request: MockRequest, data: bytes) -> None:
+        request.send(data[: data.index(b"\r\n\r\n") + 4] if request.method == b"HEAD" else data)
 
-    def _facts(self, route: str) -> bytes:
+    def _page(self, route: str) -> bytes:
         if route == "health":
             return b'{"status":"ok"}'
         if route == "models":
-            model = {"id": self.profile.behaviour.model, "object": "model", "created": self.began // 1_000_000_000}
+            model = {
+                "id": self.compiled.behaviour.model,
+                "object": "model",
+                "created": self.started_ns // 1_000_000_000,
+            }
             return msgspec.json.encode({"object": "list", "data": [model | {"owned_by": "penstock"}]})
-        facts = {
+        stats = {
             "requests": self.requests,
             "active": self.active - 1,
             "connections": {"open": len(self.connections), "accepted": self.accepted},
@@ -217,23 +221,22 @@ class Server:
             "ends": self.ends,
             "faults": self.faults,
         }
-        return msgspec.json.encode(facts)
+        return msgspec.json.encode(stats)
 
-    def done(self, call: MockRequest, end: str) -> None:
-        """Count and log a call that is over."""
+    def record_end(self, request: MockRequest, end: str) -> None:
+        """Count and log a request that has ended."""
         self.active -= 1
-        route = self._routes.get(call.url)
-        if route == "stats":
+        if self._routes.get(request.url) == "stats":
             return
         self.requests += 1
-        self.tokens += call.tokens
-        if call.say is not None:
-            self.images += call.say.ask.images
-            self.audios += call.say.ask.audios
-        self.statuses[call.status] += 1
+        self.tokens += request.tokens
+        if request.planned is not None:
+            self.images += request.planned.request.images
+            self.audios += request.planned.request.audios
+        self.statuses[request.status] += 1
         self.ends[end] += 1
-        if call.fault is not None:
-            for name in call.fault.split("+"):
+        if request.fault is not None:
+            for name in request.fault.split("+"):
                 self.faults[name] += 1
         if self.log is not None:
-            self.log.add(call.truth(end))
+            self.log.add(request.log_entry(end))

@@ -1,4 +1,4 @@
-"""Where the server listens, what it logs, and beside whom it runs."""
+"""The settings of the server process: its address, its log and its parent process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["ServerSettings"]
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8000
-    """0 takes any free one."""
+    """0 means any free port."""
     log: str | None = None
     log_writes: bool = False
     log_hash: bool = False
     parent: int = 0
-    """The process beside which it runs, and with which it ends; 0 is none."""
+    """The process id of the parent, with which the server ends; 0 means none."""
     parent_thread: bool = False
-    """That process started it from its main thread, so Linux may end it when that thread ends."""
+    """The parent started the server from its main thread, so PR_SET_PDEATHSIG may be used."""

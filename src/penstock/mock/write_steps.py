@@ -1,13 +1,15 @@
-"""A reply as steps: what to write and when. Each function here takes steps and returns changed steps.
+"""A reply as steps, and functions that change the steps.
 
-A step is (offset, data, tokens, act): `data` is written `offset` nanoseconds after the request arrived and carries
-`tokens` tokens. Offsets never decrease. An act other than SEND ends the reply, and nothing is written.
+A step is (offset, data, tokens, action). `data` carries `tokens` tokens and is written `offset` nanoseconds after the
+request arrived. Offsets never decrease. An action other than SEND ends the reply, and its data is not written.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+
+from penstock.mock.http_format import LAST_CHUNK
 
 __all__ = [
     "CUT",
@@ -18,10 +20,10 @@ __all__ = [
     "coalesce",
     "comment",
     "cut",
+    "fault_applies",
     "slow_head",
     "split",
     "stall",
-    "strikes",
 ]
 
 SEND, CUT, RESET, HANG = range(4)
@@ -29,102 +31,110 @@ SEND, CUT, RESET, HANG = range(4)
 Step = tuple[int, bytes, int, int]
 
 LARGEST_WRITE = 1 << 18
-"""Some 1,300 tokens; where they are not cached, rendering them holds up the other streams for 7 to 12 ms."""
-HEAD_PIECES = 8
+"""About 1,300 tokens. Rendering them without the cache delays the other streams by 7 to 12 ms."""
+HEAD_PARTS = 8
 MASK = (1 << 64) - 1
 
 
-def strikes(seed: int, number: int, fault: int, rate: float) -> bool:
-    """Whether fault number `fault` strikes request `number`: the same answer every time."""
+def fault_applies(seed: int, number: int, fault: int, rate: float) -> bool:
+    """Tell whether fault number `fault` applies to request `number`: the same answer every time."""
     x = (seed * 0x9E3779B97F4A7C15 + number * 0xBF58476D1CE4E5B9 + fault * 0x94D049BB133111EB + 1) & MASK
-    # the finisher of splitmix64
+    # the finalizer of splitmix64
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
     return (x ^ (x >> 31)) < rate * 2.0**64
 
 
 def comment(steps: Iterable[Step], every: int, data: bytes) -> Iterator[Step]:
-    """Put `data` before every `every`-th step, from the first on."""
+    """Insert `data` before the first event and before every `every`-th event after it."""
     for i, step in enumerate(steps):
-        if i % every == 0:
+        if i % every == 0 and step[1] != LAST_CHUNK:
             yield step[0], data, 0, SEND
         yield step
 
 
-def cut(steps: Iterable[Step], after: int, act: int) -> Iterator[Step]:
-    """End with `act` once `after` tokens are sent."""
+def cut(steps: Iterable[Step], after: int, action: int) -> Iterator[Step]:
+    """End with `action` once `after` tokens are sent."""
     sent = 0
     for step in steps:
         if sent >= after:
-            yield step[0], b"", 0, act
+            yield step[0], b"", 0, action
             return
         yield step
         sent += step[2]
 
 
 def stall(steps: Iterable[Step], after: int, pause: int | None) -> Iterator[Step]:
-    """Pause, or hang for ever, once `after` tokens are sent; all that follows is as much later."""
+    """Delay everything after the first `after` tokens by `pause`, or hang forever if it is None."""
     sent = 0
-    for offset, data, tokens, act in steps:
+    for offset, data, tokens, action in steps:
         if sent < after:
-            yield offset, data, tokens, act
+            yield offset, data, tokens, action
         elif pause is None:
             yield offset, b"", 0, HANG
             return
         else:
-            yield offset + pause, data, tokens, act
+            yield offset + pause, data, tokens, action
         sent += tokens
 
 
 def coalesce(steps: Iterable[Step]) -> Iterator[Step]:
-    """Write together what is due together."""
-    due = tokens = size = 0
-    held: list[bytes] = []
+    """Merge steps that are due at the same time into one write."""
+    steps = iter(steps)
+    pending = next(steps, None)
+    parts: list[bytes] = []
+    tokens = size = 0
     for step in steps:
-        if held and (step[0] != due or step[3] != SEND or size > LARGEST_WRITE):
-            yield due, held[0] if len(held) == 1 else b"".join(held), tokens, SEND
-            held = []
-            tokens = size = 0
-        if step[3] != SEND:
-            yield step
-            return
-        due = step[0]
-        held.append(step[1])
-        tokens += step[2]
-        size += len(step[1])
-    if held:
-        yield due, b"".join(held), tokens, SEND
+        assert pending is not None
+        if step[0] == pending[0] and step[3] == SEND and size <= LARGEST_WRITE:
+            if not parts:
+                parts.append(pending[1])
+                tokens = pending[2]
+                size = len(pending[1])
+            parts.append(step[1])
+            tokens += step[2]
+            size += len(step[1])
+        elif parts:
+            yield pending[0], b"".join(parts), tokens, SEND
+            parts.clear()
+            size = 0
+            pending = step
+        else:
+            yield pending
+            pending = step
+    if pending is not None:
+        yield (pending[0], b"".join(parts), tokens, SEND) if parts else pending
 
 
 def slow_head(steps: Iterable[Step], pause: int) -> Iterator[Step]:
-    """Dribble the head from the arrival of the request on, over `pause`; all that follows is as much later."""
-    rest = iter(steps)
-    for offset, data, tokens, act in rest:
-        if act == SEND:
+    """Write the head in several parts during the first `pause` nanoseconds, and delay the rest by `pause`."""
+    remaining = iter(steps)
+    for offset, data, tokens, action in remaining:
+        if action == SEND:
             end = data.find(b"\r\n\r\n") + 4
-            width = -(-end // HEAD_PIECES)
-            pieces = [data[i : min(i + width, end)] for i in range(0, end, width)]
-            for i, piece in enumerate(pieces):
-                yield pause * (i + 1) // len(pieces), piece, 0, SEND
+            width = -(-end // HEAD_PARTS)
+            parts = [data[i : min(i + width, end)] for i in range(0, end, width)]
+            for i, part in enumerate(parts):
+                yield pause * (i + 1) // len(parts), part, 0, SEND
             if end < len(data):
                 yield offset + pause, data[end:], tokens, SEND
         else:
-            yield offset + pause, data, tokens, act
+            yield offset + pause, data, tokens, action
         break
-    for offset, data, tokens, act in rest:
-        yield offset + pause, data, tokens, act
+    for offset, data, tokens, action in remaining:
+        yield offset + pause, data, tokens, action
 
 
 def split(steps: Iterable[Step], gap: int, draw: random.Random) -> Iterator[Step]:
-    """Cut every write into two or three at arbitrary bytes. Its tokens count with the last piece."""
-    late = 0
-    for offset, data, tokens, act in steps:
-        due = max(offset, late)
+    """Split every write into two or three at random bytes. Its tokens count with the last part."""
+    earliest = 0
+    for offset, data, tokens, action in steps:
+        due = max(offset, earliest)
         cuts = sorted({draw.randrange(1, len(data)) for _ in range(draw.choice((1, 2)))}) if len(data) > 1 else []
         start = 0
         for end in cuts:
             yield due, data[start:end], 0, SEND
             due += gap
             start = end
-        yield due, data[start:], tokens, act
-        late = due
+        yield due, data[start:], tokens, action
+        earliest = due
