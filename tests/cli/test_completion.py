@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.completion import SHELLS, script
+from penstock.cli.completion import COMMAND_LINE, SHELLS, script
+from penstock.cli.parse import parse
 from penstock.datasets.registry import FORMATS
 from penstock.errors import UserError
 from penstock.settings.flags import BUILT_ENDPOINTS, FLAGS
@@ -93,6 +94,6 @@ def test_fish_completes(line: str, expected: set[str], tmp_path: Path) -> None:
 
 def test_other_shells() -> None:
     with pytest.raises(UserError, match="did you mean bash"):
-        script("bahs")
-    with pytest.raises(UserError, match="name bash, zsh or fish"):
-        script("powershell")
+        parse(COMMAND_LINE, ["bahs"])
+    with pytest.raises(UserError, match="one of bash, zsh, fish"):
+        parse(COMMAND_LINE, ["powershell"])

@@ -7,16 +7,17 @@ import shlex
 import pytest
 
 from penstock.cli.commands import COMMANDS
-from penstock.cli.help import EXAMPLES, overview, profile_help, unbuilt_help
+from penstock.cli.help import help_text, overview, unsupported_help
 from penstock.cli.main import main
 from penstock.cli.parse import parse
+from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.cli.terminal import Paint, columns, fit, wrap
 from penstock.settings.flags import FLAGS, GROUPS, UNBUILT
 from penstock.settings.resolve import resolve
 
 
 def test_the_help_of_profile_is_complete() -> None:
-    text = profile_help("aiperf")
+    text = help_text(PROFILE, "aiperf")
     words = text.replace(",", " ").split()
     for flag in FLAGS:
         assert set(flag.spellings) <= set(words)
@@ -30,11 +31,11 @@ def test_the_help_of_profile_is_complete() -> None:
 
 
 def test_what_is_not_built_has_a_list_of_its_own() -> None:
-    listed = unbuilt_help("aiperf").split()
+    listed = unsupported_help(PROFILE, "aiperf").split()
     unbuilt = {row.name for row in UNBUILT}
     assert unbuilt <= set(listed)
-    assert not unbuilt & set(profile_help("aiperf").split())
-    assert "--help-unbuilt" in profile_help("aiperf")
+    assert not unbuilt & set(help_text(PROFILE, "aiperf").split())
+    assert "--help-unbuilt" in help_text(PROFILE, "aiperf")
 
 
 @pytest.mark.parametrize("command", [None, *(command.name for command in COMMANDS if command.name != "version")])
@@ -68,16 +69,16 @@ def test_a_text_is_fitted() -> None:
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_lines_fit_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    body = profile_help("penstock").partition("Exit status")[0]
+    body = help_text(PROFILE, "penstock").partition("Exit status")[0]
     too_long = [line for line in body.splitlines() if len(line) > width and " --" not in line.strip()]
     assert [line for line in too_long if len(line.split()) > 1 and "|" not in line] == []
 
 
 def test_examples_are_valid_commands() -> None:
-    for _, line in EXAMPLES:
+    for _, line in PROFILE.examples:
         command, *words = shlex.split(line)
         assert command == "profile"
-        assert resolve(parse(words)).endpoint.urls == ("mock://",)
+        assert resolve(parse(PROFILE, words)).endpoint.urls == ("mock://",)
 
 
 def test_the_overview_names_the_commands() -> None:
@@ -87,13 +88,13 @@ def test_the_overview_names_the_commands() -> None:
 
 
 def test_bold_only_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "\x1b" not in profile_help("aiperf")
+    assert "\x1b" not in help_text(PROFILE, "aiperf")
     assert Paint(True).bold("x") == "\x1b[1mx\x1b[0m"
     assert Paint(True).dim("x") == "\x1b[2mx\x1b[0m"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert "\x1b[1m" in profile_help("aiperf")
+    assert "\x1b[1m" in help_text(PROFILE, "aiperf")
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b" not in profile_help("aiperf")
+    assert "\x1b" not in help_text(PROFILE, "aiperf")
 
 
 def test_wrap_and_columns(monkeypatch: pytest.MonkeyPatch) -> None:

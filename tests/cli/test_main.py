@@ -83,7 +83,10 @@ def test_help_wins(words: tuple[str, ...]) -> None:
         ),
         (("report", "--tokeniser", "x"), "penstock report: There is no option --tokeniser; did you mean --tokenizer?"),
         (("verify", "--zebra"), "penstock verify: There is no option --zebra; see `penstock verify --help`."),
-        (("completion",), "penstock completion: Name one shell"),
+        (
+            ("completion",),
+            "penstock completion: SHELL is missing: name the shell to complete in: bash, zsh or fish; see",
+        ),
     ],
 )
 def test_what_the_user_must_change_exits_2(words: tuple[str, ...], sentence: str) -> None:
@@ -204,7 +207,7 @@ def test_help_imports_nothing_heavy() -> None:
 def test_interrupted_before_a_run() -> None:
     code = (
         "import os, signal, sys; import penstock.cli.main as m, penstock.cli.version as v; "
-        "v.run = lambda words, program: os.kill(os.getpid(), signal.SIGINT) or 0; "
+        "v.run = lambda given: os.kill(os.getpid(), signal.SIGINT) or 0; "
         "sys.exit(m.main(['version']))"
     )
     env = {**os.environ, "PYTHONPATH": SOURCE}

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cli.parse import parse
+from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.errors import UserError
 from penstock.settings.flags import SPELLINGS, UNBUILT
 from penstock.settings.resolve import resolve
@@ -62,7 +63,7 @@ AIPERF = (Path(__file__).parent / "aiperf_flags.txt").read_text().split()
     ],
 )
 def test_what_is_understood(line: str, expected: dict[str, Any]) -> None:
-    assert parse(shlex.split(line)).values == expected
+    assert parse(PROFILE, shlex.split(line)).values == expected
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_what_is_understood(line: str, expected: dict[str, Any]) -> None:
         ("-n 5", "There is no option -n; did you mean --request-count?"),
         ("--tokeniz x", "There is no option --tokeniz; did you mean --tokenizer?"),
         ("--good-put x", "did you mean --goodput, which this version of Penstock does not have yet?"),
-        ("--zebra-crossing", "There is no option --zebra-crossing; `profile --help` lists them all."),
+        ("--zebra-crossing", "There is no option --zebra-crossing; see `penstock profile --help`."),
         ("-Q", "There is no option -Q"),
         ("-HX-Key:hunter2", "Put a space between -H and its value."),
         (
@@ -126,7 +127,7 @@ def test_what_is_understood(line: str, expected: dict[str, Any]) -> None:
 )
 def test_what_is_refused(line: str, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
-        parse(shlex.split(line))
+        parse(PROFILE, shlex.split(line))
     said = str(caught.value)
     assert sentence in said
     assert "hunter2" not in said
@@ -140,7 +141,7 @@ def test_every_flag_that_is_not_built_is_refused_by_name(spelling: str) -> None:
     snake = dashes + spelling.removeprefix(dashes).replace("-", "_")
     for words in ([spelling], [spelling, "value"], [f"{spelling}=value"], [snake, "value"]):
         with pytest.raises(UserError, match="is an AIPerf option that this version of Penstock does not have yet"):
-            parse(words)
+            parse(PROFILE, words)
 
 
 def test_every_spelling_of_aiperf_is_built_or_refused_by_name() -> None:
@@ -152,7 +153,7 @@ def test_every_spelling_of_aiperf_is_built_or_refused_by_name() -> None:
 
 def _said(words: list[str]) -> str | None:
     try:
-        parse(words)
+        parse(PROFILE, words)
     except UserError as error:
         return str(error)
     return None
@@ -160,7 +161,7 @@ def _said(words: list[str]) -> str | None:
 
 def test_arguments_that_are_no_text() -> None:
     with pytest.raises(UserError, match="Argument 2 is not valid UTF-8"):
-        parse(["--model", "\udcff"])
+        parse(PROFILE, ["--model", "\udcff"])
 
 
 @given(st.lists(st.sampled_from(sorted(SPELLINGS)) | st.text(max_size=8), max_size=6))
@@ -169,15 +170,15 @@ def test_any_words_are_values_or_one_sentence(words: list[str]) -> None:
 
 
 def test_the_spelling_that_the_user_chose_is_kept() -> None:
-    spelled = parse(["--isl", "5", "--num_requests=3", "-u", "a", "--url", "b"]).spelled
+    spelled = parse(PROFILE, ["--isl", "5", "--num_requests=3", "-u", "a", "--url", "b"]).spelled
     assert spelled == {"input.input_tokens_mean": "--isl", "load.requests": "--num_requests", "endpoint.urls": "-u"}
 
 
 def test_the_command_can_be_pasted() -> None:
     words = ["--model", "a b", "--extra-inputs", 'stop:["x"]', "--streaming", "--request-count=3"]
-    command = parse(words, "aiperf").command
+    command = parse(PROFILE, words, "aiperf").command
     assert command == """aiperf profile --model 'a b' --extra-inputs 'stop:["x"]' --streaming --request-count=3"""
-    assert parse(shlex.split(command)[2:], "aiperf").command == command
+    assert parse(PROFILE, shlex.split(command)[2:], "aiperf").command == command
 
 
 SEED = {
@@ -231,7 +232,7 @@ def test_aiperfs_guide_runs_verbatim(name: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     Path("inputs.jsonl").write_text('{"texts": ["Hello!"]}\n{"texts": ["Tell me a joke."]}\n')
     kind, source = name.split(", ")
-    settings = resolve(parse(shlex.split(SEED[name]), "aiperf"))
+    settings = resolve(parse(PROFILE, shlex.split(SEED[name]), "aiperf"))
     assert settings.models == ("Qwen/Qwen3-0.6B",)
     assert settings.endpoint.type == kind
     assert settings.endpoint.path == {"chat": "/v1/chat/completions", "completions": "/v1/completions"}[kind]

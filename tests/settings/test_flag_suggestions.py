@@ -1,20 +1,21 @@
 from __future__ import annotations
 
 from penstock.settings.flag_suggestions import OTHER_WORDS, meant
-from penstock.settings.flags import FLAGS, SPELLINGS
+from penstock.settings.flags import FLAGS, SPELLINGS, UNBUILT
 
-BUILT = {spelling for flag in FLAGS for spelling in flag.spellings}
+BUILT = [spelling for flag in FLAGS for spelling in flag.spellings]
+NOT_BUILT = [spelling for row in UNBUILT for spelling in row.spellings]
 
 
 def test_another_tools_words_are_not_flags_and_lead_to_flags_that_are_built() -> None:
     for word, flags in OTHER_WORDS.items():
         assert word not in SPELLINGS
-        assert {part for part in flags.split() if part.startswith("-")} <= BUILT
+        assert {part for part in flags.split() if part.startswith("-")} <= set(BUILT)
 
 
 def test_a_flag_that_is_built_is_meant_rather_than_one_that_is_not() -> None:
-    assert meant("--concurency") == "--concurrency"
-    assert meant("--warmup") == "--warmup-request-count"
-    assert meant("--error-rate") == "--max-error-rate"
-    assert meant("--warmup-durations") == "--warmup-duration"
-    assert meant("--zebra") is None
+    assert meant("--concurency", BUILT, NOT_BUILT) == "--concurrency"
+    assert meant("--warmup", BUILT, NOT_BUILT) == "--warmup-request-count"
+    assert meant("--error-rate", BUILT, NOT_BUILT) == "--max-error-rate"
+    assert meant("--warmup-durations", BUILT, NOT_BUILT) == "--warmup-duration"
+    assert meant("--zebra", BUILT, NOT_BUILT) is None

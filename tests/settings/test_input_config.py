@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.parse import parse
+from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.settings.input_config import input_config
 from penstock.settings.resolve import resolve
 from penstock.settings.schema import Settings
 
 
 def settle(*words: str) -> Settings:
-    return resolve(parse(words, "aiperf"))
+    return resolve(parse(PROFILE, words, "aiperf"))
 
 
 def test_synthetic_chat() -> None:

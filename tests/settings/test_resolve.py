@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.parse import parse
-from penstock.cli.read_settings import settle as settle_words
+from penstock.cli.profile import COMMAND_LINE as PROFILE
+from penstock.cli.read_settings import read_settings
 from penstock.errors import UserError
 from penstock.settings.artifact_folder import artifact_folder
 from penstock.settings.resolve import resolve
@@ -14,7 +15,7 @@ from penstock.settings.schema import Settings
 
 
 def settle(*words: str) -> Settings:
-    return resolve(parse(words))
+    return resolve(parse(PROFILE, words))
 
 
 def refused(*words: str) -> str:
@@ -235,7 +236,8 @@ def test_a_trace_that_is_named_as_one_is_sent_at_its_times(
 ) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text(first + "\n")
-    assert settle_words(["--model", "m", "--input-file", str(path), *flags], "aiperf").load.schedule.on is on
+    parsed = parse(PROFILE, ["--model", "m", "--input-file", str(path), *flags])
+    assert read_settings(parsed).load.schedule.on is on
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.parse import parse
+from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.errors import UserError
 from penstock.settings.input_config import input_config
 from penstock.settings.resolve import resolve
@@ -14,7 +15,7 @@ from penstock.settings.schema import AudioSettings, ConversationSettings, ImageS
 
 
 def settle(line: str) -> Settings:
-    return resolve(parse(["--model", "m", *line.split()]))
+    return resolve(parse(PROFILE, ["--model", "m", *line.split()]))
 
 
 def test_conversations() -> None:

@@ -8,24 +8,38 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.cli.terminal import fit
+from penstock.cli.command_line import HELP, CommandLine
 from penstock.errors import UserError
+from penstock.settings.flag_values import Given
+from penstock.settings.flags import GROUPS, UNBUILT, Flag, Group, Positional
 
 if TYPE_CHECKING:
     from penstock.compare.comparison import Comparison
     from penstock.settings.schema import Settings
 
-__all__ = ["run"]
+__all__ = ["COMMAND_LINE", "run"]
 
-_HELP = """\
-Usage: {program} compare RUN_A RUN_B [--json]
-       {program} compare --url A --url B [--json] [options of profile]
-
+COMMAND_LINE = CommandLine(
+    "compare",
+    """\
 Say by how much B differs from A in each metric, with a 95 % interval, and whether that is more than noise. An interval is
 that of its row alone; verdicts are corrected for the number of rows (Holm), because one in twenty looks special by chance. A
 row whose interval leaves out 0 and that is within noise all the same has a *. The certificates of the runs are shown, and
 with an INVALID one there is no conclusion.
-
+""",
+    groups=(
+        Group(
+            "Options", (Flag("--json", "bool", "Print the comparison as JSON instead of a table.", target="json"), HELP)
+        ),
+    ),
+    positionals=(
+        Positional("RUN_A", "the artifact folder of the first run", "runs.first", required=False),
+        Positional("RUN_B", "the artifact folder of the second run", "runs.second", required=False),
+    ),
+    inherited=GROUPS,
+    unsupported=UNBUILT,
+    usage=("RUN_A RUN_B [--json]", "--url A --url B [--json] [options of profile]"),
+    details="""\
 Two runs: give their artifact folders. Requests with the same body (by its SHA-256) are compared in pairs, so both should
 have sent the same payloads: replay the inputs.json of one against the other server. What changed on the machines between
 the two runs is in the difference, too.
@@ -34,16 +48,19 @@ Two servers: give --url twice (or more often; each is compared with the first) a
 goes to each server, in an order drawn anew for each, within one run, so that a drifting machine favours neither. Concurrency
 and rate are those of all servers together; --request-count, if given, is that of each. The files of each server are in the
 subfolders a, b, ... of the artifact folder, and the comparison in compare.json.
-
-Options
-  --json      print the comparison as JSON instead of a table
-  --help, -h  this text
-
-Examples
-  {program} compare artifacts/server-1 artifacts/server-2
-  {program} compare --url http://one:8000 --url http://two:8000 --model m --input-file payloads.jsonl --concurrency 8
-  {program} compare --url 'mock://?ttft=20' --url 'mock://?ttft=22' --model test --tokenizer builtin --request-count 100
-"""
+""",
+    examples=(
+        ("Two runs", "compare artifacts/server-1 artifacts/server-2"),
+        (
+            "Two servers in one run",
+            "compare --url http://one:8000 --url http://two:8000 --model m --input-file payloads.jsonl --concurrency 8",
+        ),
+        (
+            "Try it without a server",
+            "compare --url 'mock://?ttft=20' --url 'mock://?ttft=22' --model test --tokenizer builtin --request-count 100",
+        ),
+    ),
+)
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _APART = (
     "The runs were made one after the other: what else changed between them is in the difference. "
@@ -52,17 +69,19 @@ _APART = (
 _TOGETHER = "Both servers were under load at the same time, each with its share of the concurrency or rate."
 
 
-def run(words: list[str], program: str) -> int:
-    if not words or "--help" in words or "-h" in words:
-        sys.stdout.write(fit(_HELP.format(program=program)) + "\n")
+def run(given: Given) -> int:
+    if not given.values:
+        from penstock.cli.help import help_text
+
+        sys.stdout.write(help_text(COMMAND_LINE, given.program))
         return 0
-    as_json = "--json" in words
-    rest = [word for word in words if word != "--json"]
-    if rest and rest[0].startswith("-"):
-        return _servers(rest, program, as_json)
-    if len(rest) != 2:
-        raise UserError(f"Name two artifact folders, or give --url twice; see `{program} compare --help`.")
-    return _runs(os.path.expanduser(rest[0]), os.path.expanduser(rest[1]), as_json)
+    as_json = given.values.pop("json", False)
+    runs = given.section("runs")
+    if not runs:
+        return _servers(given, as_json)
+    if len(runs) != 2 or len(given.values) > 2:
+        raise UserError(f"Name two artifact folders, or give --url twice; see `{given.program} compare --help`.")
+    return _runs(runs["first"], runs["second"], as_json)
 
 
 def _runs(first: str, second: str, as_json: bool) -> int:
@@ -77,10 +96,10 @@ def _runs(first: str, second: str, as_json: bool) -> int:
     return 0
 
 
-def _servers(words: list[str], program: str, as_json: bool) -> int:
-    from penstock.cli.read_settings import settle
+def _servers(given: Given, as_json: bool) -> int:
+    from penstock.cli.read_settings import read_settings
 
-    settings = settle(words, program, "compare")
+    settings = read_settings(given, "compare-")
     arms = len(settings.endpoint.urls)
     if not 2 <= arms <= len(_LETTERS):
         raise UserError("Give --url at least twice: once for each server to compare.")

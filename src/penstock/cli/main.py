@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 
 from penstock.cli.commands import AIPERF_COMMANDS, COMMANDS
@@ -17,14 +17,14 @@ from penstock.suggest import did_you_mean
 
 __all__ = ["main"]
 
-_MODULES = {command.name: command.module for command in COMMANDS}
+_COMMANDS = {command.name: command for command in COMMANDS}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     _open_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     program = _program()
-    where = f"{program} {words[0]}" if words and words[0] in _MODULES else program
+    where = f"{program} {words[0]}" if words and words[0] in _COMMANDS else program
     try:
         status = _dispatch(words, program)
         sys.stdout.flush()
@@ -58,7 +58,7 @@ def _dispatch(words: list[str], program: str) -> int:
         return _help(rest, program)
     if command == "--version":
         command = "version"
-    if command in _MODULES:
+    if command in _COMMANDS:
         return _run(command, rest, program)
     if command in AIPERF_COMMANDS:
         raise _not_built(command)
@@ -69,9 +69,24 @@ def _dispatch(words: list[str], program: str) -> int:
     raise _no_command(command, program)
 
 
-def _run(command: str, words: list[str], program: str) -> int:
-    run: Callable[[list[str], str], int] = import_module(f"penstock.cli.{_MODULES[command]}").run
-    return run(words, program)
+def _run(name: str, words: list[str], program: str) -> int:
+    subcommands = _COMMANDS[name].subcommands
+    if subcommands and words and not words[0].startswith("-"):
+        if words[0] not in subcommands:
+            hint = did_you_mean(words[0], subcommands, f"see `{program} {name} --help`.")
+            raise UserError(f"The {name} has no command {words[0]!r}; {hint}")
+        name, words = f"{name}_{words[0]}", words[1:]
+    module = import_module(f"penstock.cli.{name}")
+    flags = words[: words.index("--")] if "--" in words else words
+    if {"--help", "-h"} & set(flags):
+        from penstock.cli.help import help_text
+
+        sys.stdout.write(help_text(module.COMMAND_LINE, program))
+        return 0
+    from penstock.cli.parse import parse
+
+    status: int = module.run(parse(module.COMMAND_LINE, words, program))
+    return status
 
 
 def _not_built(command: str) -> UserError:
@@ -79,14 +94,14 @@ def _not_built(command: str) -> UserError:
 
 
 def _no_command(name: str, program: str) -> UserError:
-    hint = did_you_mean(name, _MODULES, f"`{program} --help` lists them.")
+    hint = did_you_mean(name, _COMMANDS, f"`{program} --help` lists them.")
     return UserError(f"There is no command {name!r}; {hint}")
 
 
 def _help(words: list[str], program: str) -> int:
-    asked = words[0] if words and words[0] not in ("help", "version", "--help", "-h") else None
-    if asked in _MODULES:
-        return _run(asked, ["--help"], program)
+    asked = words[0] if words and words[0] not in ("help", "--help", "-h") else None
+    if asked in _COMMANDS:
+        return _run(asked, [*words[1:], "--help"], program)
     if asked in AIPERF_COMMANDS:
         raise _not_built(asked)
     if asked is not None:

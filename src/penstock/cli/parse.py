@@ -1,8 +1,8 @@
-"""Words to values, by the table of flags.
+"""The command-line parser: words to values, by the rows of a command's table.
 
-The parser is our own: cyclopts, AIPerf's choice, needs 0.35 to 0.8 s to start with flags this many, and the table is
-needed anyway, to refuse by name what is not built, for the help and for completion. What it keeps of AIPerf's rules:
-`-` and `_` are alike in names and in choices, `--flag value` and `--flag=value`, booleans stand alone.
+The parser is Penstock's own: cyclopts, which AIPerf uses, needs 0.35 to 0.8 s to start with this many flags, and the table is
+needed anyway, to refuse unsupported flags by name, for the help and for completion. It keeps AIPerf's rules: `-` and `_` are
+alike in names and in choices, `--flag value` and `--flag=value` are alike, and booleans take no separate value.
 """
 
 from __future__ import annotations
@@ -12,58 +12,77 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.cli.command_line import CommandLine
 from penstock.errors import UserError
 from penstock.secrets import REDACTED, redact_fields, redact_headers, redact_url
 from penstock.settings.flag_values import Given, read, truth
-from penstock.settings.flags import HINTS, SPELLINGS, Flag, UnsupportedFlag, wanted
+from penstock.settings.flags.flag import Flag, UnsupportedFlag, by_spelling, wanted
 
 __all__ = ["parse"]
 
-_WITH_QUERY = ("endpoint.path", "endpoint.urls")
-"""Targets whose value may carry a credential behind its question mark."""
 _NEGATIVE_NUMBER = re.compile(r"-(?:[0-9]|\.[0-9]|inf\Z)")
 
 
-def parse(words: Sequence[str], program: str = "penstock", command: str = "profile") -> Given:
-    """The words after `profile`, or another command with its options. Everything wrong with them is a `UserError`."""
+def parse(command: CommandLine, words: Sequence[str], program: str = "penstock") -> Given:
+    """Parse the words after the command's name. Raise `UserError` for any mistake in them."""
     for number, word in enumerate(words, 1):
-        if not word.isascii() and not _is_text(word):
+        if not word.isascii() and not _is_utf8(word):
             raise UserError(f"Argument {number} is not valid UTF-8.")
-    return _Parser(words).run(f"{program} {command}")
+    return _Parser(command, words, program).run()
 
 
 class _Parser:
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, command: CommandLine, words: Sequence[str], program: str) -> None:
+        self._command = command
+        self._program = program
+        self._called = f"{program} {command.name}"
+        self._rows = by_spelling((*command.unsupported, *command.flags))
         self._words = words
-        self._at = 0
+        self._next = 0
         self._values: dict[str, Any] = {}
         self._spelled: dict[str, str] = {}
-        self._seen: dict[str, tuple[str, Any, str]] = {}
-        """Name of a flag that takes one value -> how it was spelled, its value, the value as it may be shown."""
+        self._positionals = list(command.positionals)
+        """Those that are not filled yet."""
+        self._single: dict[str, tuple[str, Any, str]] = {}
+        """Name of a flag that takes one value -> its spelling, its value, the value as it may be shown."""
         self._shown: list[str] = []
-        self._refused: list[str] = []
+        self._unsupported: list[str] = []
 
-    def run(self, command: str) -> Given:
+    def run(self) -> Given:
         last: tuple[Flag, str] | None = None
+        flags_end = False
         while (word := self._peek()) is not None:
-            self._at += 1
-            if word == "--":
-                if (extra := self._peek()) is not None:
-                    raise UserError(f"profile takes options only, so {extra!r} after -- has no meaning.")
-                break
-            if not _is_flag(word):
-                raise _stray(word, last)
-            spelled, equals, text = word.partition("=")
-            row = _row(spelled)
-            if isinstance(row, UnsupportedFlag):
-                self._refused.append(spelled)
-                self._following()
-                continue
-            self._take(row, spelled, text if equals else None)
-            last = row, spelled
-        if self._refused:
-            raise _unbuilt(list(dict.fromkeys(self._refused)))
-        return Given(self._values, self._spelled, shlex.join([*command.split(), *self._shown]))
+            self._next += 1
+            if word == "--" and not flags_end:
+                flags_end = True
+            elif (flags_end or not _is_flag(word)) and self._positionals:
+                self._fill_positional(word)
+            elif flags_end and not self._command.positionals:
+                raise UserError(f"{self._command.name} takes options only, so {word!r} after -- has no meaning.")
+            elif flags_end or not _is_flag(word):
+                raise self._unexpected(word, last)
+            else:
+                spelled, equals, text = word.partition("=")
+                row = self._row(spelled)
+                if isinstance(row, UnsupportedFlag):
+                    self._unsupported.append(spelled)
+                    self._following()
+                    continue
+                self._take(row, spelled, text if equals else None)
+                last = row, spelled
+        if self._unsupported:
+            raise self._refusal(list(dict.fromkeys(self._unsupported)))
+        for positional in self._positionals:
+            if positional.required:
+                raise UserError(f"{positional.name} is missing: name {positional.help}; see `{self._called} --help`.")
+        command = shlex.join([*self._called.split(), *self._shown])
+        return Given(self._values, self._spelled, command, self._program)
+
+    def _fill_positional(self, text: str) -> None:
+        row = self._positionals.pop(0)
+        self._values[row.target] = read(row.flag, row.name, text)
+        self._spelled[row.target] = row.name
+        self._shown.append(text)
 
     def _take(self, flag: Flag, spelled: str, text: str | None) -> None:
         if text is not None:
@@ -77,8 +96,10 @@ class _Parser:
             self._keep(flag, spelled, flag.stores, "")
             return
         texts = self._following() if flag.many else self._following(most=1)
-        if not texts:
-            raise _missing(flag, spelled, self._peek())
+        if not texts and flag.implied is not None:
+            self._keep(flag, spelled, flag.implied, flag.implied)
+        elif not texts:
+            raise self._missing_value(flag, spelled)
         for each in texts:
             value = read(flag, spelled, each)
             shown = _shown(flag, each, value)
@@ -91,7 +112,7 @@ class _Parser:
                 self._values.setdefault(flag.target, []).extend(value)
                 self._spelled.setdefault(flag.target, spelled)
             return
-        first, before, shown_before = self._seen.setdefault(flag.name, (spelled, value, shown))
+        first, before, shown_before = self._single.setdefault(flag.name, (spelled, value, shown))
         if before != value:
             both = (
                 f"{first} is given twice" if first == spelled else f"{first} and {spelled} are the same option, given"
@@ -103,21 +124,85 @@ class _Parser:
             self._spelled[flag.target] = spelled
 
     def _peek(self) -> str | None:
-        return self._words[self._at] if self._at < len(self._words) else None
+        return self._words[self._next] if self._next < len(self._words) else None
 
     def _following(self, most: int | None = None) -> list[str]:
-        """The words from here on that are values."""
-        start = self._at
-        while (word := self._peek()) is not None and not _is_flag(word) and (most is None or self._at < start + most):
-            self._at += 1
-        return list(self._words[start : self._at])
+        """The next words that are values, at most `most` of them."""
+        start = self._next
+        while (word := self._peek()) is not None and not _is_flag(word) and (most is None or self._next < start + most):
+            self._next += 1
+        return list(self._words[start : self._next])
 
+    def _row(self, spelled: str) -> Flag | UnsupportedFlag:
+        row = self._rows.get(_dashed(spelled))
+        if row is None:
+            raise self._unknown(spelled)
+        return row
 
-def _row(spelled: str) -> Flag | UnsupportedFlag:
-    row = SPELLINGS.get(_dashed(spelled))
-    if row is None:
-        raise _unknown(spelled)
-    return row
+    def _unexpected(self, word: str, last: tuple[Flag, str] | None) -> UserError:
+        name = self._command.name
+        if last is None or (self._command.positionals and last[0].kind != "bool"):
+            takes = " ".join(row.name for row in self._command.positionals)
+            what = f"{name} takes {takes} and options" if takes else f"the options of {name} start with --"
+            hidden = last is not None and (last[0].secret or last[0].url)
+            return UserError(f"Unexpected argument{'' if hidden else f' {word!r}'}: {what}.")
+        flag, spelled = last
+        if flag.kind == "bool":
+            if truth(word) is not None:
+                return UserError(
+                    f"{spelled} takes no separate value: write {spelled} alone to turn it on, or {spelled}=false."
+                )
+            return UserError(f"Unexpected argument {word!r} after {spelled}, which takes no value.")
+        if flag.commas:
+            return UserError(f"{spelled} takes one value, so {word!r} is unexpected; write several as {spelled} a,b.")
+        shown = "a second one" if flag.secret or flag.url else repr(word)
+        return UserError(f"{spelled} takes one value, so {shown} is unexpected; put a value with spaces into quotes.")
+
+    def _missing_value(self, flag: Flag, spelled: str) -> UserError:
+        what = f" ({wanted(flag)})" if flag.kind in ("enum", "float", "int") else ""
+        follows = self._peek()
+        if follows is None or follows == "--":
+            return UserError(f"{spelled} needs a value{what}.")
+        name = follows.partition("=")[0]
+        if _dashed(name) in self._rows:
+            return UserError(f"{spelled} needs a value{what}, but the option {name} follows it.")
+        return UserError(
+            f"{spelled} needs a value{what}, but an option follows it; write a value that starts with a dash as "
+            f"{spelled}=VALUE."
+        )
+
+    def _refusal(self, names: list[str]) -> UserError:
+        if len(names) > 1:
+            listed = f"{', '.join(names[:-1])} and {names[-1]}"
+            return UserError(
+                f"{listed} are AIPerf options that this version of Penstock does not have yet; run without them."
+            )
+        row = self._rows[_dashed(names[0])]
+        hint = f" ({row.hint})" if isinstance(row, UnsupportedFlag) and row.hint else ""
+        return UserError(
+            f"{names[0]} is an AIPerf option that this version of Penstock does not have yet; run without it{hint}."
+        )
+
+    def _unknown(self, spelled: str) -> UserError:
+        name = _dashed(spelled.lower())
+        positive = self._rows.get("--" + name.removeprefix("--no-"))
+        if name.startswith("--no-") and isinstance(positive, Flag) and positive.kind == "bool":
+            return UserError(
+                f"There is no option {spelled}: leave {positive.name} out, or write {positive.name}=false."
+            )
+        if f"-{name}" in self._rows:
+            return UserError(f"There is no option {spelled}; did you mean -{name}?")
+        short = self._rows.get(spelled[:2])
+        if not spelled.startswith("--") and isinstance(short, Flag) and short.kind != "bool":
+            return UserError(f"Put a space between {spelled[:2]} and its value.")
+        from penstock.settings.flag_suggestions import meant
+
+        unsupported = [spelling for row in self._command.unsupported for spelling in row.spellings]
+        guess = meant(name, [spelling for flag in self._command.flags for spelling in flag.spellings], unsupported)
+        if guess is None:
+            return UserError(f"There is no option {spelled}; see `{self._called} --help`.")
+        late = ", which this version of Penstock does not have yet" if guess in unsupported else ""
+        return UserError(f"There is no option {spelled}; did you mean {guess}{late}?")
 
 
 def _shown(flag: Flag, text: str, value: Any) -> str:
@@ -126,7 +211,7 @@ def _shown(flag: Flag, text: str, value: Any) -> str:
         return redact_headers(text)
     if flag.secret:
         return REDACTED
-    if flag.target in _WITH_QUERY:
+    if flag.url:
         return redact_url(text)
     if flag.kind == "extra":
         fields = dict(value)
@@ -138,71 +223,6 @@ def _shown(flag: Flag, text: str, value: Any) -> str:
     return text
 
 
-def _stray(word: str, last: tuple[Flag, str] | None) -> UserError:
-    if last is None:
-        return UserError(f"Unexpected argument {word!r}: the options of profile start with --.")
-    flag, spelled = last
-    if flag.kind == "bool":
-        if truth(word) is not None:
-            return UserError(
-                f"{spelled} takes no separate value: write {spelled} alone to turn it on, or {spelled}=false."
-            )
-        return UserError(f"Unexpected argument {word!r} after {spelled}, which takes no value.")
-    if flag.commas:
-        return UserError(f"{spelled} takes one value, so {word!r} is unexpected; write several as {spelled} a,b.")
-    shown = "a second one" if flag.secret or flag.target in _WITH_QUERY else repr(word)
-    return UserError(f"{spelled} takes one value, so {shown} is unexpected; put a value with spaces into quotes.")
-
-
-def _missing(flag: Flag, spelled: str, follows: str | None) -> UserError:
-    what = f" ({wanted(flag)})" if flag.kind in ("enum", "float", "int") else ""
-    if follows is None or follows == "--":
-        return UserError(f"{spelled} needs a value{what}.")
-    name = follows.partition("=")[0]
-    if _dashed(name) in SPELLINGS:
-        return UserError(f"{spelled} needs a value{what}, but the option {name} follows it.")
-    return UserError(
-        f"{spelled} needs a value{what}, but an option follows it; write a value that starts with a dash as "
-        f"{spelled}=VALUE."
-    )
-
-
-def _unbuilt(names: list[str]) -> UserError:
-    if len(names) > 1:
-        listed = f"{', '.join(names[:-1])} and {names[-1]}"
-        return UserError(
-            f"{listed} are AIPerf options that this version of Penstock does not have yet; run without them."
-        )
-    row = SPELLINGS[_dashed(names[0])]
-    hint = f" ({HINTS[row.name]})" if row.name in HINTS else ""
-    return UserError(
-        f"{names[0]} is an AIPerf option that this version of Penstock does not have yet; run without it{hint}."
-    )
-
-
-def _unknown(spelled: str) -> UserError:
-    name = _dashed(spelled.lower())
-    positive = SPELLINGS.get("--" + name.removeprefix("--no-"))
-    if name.startswith("--no-") and isinstance(positive, Flag) and positive.kind == "bool":
-        return UserError(f"There is no option {spelled}: leave {positive.name} out, or write {positive.name}=false.")
-    if f"-{name}" in SPELLINGS:
-        return UserError(f"There is no option {spelled}; did you mean -{name}?")
-    short = SPELLINGS.get(spelled[:2])
-    if not spelled.startswith("--") and isinstance(short, Flag) and short.kind != "bool":
-        return UserError(f"Put a space between {spelled[:2]} and its value.")
-    from penstock.settings.flag_suggestions import meant
-
-    guess = meant(name)
-    if guess is None:
-        return UserError(f"There is no option {spelled}; `profile --help` lists them all.")
-    late = (
-        ", which this version of Penstock does not have yet"
-        if isinstance(SPELLINGS.get(guess), UnsupportedFlag)
-        else ""
-    )
-    return UserError(f"There is no option {spelled}; did you mean {guess}{late}?")
-
-
 def _is_flag(word: str) -> bool:
     return word.startswith("-") and word != "-" and not _NEGATIVE_NUMBER.match(word)
 
@@ -211,7 +231,7 @@ def _dashed(name: str) -> str:
     return name.replace("_", "-") if name.startswith("--") else name
 
 
-def _is_text(word: str) -> bool:
+def _is_utf8(word: str) -> bool:
     try:
         word.encode()
     except UnicodeEncodeError:

@@ -1,27 +1,23 @@
-"""From the words of a command to its settings: what the flags say, and what only the input file can."""
+"""Settings from the parsed flags and, where only it can tell, from the input file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from penstock.cli.parse import parse
 from penstock.settings.flag_values import Given
 from penstock.settings.resolve import resolve
 from penstock.settings.schema import Settings
 
-__all__ = ["settle"]
+__all__ = ["read_settings"]
 
 
-def settle(words: Sequence[str], program: str, command: str = "profile") -> Settings:
-    """Everything wrong with the words is a `UserError`."""
-    given = parse(words, program, command)
+def read_settings(given: Given, folder_prefix: str = "") -> Settings:
+    """Raise `UserError` for values that are missing or contradict each other."""
     if _is_timed_trace(given):
         given.values["load.schedule.on"] = True
-    return resolve(given, "" if command == "profile" else f"{command}-")
+    return resolve(given, folder_prefix)
 
 
 def _is_timed_trace(given: Given) -> bool:
-    """A trace that is named as one is sent at its times, as AIPerf does it, unless the user says when to send."""
+    """True for a mooncake_trace with timestamps, which is sent at its times, as AIPerf does, unless a flag says when."""
     values = given.values
     if not {"input.file", "input.format"} <= values.keys() or {"load.schedule.on", "load.rate"} & values.keys():
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
@@ -12,33 +11,81 @@ from typing import Any, cast
 
 import msgspec
 
-from penstock.cli.arguments import Arguments
+from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.terminal import Paint
 from penstock.errors import UserError
 from penstock.gateway.ledger.ledger import DEFAULT_URL, DIMENSIONS, Dimension, UsageQuery, UsageRow, open_ledger
 from penstock.gateway.observe.printable import visible
 from penstock.secrets import redact_url
+from penstock.settings.flag_values import Given
+from penstock.settings.flags.flag import Flag, Group
 
-__all__ = ["run"]
+__all__ = ["COMMAND_LINE", "run"]
 
-ABOUT = """\
+_OPTIONS = Group(
+    "Options",
+    (
+        Flag(
+            "--ledger",
+            "str",
+            "The gateway's ledger: sqlite:///FILE, sqlite:////ABSOLUTE/FILE or postgresql://...",
+            target="ledger",
+            metavar="URL",
+            default=f"PENSTOCK_LEDGER, else {DEFAULT_URL}",
+            url=True,
+        ),
+        Flag(
+            "--by",
+            "str",
+            "Any of key, model and day, separated by commas, or none.",
+            target="by",
+            metavar="WHAT",
+            default=",".join(DIMENSIONS),
+        ),
+        Flag(
+            "--since",
+            "str",
+            "Count from this time on: 2026-06-01, 2026-06-01T12:00, or 30m, 24h, 7d, 4w ago.",
+            target="since",
+            metavar="WHEN",
+        ),
+        Flag(
+            "--until",
+            "str",
+            "Count up to this time, in the same forms; a date includes its whole day.",
+            target="until",
+            metavar="WHEN",
+        ),
+        Flag(
+            "--key", "list", "Count only this caller key, by its name or id; repeatable.", target="keys", metavar="NAME"
+        ),
+        Flag("--model", "list", "Count only this alias; repeatable.", target="models", metavar="ALIAS"),
+        Flag("--json", "bool", "Print one JSON object instead of a table.", target="json"),
+        HELP,
+    ),
+)
+COMMAND_LINE = CommandLine(
+    "usage",
+    """\
 Sums of the gateway's usage ledger by caller key, model alias and day (UTC). Every request is counted once, whatever
 became of it. Errors are refusals, failures and callers that went away; what a guardrail blocked is counted apart.
 Reasoning tokens are part of the output, cached tokens of the input. Estimated is the share of the tokens that no
 upstream reported. A request shows up about a second after it has ended.
-"""
-
-EXAMPLES = """\
-Examples
-  {program} usage
-      everything, by day, key and model
-  {program} usage --by key --since 30d
-      the last thirty days, a line for each key
-  {program} usage --by model,day --since 2026-06-01 --until 2026-06-30 --key team-a
-      one key in June, the 30th included
-  {program} usage --ledger postgresql://reader@db.example/penstock --json
-      from PostgreSQL, for a program; the password is in PGPASSWORD or ~/.pgpass
-"""
+""",
+    groups=(_OPTIONS,),
+    examples=(
+        ("Everything, by day, key and model", "usage"),
+        ("The last thirty days, a line for each key", "usage --by key --since 30d"),
+        (
+            "One key in June, the 30th included",
+            "usage --by model,day --since 2026-06-01 --until 2026-06-30 --key team-a",
+        ),
+        (
+            "From PostgreSQL, for a program; the password is in PGPASSWORD or ~/.pgpass",
+            "usage --ledger postgresql://reader@db.example/penstock --json",
+        ),
+    ),
+)
 
 _AGO = re.compile(r"([0-9]{1,6})([smhdw])\Z")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -50,48 +97,26 @@ _SUMMED = tuple(name for name in UsageRow.__struct_fields__ if name not in DIMEN
 _NOBODY = {"key": "(no key)", "model": "(no model)"}
 
 
-def run(words: list[str], program: str) -> int:
-    return _show(arguments(program).read(words))
-
-
-def arguments(program: str) -> Arguments:
-    made = Arguments(program, "usage", ABOUT, EXAMPLES)
-    made.add_argument(
-        "--ledger",
-        metavar="URL",
-        default=os.environ.get("PENSTOCK_LEDGER") or DEFAULT_URL,
-        help=f"sqlite:///FILE, sqlite:////ABSOLUTE/FILE or postgresql://… (PENSTOCK_LEDGER, else {DEFAULT_URL})",
-    )
-    made.add_argument(
-        "--by", metavar="WHAT", default=",".join(DIMENSIONS), help="any of key, model, day; or none (key,model,day)"
-    )
-    made.add_argument("--since", metavar="WHEN", help="2026-06-01, 2026-06-01T12:00, or 30m, 24h, 7d, 4w ago")
-    made.add_argument("--until", metavar="WHEN", help="the same forms; of a date the whole day is included")
-    made.add_argument(
-        "--key", metavar="NAME", action="append", default=[], help="only this key, by name or id; may be repeated"
-    )
-    made.add_argument("--model", metavar="ALIAS", action="append", default=[], help="only this alias; may be repeated")
-    made.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    return made
-
-
-def _show(given: argparse.Namespace) -> int:
+def run(given: Given) -> int:
+    values = given.values
+    since, until = values.get("since"), values.get("until")
+    url = values.get("ledger") or os.environ.get("PENSTOCK_LEDGER") or DEFAULT_URL
     query = UsageQuery(
-        by=_dimensions(given.by),
-        since=None if given.since is None else _moment(given.since, "--since"),
-        until=None if given.until is None else _moment(given.until, "--until", end=True),
-        keys=tuple(given.key),
-        models=tuple(given.model),
+        by=_dimensions(values["by"]) if "by" in values else DIMENSIONS,
+        since=None if since is None else _moment(since, "--since"),
+        until=None if until is None else _moment(until, "--until", end=True),
+        keys=tuple(values.get("keys", ())),
+        models=tuple(values.get("models", ())),
     )
     if query.since is not None and query.until is not None and query.since >= query.until:
-        raise UserError(f"--since {given.since} is not before --until {given.until}.")
-    ledger = open_ledger(given.ledger, read_only=True)
+        raise UserError(f"--since {since} is not before --until {until}.")
+    ledger = open_ledger(url, read_only=True)
     try:
         rows = ledger.usage(query)
     finally:
         ledger.close()
     total = _total(rows)
-    sys.stdout.write(_json(given.ledger, query, rows, total) if given.json else _table(query, rows, total))
+    sys.stdout.write(_json(url, query, rows, total) if values.get("json") else _table(query, rows, total))
     sys.stdout.flush()
     return 0
 

@@ -8,30 +8,62 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.cli.arguments import Arguments
+from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.exit_status import EXIT_FAILED
 from penstock.errors import UserError
+from penstock.settings.flag_values import Given
+from penstock.settings.flags.flag import Flag, Group, Positional
 
 if TYPE_CHECKING:
     from penstock.records.verify import Verdict
 
-__all__ = ["run"]
+__all__ = ["COMMAND_LINE", "run"]
 
-_DETAILS = """\
+_OPTIONS = Group(
+    "Options",
+    (
+        Flag(
+            "--against",
+            "path",
+            "Compare the bodies with this file or folder instead.",
+            target="against",
+            metavar="FILE",
+        ),
+        Flag(
+            "--custom-dataset-type",
+            "str",
+            "The format of FILE, when it is not recognised.",
+            target="format",
+            metavar="FORMAT",
+        ),
+        Flag("--json", "bool", "Print the result as JSON.", target="json"),
+        HELP,
+    ),
+)
+COMMAND_LINE = CommandLine(
+    "verify",
+    "Check that a run sent exactly the bytes that it says.",
+    groups=(_OPTIONS,),
+    positionals=(Positional("RUN", "the run's artifact folder", "folder"),),
+    details="""\
 Each request's record holds the SHA-256 of the body that was handed to the socket. This command reads the bodies once
 more from where they lie (the replayed file, or the run's own folder), hashes them, and says which requests differ. It
 also checks the per-request file and the root: one SHA-256 over all digests in the order of the plan.
 
 With --against, the bodies are compared with another file: payloads (raw_payload, inputs_json, mooncake_trace), or what
 a mock server logged with --log-hash, which is what arrived.
-
-Exit status: 0 when everything matches, 1 when something differs, 2 when the run or the file cannot be read
-
-Examples
-  {program} verify artifacts/replay
-  {program} verify artifacts/replay --against payloads.jsonl
-  {program} verify artifacts/replay --against mock-truth.jsonl --json
-"""
+""",
+    exit_statuses=(
+        ("0", "everything matches"),
+        ("1", "something differs"),
+        ("2", "the run or the file cannot be read"),
+    ),
+    examples=(
+        ("Against the payloads that were replayed, or the run's own folder", "verify artifacts/replay"),
+        ("Against another file", "verify artifacts/replay --against payloads.jsonl"),
+        ("Against the log of a mock server", "verify artifacts/replay --against mock-log.jsonl --json"),
+    ),
+)
 
 
 class _Proof(msgspec.Struct):
@@ -42,42 +74,32 @@ class _Summary(msgspec.Struct):
     proof: _Proof | None = None
 
 
-def arguments(program: str) -> Arguments:
-    parser = Arguments(program, "verify", "Check that a run sent exactly the bytes that it says.", _DETAILS)
-    parser.add_argument("folder", metavar="RUN", type=os.path.expanduser, help="the run's artifact folder")
-    parser.add_argument(
-        "--against", metavar="FILE", type=os.path.expanduser, help="compare with this file or folder instead"
-    )
-    parser.add_argument("--custom-dataset-type", metavar="FORMAT", help="the format of FILE, when it is not recognised")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    return parser
-
-
-def run(words: list[str], program: str) -> int:
-    given = arguments(program).read(words)
-    if given.custom_dataset_type and not given.against:
+def run(given: Given) -> int:
+    values = given.values
+    folder, against, format_ = values["folder"], values.get("against"), values.get("format")
+    if format_ and not against:
         raise UserError("--custom-dataset-type names the format of --against, which is missing.")
 
     from penstock.cli.open_run import open_run
     from penstock.records.verify import verify
     from penstock.reports.artifacts import Artifacts
 
-    log = open_run(given.folder)
-    artifacts = Artifacts.of(given.folder, log.header)
+    log = open_run(folder)
+    artifacts = Artifacts.of(folder, log.header)
     export = artifacts.records
     verdict = verify(
         log,
-        against=given.against,
-        format_=given.custom_dataset_type,
+        against=against,
+        format_=format_,
         reported_root=_reported_root(artifacts.summary_json),
         export=export if export is not None and os.path.exists(export) else None,
     )
     log.close()
-    if given.json:
+    if values.get("json"):
         document = msgspec.to_builtins(verdict) | {"holds": verdict.holds}
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
     else:
-        source = given.against or ", ".join(os.path.basename(path) for path in log.header.payload_files[:3])
+        source = against or ", ".join(os.path.basename(path) for path in log.header.payload_files[:3])
         _show(verdict, source or "the run's own folder")
     return 0 if verdict.holds else EXIT_FAILED
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from penstock.settings.flags import FLAGS, UNBUILT
 from penstock.suggest import nearest
 
 __all__ = ["OTHER_WORDS", "meant"]
@@ -40,13 +39,12 @@ _LONG_WORD = 5
 """Letters of a last word that says something: `duration` does, `file` and `mode` do not."""
 
 
-def meant(name: str) -> str | None:
+def meant(name: str, built: Sequence[str], unbuilt: Sequence[str] = ()) -> str | None:
     """Flags that are built come first: one that would be refused helps nobody who only forgot half of a name."""
-    built = [spelling for flag in FLAGS for spelling in flag.spellings]
-    unbuilt = [spelling for row in UNBUILT for spelling in row.spellings]
+    other = OTHER_WORDS.get(name)
     last = name.rpartition("-")[2]
     return (
-        OTHER_WORDS.get(name)
+        (other if other and other.split()[0] in built else None)
         or nearest(name, built, 0.85)
         or _shortest(spelling for spelling in built if len(name) > 4 and spelling.startswith(name))
         or _shortest(spelling for spelling in built if spelling.endswith(f"-{name.strip('-')}"))

@@ -27,6 +27,8 @@ class Given(NamedTuple):
     """Target to the flag as the user wrote it, for sentences about it."""
     command: str = ""
     """The command line, secrets replaced."""
+    program: str = "penstock"
+    """The name the program was called by."""
 
     def section(self, name: str) -> dict[str, Any]:
         """The values whose target lies in that part of `Settings`, by what is left of the target."""

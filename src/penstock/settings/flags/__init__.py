@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from penstock.settings.flags.conversation import CONVERSATION
 from penstock.settings.flags.endpoint import BUILT_ENDPOINTS, ENDPOINT
-from penstock.settings.flags.flag import Flag, Group, UnsupportedFlag, wanted
+from penstock.settings.flags.flag import Flag, Group, Positional, UnsupportedFlag, by_spelling, wanted
 from penstock.settings.flags.input import INPUT, LENGTHS, TOKENIZER
 from penstock.settings.flags.load import LOAD, SCHEDULE, WARMUP
 from penstock.settings.flags.media import AUDIO, IMAGE
 from penstock.settings.flags.output import OUTPUT, TELEMETRY, VERDICT
-from penstock.settings.flags.unsupported import HINTS, UNBUILT
+from penstock.settings.flags.unsupported import UNBUILT
 
 __all__ = [
     "BUILT_ENDPOINTS",
     "FLAGS",
     "GROUPS",
-    "HINTS",
     "SPELLINGS",
     "UNBUILT",
     "Flag",
     "Group",
+    "Positional",
     "UnsupportedFlag",
+    "by_spelling",
     "wanted",
 ]
 
@@ -40,6 +41,4 @@ GROUPS = (
     TELEMETRY,
 )
 FLAGS = tuple(flag for group in GROUPS for flag in group.flags)
-SPELLINGS: dict[str, Flag | UnsupportedFlag] = {
-    spelling: row for rows in (UNBUILT, FLAGS) for row in rows for spelling in row.spellings
-}
+SPELLINGS = by_spelling((*UNBUILT, *FLAGS))

@@ -60,6 +60,7 @@ ENDPOINT = Group(
             aliases=("--endpoint",),
             target="endpoint.path",
             metavar="/PATH",
+            url=True,
         ),
         Flag(
             "--streaming",
@@ -75,6 +76,7 @@ ENDPOINT = Group(
             aliases=("-u",),
             target="endpoint.urls",
             metavar="URL...",
+            url=True,
             default="http://localhost:8000",
         ),
         Flag(

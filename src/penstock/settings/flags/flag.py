@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-__all__ = ["MOST_TOKENS", "Flag", "Group", "Kind", "UnsupportedFlag", "wanted"]
+__all__ = ["MOST_TOKENS", "Flag", "Group", "Kind", "Positional", "UnsupportedFlag", "by_spelling", "wanted"]
 
 Kind = Literal["bool", "enum", "extra", "float", "headers", "int", "list", "path", "str"]
 """`extra` and `headers` are pairs: the first keeps types (body fields), the second keeps strings."""
@@ -44,6 +45,10 @@ class Flag(NamedTuple):
     """AIPerf reads a comma list here as a parameter sweep."""
     secret: bool = False
     """Its value appears in no message and no artifact."""
+    url: bool = False
+    """Its value may hold a password or a key, as URLs do, which are redacted wherever the value is shown."""
+    implied: str | None = None
+    """The text that the flag stands for when no value follows it; None: it needs a value."""
     stores: bool = True
     """What a boolean flag puts into its target when it is given."""
     holds: bool = False
@@ -70,15 +75,39 @@ class Group(NamedTuple):
     flags: tuple[Flag, ...]
 
 
+class Positional(NamedTuple):
+    """An argument without a flag. Positionals are filled in the order of their rows."""
+
+    name: str
+    """As the help shows it, in capitals."""
+    help: str
+    """Completes the sentence `name …`."""
+    target: str
+    kind: Kind = "path"
+    choices: tuple[str, ...] = ()
+    required: bool = True
+
+    @property
+    def flag(self) -> Flag:
+        """The row by which its text is read."""
+        return Flag(self.name, self.kind, self.help, target=self.target, choices=self.choices)
+
+
 class UnsupportedFlag(NamedTuple):
     """A flag of AIPerf that is known by name, so that it can be refused by name."""
 
     name: str
     aliases: tuple[str, ...] = ()
+    hint: str = ""
+    """What serves instead."""
 
     @property
     def spellings(self) -> tuple[str, ...]:
         return (self.name, *self.aliases)
+
+
+def by_spelling(rows: Iterable[Flag | UnsupportedFlag]) -> dict[str, Flag | UnsupportedFlag]:
+    return {spelling: row for row in rows for spelling in row.spellings}
 
 
 def wanted(flag: Flag) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from penstock.settings.flags.flag import UnsupportedFlag
 
-__all__ = ["HINTS", "UNBUILT"]
+__all__ = ["UNBUILT"]
 
 _SPELLINGS = (
     # endpoint
@@ -229,11 +229,13 @@ _SPELLINGS = (
     "--zmq-dual-bind",
 )
 
-UNBUILT = tuple(UnsupportedFlag(first, tuple(rest)) for first, *rest in map(str.split, _SPELLINGS))
-
-HINTS = {
+_HINTS = {
     "--failed-request-threshold": "--max-error-rate sets the share of failures that still ends in exit status 0",
     "--stream": "to have replies streamed, write --streaming",
     "--wait-for-model-timeout": "make sure that the server answers before the run",
 }
 """What serves instead."""
+
+UNBUILT = tuple(
+    UnsupportedFlag(first, tuple(rest), _HINTS.get(first, "")) for first, *rest in map(str.split, _SPELLINGS)
+)
