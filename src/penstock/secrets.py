@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["REDACTED", "Secret", "hide", "redact_fields", "redact_headers", "redact_url", "worth_hiding"]
+__all__ = ["REDACTED", "Secret", "redact_fields", "redact_headers", "redact_url", "redact_values", "secret_values"]
 
 REDACTED = "<redacted>"
 
@@ -67,17 +67,17 @@ class Secret:
     __getstate__ = __reduce__
 
 
-def hide(text: str, values: Iterable[str]) -> str:
+def redact_values(text: str, values: Iterable[str]) -> str:
     """A text that somebody else wrote (servers quote the key that they refuse), without these values."""
     for value in values:
         text = text.replace(value, REDACTED)
     return text
 
 
-def worth_hiding(
+def secret_values(
     headers: Iterable[tuple[str, Secret]], key: Secret | None = None, urls: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """The values that `hide` must look for, the longest first: one may hold another."""
+    """The values that `redact_values` must look for, the longest first: one may hold another."""
     found = {key.reveal()} if key is not None else set()
     for url in urls:
         found |= {part[2] for part in _PARAMETER.finditer(url) if _tells(part[1])}

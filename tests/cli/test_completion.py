@@ -10,7 +10,7 @@ from penstock.cli.completion import COMMAND_LINE, SHELLS, script
 from penstock.cli.parse import parse
 from penstock.datasets.registry import FORMATS
 from penstock.errors import UserError
-from penstock.settings.flags import BUILT_ENDPOINTS, FLAGS
+from penstock.settings.flags import ENDPOINT_TYPES, FLAGS
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -39,7 +39,7 @@ def test_the_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
         (["pro"], {"profile"}),
         (["completion", ""], {"bash", "zsh", "fish"}),
         (["profile", "--endpoint-t"], {"--endpoint-type"}),
-        (["profile", "--endpoint-type", ""], set(BUILT_ENDPOINTS)),
+        (["profile", "--endpoint-type", ""], set(ENDPOINT_TYPES)),
         (["profile", "--endpoint-type", "=", "co"], {"completions"}),
         (["profile", "--concurrency", ""], set()),
         (["profile", "--streaming", "--insec"], {"--insecure"}),

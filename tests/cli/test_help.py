@@ -12,7 +12,7 @@ from penstock.cli.main import main
 from penstock.cli.parse import parse
 from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.cli.terminal import Paint, columns, fit, wrap
-from penstock.settings.flags import FLAGS, GROUPS, UNBUILT
+from penstock.settings.flags import FLAGS, GROUPS, UNSUPPORTED_FLAGS
 from penstock.settings.resolve import resolve
 
 
@@ -32,7 +32,7 @@ def test_the_help_of_profile_is_complete() -> None:
 
 def test_what_is_not_built_has_a_list_of_its_own() -> None:
     listed = unsupported_help(PROFILE, "aiperf").split()
-    unbuilt = {row.name for row in UNBUILT}
+    unbuilt = {row.name for row in UNSUPPORTED_FLAGS}
     assert unbuilt <= set(listed)
     assert not unbuilt & set(help_text(PROFILE, "aiperf").split())
     assert "--help-unbuilt" in help_text(PROFILE, "aiperf")

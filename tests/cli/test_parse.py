@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.cli.parse import parse
 from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.errors import UserError
-from penstock.settings.flags import SPELLINGS, UNBUILT
+from penstock.settings.flags import SPELLINGS, UNSUPPORTED_FLAGS
 from penstock.settings.resolve import resolve
 
 AIPERF = (Path(__file__).parent / "aiperf_flags.txt").read_text().split()
@@ -135,7 +135,7 @@ def test_what_is_refused(line: str, sentence: str) -> None:
     assert said.endswith((".", "?"))
 
 
-@pytest.mark.parametrize("spelling", [spelling for row in UNBUILT for spelling in row.spellings])
+@pytest.mark.parametrize("spelling", [spelling for row in UNSUPPORTED_FLAGS for spelling in row.spellings])
 def test_every_flag_that_is_not_built_is_refused_by_name(spelling: str) -> None:
     dashes = spelling[: len(spelling) - len(spelling.lstrip("-"))]
     snake = dashes + spelling.removeprefix(dashes).replace("-", "_")
@@ -170,8 +170,8 @@ def test_any_words_are_values_or_one_sentence(words: list[str]) -> None:
 
 
 def test_the_spelling_that_the_user_chose_is_kept() -> None:
-    spelled = parse(PROFILE, ["--isl", "5", "--num_requests=3", "-u", "a", "--url", "b"]).spelled
-    assert spelled == {"input.input_tokens_mean": "--isl", "load.requests": "--num_requests", "endpoint.urls": "-u"}
+    spelling = parse(PROFILE, ["--isl", "5", "--num_requests=3", "-u", "a", "--url", "b"]).spellings
+    assert spelling == {"input.input_tokens_mean": "--isl", "load.requests": "--num_requests", "endpoint.urls": "-u"}
 
 
 def test_the_command_can_be_pasted() -> None:

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from penstock.settings.flags import (
-    BUILT_ENDPOINTS,
+    ENDPOINT_TYPES,
     FLAGS,
     GROUPS,
     SPELLINGS,
-    UNBUILT,
+    UNSUPPORTED_FLAGS,
     Flag,
-    wanted,
+    expected_value,
 )
 from penstock.settings.schema import Settings
 
@@ -31,7 +31,7 @@ def test_the_fixture_has_all_of_aiperfs_options() -> None:
 def test_every_aiperf_option_is_known_by_all_its_spellings(spellings: list[str]) -> None:
     row = SPELLINGS[spellings[0]]
     assert list(row.spellings) == spellings
-    assert not (isinstance(row, Flag) and row.own)
+    assert not (isinstance(row, Flag) and row.penstock_only)
 
 
 def test_only_our_own_flags_are_unknown_to_aiperf() -> None:
@@ -42,11 +42,11 @@ def test_only_our_own_flags_are_unknown_to_aiperf() -> None:
         "--require-valid",
         "--sessions",
     }
-    assert all(flag.own for flag in FLAGS if flag.name not in theirs)
+    assert all(flag.penstock_only for flag in FLAGS if flag.name not in theirs)
 
 
 def test_no_spelling_is_used_twice() -> None:
-    spellings = [spelling for row in (*FLAGS, *UNBUILT) for spelling in row.spellings]
+    spellings = [spelling for row in (*FLAGS, *UNSUPPORTED_FLAGS) for spelling in row.spellings]
     assert len(spellings) == len(set(spellings)) == len(SPELLINGS)
 
 
@@ -63,21 +63,21 @@ def test_rows_are_whole(flag: Flag) -> None:
     if flag.target is not None and flag.target != "log_level":
         assert _field(flag.target) is not None
     if flag.target is None:
-        assert flag.holds or len(flag.choices) == 1, "what is kept nowhere must be true already"
+        assert flag.always_on or len(flag.choices) == 1, "what is kept nowhere must be true already"
     assert flag.help.endswith(".")
     assert len(flag.help) < 240
     assert (flag.kind == "enum") == bool(flag.choices)
     assert flag.metavar or flag.kind in ("bool", "enum")
-    assert wanted(flag)
+    assert expected_value(flag)
 
 
 def test_groups_and_hints() -> None:
     assert sum(len(group.flags) for group in GROUPS) == len(FLAGS)
-    assert sum(bool(row.hint) for row in UNBUILT) == 3
+    assert sum(bool(row.hint) for row in UNSUPPORTED_FLAGS) == 3
     endpoint = SPELLINGS["--endpoint-type"]
     assert isinstance(endpoint, Flag)
-    assert endpoint.choices == BUILT_ENDPOINTS
-    assert len(endpoint.choices) + len(endpoint.unbuilt_choices) == 19
+    assert endpoint.choices == ENDPOINT_TYPES
+    assert len(endpoint.choices) + len(endpoint.unsupported_choices) == 19
 
 
 def test_the_help_names_every_dataset_format() -> None:

@@ -51,7 +51,7 @@ def test_images_and_audio() -> None:
     assert settings.input.images == ImageSettings(
         width_mean=512, height_mean=256, width_stddev=8, format="png", batch=2
     )
-    assert settings.input.images.wanted == 2
+    assert settings.input.images.per_turn == 2
     assert settings.input.audio == AudioSettings(
         seconds_mean=5.5, format="mp3", rates=(16000, 44100), depths=(8, 24), channels=2, batch=3
     )
@@ -61,11 +61,11 @@ def test_images_and_audio() -> None:
 
 
 def test_none_by_default_and_none_at_batch_zero() -> None:
-    assert settle("").input.images.wanted == settle("").input.audio.wanted == 0
+    assert settle("").input.images.per_turn == settle("").input.audio.per_turn == 0
     none = settle(
         "--image-width-mean 5 --image-height-mean 5 --image-batch-size 0 --audio-length-mean 1 --audio-batch-size 0"
     )
-    assert none.input.images.wanted == none.input.audio.wanted == 0
+    assert none.input.images.per_turn == none.input.audio.per_turn == 0
 
 
 @pytest.mark.parametrize(

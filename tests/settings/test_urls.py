@@ -4,7 +4,7 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.secrets import redact_fields, redact_headers, redact_url
-from penstock.settings.urls import normal_urls
+from penstock.settings.urls import normalize_urls
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from penstock.settings.urls import normal_urls
     ],
 )
 def test_normal(text: str, expected: str) -> None:
-    assert normal_urls([text], "--url") == ((expected,), None)
+    assert normalize_urls([text], "--url") == ((expected,), None)
 
 
 @pytest.mark.parametrize(
@@ -51,20 +51,20 @@ def test_normal(text: str, expected: str) -> None:
 )
 def test_refused(text: str, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
-        normal_urls([text], "-u")
+        normalize_urls([text], "-u")
     assert sentence in str(caught.value)
     assert str(caught.value).startswith("-u ")
 
 
 def test_user_and_password_become_a_header() -> None:
-    urls, credential = normal_urls(["http://me:p%40ss@a:1/v1", "me:p%40ss@b:2"], "--url")
+    urls, credential = normalize_urls(["http://me:p%40ss@a:1/v1", "me:p%40ss@b:2"], "--url")
     assert urls == ("http://a:1/v1", "http://b:2")
     assert credential == "Basic bWU6cEBzcw=="
 
 
 def test_different_users_are_refused_without_showing_them() -> None:
     with pytest.raises(UserError, match="different user names or passwords") as caught:
-        normal_urls(["http://me:hunter2@a", "http://b"], "--url")
+        normalize_urls(["http://me:hunter2@a", "http://b"], "--url")
     assert "hunter2" not in str(caught.value)
 
 
@@ -73,7 +73,7 @@ def test_different_users_are_refused_without_showing_them() -> None:
 )
 def test_a_bad_url_does_not_show_its_password(text: str) -> None:
     with pytest.raises(UserError) as caught:
-        normal_urls([text], "--url")
+        normalize_urls([text], "--url")
     assert "hunter2" not in str(caught.value)
 
 

@@ -8,7 +8,7 @@ __all__ = ["AIPERF_COMMANDS", "COMMANDS", "Command"]
 
 
 class Command(NamedTuple):
-    """A command, which is the module of its name in `penstock.cli`, with `COMMAND_LINE` and `run(given)`."""
+    """A command, which is the module of its name in `penstock.cli`, with `COMMAND_LINE` and `run(parsed)`."""
 
     name: str
     line: str

@@ -10,8 +10,8 @@ import msgspec
 
 from penstock.cli.command_line import HELP, CommandLine
 from penstock.errors import UserError
-from penstock.settings.flag_values import Given
-from penstock.settings.flags import GROUPS, UNBUILT, Flag, Group, Positional
+from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Flag, Group, Positional
 
 if TYPE_CHECKING:
     from penstock.compare.comparison import Comparison
@@ -28,16 +28,14 @@ row whose interval leaves out 0 and that is within noise all the same has a *. T
 with an INVALID one there is no conclusion.
 """,
     groups=(
-        Group(
-            "Options", (Flag("--json", "bool", "Print the comparison as JSON instead of a table.", target="json"), HELP)
-        ),
+        Group("Options", (Flag("--json", "bool", "Print the comparison as JSON instead of a table.", "json"), HELP)),
     ),
     positionals=(
         Positional("RUN_A", "the artifact folder of the first run", "runs.first", required=False),
         Positional("RUN_B", "the artifact folder of the second run", "runs.second", required=False),
     ),
     inherited=GROUPS,
-    unsupported=UNBUILT,
+    unsupported=UNSUPPORTED_FLAGS,
     usage=("RUN_A RUN_B [--json]", "--url A --url B [--json] [options of profile]"),
     details="""\
 Two runs: give their artifact folders. Requests with the same body (by its SHA-256) are compared in pairs, so both should
@@ -69,18 +67,18 @@ _APART = (
 _TOGETHER = "Both servers were under load at the same time, each with its share of the concurrency or rate."
 
 
-def run(given: Given) -> int:
-    if not given.values:
+def run(parsed: ParsedArguments) -> int:
+    if not parsed.values:
         from penstock.cli.help import help_text
 
-        sys.stdout.write(help_text(COMMAND_LINE, given.program))
+        sys.stdout.write(help_text(COMMAND_LINE, parsed.program))
         return 0
-    as_json = given.values.pop("json", False)
-    runs = given.section("runs")
+    as_json = parsed.values.pop("json", False)
+    runs = parsed.section("runs")
     if not runs:
-        return _servers(given, as_json)
-    if len(runs) != 2 or len(given.values) > 2:
-        raise UserError(f"Name two artifact folders, or give --url twice; see `{given.program} compare --help`.")
+        return _servers(parsed, as_json)
+    if len(runs) != 2 or len(parsed.values) > 2:
+        raise UserError(f"Name two artifact folders, or give --url twice; see `{parsed.program} compare --help`.")
     return _runs(runs["first"], runs["second"], as_json)
 
 
@@ -96,10 +94,10 @@ def _runs(first: str, second: str, as_json: bool) -> int:
     return 0
 
 
-def _servers(given: Given, as_json: bool) -> int:
+def _servers(parsed: ParsedArguments, as_json: bool) -> int:
     from penstock.cli.read_settings import read_settings
 
-    settings = read_settings(given, "compare-")
+    settings = read_settings(parsed, "compare-")
     arms = len(settings.endpoint.urls)
     if not 2 <= arms <= len(_LETTERS):
         raise UserError("Give --url at least twice: once for each server to compare.")

@@ -8,7 +8,7 @@ from importlib import import_module
 
 from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.commands import COMMANDS, Command
-from penstock.settings.flag_values import Given
+from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group, Positional
 
 __all__ = ["COMMAND_LINE", "SHELLS", "run", "script"]
@@ -34,8 +34,8 @@ _COMMAND_NAMES = tuple(command.name for command in _COMMANDS)
 _HELP = CommandLine("help", "", positionals=(Positional("COMMAND", "a command", "command", "enum", _COMMAND_NAMES),))
 
 
-def run(given: Given) -> int:
-    sys.stdout.write(script(given.values["shell"]))
+def run(parsed: ParsedArguments) -> int:
+    sys.stdout.write(script(parsed.values["shell"]))
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.command_line import HELP, CommandLine
 from penstock.errors import UserError
-from penstock.settings.flag_values import Given
+from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group
 
 if TYPE_CHECKING:
@@ -23,26 +23,26 @@ _OPTIONS = Group(
             "--resources",
             "path",
             "Provider keys, models, caller keys, guardrails and limits (format version 1).",
-            target="resources",
-            metavar="FILE",
+            "resources",
+            "FILE",
         ),
         Flag(
             "--config",
             "path",
             "Listeners, workers, timeouts, ledger: what has a default and is not in the resource file.",
-            target="config",
-            metavar="FILE",
+            "config",
+            "FILE",
         ),
         Flag(
             "--port",
             "int",
             "Listen on another port than the configuration's; 0 takes any free one.",
-            target="port",
-            metavar="PORT",
+            "port",
+            "PORT",
             ge=0,
             le=65535,
         ),
-        Flag("--demo", "bool", "Start in front of a mock model, with a new caller key.", target="demo"),
+        Flag("--demo", "bool", "Start in front of a mock model, with a new caller key.", "demo"),
         HELP,
     ),
 )
@@ -65,16 +65,16 @@ SIGTERM drains. Status and metrics: /readyz, /status/config and /metrics on a po
 )
 
 
-def run(given: Given) -> int:
-    resources, config, port = map(given.values.get, ("resources", "config", "port"))
-    if given.values.get("demo"):
+def run(parsed: ParsedArguments) -> int:
+    resources, config, port = map(parsed.values.get, ("resources", "config", "port"))
+    if parsed.values.get("demo"):
         if resources is not None:
             raise UserError("--demo brings its own resources; leave out --resources.")
         from penstock.gateway.serving.demo import demo
 
         return demo(config, port, announce)
     if resources is None:
-        raise UserError(f"Name a resource file: `{given.program} gateway --resources resources.yaml`, or try --demo.")
+        raise UserError(f"Name a resource file: `{parsed.program} gateway --resources resources.yaml`, or try --demo.")
     return _serve(resources, config, port)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from penstock.cli.command_line import HELP, CommandLine
-from penstock.settings.flag_values import Given
+from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Group, Positional
 
 __all__ = ["COMMAND_LINE", "run"]
@@ -20,11 +20,11 @@ COMMAND_LINE = CommandLine(
 )
 
 
-def run(given: Given) -> int:
+def run(parsed: ParsedArguments) -> int:
     from penstock.gateway.resources.file import load_resources
     from penstock.gateway.serving.reload import checked, counts_text
 
-    path = given.values["file"]
+    path = parsed.values["file"]
     snapshot = checked(load_resources(path, os.environ))
     print(f"{path} is valid: {counts_text(snapshot)}.")
     return 0

@@ -103,11 +103,11 @@ def _value(flag: Flag) -> str:
 
 def _facts(flag: Flag) -> str:
     """Bounds and default, in brackets."""
-    facts = ["Penstock only"] if flag.own else []
+    facts = ["Penstock only"] if flag.penstock_only else []
     if flag.ge is not None and flag.le is not None:
         facts.append(f"{flag.ge:g} to {flag.le:g}")
     elif flag.ge is not None:
-        facts.append(f"at least {flag.ge:g}" + (", or inf" if flag.infinite else ""))
+        facts.append(f"at least {flag.ge:g}" + (", or inf" if flag.allows_inf else ""))
     elif flag.gt is not None:
         facts.append(f"more than {flag.gt:g}")
     if flag.default:

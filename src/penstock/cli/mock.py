@@ -8,7 +8,7 @@ import sys
 from penstock.cli.command_line import HELP, CommandLine
 from penstock.errors import UserError
 from penstock.mock.options import OPTIONS
-from penstock.settings.flag_values import Given
+from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group
 
 __all__ = ["COMMAND_LINE", "run"]
@@ -29,8 +29,8 @@ def _behaviour_flags(group: str) -> tuple[Flag, ...]:
             "--" + option.name.replace("_", "-"),
             "str",
             option.help,
-            target=f"behaviour.{option.name}",
-            metavar=option.metavar,
+            f"behaviour.{option.name}",
+            option.metavar,
             implied="on" if option.flag else None,
         )
         for option in OPTIONS
@@ -49,13 +49,13 @@ and its own counts under /mock/stats. A request may change any option for itself
         Group(
             "Where",
             (
-                Flag("--host", "str", "Address to listen on.", target="host", metavar="HOST", default="127.0.0.1"),
+                Flag("--host", "str", "Address to listen on.", "host", "HOST", default="127.0.0.1"),
                 Flag(
                     "--port",
                     "int",
                     "Port to listen on; 0 takes any free one.",
-                    target="port",
-                    metavar="N",
+                    "port",
+                    "N",
                     default="8000",
                     ge=0,
                     le=65535,
@@ -66,11 +66,9 @@ and its own counts under /mock/stats. A request may change any option for itself
         Group(
             "The log of what was sent",
             (
-                Flag(
-                    "--log", "path", "Write one JSON line for each request when it ends.", target="log", metavar="FILE"
-                ),
-                Flag("--log-writes", "bool", "Add the time of every token to the log.", target="log_writes"),
-                Flag("--log-hash", "bool", "Add the SHA-256 of each request's body to the log.", target="log_hash"),
+                Flag("--log", "path", "Write one JSON line for each request when it ends.", "log", "FILE"),
+                Flag("--log-writes", "bool", "Add the time of every token to the log.", "log_writes"),
+                Flag("--log-hash", "bool", "Add the SHA-256 of each request's body to the log.", "log_hash"),
             ),
         ),
         Group("Help", (HELP,)),
@@ -95,12 +93,12 @@ and its own counts under /mock/stats. A request may change any option for itself
 )
 
 
-def run(given: Given) -> int:
+def run(parsed: ParsedArguments) -> int:
     from penstock.mock.behaviour import describe, read_options
     from penstock.mock.server_settings import ServerSettings
 
-    values = given.values
-    behaviour = read_options(given.section("behaviour").items())
+    values = parsed.values
+    behaviour = read_options(parsed.section("behaviour").items())
     log, log_writes, log_hash = values.get("log"), values.get("log_writes", False), values.get("log_hash", False)
     if log is None and (log_writes or log_hash):
         raise UserError("--log-writes and --log-hash add to the log; give its file with --log FILE.")

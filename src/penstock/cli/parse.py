@@ -15,15 +15,15 @@ from typing import Any
 from penstock.cli.command_line import CommandLine
 from penstock.errors import UserError
 from penstock.secrets import REDACTED, redact_fields, redact_headers, redact_url
-from penstock.settings.flag_values import Given, read, truth
-from penstock.settings.flags.flag import Flag, UnsupportedFlag, by_spelling, wanted
+from penstock.settings.flag_values import ParsedArguments, parse_bool, read_value
+from penstock.settings.flags.flag import Flag, UnsupportedFlag, by_spelling, expected_value
 
 __all__ = ["parse"]
 
 _NEGATIVE_NUMBER = re.compile(r"-(?:[0-9]|\.[0-9]|inf\Z)")
 
 
-def parse(command: CommandLine, words: Sequence[str], program: str = "penstock") -> Given:
+def parse(command: CommandLine, words: Sequence[str], program: str = "penstock") -> ParsedArguments:
     """Parse the words after the command's name. Raise `UserError` for any mistake in them."""
     for number, word in enumerate(words, 1):
         if not word.isascii() and not _is_utf8(word):
@@ -48,7 +48,7 @@ class _Parser:
         self._shown: list[str] = []
         self._unsupported: list[str] = []
 
-    def run(self) -> Given:
+    def run(self) -> ParsedArguments:
         last: tuple[Flag, str] | None = None
         flags_end = False
         while (word := self._peek()) is not None:
@@ -62,66 +62,66 @@ class _Parser:
             elif flags_end or not _is_flag(word):
                 raise self._unexpected(word, last)
             else:
-                spelled, equals, text = word.partition("=")
-                row = self._row(spelled)
+                spelling, equals, text = word.partition("=")
+                row = self._row(spelling)
                 if isinstance(row, UnsupportedFlag):
-                    self._unsupported.append(spelled)
+                    self._unsupported.append(spelling)
                     self._following()
                     continue
-                self._take(row, spelled, text if equals else None)
-                last = row, spelled
+                self._take(row, spelling, text if equals else None)
+                last = row, spelling
         if self._unsupported:
             raise self._refusal(list(dict.fromkeys(self._unsupported)))
         for positional in self._positionals:
             if positional.required:
                 raise UserError(f"{positional.name} is missing: name {positional.help}; see `{self._called} --help`.")
         command = shlex.join([*self._called.split(), *self._shown])
-        return Given(self._values, self._spelled, command, self._program)
+        return ParsedArguments(self._values, self._spelled, command, self._program)
 
     def _fill_positional(self, text: str) -> None:
         row = self._positionals.pop(0)
-        self._values[row.target] = read(row.flag, row.name, text)
+        self._values[row.target] = read_value(row.flag, row.name, text)
         self._spelled[row.target] = row.name
         self._shown.append(text)
 
-    def _take(self, flag: Flag, spelled: str, text: str | None) -> None:
+    def _take(self, flag: Flag, spelling: str, text: str | None) -> None:
         if text is not None:
-            value = read(flag, spelled, text)
+            value = read_value(flag, spelling, text)
             shown = _shown(flag, text, value)
-            self._shown.append(f"{spelled}={shown}")
-            self._keep(flag, spelled, value, shown)
+            self._shown.append(f"{spelling}={shown}")
+            self._keep(flag, spelling, value, shown)
             return
-        self._shown.append(spelled)
+        self._shown.append(spelling)
         if flag.kind == "bool":
-            self._keep(flag, spelled, flag.stores, "")
+            self._keep(flag, spelling, flag.stored_value, "")
             return
-        texts = self._following() if flag.many else self._following(most=1)
+        texts = self._following() if flag.takes_several else self._following(most=1)
         if not texts and flag.implied is not None:
-            self._keep(flag, spelled, flag.implied, flag.implied)
+            self._keep(flag, spelling, flag.implied, flag.implied)
         elif not texts:
-            raise self._missing_value(flag, spelled)
+            raise self._missing_value(flag, spelling)
         for each in texts:
-            value = read(flag, spelled, each)
+            value = read_value(flag, spelling, each)
             shown = _shown(flag, each, value)
             self._shown.append(shown)
-            self._keep(flag, spelled, value, shown)
+            self._keep(flag, spelling, value, shown)
 
-    def _keep(self, flag: Flag, spelled: str, value: Any, shown: str) -> None:
+    def _keep(self, flag: Flag, spelling: str, value: Any, shown: str) -> None:
         if flag.accumulates:
             if flag.target is not None:
                 self._values.setdefault(flag.target, []).extend(value)
-                self._spelled.setdefault(flag.target, spelled)
+                self._spelled.setdefault(flag.target, spelling)
             return
-        first, before, shown_before = self._single.setdefault(flag.name, (spelled, value, shown))
+        first, before, shown_before = self._single.setdefault(flag.name, (spelling, value, shown))
         if before != value:
             both = (
-                f"{first} is given twice" if first == spelled else f"{first} and {spelled} are the same option, given"
+                f"{first} is given twice" if first == spelling else f"{first} and {spelling} are the same option, given"
             )
             values = "" if flag.secret or flag.kind == "bool" else f" ({shown_before} and {shown})"
             raise UserError(f"{both} with different values{values}; keep one of them.")
         if flag.target is not None:
             self._values[flag.target] = value
-            self._spelled[flag.target] = spelled
+            self._spelled[flag.target] = spelling
 
     def _peek(self) -> str | None:
         return self._words[self._next] if self._next < len(self._words) else None
@@ -133,10 +133,10 @@ class _Parser:
             self._next += 1
         return list(self._words[start : self._next])
 
-    def _row(self, spelled: str) -> Flag | UnsupportedFlag:
-        row = self._rows.get(_dashed(spelled))
+    def _row(self, spelling: str) -> Flag | UnsupportedFlag:
+        row = self._rows.get(_dashed(spelling))
         if row is None:
-            raise self._unknown(spelled)
+            raise self._unknown(spelling)
         return row
 
     def _unexpected(self, word: str, last: tuple[Flag, str] | None) -> UserError:
@@ -146,29 +146,29 @@ class _Parser:
             what = f"{name} takes {takes} and options" if takes else f"the options of {name} start with --"
             hidden = last is not None and (last[0].secret or last[0].url)
             return UserError(f"Unexpected argument{'' if hidden else f' {word!r}'}: {what}.")
-        flag, spelled = last
+        flag, spelling = last
         if flag.kind == "bool":
-            if truth(word) is not None:
+            if parse_bool(word) is not None:
                 return UserError(
-                    f"{spelled} takes no separate value: write {spelled} alone to turn it on, or {spelled}=false."
+                    f"{spelling} takes no separate value: write {spelling} alone to turn it on, or {spelling}=false."
                 )
-            return UserError(f"Unexpected argument {word!r} after {spelled}, which takes no value.")
-        if flag.commas:
-            return UserError(f"{spelled} takes one value, so {word!r} is unexpected; write several as {spelled} a,b.")
+            return UserError(f"Unexpected argument {word!r} after {spelling}, which takes no value.")
+        if flag.comma_separated:
+            return UserError(f"{spelling} takes one value, so {word!r} is unexpected; write several as {spelling} a,b.")
         shown = "a second one" if flag.secret or flag.url else repr(word)
-        return UserError(f"{spelled} takes one value, so {shown} is unexpected; put a value with spaces into quotes.")
+        return UserError(f"{spelling} takes one value, so {shown} is unexpected; put a value with spaces into quotes.")
 
-    def _missing_value(self, flag: Flag, spelled: str) -> UserError:
-        what = f" ({wanted(flag)})" if flag.kind in ("enum", "float", "int") else ""
+    def _missing_value(self, flag: Flag, spelling: str) -> UserError:
+        what = f" ({expected_value(flag)})" if flag.kind in ("enum", "float", "int") else ""
         follows = self._peek()
         if follows is None or follows == "--":
-            return UserError(f"{spelled} needs a value{what}.")
+            return UserError(f"{spelling} needs a value{what}.")
         name = follows.partition("=")[0]
         if _dashed(name) in self._rows:
-            return UserError(f"{spelled} needs a value{what}, but the option {name} follows it.")
+            return UserError(f"{spelling} needs a value{what}, but the option {name} follows it.")
         return UserError(
-            f"{spelled} needs a value{what}, but an option follows it; write a value that starts with a dash as "
-            f"{spelled}=VALUE."
+            f"{spelling} needs a value{what}, but an option follows it; write a value that starts with a dash as "
+            f"{spelling}=VALUE."
         )
 
     def _refusal(self, names: list[str]) -> UserError:
@@ -183,26 +183,28 @@ class _Parser:
             f"{names[0]} is an AIPerf option that this version of Penstock does not have yet; run without it{hint}."
         )
 
-    def _unknown(self, spelled: str) -> UserError:
-        name = _dashed(spelled.lower())
+    def _unknown(self, spelling: str) -> UserError:
+        name = _dashed(spelling.lower())
         positive = self._rows.get("--" + name.removeprefix("--no-"))
         if name.startswith("--no-") and isinstance(positive, Flag) and positive.kind == "bool":
             return UserError(
-                f"There is no option {spelled}: leave {positive.name} out, or write {positive.name}=false."
+                f"There is no option {spelling}: leave {positive.name} out, or write {positive.name}=false."
             )
         if f"-{name}" in self._rows:
-            return UserError(f"There is no option {spelled}; did you mean -{name}?")
-        short = self._rows.get(spelled[:2])
-        if not spelled.startswith("--") and isinstance(short, Flag) and short.kind != "bool":
-            return UserError(f"Put a space between {spelled[:2]} and its value.")
-        from penstock.settings.flag_suggestions import meant
+            return UserError(f"There is no option {spelling}; did you mean -{name}?")
+        short = self._rows.get(spelling[:2])
+        if not spelling.startswith("--") and isinstance(short, Flag) and short.kind != "bool":
+            return UserError(f"Put a space between {spelling[:2]} and its value.")
+        from penstock.settings.flag_suggestions import suggest_flag
 
         unsupported = [spelling for row in self._command.unsupported for spelling in row.spellings]
-        guess = meant(name, [spelling for flag in self._command.flags for spelling in flag.spellings], unsupported)
+        guess = suggest_flag(
+            name, [spelling for flag in self._command.flags for spelling in flag.spellings], unsupported
+        )
         if guess is None:
-            return UserError(f"There is no option {spelled}; see `{self._called} --help`.")
+            return UserError(f"There is no option {spelling}; see `{self._called} --help`.")
         late = ", which this version of Penstock does not have yet" if guess in unsupported else ""
-        return UserError(f"There is no option {spelled}; did you mean {guess}{late}?")
+        return UserError(f"There is no option {spelling}; did you mean {guess}{late}?")
 
 
 def _shown(flag: Flag, text: str, value: Any) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from penstock.cli.command_line import HELP, CommandLine
-from penstock.settings.flag_values import Given
-from penstock.settings.flags import GROUPS, UNBUILT, Flag, Group
+from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Flag, Group
 
 __all__ = ["COMMAND_LINE", "run"]
 
@@ -14,7 +14,7 @@ _UNSUPPORTED = Flag(
     "--help-unbuilt",
     "bool",
     "List AIPerf's options that this version does not have yet, and refuses.",
-    target="help.unbuilt",
+    "help.unbuilt",
 )
 
 COMMAND_LINE = CommandLine(
@@ -22,7 +22,7 @@ COMMAND_LINE = CommandLine(
     "Send requests to an LLM server under a chosen load, and report latency, throughput and errors. "
     "In names and choices - and _ are alike; --flag value and --flag=value are alike.",
     groups=(*GROUPS, Group("Help", (HELP, _UNSUPPORTED))),
-    unsupported=UNBUILT,
+    unsupported=UNSUPPORTED_FLAGS,
     usage=("--model NAME [options]",),
     exit_statuses=(
         ("0", "the run is complete, and no more requests failed than --max-error-rate allows"),
@@ -48,15 +48,15 @@ COMMAND_LINE = CommandLine(
 )
 
 
-def run(given: Given) -> int:
-    if given.values.get("help.unbuilt"):
+def run(parsed: ParsedArguments) -> int:
+    if parsed.values.get("help.unbuilt"):
         from penstock.cli.help import unsupported_help
 
-        sys.stdout.write(unsupported_help(COMMAND_LINE, given.program))
+        sys.stdout.write(unsupported_help(COMMAND_LINE, parsed.program))
         return 0
     from penstock.cli.read_settings import read_settings
 
-    settings = read_settings(given)  # mistakes on the command line are reported before the rest is imported
+    settings = read_settings(parsed)  # mistakes on the command line are reported before the rest is imported
     from penstock.cli.run import profile
 
     return profile(settings)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from penstock.settings.flag_values import Given
+from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.resolve import resolve
 from penstock.settings.schema import Settings
 
 __all__ = ["read_settings"]
 
 
-def read_settings(given: Given, folder_prefix: str = "") -> Settings:
+def read_settings(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
     """Raise `UserError` for values that are missing or contradict each other."""
-    if _is_timed_trace(given):
-        given.values["load.schedule.on"] = True
-    return resolve(given, folder_prefix)
+    if _is_timed_trace(parsed):
+        parsed.values["load.schedule.on"] = True
+    return resolve(parsed, folder_prefix)
 
 
-def _is_timed_trace(given: Given) -> bool:
+def _is_timed_trace(parsed: ParsedArguments) -> bool:
     """True for a mooncake_trace with timestamps, which is sent at its times, as AIPerf does, unless a flag says when."""
-    values = given.values
+    values = parsed.values
     if not {"input.file", "input.format"} <= values.keys() or {"load.schedule.on", "load.rate"} & values.keys():
         return False
     from penstock.datasets.registry import plain_name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.cli.command_line import HELP, CommandLine
-from penstock.settings.flag_values import Given
+from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group, Positional
 
 __all__ = ["COMMAND_LINE", "run"]
@@ -11,14 +11,8 @@ __all__ = ["COMMAND_LINE", "run"]
 _OPTIONS = Group(
     "Options",
     (
-        Flag(
-            "--tokenizer",
-            "str",
-            "Count tokens with this tokenizer instead of the run's own.",
-            target="tokenizer",
-            metavar="NAME",
-        ),
-        Flag("--show-trace-timing", "bool", "Also print the table of HTTP phases.", target="show_http"),
+        Flag("--tokenizer", "str", "Count tokens with this tokenizer instead of the run's own.", "tokenizer", "NAME"),
+        Flag("--show-trace-timing", "bool", "Also print the table of HTTP phases.", "show_http"),
         HELP,
     ),
 )
@@ -38,11 +32,11 @@ the certificate from them once more: after a crash or kill -9, or when a tokeniz
 )
 
 
-def run(given: Given) -> int:
+def run(parsed: ParsedArguments) -> int:
     from penstock.cli.open_run import open_run
     from penstock.cli.run import TokenizerOnce, report
 
-    values = given.values
+    values = parsed.values
     folder = values["folder"]
     log = open_run(folder)
     header = log.header

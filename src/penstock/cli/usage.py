@@ -17,7 +17,7 @@ from penstock.errors import UserError
 from penstock.gateway.ledger.ledger import DEFAULT_URL, DIMENSIONS, Dimension, UsageQuery, UsageRow, open_ledger
 from penstock.gateway.observe.printable import visible
 from penstock.secrets import redact_url
-from penstock.settings.flag_values import Given
+from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group
 
 __all__ = ["COMMAND_LINE", "run"]
@@ -29,8 +29,8 @@ _OPTIONS = Group(
             "--ledger",
             "str",
             "The gateway's ledger: sqlite:///FILE, sqlite:////ABSOLUTE/FILE or postgresql://...",
-            target="ledger",
-            metavar="URL",
+            "ledger",
+            "URL",
             default=f"PENSTOCK_LEDGER, else {DEFAULT_URL}",
             url=True,
         ),
@@ -38,29 +38,27 @@ _OPTIONS = Group(
             "--by",
             "str",
             "Any of key, model and day, separated by commas, or none.",
-            target="by",
-            metavar="WHAT",
+            "by",
+            "WHAT",
             default=",".join(DIMENSIONS),
         ),
         Flag(
             "--since",
             "str",
             "Count from this time on: 2026-06-01, 2026-06-01T12:00, or 30m, 24h, 7d, 4w ago.",
-            target="since",
-            metavar="WHEN",
+            "since",
+            "WHEN",
         ),
         Flag(
             "--until",
             "str",
             "Count up to this time, in the same forms; a date includes its whole day.",
-            target="until",
-            metavar="WHEN",
+            "until",
+            "WHEN",
         ),
-        Flag(
-            "--key", "list", "Count only this caller key, by its name or id; repeatable.", target="keys", metavar="NAME"
-        ),
-        Flag("--model", "list", "Count only this alias; repeatable.", target="models", metavar="ALIAS"),
-        Flag("--json", "bool", "Print one JSON object instead of a table.", target="json"),
+        Flag("--key", "list", "Count only this caller key, by its name or id; repeatable.", "keys", "NAME"),
+        Flag("--model", "list", "Count only this alias; repeatable.", "models", "ALIAS"),
+        Flag("--json", "bool", "Print one JSON object instead of a table.", "json"),
         HELP,
     ),
 )
@@ -97,8 +95,8 @@ _SUMMED = tuple(name for name in UsageRow.__struct_fields__ if name not in DIMEN
 _NOBODY = {"key": "(no key)", "model": "(no model)"}
 
 
-def run(given: Given) -> int:
-    values = given.values
+def run(parsed: ParsedArguments) -> int:
+    values = parsed.values
     since, until = values.get("since"), values.get("until")
     url = values.get("ledger") or os.environ.get("PENSTOCK_LEDGER") or DEFAULT_URL
     query = UsageQuery(

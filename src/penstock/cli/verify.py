@@ -11,7 +11,7 @@ import msgspec
 from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.exit_status import EXIT_FAILED
 from penstock.errors import UserError
-from penstock.settings.flag_values import Given
+from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group, Positional
 
 if TYPE_CHECKING:
@@ -22,21 +22,9 @@ __all__ = ["COMMAND_LINE", "run"]
 _OPTIONS = Group(
     "Options",
     (
-        Flag(
-            "--against",
-            "path",
-            "Compare the bodies with this file or folder instead.",
-            target="against",
-            metavar="FILE",
-        ),
-        Flag(
-            "--custom-dataset-type",
-            "str",
-            "The format of FILE, when it is not recognised.",
-            target="format",
-            metavar="FORMAT",
-        ),
-        Flag("--json", "bool", "Print the result as JSON.", target="json"),
+        Flag("--against", "path", "Compare the bodies with this file or folder instead.", "against", "FILE"),
+        Flag("--custom-dataset-type", "str", "The format of FILE, when it is not recognised.", "format", "FORMAT"),
+        Flag("--json", "bool", "Print the result as JSON.", "json"),
         HELP,
     ),
 )
@@ -74,8 +62,8 @@ class _Summary(msgspec.Struct):
     proof: _Proof | None = None
 
 
-def run(given: Given) -> int:
-    values = given.values
+def run(parsed: ParsedArguments) -> int:
+    values = parsed.values
     folder, against, format_ = values["folder"], values.get("against"), values.get("format")
     if format_ and not against:
         raise UserError("--custom-dataset-type names the format of --against, which is missing.")

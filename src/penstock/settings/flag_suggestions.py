@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from penstock.suggest import nearest
 
-__all__ = ["OTHER_WORDS", "meant"]
+__all__ = ["SYNONYMS", "suggest_flag"]
 
 _SAME = {
     "--concurrency": "clients connections max-concurrency max-num-seqs num-concurrent parallel parallelism threads users",
@@ -30,18 +30,16 @@ _SAME = {
     "--insecure": "k no-verify",
     "--max-error-rate": "max-errors",
 }
-OTHER_WORDS = {
-    f"{'-' if len(word) == 1 else '--'}{word}": flag for flag, words in _SAME.items() for word in words.split()
-}
+SYNONYMS = {f"{'-' if len(word) == 1 else '--'}{word}": flag for flag, words in _SAME.items() for word in words.split()}
 """What other tools and good guesses call it."""
 
 _LONG_WORD = 5
 """Letters of a last word that says something: `duration` does, `file` and `mode` do not."""
 
 
-def meant(name: str, built: Sequence[str], unbuilt: Sequence[str] = ()) -> str | None:
+def suggest_flag(name: str, built: Sequence[str], unbuilt: Sequence[str] = ()) -> str | None:
     """Flags that are built come first: one that would be refused helps nobody who only forgot half of a name."""
-    other = OTHER_WORDS.get(name)
+    other = SYNONYMS.get(name)
     last = name.rpartition("-")[2]
     return (
         (other if other and other.split()[0] in built else None)

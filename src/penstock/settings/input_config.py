@@ -94,14 +94,14 @@ def _conversation(shape: ConversationSettings) -> dict[str, Any]:
 def _media(data: InputSettings) -> dict[str, Any]:
     images, audio = data.images, data.audio
     found: dict[str, Any] = {}
-    if images.wanted:
+    if images.per_turn:
         found["images"] = {
             "batch_size": images.batch,
             "width": _spread(images.width_mean, images.width_stddev),
             "height": _spread(images.height_mean, images.height_stddev),
             "format": images.format,
         }
-    if audio.wanted:
+    if audio.per_turn:
         found["audio"] = {
             "batch_size": audio.batch,
             "length": _spread(audio.seconds_mean, audio.seconds_stddev),

@@ -67,7 +67,7 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Images in each turn."""
 
     @property
-    def wanted(self) -> int:
+    def per_turn(self) -> int:
         return self.batch if self.width_mean > 0 and self.height_mean > 0 else 0
 
 
@@ -85,7 +85,7 @@ class AudioSettings(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 1
 
     @property
-    def wanted(self) -> int:
+    def per_turn(self) -> int:
         return self.batch if self.seconds_mean > 0 else 0
 
 

@@ -8,30 +8,30 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from penstock.errors import UserError
 from penstock.secrets import redact_url
 
-__all__ = ["check_target", "normal_urls"]
+__all__ = ["check_request_target", "normalize_urls"]
 
 _MOCK = "mock://"
 
 
-def normal_urls(given: list[str], spelled: str, *, whole: bool = False) -> tuple[tuple[str, ...], str | None]:
+def normalize_urls(texts: list[str], spelling: str, *, whole: bool = False) -> tuple[tuple[str, ...], str | None]:
     """The URLs without userinfo, and the Authorization header that their userinfo stands for. `whole`: no path will be
     added, so a slash at the end means something."""
     urls: list[str] = []
     credentials: set[str | None] = set()
-    for text in given:
-        url, credential = _normal_url(text, spelled, whole)
+    for text in texts:
+        url, credential = _normal_url(text, spelling, whole)
         urls.append(url)
         credentials.add(credential)
     if len(credentials) > 1:
-        raise UserError(f"{spelled} has URLs with different user names or passwords; give all of them the same.")
+        raise UserError(f"{spelling} has URLs with different user names or passwords; give all of them the same.")
     return tuple(urls), credentials.pop()
 
 
-def _normal_url(text: str, spelled: str, whole_path: bool) -> tuple[str, str | None]:
+def _normal_url(text: str, spelling: str, whole_path: bool) -> tuple[str, str | None]:
     if text[: len(_MOCK)].lower() == _MOCK:
         return _MOCK + text[len(_MOCK) :], None
     whole = text if "://" in text else f"http://{text}"
-    subject = f"{spelled} {redact_url(text)!r}"
+    subject = f"{spelling} {redact_url(text)!r}"
     _check_visible(whole, subject)
     try:
         parts = urlsplit(whole)
@@ -46,7 +46,7 @@ def _normal_url(text: str, spelled: str, whole_path: bool) -> tuple[str, str | N
         raise _bad_port_or_host(whole, subject)
     if not parts.hostname.isascii():
         raise UserError(f"{subject} has a host outside ASCII; write it in the form that begins with xn--.")
-    check_target(parts.path + parts.query, subject)
+    check_request_target(parts.path + parts.query, subject)
     if parts.fragment:
         raise UserError(f"{subject} has a part after '#', which a server never sees; leave it out.")
     host = parts.netloc.rpartition("@")[2]
@@ -54,7 +54,7 @@ def _normal_url(text: str, spelled: str, whole_path: bool) -> tuple[str, str | N
     return bare.geturl(), _credential(parts)
 
 
-def check_target(text: str, subject: str) -> None:
+def check_request_target(text: str, subject: str) -> None:
     """Whether the text can stand in the first line of a request, which has no place for anything but visible ASCII."""
     _check_visible(text, subject)
     for char in text:

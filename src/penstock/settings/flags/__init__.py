@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from penstock.settings.flags.conversation import CONVERSATION
-from penstock.settings.flags.endpoint import BUILT_ENDPOINTS, ENDPOINT
-from penstock.settings.flags.flag import Flag, Group, Positional, UnsupportedFlag, by_spelling, wanted
+from penstock.settings.flags.endpoint import ENDPOINT, ENDPOINT_TYPES
+from penstock.settings.flags.flag import Flag, Group, Positional, UnsupportedFlag, by_spelling, expected_value
 from penstock.settings.flags.input import INPUT, LENGTHS, TOKENIZER
 from penstock.settings.flags.load import LOAD, SCHEDULE, WARMUP
 from penstock.settings.flags.media import AUDIO, IMAGE
 from penstock.settings.flags.output import OUTPUT, TELEMETRY, VERDICT
-from penstock.settings.flags.unsupported import UNBUILT
+from penstock.settings.flags.unsupported import UNSUPPORTED_FLAGS
 
 __all__ = [
-    "BUILT_ENDPOINTS",
+    "ENDPOINT_TYPES",
     "FLAGS",
     "GROUPS",
     "SPELLINGS",
-    "UNBUILT",
+    "UNSUPPORTED_FLAGS",
     "Flag",
     "Group",
     "Positional",
     "UnsupportedFlag",
     "by_spelling",
-    "wanted",
+    "expected_value",
 ]
 
 GROUPS = (
@@ -41,4 +41,4 @@ GROUPS = (
     TELEMETRY,
 )
 FLAGS = tuple(flag for group in GROUPS for flag in group.flags)
-SPELLINGS = by_spelling((*UNBUILT, *FLAGS))
+SPELLINGS = by_spelling((*UNSUPPORTED_FLAGS, *FLAGS))

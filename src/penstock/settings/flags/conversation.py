@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.settings.flags.flag import MOST_TOKENS, Flag, Group
+from penstock.settings.flags.flag import MAX_TOKENS, Flag, Group
 
 __all__ = ["CONVERSATION"]
 
@@ -18,8 +18,8 @@ CONVERSATION = Group(
             metavar="N",
             default="1",
             ge=1,
-            most=10_000,
-            sweeps=True,
+            hard_max=10_000,
+            sweepable=True,
         ),
         Flag(
             "--conversation-turn-stddev",
@@ -30,7 +30,7 @@ CONVERSATION = Group(
             metavar="N",
             default="0",
             ge=0,
-            most=10_000,
+            hard_max=10_000,
         ),
         Flag(
             "--conversation-turn-delay-mean",
@@ -69,7 +69,7 @@ CONVERSATION = Group(
             target="input.conversation.system_tokens",
             metavar="TOKENS",
             ge=1,
-            most=MOST_TOKENS,
+            hard_max=MAX_TOKENS,
         ),
         Flag(
             "--user-context-prompt-length",
@@ -78,7 +78,7 @@ CONVERSATION = Group(
             target="input.conversation.context_tokens",
             metavar="TOKENS",
             ge=1,
-            most=MOST_TOKENS,
+            hard_max=MAX_TOKENS,
         ),
     ),
 )

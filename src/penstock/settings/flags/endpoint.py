@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from penstock.settings.flags.flag import Flag, Group
 
-__all__ = ["BUILT_ENDPOINTS", "ENDPOINT"]
+__all__ = ["ENDPOINT", "ENDPOINT_TYPES"]
 
-BUILT_ENDPOINTS = ("chat", "completions", "responses", "raw", "template")
+ENDPOINT_TYPES = ("chat", "completions", "responses", "raw", "template")
 
 ENDPOINT = Group(
     "Endpoint",
@@ -18,14 +18,14 @@ ENDPOINT = Group(
             aliases=("--model", "-m"),
             target="models",
             metavar="NAME[,NAME]",
-            commas=True,
+            comma_separated=True,
         ),
         Flag(
             "--model-selection-strategy",
             "enum",
             "How several models share the requests.",
             choices=("round_robin",),
-            unbuilt_choices=("random", "weighted"),
+            unsupported_choices=("random", "weighted"),
             default="round_robin",
         ),
         Flag(
@@ -33,9 +33,9 @@ ENDPOINT = Group(
             "enum",
             "The API that the server speaks. raw and template take the whole path from --url and any reply.",
             target="endpoint.type",
-            choices=BUILT_ENDPOINTS,
-            plugins="penstock.endpoints",
-            unbuilt_choices=(
+            choices=ENDPOINT_TYPES,
+            plugin_group="penstock.endpoints",
+            unsupported_choices=(
                 "audio_transcription",
                 "chat_embeddings",
                 "cohere_rankings",
@@ -119,7 +119,7 @@ ENDPOINT = Group(
             metavar="SECONDS",
             default="21600 (6 hours)",
             gt=0,
-            least=0.001,
+            hard_min=0.001,
         ),
         Flag(
             "--connection-reuse-strategy",
@@ -127,7 +127,7 @@ ENDPOINT = Group(
             "Keep connections open for later requests, or open one for each request.",
             target="endpoint.connections",
             choices=("pooled", "never"),
-            unbuilt_choices=("sticky-user-sessions",),
+            unsupported_choices=("sticky-user-sessions",),
             default="pooled",
         ),
         Flag(
@@ -135,8 +135,8 @@ ENDPOINT = Group(
             "bool",
             "Accept any TLS certificate, also one that cannot be verified.",
             target="endpoint.verify_tls",
-            stores=False,
-            own=True,
+            stored_value=False,
+            penstock_only=True,
         ),
         Flag(
             "--transport",

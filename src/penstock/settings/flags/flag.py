@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-__all__ = ["MOST_TOKENS", "Flag", "Group", "Kind", "Positional", "UnsupportedFlag", "by_spelling", "wanted"]
+__all__ = ["MAX_TOKENS", "Flag", "Group", "Kind", "Positional", "UnsupportedFlag", "by_spelling", "expected_value"]
 
 Kind = Literal["bool", "enum", "extra", "float", "headers", "int", "list", "path", "str"]
 """`extra` and `headers` are pairs: the first keeps types (body fields), the second keeps strings."""
 
 
-MOST_TOKENS = 10_000_000
+MAX_TOKENS = 10_000_000
 """Of one text."""
 
 
@@ -20,28 +20,28 @@ class Flag(NamedTuple):
     """AIPerf's first spelling, or ours where AIPerf has no such flag."""
     kind: Kind
     help: str
-    aliases: tuple[str, ...] = ()
     target: str | None = None
     """Where the value goes in `Settings`; None: it is checked and already holds, so there is nothing to keep."""
     metavar: str = ""
+    aliases: tuple[str, ...] = ()
     default: str = ""
     """As shown to a reader."""
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
-    least: float = 0.0
-    most: float = 1_000_000_000
+    hard_min: float = 0.0
+    hard_max: float = 1_000_000_000
     """Beyond these a number is a slip of the finger that no clock or memory can take; only who gives it hears of them."""
-    infinite: bool = False
+    allows_inf: bool = False
     """`inf` is a value."""
     choices: tuple[str, ...] = ()
-    unbuilt_choices: tuple[str, ...] = ()
+    unsupported_choices: tuple[str, ...] = ()
     """Values that AIPerf takes and this version does not."""
-    plugins: str = ""
+    plugin_group: str = ""
     """A group of entry points whose names are choices, too."""
-    commas: bool = False
+    comma_separated: bool = False
     """A comma parts the names in one value."""
-    sweeps: bool = False
+    sweepable: bool = False
     """AIPerf reads a comma list here as a parameter sweep."""
     secret: bool = False
     """Its value appears in no message and no artifact."""
@@ -49,11 +49,11 @@ class Flag(NamedTuple):
     """Its value may hold a password or a key, as URLs do, which are redacted wherever the value is shown."""
     implied: str | None = None
     """The text that the flag stands for when no value follows it; None: it needs a value."""
-    stores: bool = True
+    stored_value: bool = True
     """What a boolean flag puts into its target when it is given."""
-    holds: bool = False
+    always_on: bool = False
     """A boolean flag that is always true in this version, so it cannot be turned off."""
-    own: bool = False
+    penstock_only: bool = False
     """Penstock's own flag: AIPerf does not have it."""
 
     @property
@@ -65,9 +65,9 @@ class Flag(NamedTuple):
         return self.kind in ("extra", "headers", "list")
 
     @property
-    def many(self) -> bool:
+    def takes_several(self) -> bool:
         """Several values may follow the flag."""
-        return self.accumulates and not self.commas
+        return self.accumulates and not self.comma_separated
 
 
 class Group(NamedTuple):
@@ -110,13 +110,13 @@ def by_spelling(rows: Iterable[Flag | UnsupportedFlag]) -> dict[str, Flag | Unsu
     return {spelling: row for row in rows for spelling in row.spellings}
 
 
-def wanted(flag: Flag) -> str:
+def expected_value(flag: Flag) -> str:
     """What a value of this flag must be, in words that follow "must be"."""
     if flag.kind == "enum":
         return f"one of {', '.join(flag.choices)}" if len(flag.choices) > 1 else flag.choices[0]
     if flag.kind in ("int", "float"):
         noun = "a whole number" if flag.kind == "int" else "a number"
-        tail = " or inf" if flag.infinite else ""
+        tail = " or inf" if flag.allows_inf else ""
         if flag.ge is not None and flag.le is not None:
             return f"{noun} from {flag.ge:g} to {flag.le:g}{tail}"
         if flag.ge is not None:

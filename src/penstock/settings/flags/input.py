@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.settings.flags.flag import MOST_TOKENS, Flag, Group
+from penstock.settings.flags.flag import MAX_TOKENS, Flag, Group
 
 __all__ = ["INPUT", "LENGTHS", "TOKENIZER"]
 
@@ -30,8 +30,8 @@ INPUT = Group(
             "Of a replay, send only the sessions with these ids: a comma list, or the flag repeated.",
             target="input.sessions",
             metavar="ID[,ID]",
-            commas=True,
-            own=True,
+            comma_separated=True,
+            penstock_only=True,
         ),
         Flag(
             "--dataset-sampling-strategy",
@@ -60,7 +60,7 @@ INPUT = Group(
             metavar="N",
             default="1",
             ge=1,
-            most=10_000,
+            hard_max=10_000,
         ),
         Flag(
             "--random-seed",
@@ -70,7 +70,7 @@ INPUT = Group(
             metavar="N",
             default="a new one for each run",
             ge=0,
-            most=2**63 - 1,
+            hard_max=2**63 - 1,
         ),
     ),
 )
@@ -87,8 +87,8 @@ LENGTHS = Group(
             metavar="TOKENS",
             default="550",
             ge=1,
-            most=MOST_TOKENS,
-            sweeps=True,
+            hard_max=MAX_TOKENS,
+            sweepable=True,
         ),
         Flag(
             "--prompt-input-tokens-stddev",
@@ -99,8 +99,8 @@ LENGTHS = Group(
             metavar="TOKENS",
             default="0",
             ge=0,
-            most=MOST_TOKENS,
-            sweeps=True,
+            hard_max=MAX_TOKENS,
+            sweepable=True,
         ),
         Flag(
             "--prompt-output-tokens-mean",
@@ -111,8 +111,8 @@ LENGTHS = Group(
             metavar="TOKENS",
             default="no limit",
             ge=1,
-            most=MOST_TOKENS,
-            sweeps=True,
+            hard_max=MAX_TOKENS,
+            sweepable=True,
         ),
         Flag(
             "--prompt-output-tokens-stddev",
@@ -123,8 +123,8 @@ LENGTHS = Group(
             metavar="TOKENS",
             default="0",
             ge=0,
-            most=MOST_TOKENS,
-            sweeps=True,
+            hard_max=MAX_TOKENS,
+            sweepable=True,
         ),
     ),
 )

@@ -17,7 +17,7 @@ LOAD = Group(
             metavar="N",
             default="1; with --request-rate, unlimited",
             ge=1,
-            sweeps=True,
+            sweepable=True,
         ),
         Flag(
             "--request-rate",
@@ -26,8 +26,8 @@ LOAD = Group(
             target="load.rate",
             metavar="PER_SECOND",
             gt=0,
-            least=0.0001,
-            sweeps=True,
+            hard_min=0.0001,
+            sweepable=True,
         ),
         Flag(
             "--arrival-pattern",
@@ -36,7 +36,7 @@ LOAD = Group(
             aliases=("--request-rate-mode",),
             target="load.arrivals",
             choices=("poisson", "constant"),
-            unbuilt_choices=("gamma", "concurrency_burst"),
+            unsupported_choices=("gamma", "concurrency_burst"),
             default="poisson",
         ),
         Flag(
@@ -48,7 +48,7 @@ LOAD = Group(
             metavar="N",
             default="the whole file once; synthetic: 10, or twice the concurrency if that is more",
             ge=1,
-            sweeps=True,
+            sweepable=True,
         ),
         Flag(
             "--conversation-num",
@@ -58,7 +58,7 @@ LOAD = Group(
             target="load.conversations",
             metavar="N",
             ge=1,
-            sweeps=True,
+            sweepable=True,
         ),
         Flag(
             "--benchmark-duration",
@@ -67,8 +67,8 @@ LOAD = Group(
             target="load.duration_s",
             metavar="SECONDS",
             gt=0,
-            least=0.001,
-            sweeps=True,
+            hard_min=0.001,
+            sweepable=True,
         ),
         Flag(
             "--benchmark-grace-period",
@@ -78,7 +78,7 @@ LOAD = Group(
             metavar="SECONDS",
             default="30",
             ge=0,
-            infinite=True,
+            allows_inf=True,
         ),
         Flag(
             "--workers-max",
@@ -109,7 +109,7 @@ SCHEDULE = Group(
             "bool",
             "Do not follow the timestamps of a trace.",
             target="load.schedule.on",
-            stores=False,
+            stored_value=False,
         ),
         Flag(
             "--fixed-schedule-auto-offset",
@@ -125,7 +125,7 @@ SCHEDULE = Group(
             target="load.schedule.start_ms",
             metavar="MS",
             ge=0,
-            most=10**15,
+            hard_max=10**15,
         ),
         Flag(
             "--fixed-schedule-end-offset",
@@ -134,7 +134,7 @@ SCHEDULE = Group(
             target="load.schedule.end_ms",
             metavar="MS",
             ge=0,
-            most=10**15,
+            hard_max=10**15,
         ),
         Flag(
             "--replay-speedup",
@@ -144,7 +144,7 @@ SCHEDULE = Group(
             metavar="FACTOR",
             default="1",
             gt=0,
-            least=0.0001,
+            hard_min=0.0001,
         ),
     ),
 )

@@ -27,7 +27,7 @@ IMAGE = Group(
             metavar="PIXELS",
             default="0",
             ge=0,
-            most=16_384,
+            hard_max=16_384,
         ),
         Flag(
             "--image-height-mean",
@@ -47,7 +47,7 @@ IMAGE = Group(
             metavar="PIXELS",
             default="0",
             ge=0,
-            most=16_384,
+            hard_max=16_384,
         ),
         Flag(
             "--image-format",
@@ -66,7 +66,7 @@ IMAGE = Group(
             metavar="N",
             default="1",
             ge=0,
-            most=1_000,
+            hard_max=1_000,
         ),
     ),
 )
@@ -92,7 +92,7 @@ AUDIO = Group(
             metavar="SECONDS",
             default="0",
             ge=0,
-            most=3_600,
+            hard_max=3_600,
         ),
         Flag(
             "--audio-format",
@@ -109,7 +109,7 @@ AUDIO = Group(
             target="input.audio.rates",
             metavar="KHZ[,KHZ]",
             default="16",
-            commas=True,
+            comma_separated=True,
         ),
         Flag(
             "--audio-depths",
@@ -118,7 +118,7 @@ AUDIO = Group(
             target="input.audio.depths",
             metavar="BITS[,BITS]",
             default="16",
-            commas=True,
+            comma_separated=True,
         ),
         Flag(
             "--audio-num-channels",
@@ -139,7 +139,7 @@ AUDIO = Group(
             metavar="N",
             default="1",
             ge=0,
-            most=1_000,
+            hard_max=1_000,
         ),
     ),
 )

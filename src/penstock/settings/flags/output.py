@@ -33,7 +33,7 @@ OUTPUT = Group(
             aliases=("--profile-export-level",),
             target="output.level",
             choices=("summary", "records"),
-            unbuilt_choices=("raw",),
+            unsupported_choices=("raw",),
             default="records",
         ),
         Flag(
@@ -42,12 +42,7 @@ OUTPUT = Group(
             "Add the HTTP phases of each request to its record.",
             target="output.http_trace",
         ),
-        Flag(
-            "--show-trace-timing",
-            "bool",
-            "Print the table of HTTP phases.",
-            target="output.show_http",
-        ),
+        Flag("--show-trace-timing", "bool", "Print the table of HTTP phases.", target="output.show_http"),
         Flag(
             "--ui-type",
             "enum",
@@ -55,7 +50,7 @@ OUTPUT = Group(
             aliases=("--ui",),
             target="output.ui",
             choices=("simple", "none"),
-            unbuilt_choices=("dashboard",),
+            unsupported_choices=("dashboard",),
             default="simple",
         ),
         Flag(
@@ -91,7 +86,7 @@ VERDICT = Group(
             "bool",
             "Exit with status 1 when Penstock cannot vouch for the numbers.",
             target="require_valid",
-            own=True,
+            penstock_only=True,
         ),
         Flag(
             "--max-error-rate",
@@ -102,7 +97,7 @@ VERDICT = Group(
             default="0",
             ge=0,
             le=1,
-            own=True,
+            penstock_only=True,
         ),
     ),
 )
@@ -110,17 +105,7 @@ VERDICT = Group(
 TELEMETRY = Group(
     "Telemetry",
     (
-        Flag(
-            "--no-gpu-telemetry",
-            "bool",
-            "Accepted: this version collects no GPU telemetry.",
-            holds=True,
-        ),
-        Flag(
-            "--no-server-metrics",
-            "bool",
-            "Accepted: this version collects no server metrics.",
-            holds=True,
-        ),
+        Flag("--no-gpu-telemetry", "bool", "Accepted: this version collects no GPU telemetry.", always_on=True),
+        Flag("--no-server-metrics", "bool", "Accepted: this version collects no server metrics.", always_on=True),
     ),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from penstock.settings.flags.flag import UnsupportedFlag
 
-__all__ = ["UNBUILT"]
+__all__ = ["UNSUPPORTED_FLAGS"]
 
 _SPELLINGS = (
     # endpoint
@@ -236,6 +236,6 @@ _HINTS = {
 }
 """What serves instead."""
 
-UNBUILT = tuple(
+UNSUPPORTED_FLAGS = tuple(
     UnsupportedFlag(first, tuple(rest), _HINTS.get(first, "")) for first, *rest in map(str.split, _SPELLINGS)
 )
