@@ -87,7 +87,7 @@ def test_what_is_understood(line: str, expected: dict[str, Any]) -> None:
         ("--endpoint-type --streaming=true", "but the option --streaming follows it."),
         ("--api-key -hunter2", "write a value that starts with a dash as --api-key=VALUE."),
         ("--url", "--url needs a value."),
-        ("--url=", "--url needs a value, and was given an empty one."),
+        ("--url=", "--url needs a value, but the value is empty."),
         ("--concurrency -5", "--concurrency must be a whole number of at least 1, not '-5'."),
         ("--request-rate -.5", "--request-rate must be a number greater than 0, not '-.5'."),
         ("--concurrency 1,2", "--concurrency 1,2 asks for a sweep, which this version of Penstock does not have yet"),
@@ -121,7 +121,7 @@ def test_what_is_understood(line: str, expected: dict[str, Any]) -> None:
         ("--stream", "does not have yet; run without it (to have replies streamed, write --streaming)."),
         ("--goodput a:1 b:2 --num-users 3 -f x --streaming", "--goodput, --num-users and -f are AIPerf options that"),
         ("--goodput a --goodput b", "--goodput is an AIPerf option"),
-        ("--endpoint-type embeddings", "--endpoint-type embeddings is not built yet"),
+        ("--endpoint-type embeddings", "--endpoint-type embeddings is not supported yet"),
         ("-H hunter2", "-H must be Name:Value"),
     ],
 )

@@ -90,9 +90,9 @@ def test_read(spelling: str, text: str, expected: Any) -> None:
         ("--workers-max", "65", "--workers-max must be a whole number from 1 to 64, not '65'."),
         ("--transport", "grpc", "--transport must be http, not 'grpc'."),
         ("--streaming", "maybe", "--streaming must be true or false, not 'maybe'."),
-        ("--model", "a,,b", "--model 'a,,b' has an empty name beside a comma."),
-        ("--model", "", "--model needs a value, and was given an empty one."),
-        ("--tokenizer", " ", "--tokenizer needs a value, and was given an empty one."),
+        ("--model", "a,,b", "--model 'a,,b' has an empty name next to a comma."),
+        ("--model", "", "--model needs a value, but the value is empty."),
+        ("--tokenizer", " ", "--tokenizer needs a value, but the value is empty."),
     ],
 )
 def test_refusals(spelling: str, text: str, sentence: str) -> None:
@@ -115,7 +115,7 @@ def test_refusals(spelling: str, text: str, sentence: str) -> None:
     ],
 )
 def test_choices_of_aiperf_that_are_not_built(spelling: str, choice: str, have: str) -> None:
-    with pytest.raises(UserError, match=f"is not built yet; this version of Penstock has {have}") as caught:
+    with pytest.raises(UserError, match=f"is not supported yet; this version of Penstock has {have}") as caught:
         value(spelling, choice)
     assert str(caught.value).startswith(spelling)
 

@@ -116,29 +116,32 @@ def test_log_level(level: str, verbose: bool) -> None:
             ("-m", "m", "--benchmark-grace-period", "5"),
             "--benchmark-grace-period begins when --benchmark-duration ends",
         ),
-        (("-m", "m", "--arrival-pattern", "constant"), "--arrival-pattern spaces the requests of --request-rate"),
-        (("-m", "m", "--request-rate-mode", "poisson"), "--request-rate-mode spaces the requests"),
+        (
+            ("-m", "m", "--arrival-pattern", "constant"),
+            "--arrival-pattern sets the gaps between the requests of --request-rate",
+        ),
+        (("-m", "m", "--request-rate-mode", "poisson"), "--request-rate-mode sets the gaps between the requests"),
         (("-m", "m", "--endpoint", "v1/chat"), "--endpoint must start with a slash"),
         (("-m", "m", "--endpoint", "/v1 /chat"), "a space or a control character"),
         (("-m", "m", "--endpoint", "/caf\u00e9?api_key=hunter2"), "write it as %C3%A9"),
         (("-m", "m", "--endpoint", "v1?api_key=hunter2"), "--endpoint must start with a slash"),
         (("-m", "m", "--endpoint", "/?key=hunter2", "--endpoint", "/?key=hunter22"), "(/?key=<redacted> and /?key=<re"),
         (("-m", "m", "--endpoint", "/v1", "/?key=hunter2"), "--endpoint takes one value"),
-        (("-m", "m", "--custom-dataset-type", "single_turn"), "there is no --input-file"),
-        (("-m", "m", "--osl-stddev", "4"), "there is no --osl"),
+        (("-m", "m", "--custom-dataset-type", "single_turn"), "--input-file is missing"),
+        (("-m", "m", "--osl-stddev", "4"), "--osl, the mean, is missing"),
         (("-m", "m", "--extra-inputs", f"big:{10**30}"), "big cannot be sent: Integer exceeds 64-bit range"),
-        (("-m", "m", "--endpoint-type", "responses", "--use-legacy-max-tokens"), "is for --endpoint-type chat"),
+        (("-m", "m", "--endpoint-type", "responses", "--use-legacy-max-tokens"), "applies to --endpoint-type chat"),
         (("-m", "m", "--export-http-trace", "--export-level", "summary"), "writes no records"),
         (("-m", "m", "--profile-export-prefix", "a/b"), "must be a file name without a folder"),
         (("-m", "m", "--profile-export-prefix", ".json"), "must be a file name without a folder"),
         (("-m", "m", "--input-file", "/nowhere/at/all"), "--input-file '/nowhere/at/all' does not exist"),
         (("-m", "m", "--artifact-dir", __file__), "is a file, not a folder"),
-        (("-m", "m", "--extra-inputs", "a:1", "--extra-inputs", "a:true"), "--extra-inputs has a twice"),
+        (("-m", "m", "--extra-inputs", "a:1", "--extra-inputs", "a:true"), "--extra-inputs sets a twice"),
         (("-m", "m", "-u", "ftp://a"), "-u 'ftp://a' must start with"),
         (("-m", "m", "--api-key", "hunter2", "-H", "authorization:x"), "by --api-key and by an authorization header"),
         (("-m", "m", "--api-key", "hunter2", "-u", "http://u:p@a"), "by --api-key and by the user name in -u"),
         (("-m", "m", "-H", "Authorization:a", "-H", "Authorization:b"), "The Authorization header is set twice"),
-        (("-m", "m", "--api-key", "hunter2\n3"), "cannot stand in an HTTP header"),
+        (("-m", "m", "--api-key", "hunter2\n3"), "an HTTP header cannot contain"),
     ],
 )
 def test_what_does_not_go_together(words: tuple[str, ...], sentence: str) -> None:
@@ -158,7 +161,7 @@ def test_what_does_not_go_together(words: tuple[str, ...], sentence: str) -> Non
 )
 def test_synthetic_flags_with_a_file(prompts: str, flag: str, value: str) -> None:
     said = refused("-m", "m", "--input-file", prompts, flag, value)
-    assert said.startswith(f"{flag} shapes synthetic prompts, but --input-file brings its own")
+    assert said.startswith(f"{flag} applies to synthetic prompts, but --input-file has its own")
 
 
 def test_home_is_found_in_every_path(prompts: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +173,7 @@ def test_home_is_found_in_every_path(prompts: str, monkeypatch: pytest.MonkeyPat
 
 def test_a_file_that_may_not_be_read(prompts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert "may not be read" in refused("-m", "m", "--input-file", prompts)
+    assert "cannot be read" in refused("-m", "m", "--input-file", prompts)
 
 
 def test_harmless_pairs_are_fine(tmp_path: Path) -> None:
@@ -243,12 +246,15 @@ def test_a_trace_that_is_named_as_one_is_sent_at_its_times(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--replay-speedup", "2"], "--replay-speedup shapes the schedule of --fixed-schedule, but there is none"),
+        (
+            ["--replay-speedup", "2"],
+            "--replay-speedup adjusts the schedule of --fixed-schedule, but --fixed-schedule is missing",
+        ),
         (
             ["--fixed-schedule"],
-            "--fixed-schedule sends at the times that a file has recorded, but there is no --input-file",
+            "--fixed-schedule sends requests at the times recorded in a file, but --input-file is missing",
         ),
-        (["FILE", "--fixed-schedule", "--request-rate", "3"], "and --request-rate sets times of its own"),
+        (["FILE", "--fixed-schedule", "--request-rate", "3"], "and --request-rate sets other times"),
         (
             ["FILE", "--fixed-schedule", "--warmup-request-count", "3"],
             "would use up requests before the schedule starts",
@@ -256,13 +262,13 @@ def test_a_trace_that_is_named_as_one_is_sent_at_its_times(
         (["FILE", "--fixed-schedule", "--dataset-sampling-strategy", "random"], "changes the order"),
         (
             ["FILE", "--fixed-schedule", "--fixed-schedule-start-offset", "9", "--fixed-schedule-end-offset", "3"],
-            "--fixed-schedule-end-offset 3 lies before --fixed-schedule-start-offset 9",
+            "--fixed-schedule-end-offset 3 is before --fixed-schedule-start-offset 9",
         ),
         (
             ["FILE", "--fixed-schedule", "--fixed-schedule-start-offset", "9", "--fixed-schedule-auto-offset"],
-            "both say where the schedule starts",
+            "both set the start of the schedule",
         ),
-        (["--sessions", "a"], "--sessions picks sessions of a file, but there is no --input-file"),
+        (["--sessions", "a"], "--sessions selects sessions of a file, but --input-file is missing"),
     ],
 )
 def test_schedules_that_cannot_be(tmp_path: Path, words: list[str], said: str) -> None:

@@ -73,17 +73,20 @@ def test_none_by_default_and_none_at_batch_zero() -> None:
     [
         (
             "--endpoint-type responses --use-legacy-max-tokens",
-            "responses has one name for the length limit (max_output_tokens), so leave it out.",
+            "responses has one name for the length limit (max_output_tokens), so leave the flag out.",
         ),
         ("--conversation-turn-mean 0", "--conversation-turn-mean must be a whole number of at least 1, not '0'."),
         ("--conversation-num 0", "--conversation-num must be a whole number of at least 1, not '0'."),
-        ("--session-turn-delay-mean 5", "is about the pause between two turns, but a conversation has one"),
-        ("--image-width-mean 5", "--image-width-mean needs --image-height-mean beside it: an image has both."),
-        ("--image-height-mean 5", "--image-height-mean needs --image-width-mean beside it: an image has both."),
-        ("--image-format png", "--image-format shapes synthetic images, but there are none"),
+        ("--session-turn-delay-mean 5", "sets the delay between two turns, but a conversation has one turn"),
+        ("--image-width-mean 5", "--image-width-mean needs --image-height-mean too: an image has both."),
+        ("--image-height-mean 5", "--image-height-mean needs --image-width-mean too: an image has both."),
+        ("--image-format png", "--image-format applies to synthetic images, but there are none"),
         ("--image-format gif --image-width-mean 5", "--image-format must be one of png, jpeg, random, not 'gif'."),
         ("--image-width-mean 99999 --image-height-mean 5", "must be a number from 0 to 16384"),
-        ("--audio-format wav", "--audio-format shapes synthetic audio, but there is none; give --audio-length-mean"),
+        (
+            "--audio-format wav",
+            "--audio-format applies to synthetic audio, but there is none; give --audio-length-mean",
+        ),
         ("--audio-length-mean 1 --audio-format flac", "--audio-format must be one of wav, mp3, not 'flac'."),
         ("--audio-length-mean 1 --audio-depths 12", "--audio-depths must be 8, 16, 24 or 32 bits, not '12'."),
         ("--audio-length-mean 1 --audio-depths deep", "--audio-depths must be 8, 16, 24 or 32 bits, not 'deep'."),
@@ -91,16 +94,16 @@ def test_none_by_default_and_none_at_batch_zero() -> None:
         ("--audio-length-mean 1 --audio-sample-rates nan", "--audio-sample-rates takes kHz from 1 to 192"),
         (
             "--audio-length-mean 1 --audio-format mp3 --audio-sample-rates 13",
-            "--audio-sample-rates 13 does not exist in MP3 files; choose from 8, 11.025, 12, 16,",
+            "--audio-sample-rates 13 is not a sample rate of MP3 files; choose from 8, 11.025, 12, 16,",
         ),
         ("--audio-length-mean 1 --audio-num-channels 3", "--audio-num-channels must be a whole number from 1 to 2"),
         (
             "--endpoint-type completions --image-width-mean 5 --image-height-mean 5",
-            "--image-width-mean puts an image into each request, which --endpoint-type completions cannot carry",
+            "--image-width-mean adds an image to each request, which --endpoint-type completions cannot carry",
         ),
         ("--endpoint-type completions --audio-length-mean 5", "which --endpoint-type completions cannot carry"),
         ("--endpoint-type completions --shared-system-prompt-length 5", "--shared-system-prompt-length needs messages"),
-        ("--endpoint-type completions --conversation-turn-mean 2", "has no place for earlier turns"),
+        ("--endpoint-type completions --conversation-turn-mean 2", "cannot send earlier turns"),
     ],
 )
 def test_what_is_refused(line: str, sentence: str) -> None:
@@ -121,7 +124,7 @@ def test_what_is_refused(line: str, sentence: str) -> None:
 def test_what_shapes_synthetic_input_is_refused_beside_a_file(flags: str, tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text('{"text": "x"}\n')
-    with pytest.raises(UserError, match="shapes synthetic prompts, but --input-file brings its own"):
+    with pytest.raises(UserError, match="applies to synthetic prompts, but --input-file has its own"):
         settle(f"--input-file {file} {flags}")
     assert settle(f"--input-file {file} --conversation-turn-delay-ratio 2").input.conversation.delay_ratio == 2
     assert settle(f"--input-file {file} --conversation-num 2").load.conversations == 2

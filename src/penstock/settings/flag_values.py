@@ -1,4 +1,4 @@
-"""One text to one typed value, as its row in the table says."""
+"""Converts the text of a flag to its typed value, by the flag's row in the table."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from penstock.suggest import nearest
 
 __all__ = ["ParsedArguments", "parse_bool", "read_value"]
 
-_WHOLE = re.compile(r"[+-]?[0-9]{1,100}\Z")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,100}\Z")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
 class ParsedArguments(NamedTuple):
-    """What the user gave, and nothing that the user did not."""
+    """The arguments that the user gave; no defaults."""
 
     values: dict[str, Any]
-    """By target in `Settings`."""
+    """Values by the target of their row."""
     spellings: dict[str, str]
-    """Target to the flag as the user wrote it, for sentences about it."""
+    """For each target, the flag as the user wrote it, for error messages."""
     command: str = ""
-    """The command line, secrets replaced."""
+    """The command line with secrets redacted."""
     program: str = "penstock"
-    """The name the program was called by."""
+    """Name that the program was called by."""
 
     def section(self, name: str) -> dict[str, Any]:
-        """The values whose target lies in that part of `Settings`, by what is left of the target."""
-        mark = name + "."
-        return {target.removeprefix(mark): value for target, value in self.values.items() if target.startswith(mark)}
+        """Return the values whose target begins with `name.`, by the rest of the target."""
+        prefix = name + "."
+        return {
+            target.removeprefix(prefix): value for target, value in self.values.items() if target.startswith(prefix)
+        }
 
 
 def read_value(flag: Flag, spelling: str, text: str) -> Any:
-    """The value in `text`, or a sentence. A flag that accumulates gives a list."""
+    """Return the value of `text`, or raise `UserError`. A flag that accumulates returns a list."""
     if not text.strip():
-        raise UserError(f"{spelling} needs a value, and was given an empty one.")
+        raise UserError(f"{spelling} needs a value, but the value is empty.")
     match flag.kind:
         case "bool":
             return _boolean(flag, spelling, text)
@@ -48,7 +50,7 @@ def read_value(flag: Flag, spelling: str, text: str) -> Any:
         case "enum":
             return _choice(flag, spelling, text)
         case "list":
-            return _names(flag, spelling, text)
+            return _list(flag, spelling, text)
         case "extra":
             from penstock.settings.pairs import extra_fields
 
@@ -58,7 +60,7 @@ def read_value(flag: Flag, spelling: str, text: str) -> Any:
 
             return headers(text, spelling)
         case "path":
-            return os.path.expanduser(text)  # a shell leaves the ~ of --flag=~/file as it is
+            return os.path.expanduser(text)  # the shell does not expand the ~ in --flag=~/file
     return text
 
 
@@ -72,7 +74,7 @@ def _boolean(flag: Flag, spelling: str, text: str) -> bool:
         raise UserError(f"{spelling} must be true or false, not {text!r}.")
     if flag.always_on and not value:
         raise UserError(
-            f"{spelling}={text} asks for something that this version of Penstock does not have yet; leave it out."
+            f"{spelling}={text} asks for a feature that this version of Penstock does not have yet; leave the flag out."
         )
     return value is flag.stored_value
 
@@ -82,16 +84,18 @@ def _number(flag: Flag, spelling: str, text: str) -> int | float:
         raise UserError(
             f"{spelling} {text} asks for a sweep, which this version of Penstock does not have yet; give one value."
         )
-    bare = text.strip()
+    stripped = text.strip()
     value: int | float = math.nan
-    if flag.kind == "int" and _WHOLE.match(bare):
-        value = int(bare)
-    elif flag.kind == "float" and (_NUMBER.match(bare) or (flag.allows_inf and bare.lower() in ("inf", "infinity"))):
-        value = float(bare)
-    low = (flag.ge is None or value >= flag.ge) and (flag.gt is None or value > flag.gt)
-    high = (flag.le is None or value <= flag.le) and (flag.allows_inf or value < math.inf)
-    if not (low and high):  # nan is neither
-        has_unit = flag.metavar == "SECONDS" and bare[:1].isdigit() and bare[-1:].isalpha()
+    if flag.kind == "int" and _INTEGER.match(stripped):
+        value = int(stripped)
+    elif flag.kind == "float" and (
+        _NUMBER.match(stripped) or (flag.allows_inf and stripped.lower() in ("inf", "infinity"))
+    ):
+        value = float(stripped)
+    above_min = (flag.ge is None or value >= flag.ge) and (flag.gt is None or value > flag.gt)
+    below_max = (flag.le is None or value <= flag.le) and (flag.allows_inf or value < math.inf)
+    if not (above_min and below_max):  # nan fails both comparisons
+        has_unit = flag.metavar == "SECONDS" and stripped[:1].isdigit() and stripped[-1:].isalpha()
         hint = " (a plain number of seconds, without a unit)" if has_unit else ""
         raise UserError(f"{spelling} must be {expected_value(flag)}, not {text!r}{hint}.")
     if value < flag.hard_min:
@@ -102,24 +106,26 @@ def _number(flag: Flag, spelling: str, text: str) -> int | float:
 
 
 def _choice(flag: Flag, spelling: str, text: str) -> str:
-    plain = _plain(text)
-    known = {_plain(choice): choice for choice in flag.choices}
-    if plain not in known:
-        known |= {_plain(choice): choice for choice in _plugged(flag)}
-    if plain in known:
-        return known[plain]
+    key = _normalized(text)
+    known = {_normalized(choice): choice for choice in flag.choices}
+    if key not in known:
+        known |= {_normalized(choice): choice for choice in _plugin_choices(flag)}
+    if key in known:
+        return known[key]
     flag = flag._replace(choices=tuple(known.values()))
     for choice in flag.unsupported_choices:
-        if _plain(choice) == plain:
-            have = " and ".join([", ".join(flag.choices[:-1]), flag.choices[-1]] if flag.choices[1:] else flag.choices)
-            raise UserError(f"{spelling} {choice} is not built yet; this version of Penstock has {have}.")
-    guess = nearest(plain, known)
+        if _normalized(choice) == key:
+            supported = " and ".join(
+                [", ".join(flag.choices[:-1]), flag.choices[-1]] if flag.choices[1:] else flag.choices
+            )
+            raise UserError(f"{spelling} {choice} is not supported yet; this version of Penstock has {supported}.")
+    guess = nearest(key, known)
     hint = "" if guess is None else f" (did you mean {known[guess]}?)"
     raise UserError(f"{spelling} must be {expected_value(flag)}, not {text!r}{hint}.")
 
 
-def _plugged(flag: Flag) -> list[str]:
-    """The names that installed packages add. Looking for them takes 20 ms and more: only for a name that is not our own."""
+def _plugin_choices(flag: Flag) -> list[str]:
+    """Return the choices that installed packages add. The lookup takes 20 ms or more, so unknown names alone need it."""
     if not flag.plugin_group:
         return []
     from importlib.metadata import entry_points
@@ -127,14 +133,14 @@ def _plugged(flag: Flag) -> list[str]:
     return sorted({plugin.name for plugin in entry_points(group=flag.plugin_group)})
 
 
-def _names(flag: Flag, spelling: str, text: str) -> list[str]:
+def _list(flag: Flag, spelling: str, text: str) -> list[str]:
     if not flag.comma_separated:
         return [text.strip()]
     names = [name.strip() for name in text.split(",")]
     if not all(names):
-        raise UserError(f"{spelling} {text!r} has an empty name beside a comma.")
+        raise UserError(f"{spelling} {text!r} has an empty name next to a comma.")
     return names
 
 
-def _plain(text: str) -> str:
+def _normalized(text: str) -> str:
     return text.strip().lower().replace("-", "_")

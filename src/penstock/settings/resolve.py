@@ -1,4 +1,4 @@
-"""What the user gave, with defaults and checks across flags, becomes `Settings`."""
+"""Turns parsed arguments into `Settings`: fills in defaults and checks flags against each other."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from penstock.settings.urls import check_request_target, normalize_urls
 __all__ = ["resolve"]
 
 
-def resolve(parsed: ParsedArguments, folder_begin: str = "") -> Settings:
-    """`folder_begin` begins the name of the artifact folder, when the user gives it none."""
+def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
+    """Return the settings, or raise `UserError`. `folder_prefix` begins the default name of the artifact folder."""
     if "models" not in parsed.values:
-        raise UserError("--model is missing: name the model to ask for, for example --model Qwen/Qwen3-0.6B.")
+        raise UserError("--model is missing: name the model to request, for example --model Qwen/Qwen3-0.6B.")
     models = tuple(parsed.values["models"])
     endpoint = _endpoint(parsed)
     load = _load(parsed)
@@ -50,7 +50,7 @@ def resolve(parsed: ParsedArguments, folder_begin: str = "") -> Settings:
                 load.concurrency,
                 load.rate,
                 scheduled=load.recorded is not None,
-                begin=folder_begin,
+                prefix=folder_prefix,
             ),
         ),
         command=parsed.command,
@@ -70,7 +70,7 @@ def _endpoint(parsed: ParsedArguments) -> EndpointSettings:
     sources += [f"an {name} header" for name, _ in headers if name.lower() == "authorization"]
     if "urls" in fields:
         fields["urls"], credential = normalize_urls(
-            fields["urls"], spelling("endpoint.urls", "--url"), whole=fields.get("type") in ("raw", "template")
+            fields["urls"], spelling("endpoint.urls", "--url"), keep_path=fields.get("type") in ("raw", "template")
         )
         if credential is not None:
             headers.append(("Authorization", Secret(credential)))
@@ -89,8 +89,8 @@ def _endpoint(parsed: ParsedArguments) -> EndpointSettings:
     if endpoint.legacy_max_tokens and endpoint.type not in ("chat", "completions"):
         one = " (max_output_tokens)" if endpoint.type == "responses" else ""
         raise UserError(
-            f"{spelling('endpoint.legacy_max_tokens')} is for --endpoint-type chat; {endpoint.type} has one name for "
-            f"the length limit{one}, so leave it out."
+            f"{spelling('endpoint.legacy_max_tokens')} applies to --endpoint-type chat; {endpoint.type} has one name for "
+            f"the length limit{one}, so leave the flag out."
         )
     return endpoint
 
@@ -99,37 +99,37 @@ def _input(parsed: ParsedArguments) -> InputSettings:
     fields = parsed.section("input")
     spelling = parsed.spellings.get
     if "file" in fields:
-        for field, instead in _SYNTHETIC.items():
+        for field, remedy in _SYNTHETIC_ONLY.items():
             if field in fields:
                 raise UserError(
-                    f"{spelling(f'input.{field}')} shapes synthetic prompts, but {spelling('input.file')} brings its "
-                    f"own; {instead}."
+                    f"{spelling(f'input.{field}')} applies to synthetic prompts, but {spelling('input.file')} has its "
+                    f"own; {remedy}."
                 )
         _check_readable(fields["file"], str(spelling("input.file")))
     elif "format" in fields:
-        raise UserError(f"{spelling('input.format')} names the format of a file, but there is no --input-file.")
+        raise UserError(f"{spelling('input.format')} names the format of a file, but --input-file is missing.")
     elif "sessions" in fields:
-        raise UserError(f"{spelling('input.sessions')} picks sessions of a file, but there is no --input-file.")
+        raise UserError(f"{spelling('input.sessions')} selects sessions of a file, but --input-file is missing.")
     if "sessions" in fields:
         fields["sessions"] = tuple(fields["sessions"])
     if "format" in fields:
         fields["format"] = fields["format"].strip().lower().replace("-", "_")
     if fields.get("output_tokens_stddev") and "output_tokens_mean" not in fields:
         raise UserError(
-            f"{spelling('input.output_tokens_stddev')} spreads the reply length around a mean, but there is no --osl; "
-            "give one, or leave it out."
+            f"{spelling('input.output_tokens_stddev')} is the standard deviation of the reply length, but --osl, the mean, "
+            "is missing; give both or neither."
         )
     fields = {name: value for name, value in fields.items() if "." not in name}
     return InputSettings(**fields, conversation=conversation(parsed), images=images(parsed), audio=audio(parsed))
 
 
-_SYNTHETIC = {
+_SYNTHETIC_ONLY = {
     "input_tokens_mean": "leave one of them out",
     "input_tokens_stddev": "leave one of them out",
     "batch": "leave one of them out",
-    "entries": "leave it out, and use --request-count to send fewer or more",
+    "entries": "leave the flag out, and use --request-count to send fewer or more",
 }
-"""Fields that make no sense with a file, and what to do."""
+"""Fields that contradict --input-file, and what to do about it."""
 
 
 def _load(parsed: ParsedArguments) -> LoadSettings:
@@ -137,15 +137,16 @@ def _load(parsed: ParsedArguments) -> LoadSettings:
     spelling = parsed.spellings.get
     if "grace_s" in fields and "duration_s" not in fields:
         raise UserError(
-            f"{spelling('load.grace_s')} begins when --benchmark-duration ends, but there is none; give both or neither."
+            f"{spelling('load.grace_s')} begins when --benchmark-duration ends, but --benchmark-duration is missing; give "
+            "both or neither."
         )
     schedule = _schedule(parsed)
     fields = {name: value for name, value in fields.items() if not name.startswith("schedule.")}
     if "rate" not in fields:
         if "arrivals" in fields:
             raise UserError(
-                f"{spelling('load.arrivals')} spaces the requests of --request-rate, but there is none; "
-                "give both or neither."
+                f"{spelling('load.arrivals')} sets the gaps between the requests of --request-rate, but "
+                "--request-rate is missing; give both or neither."
             )
         if not schedule.on:
             fields.setdefault("concurrency", 1)
@@ -156,55 +157,55 @@ def _schedule(parsed: ParsedArguments) -> ScheduleSettings:
     fields = parsed.section("load.schedule")
     spelling = parsed.spellings.get
     schedule = ScheduleSettings(**fields)
-    shaping = next((spelling(f"load.schedule.{name}") for name in fields if name != "on"), None)
+    adjusting = next((spelling(f"load.schedule.{name}") for name in fields if name != "on"), None)
     if not schedule.on:
-        if shaping is not None:
+        if adjusting is not None:
             raise UserError(
-                f"{shaping} shapes the schedule of --fixed-schedule, but there is none; give both or neither."
+                f"{adjusting} adjusts the schedule of --fixed-schedule, but --fixed-schedule is missing; give both or neither."
             )
         return schedule
-    name = spelling("load.schedule.on", "--custom-dataset-type mooncake_trace")  # which may turn it on, too
+    name = spelling("load.schedule.on", "--custom-dataset-type mooncake_trace")  # which can turn the schedule on
     if "input.file" not in parsed.values:
-        raise UserError(f"{name} sends at the times that a file has recorded, but there is no --input-file.")
-    for target, why in _UNSCHEDULED.items():
+        raise UserError(f"{name} sends requests at the times recorded in a file, but --input-file is missing.")
+    for target, reason in _NOT_WITH_SCHEDULE.items():
         if parsed.values.get(target) not in (None, "sequential", 0):
             raise UserError(
-                f"{name} sends each request at its recorded time, and {spelling(target)} {why}; leave one of them out."
+                f"{name} sends each request at its recorded time, and {spelling(target)} {reason}; leave one of them out."
             )
     if schedule.start_ms is not None:
         if fields.get("auto_offset"):
             raise UserError(
-                f"{spelling('load.schedule.start_ms')} and {spelling('load.schedule.auto_offset')} both say where the "
-                "schedule starts; keep one of them."
+                f"{spelling('load.schedule.start_ms')} and {spelling('load.schedule.auto_offset')} both set the start of "
+                "the schedule; keep one of them."
             )
         if schedule.end_ms is not None and schedule.end_ms < schedule.start_ms:
             raise UserError(
-                f"{spelling('load.schedule.end_ms')} {schedule.end_ms:g} lies before "
+                f"{spelling('load.schedule.end_ms')} {schedule.end_ms:g} is before "
                 f"{spelling('load.schedule.start_ms')} {schedule.start_ms:g}."
             )
     return schedule
 
 
-_UNSCHEDULED = {
-    "load.rate": "sets times of its own",
+_NOT_WITH_SCHEDULE = {
+    "load.rate": "sets other times",
     "input.sampling": "changes the order",
     "warmup.requests": "would use up requests before the schedule starts",
 }
-"""What cannot be had together with recorded times, and why."""
+"""Targets that contradict recorded times, and why."""
 
 
-def _output(parsed: ParsedArguments, folder: str) -> OutputSettings:
-    fields = {"folder": folder, **parsed.section("output")}
+def _output(parsed: ParsedArguments, default_folder: str) -> OutputSettings:
+    fields = {"folder": default_folder, **parsed.section("output")}
     spelling = parsed.spellings.get
     if os.path.exists(fields["folder"]) and not os.path.isdir(fields["folder"]):
-        source = spelling("output.folder", "The folder for the results,")
-        raise UserError(f"{source} {fields['folder']!r} is a file, not a folder; name another place.")
+        source = spelling("output.folder", "The artifact folder")
+        raise UserError(f"{source} {fields['folder']!r} is a file, not a folder; choose another path.")
     if "prefix" in fields:
         fields["prefix"] = _prefix(fields["prefix"], str(spelling("output.prefix")))
     if fields.get("http_trace") and fields.get("level") == "summary":
         raise UserError(
-            f"{spelling('output.http_trace')} adds to the record of each request, but {spelling('output.level')} summary "
-            "writes no records; leave one of them out."
+            f"{spelling('output.http_trace')} extends the record of each request, but {spelling('output.level')} "
+            "summary writes no records; leave one of them out."
         )
     if parsed.values.get("log_level") in ("TRACE", "DEBUG"):
         fields["verbose"] = True
@@ -216,7 +217,9 @@ def _prefix(text: str, spelling: str) -> str:
     for suffix in (".jsonl", ".json", ".csv"):
         name = name.removesuffix(suffix)
     if name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise UserError(f"{spelling} {text!r} must be a file name without a folder; --artifact-dir chooses the folder.")
+        raise UserError(
+            f"{spelling} {text!r} must be a file name without a folder; use --artifact-dir to choose the folder."
+        )
     return name
 
 
@@ -224,10 +227,10 @@ def _merged(pairs: list[tuple[str, Any]], spelling: str) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for key, value in pairs:
         if key in merged and (type(merged[key]), merged[key]) != (type(value), value):
-            raise UserError(f"{spelling} has {key} twice, with different values; keep one of them.")
+            raise UserError(f"{spelling} sets {key} twice, with different values; keep one of them.")
         try:
             orjson.dumps(value)
-        except TypeError as error:  # numbers beyond 64 bits, or nested too deep
+        except TypeError as error:  # integers beyond 64 bits, or nesting too deep
             raise UserError(f"{spelling} {key} cannot be sent: {str(error).rstrip('.')}.") from None
         merged[key] = value
     return merged
@@ -241,13 +244,13 @@ def _check_path(path: str, spelling: str) -> None:
 
 def _check_readable(path: str, spelling: str) -> None:
     if not os.path.exists(path):
-        raise UserError(f"{spelling} {path!r} does not exist (looked in {os.getcwd()}).")
+        raise UserError(f"{spelling} {path!r} does not exist (the current folder is {os.getcwd()}).")
     if not os.access(path, os.R_OK):
-        raise UserError(f"{spelling} {path!r} exists but may not be read; check its permissions.")
+        raise UserError(f"{spelling} {path!r} cannot be read; check its permissions.")
 
 
 def _header_safe(key: str, spelling: str) -> str:
-    bare = key.strip()
-    if not bare.isascii() or not bare.isprintable():
-        raise UserError(f"{spelling} has a character that cannot stand in an HTTP header (the key is not shown).")
-    return bare
+    stripped = key.strip()
+    if not stripped.isascii() or not stripped.isprintable():
+        raise UserError(f"{spelling} has a character that an HTTP header cannot contain (the key is not shown).")
+    return stripped

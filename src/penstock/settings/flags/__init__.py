@@ -1,4 +1,4 @@
-"""The table of flags of `profile`: every spelling that AIPerf has, built or not, and Penstock's own."""
+"""The flag table of `profile`: every AIPerf flag, supported or not, and the flags that only Penstock has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How hard and how long."""
+"""Flags for the load: how many requests, how fast, and for how long."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOAD = Group(
         Flag(
             "--concurrency",
             "int",
-            "Requests in flight at once. With --request-rate, the most that may be in flight.",
+            "Number of requests in flight at once. With --request-rate, the maximum number in flight.",
             target="load.concurrency",
             metavar="N",
             default="1; with --request-rate, unlimited",
@@ -22,7 +22,7 @@ LOAD = Group(
         Flag(
             "--request-rate",
             "float",
-            "Send this many requests each second, whether or not earlier ones were answered.",
+            "Send this many requests per second, without waiting for earlier replies.",
             target="load.rate",
             metavar="PER_SECOND",
             gt=0,
@@ -32,7 +32,7 @@ LOAD = Group(
         Flag(
             "--arrival-pattern",
             "enum",
-            "The gaps between requests under --request-rate: random like independent users, or all equal.",
+            "Gaps between requests under --request-rate: random, as from independent users (poisson), or equal (constant).",
             aliases=("--request-rate-mode",),
             target="load.arrivals",
             choices=("poisson", "constant"),
@@ -53,7 +53,7 @@ LOAD = Group(
         Flag(
             "--conversation-num",
             "int",
-            "Stop after this many conversations; each that was begun is finished. Also how many synthetic ones are made.",
+            "Stop after starting this many conversations, and finish those. Also the number of synthetic conversations.",
             aliases=("--num-conversations", "--num-sessions"),
             target="load.conversations",
             metavar="N",
@@ -63,7 +63,7 @@ LOAD = Group(
         Flag(
             "--benchmark-duration",
             "float",
-            "Send no new request after this many seconds.",
+            "Stop sending new requests after this many seconds.",
             target="load.duration_s",
             metavar="SECONDS",
             gt=0,
@@ -73,7 +73,7 @@ LOAD = Group(
         Flag(
             "--benchmark-grace-period",
             "float",
-            "Seconds to wait, after the duration, for replies still under way. Needs --benchmark-duration.",
+            "After --benchmark-duration, wait this many seconds for the requests in flight.",
             target="load.grace_s",
             metavar="SECONDS",
             default="30",
@@ -83,11 +83,11 @@ LOAD = Group(
         Flag(
             "--workers-max",
             "int",
-            "How many processes send the requests; fewer only when there is not a request in flight for each.",
+            "Number of processes that send requests; fewer are used when fewer requests are in flight.",
             aliases=("--max-workers",),
             target="workers_max",
             metavar="N",
-            default="chosen from the cores and the load",
+            default="depends on the cores and the load",
             ge=1,
             le=64,
         ),
@@ -95,33 +95,33 @@ LOAD = Group(
 )
 
 SCHEDULE = Group(
-    "Recorded times",
+    "Recorded schedule",
     (
         Flag(
             "--fixed-schedule",
             "bool",
-            "Send each request at the time that the dataset's timestamp says, whether or not earlier ones were answered.",
+            "Send each request at its timestamp in the dataset, without waiting for earlier replies.",
             target="load.schedule.on",
-            default="on for a mooncake_trace named as such",
+            default="on with --custom-dataset-type mooncake_trace and timestamps",
         ),
         Flag(
             "--no-fixed-schedule",
             "bool",
-            "Do not follow the timestamps of a trace.",
+            "Ignore the timestamps of a trace.",
             target="load.schedule.on",
             stored_value=False,
         ),
         Flag(
             "--fixed-schedule-auto-offset",
             "bool",
-            "Start with the first request, whatever its timestamp is; with =false the recording's zero is the start.",
+            "Start the schedule at the first request's timestamp; with =false, at time zero of the recording.",
             target="load.schedule.auto_offset",
             default="true",
         ),
         Flag(
             "--fixed-schedule-start-offset",
             "float",
-            "Leave out what was recorded before this time, and start there.",
+            "Skip requests recorded before this time, and start the schedule there.",
             target="load.schedule.start_ms",
             metavar="MS",
             ge=0,
@@ -130,7 +130,7 @@ SCHEDULE = Group(
         Flag(
             "--fixed-schedule-end-offset",
             "float",
-            "Leave out what was recorded after this time.",
+            "Skip requests recorded after this time.",
             target="load.schedule.end_ms",
             metavar="MS",
             ge=0,
@@ -139,7 +139,7 @@ SCHEDULE = Group(
         Flag(
             "--replay-speedup",
             "float",
-            "Follow the recorded times this many times as fast.",
+            "Replay the recorded times this many times faster.",
             target="load.schedule.speedup",
             metavar="FACTOR",
             default="1",
@@ -155,7 +155,7 @@ WARMUP = Group(
         Flag(
             "--warmup-request-count",
             "int",
-            "Requests to send first, under the same load, that count for nothing.",
+            "Send this many requests first, under the same load; results exclude them.",
             aliases=("--num-warmup-requests",),
             target="warmup.requests",
             metavar="N",

@@ -1,4 +1,4 @@
-"""Synthetic images and sound beside the text of each turn."""
+"""Flags for synthetic images and audio, which each turn carries in addition to its text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IMAGE = Group(
         Flag(
             "--image-width-mean",
             "float",
-            "Mean width. Width and height together put an image into each turn.",
+            "Mean image width. With --image-height-mean, adds an image to each turn.",
             target="input.images.width_mean",
             metavar="PIXELS",
             default="0, no images",
@@ -22,7 +22,7 @@ IMAGE = Group(
         Flag(
             "--image-width-stddev",
             "float",
-            "Standard deviation of the width.",
+            "Standard deviation of the image width.",
             target="input.images.width_stddev",
             metavar="PIXELS",
             default="0",
@@ -32,7 +32,7 @@ IMAGE = Group(
         Flag(
             "--image-height-mean",
             "float",
-            "Mean height.",
+            "Mean image height.",
             target="input.images.height_mean",
             metavar="PIXELS",
             default="0, no images",
@@ -42,7 +42,7 @@ IMAGE = Group(
         Flag(
             "--image-height-stddev",
             "float",
-            "Standard deviation of the height.",
+            "Standard deviation of the image height.",
             target="input.images.height_stddev",
             metavar="PIXELS",
             default="0",
@@ -52,7 +52,7 @@ IMAGE = Group(
         Flag(
             "--image-format",
             "enum",
-            "The kind of file; random draws one for each image.",
+            "Image file format; random draws a format for each image.",
             target="input.images.format",
             choices=("png", "jpeg", "random"),
             default="jpeg",
@@ -60,7 +60,7 @@ IMAGE = Group(
         Flag(
             "--image-batch-size",
             "int",
-            "Images in each turn.",
+            "Number of images in each turn.",
             aliases=("--batch-size-image",),
             target="input.images.batch",
             metavar="N",
@@ -77,7 +77,7 @@ AUDIO = Group(
         Flag(
             "--audio-length-mean",
             "float",
-            "Mean length of a clip; it puts one into each turn.",
+            "Mean length of a clip. Adds an audio clip to each turn.",
             target="input.audio.seconds_mean",
             metavar="SECONDS",
             default="0, no audio",
@@ -87,7 +87,7 @@ AUDIO = Group(
         Flag(
             "--audio-length-stddev",
             "float",
-            "Standard deviation of the length.",
+            "Standard deviation of the clip length.",
             target="input.audio.seconds_stddev",
             metavar="SECONDS",
             default="0",
@@ -97,7 +97,7 @@ AUDIO = Group(
         Flag(
             "--audio-format",
             "enum",
-            "The kind of file.",
+            "Audio file format.",
             target="input.audio.format",
             choices=("wav", "mp3"),
             default="wav",
@@ -105,7 +105,7 @@ AUDIO = Group(
         Flag(
             "--audio-sample-rates",
             "list",
-            "Sample rates to draw from, in kHz.",
+            "Sample rates in kHz; each clip draws one.",
             target="input.audio.rates",
             metavar="KHZ[,KHZ]",
             default="16",
@@ -114,7 +114,7 @@ AUDIO = Group(
         Flag(
             "--audio-depths",
             "list",
-            "Bits of a sample to draw from: 8, 16, 24 or 32. MP3 has no such thing.",
+            "Bits per sample: 8, 16, 24 or 32; each clip draws one. MP3 files ignore it.",
             target="input.audio.depths",
             metavar="BITS[,BITS]",
             default="16",
@@ -123,7 +123,7 @@ AUDIO = Group(
         Flag(
             "--audio-num-channels",
             "int",
-            "Mono or stereo.",
+            "Number of channels: 1 is mono, 2 is stereo.",
             target="input.audio.channels",
             metavar="N",
             default="1",
@@ -133,7 +133,7 @@ AUDIO = Group(
         Flag(
             "--audio-batch-size",
             "int",
-            "Clips in each turn.",
+            "Number of clips in each turn.",
             aliases=("--batch-size-audio",),
             target="input.audio.batch",
             metavar="N",
