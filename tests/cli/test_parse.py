@@ -77,7 +77,7 @@ def test_what_is_understood(line: str, expected: dict[str, Any]) -> None:
         ("--concurrency 1 2", "--concurrency takes one value, so '2' is unexpected"),
         ("--api-key hunter2 hunter2", "--api-key takes one value, so a second one is unexpected"),
         ("stray", "Unexpected argument 'stray': the options of profile start with --."),
-        ("-- stray", "'stray' after -- has no meaning"),
+        ("-- stray", "'stray' after -- is unexpected"),
         ("--concurrency", "--concurrency needs a value (a whole number of at least 1)."),
         ("--concurrency --", "--concurrency needs a value (a whole number of at least 1)."),
         (

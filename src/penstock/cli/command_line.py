@@ -1,4 +1,4 @@
-"""The description of one command: parsing, `--help` and shell completion all read it."""
+"""The description of a command, which the parser, `--help` and the completion scripts all read."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from penstock.settings.flags.flag import Flag, Group, Positional, UnsupportedFla
 __all__ = ["HELP", "CommandLine"]
 
 HELP = Flag("--help", "bool", "Print this text.", aliases=("-h",))
-"""A row of every command. `main` looks for it before anything is parsed, so that it works beside a mistake."""
+"""Part of every command. `main` looks for it before parsing, so that it works on a command line with mistakes."""
 
 
 class CommandLine(NamedTuple):
-    """What one command accepts and what its help says. In the texts, {program} is the name the program was called by."""
+    """Everything that a command accepts, and its help. {program} in a text is the name the program was called by."""
 
     name: str
     about: str
     groups: tuple[Group, ...] = ()
     positionals: tuple[Positional, ...] = ()
     inherited: tuple[Group, ...] = ()
-    """Options that the help of another command lists."""
+    """Groups of another command that this command accepts too. Its help does not repeat them."""
     unsupported: tuple[UnsupportedFlag, ...] = ()
     usage: tuple[str, ...] = ()
-    """The forms of the command, without its name, where one form derived from the table would mislead."""
+    """Usage lines without the command name; empty: derive one line from the rows."""
     details: str = ""
     exit_statuses: tuple[tuple[str, str], ...] = ()
     examples: tuple[tuple[str, str], ...] = ()
-    """What each example does, and its words after the program's name."""
+    """For each example, its purpose and its words after the program name."""
 
     @property
     def flags(self) -> tuple[Flag, ...]:

@@ -1,4 +1,4 @@
-"""`completion bash|zsh|fish`: a completion script, drawn from the tables."""
+"""`completion`: print a completion script, made from the descriptions of the commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMAND_LINE = CommandLine(
     groups=(Group("Options", (HELP,)),),
     positionals=(Positional("SHELL", "the shell to complete in: bash, zsh or fish", "shell", "enum", SHELLS),),
     details="""\
-Where to put it
+Where to install it
   bash  source <({program} completion bash), in ~/.bashrc
   zsh   source <({program} completion zsh), in ~/.zshrc after compinit
   fish  {program} completion fish > ~/.config/fish/completions/{program}.fish
@@ -56,7 +56,7 @@ def _flags(command: Command) -> tuple[Flag, ...]:
 
 
 def _words(command: Command) -> tuple[str, ...]:
-    """What may follow the command besides options."""
+    """Return the subcommands and positional choices of a command."""
     rows = _command_line(command).positionals
     return (*command.subcommands, *(choice for row in rows for choice in row.choices))
 
@@ -66,7 +66,7 @@ def _choices(flag: Flag) -> tuple[str, ...]:
         return flag.choices
     from penstock.datasets.registry import FORMATS
 
-    return tuple(each.name for each in FORMATS)
+    return tuple(known.name for known in FORMATS)
 
 
 def _bash() -> Iterator[str]:
@@ -86,8 +86,8 @@ def _bash() -> Iterator[str]:
         for flag in flags:
             if choices := _choices(flag):
                 yield f'            {"|".join(flag.spellings)}) words="{" ".join(choices)}" ;;'
-        if taking := _with_free_value(flags):
-            yield f"            {'|'.join(taking)}) return ;;"
+        if spellings := _with_free_value(flags):
+            yield f"            {'|'.join(spellings)}) return ;;"
         yield f'            *) words="{" ".join([*_words(command), *_long(flags)])}" ;;'
         yield "            esac ;;"
     yield "        esac"
@@ -102,7 +102,7 @@ def _zsh() -> Iterator[str]:
     yield "_penstock() {"
     yield "    local -a commands options"
     yield "    if (( CURRENT == 2 )); then"
-    yield f"        commands=({' '.join(_quoted(f'{command.name}:{command.line}') for command in _COMMANDS)})"
+    yield f"        commands=({' '.join(_quoted(f'{command.name}:{command.summary}') for command in _COMMANDS)})"
     yield "        _describe command commands"
     yield "        return"
     yield "    fi"
@@ -114,8 +114,8 @@ def _zsh() -> Iterator[str]:
         for flag in flags:
             if choices := _choices(flag):
                 yield f"        {'|'.join(flag.spellings)}) compadd {' '.join(choices)}; return ;;"
-        if taking := _with_free_value(flags):
-            yield f"        {'|'.join(taking)}) _files; return ;;"
+        if spellings := _with_free_value(flags):
+            yield f"        {'|'.join(spellings)}) _files; return ;;"
         yield "        *) ;;"
         yield "        esac"
         if words := _words(command):
@@ -145,14 +145,14 @@ def _fish() -> Iterator[str]:
     for program in PROGRAMS:
         yield f"complete -c {program} -n __fish_use_subcommand -f"
         for command in _COMMANDS:
-            yield f"complete -c {program} -n __fish_use_subcommand -a {command.name} -d {_quoted(command.line, fish=True)}"
-            # `penstock help mock` has seen both words: it is the first one that counts.
-            seen = f"complete -c {program} -n '__fish_penstock_command {command.name}'"
+            yield f"complete -c {program} -n __fish_use_subcommand -a {command.name} -d {_quoted(command.summary, fish=True)}"
+            # The first word decides: `penstock help mock` contains two command names.
+            condition = f"complete -c {program} -n '__fish_penstock_command {command.name}'"
             if words := _words(command):
-                yield f"{seen} -f -a '{' '.join(words)}'"
+                yield f"{condition} -f -a '{' '.join(words)}'"
             for flag in _flags(command):
                 names = " ".join(map(_fish_name, flag.spellings))
-                yield f"{seen} {names}{_fish_value(flag)} -d {_quoted(flag.help, fish=True)}"
+                yield f"{condition} {names}{_fish_value(flag)} -d {_quoted(flag.help, fish=True)}"
 
 
 def _fish_name(spelling: str) -> str:
@@ -174,12 +174,12 @@ def _long(flags: tuple[Flag, ...]) -> list[str]:
 
 
 def _with_free_value(flags: tuple[Flag, ...]) -> list[str]:
-    """The flags whose value is not one of a list; the shell completes files there."""
+    """Return the flags that take any value; after them the shell completes file names."""
     return [spelling for flag in flags if _needs_value(flag) and not _choices(flag) for spelling in flag.spellings]
 
 
 def _needs_value(flag: Flag) -> bool:
-    """False where options may follow at once, so that options are what to complete."""
+    """False if options may follow directly, so that completion should offer options."""
     return flag.kind != "bool" and flag.implied is None
 
 

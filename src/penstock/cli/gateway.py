@@ -1,4 +1,4 @@
-"""`gateway`: callers in front, providers behind."""
+"""`gateway`: serve models behind caller keys, guardrails and limits."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ _OPTIONS = Group(
         Flag(
             "--resources",
             "path",
-            "Provider keys, models, caller keys, guardrails and limits (format version 1).",
+            "Resource file: provider keys, models, caller keys, guardrails and limits (format version 1).",
             "resources",
             "FILE",
         ),
         Flag(
             "--config",
             "path",
-            "Listeners, workers, timeouts, ledger: what has a default and is not in the resource file.",
+            "Configuration file: listeners, workers, timeouts and ledger; every field has a default.",
             "config",
             "FILE",
         ),
         Flag(
             "--port",
             "int",
-            "Listen on another port than the configuration's; 0 takes any free one.",
+            "Port to listen on, instead of the configured one; 0 chooses a free port.",
             "port",
             "PORT",
             ge=0,
             le=65535,
         ),
-        Flag("--demo", "bool", "Start in front of a mock model, with a new caller key.", "demo"),
+        Flag("--demo", "bool", "Serve a mock model with a new caller key.", "demo"),
         HELP,
     ),
 )
@@ -52,14 +52,15 @@ COMMAND_LINE = CommandLine(
     groups=(_OPTIONS,),
     usage=("--resources FILE [--config FILE]", "--demo [--port PORT]", "validate FILE"),
     details="""\
-`validate FILE` reads a resource file and prints every error in it.
+`validate FILE` checks a resource file and prints every error in it.
 
-A changed resource file is taken without a restart, at once or on SIGHUP; one with an error is not taken at all.
-SIGTERM drains. Status and metrics: /readyz, /status/config and /metrics on a port of their own (9090).
+The gateway reloads a changed resource file without a restart, when it changes or on SIGHUP. A file with an error is
+rejected as a whole, and the previous resources stay in use. On SIGTERM the gateway finishes its requests and stops. A
+separate port (9090) serves /readyz, /status/config and /metrics.
 """,
     examples=(
         ("Try it on this machine", "gateway --demo"),
-        ("Check a file before it is used", "gateway validate resources.yaml"),
+        ("Check a resource file", "gateway validate resources.yaml"),
         ("Serve", "gateway --resources resources.yaml --config gateway.yaml"),
     ),
 )
@@ -69,7 +70,7 @@ def run(parsed: ParsedArguments) -> int:
     resources, config, port = map(parsed.values.get, ("resources", "config", "port"))
     if parsed.values.get("demo"):
         if resources is not None:
-            raise UserError("--demo brings its own resources; leave out --resources.")
+            raise UserError("--demo has its own resources; leave out --resources.")
         from penstock.gateway.serving.demo import demo
 
         return demo(config, port, announce)
@@ -90,20 +91,20 @@ def _serve(resources: str, config_path: str | None, port: int | None) -> int:
     return Gateway(os.path.abspath(resources), config).run(announce)
 
 
-def announce(gateway: Gateway, invitation: str = "") -> None:
+def announce(gateway: Gateway, instructions: str = "") -> None:
     from penstock import __version__
 
     listen = gateway.config.listen
     scheme = "https" if listen.tls_cert else "http"
     workers = f"{listen.workers} workers" if listen.workers > 1 else "1 worker"
     print(
-        f"Penstock {__version__} gateway on {scheme}://{_shown(listen.host)}:{listen.port} ({workers}); "
-        f"status and metrics on http://{_shown(listen.status_host)}:{listen.status_port}"
+        f"Penstock {__version__} gateway on {scheme}://{_url_host(listen.host)}:{listen.port} ({workers}); "
+        f"status and metrics on http://{_url_host(listen.status_host)}:{listen.status_port}"
     )
-    if invitation:
-        print(invitation)
+    if instructions:
+        print(instructions)
     sys.stdout.flush()
 
 
-def _shown(host: str) -> str:
+def _url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host

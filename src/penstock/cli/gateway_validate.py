@@ -16,7 +16,7 @@ COMMAND_LINE = CommandLine(
     groups=(Group("Options", (HELP,)),),
     positionals=(Positional("FILE", "the resource file to check", "file"),),
     exit_statuses=(("0", "the file has no error"), ("2", "the file has errors or cannot be read")),
-    examples=(("Check a file before it is used", "gateway validate resources.yaml"),),
+    examples=(("Check a resource file", "gateway validate resources.yaml"),),
 )
 
 

@@ -1,4 +1,4 @@
-"""The help texts, drawn from the tables."""
+"""Help texts, rendered from the descriptions of the commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.settings.flags.flag import Flag, Positional
 __all__ = ["help_text", "overview", "unsupported_help"]
 
 _NAMES_WIDTH = 22
-"""Longer names stand on a line of their own, above their text."""
+"""Longer names get a line of their own, above their text."""
 _TEXT_COLUMN = _NAMES_WIDTH + 4
 
 
@@ -24,14 +24,14 @@ def overview(program: str) -> str:
     lines = [
         f"{paint.bold('Usage:')} {program} COMMAND [options]",
         "",
-        "Put an LLM server under a chosen load, and say truthfully how fast it was.",
+        "Benchmark LLM servers: send requests under a chosen load, and report latency, throughput and errors.",
         "",
         paint.bold("Commands"),
-        *(f"  {command.name:{width}}  {command.line}" for command in COMMANDS),
+        *(f"  {command.name:{width}}  {command.summary}" for command in COMMANDS),
         "",
         paint.bold("Options"),
-        "  --help, -h  this text; after a command, the command's own",
-        "  --version   the version",
+        "  --help, -h  print this text; after a command, print the help of the command",
+        "  --version   print the version",
         "",
         *_examples(PROFILE, program, paint),
     ]
@@ -58,10 +58,10 @@ def help_text(command: CommandLine, program: str) -> str:
 
 
 def unsupported_help(command: CommandLine, program: str) -> str:
-    """A list of its own: two hundred names would stand between a reader and what there is."""
+    """Return the list of unsupported flags, which is too long (two hundred names) for the help of the command."""
     about = (
-        f"AIPerf's options that this version of Penstock does not have yet. `{program} {command.name}` refuses each "
-        "by name."
+        f"AIPerf options that this version of Penstock does not have yet. `{program} {command.name}` refuses each of "
+        "them by name."
     )
     return "\n".join([fit(about), "", *wrap(" ".join(row.name for row in command.unsupported), columns(), 2)]) + "\n"
 
@@ -102,7 +102,7 @@ def _value(flag: Flag) -> str:
 
 
 def _facts(flag: Flag) -> str:
-    """Bounds and default, in brackets."""
+    """Return the bounds and the default of a flag in brackets."""
     facts = ["Penstock only"] if flag.penstock_only else []
     if flag.ge is not None and flag.le is not None:
         facts.append(f"{flag.ge:g} to {flag.le:g}")

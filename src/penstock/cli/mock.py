@@ -1,4 +1,4 @@
-"""`penstock mock`: an OpenAI-compatible server whose timing is known exactly."""
+"""`mock`: serve a mock model with exactly known timing."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from penstock.settings.flags.flag import Flag, Group
 __all__ = ["COMMAND_LINE", "run"]
 
 _GROUPS = {
-    "timing": "Timing of the tokens",
-    "reply": "What a reply holds",
-    "stream": "Events of a stream",
+    "timing": "Token timing",
+    "reply": "Reply content",
+    "stream": "Stream events",
     "wire": "Writes and connections",
     "faults": "Faults",
 }
 
 
 def _behaviour_flags(group: str) -> tuple[Flag, ...]:
-    """Rows whose values stay texts: `read_options` reads them for the command line, mock:// URLs and X-Mock alike."""
+    """Return flags for the options of a group. Values stay text, because `read_options` converts them for all callers."""
     return tuple(
         Flag(
             "--" + option.name.replace("_", "-"),
@@ -41,19 +41,19 @@ def _behaviour_flags(group: str) -> tuple[Flag, ...]:
 COMMAND_LINE = CommandLine(
     "mock",
     """\
-An OpenAI-compatible model server that invents its replies and keeps to the timing it is given. It serves
-/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/models and /health under any prefix,
-and its own counts under /mock/stats. A request may change any option for itself: X-Mock: ttft=50;itl=5
+Serve a mock model over OpenAI-compatible APIs, with generated replies at exactly the given times. The paths are
+/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/models and /health, under any prefix, and
+/mock/stats for the mock's counters. A request can change options for itself with a header: X-Mock: ttft=50;itl=5
 """,
     groups=(
         Group(
-            "Where",
+            "Address",
             (
                 Flag("--host", "str", "Address to listen on.", "host", "HOST", default="127.0.0.1"),
                 Flag(
                     "--port",
                     "int",
-                    "Port to listen on; 0 takes any free one.",
+                    "Port to listen on; 0 chooses a free port.",
                     "port",
                     "N",
                     default="8000",
@@ -64,9 +64,15 @@ and its own counts under /mock/stats. A request may change any option for itself
         ),
         *(Group(title, _behaviour_flags(name)) for name, title in _GROUPS.items()),
         Group(
-            "The log of what was sent",
+            "Request log",
             (
-                Flag("--log", "path", "Write one JSON line for each request when it ends.", "log", "FILE"),
+                Flag(
+                    "--log",
+                    "path",
+                    "Write one JSON line per request to this file, when the request ends.",
+                    "log",
+                    "FILE",
+                ),
                 Flag("--log-writes", "bool", "Add the time of every token to the log.", "log_writes"),
                 Flag("--log-hash", "bool", "Add the SHA-256 of each request's body to the log.", "log_hash"),
             ),
@@ -75,20 +81,20 @@ and its own counts under /mock/stats. A request may change any option for itself
     ),
     usage=("[--port N] [--ttft MS] [--itl MS] [--tokens N] [options]",),
     examples=(
-        ("Answer at once, on http://127.0.0.1:8000", "mock"),
+        ("Reply immediately, on http://127.0.0.1:8000", "mock"),
         (
             "50 ms to the first token, 10 ms between tokens, replies of 200 tokens",
             "mock --ttft 50 --itl 10 --tokens 200",
         ),
         (
-            "Prefill that grows with the prompt, uneven gaps, a log of what was sent",
+            "Prefill time that grows with the prompt, jitter, and a request log",
             "mock --port 0 --ttft 30 --input-cost 100 --jitter 5 --log mock-log.jsonl",
         ),
         (
-            "Refuse one request in ten, the same ones each time",
+            "Refuse one request in ten, the same requests in every run",
             "mock --error 429 --error-rate 0.1 --retry-after 2 --seed 7",
         ),
-        ("Lose one stream in twenty after its 20th token", "mock --cut 20 --cut-rate 0.05 --reset"),
+        ("Reset one connection in twenty after 20 tokens", "mock --cut 20 --cut-rate 0.05 --reset"),
     ),
 )
 
@@ -110,13 +116,13 @@ def run(parsed: ParsedArguments) -> int:
         log_hash=log_hash,
     )
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # not every terminal's encoding has the dash
+        sys.stdout.reconfigure(errors="replace")  # the terminal's encoding may lack the dash
 
     def announce(port: int) -> None:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         print(f"Penstock mock on http://{host}:{port} — {describe(behaviour)}", flush=True)
 
-    from penstock.mock.run_server import serve  # after the arguments are read: help needs no event loop
+    from penstock.mock.run_server import serve  # last, because mistakes need no event loop
 
     served = serve(behaviour, settings, announce)
     print(f"\nServed {served:,} request{'' if served == 1 else 's'}.")

@@ -1,4 +1,4 @@
-"""The command-line parser: words to values, by the rows of a command's table.
+"""The command-line parser: reads arguments by the rows of a command.
 
 The parser is Penstock's own: cyclopts, which AIPerf uses, needs 0.35 to 0.8 s to start with this many flags, and the table is
 needed anyway, to refuse unsupported flags by name, for the help and for completion. It keeps AIPerf's rules: `-` and `_` are
@@ -40,11 +40,11 @@ class _Parser:
         self._words = words
         self._next = 0
         self._values: dict[str, Any] = {}
-        self._spelled: dict[str, str] = {}
+        self._spellings: dict[str, str] = {}
         self._positionals = list(command.positionals)
-        """Those that are not filled yet."""
+        """Positionals without a value so far."""
         self._single: dict[str, tuple[str, Any, str]] = {}
-        """Name of a flag that takes one value -> its spelling, its value, the value as it may be shown."""
+        """For each single-value flag seen, by name: its spelling, its value, and the value as it may be shown."""
         self._shown: list[str] = []
         self._unsupported: list[str] = []
 
@@ -58,9 +58,9 @@ class _Parser:
             elif (flags_end or not _is_flag(word)) and self._positionals:
                 self._fill_positional(word)
             elif flags_end and not self._command.positionals:
-                raise UserError(f"{self._command.name} takes options only, so {word!r} after -- has no meaning.")
+                raise UserError(f"{self._command.name} takes options only, so {word!r} after -- is unexpected.")
             elif flags_end or not _is_flag(word):
-                raise self._unexpected(word, last)
+                raise self._unexpected_error(word, last)
             else:
                 spelling, equals, text = word.partition("=")
                 row = self._row(spelling)
@@ -71,46 +71,46 @@ class _Parser:
                 self._take(row, spelling, text if equals else None)
                 last = row, spelling
         if self._unsupported:
-            raise self._refusal(list(dict.fromkeys(self._unsupported)))
+            raise self._unsupported_error(list(dict.fromkeys(self._unsupported)))
         for positional in self._positionals:
             if positional.required:
                 raise UserError(f"{positional.name} is missing: name {positional.help}; see `{self._called} --help`.")
         command = shlex.join([*self._called.split(), *self._shown])
-        return ParsedArguments(self._values, self._spelled, command, self._program)
+        return ParsedArguments(self._values, self._spellings, command, self._program)
 
     def _fill_positional(self, text: str) -> None:
         row = self._positionals.pop(0)
         self._values[row.target] = read_value(row.flag, row.name, text)
-        self._spelled[row.target] = row.name
+        self._spellings[row.target] = row.name
         self._shown.append(text)
 
     def _take(self, flag: Flag, spelling: str, text: str | None) -> None:
         if text is not None:
-            value = read_value(flag, spelling, text)
-            shown = _shown(flag, text, value)
-            self._shown.append(f"{spelling}={shown}")
-            self._keep(flag, spelling, value, shown)
+            self._shown.append(f"{spelling}={self._read(flag, spelling, text)}")
             return
         self._shown.append(spelling)
         if flag.kind == "bool":
             self._keep(flag, spelling, flag.stored_value, "")
             return
-        texts = self._following() if flag.takes_several else self._following(most=1)
+        texts = self._following(limit=None if flag.takes_several else 1)
         if not texts and flag.implied is not None:
             self._keep(flag, spelling, flag.implied, flag.implied)
         elif not texts:
-            raise self._missing_value(flag, spelling)
-        for each in texts:
-            value = read_value(flag, spelling, each)
-            shown = _shown(flag, each, value)
-            self._shown.append(shown)
-            self._keep(flag, spelling, value, shown)
+            raise self._missing_value_error(flag, spelling)
+        self._shown += [self._read(flag, spelling, value_text) for value_text in texts]
+
+    def _read(self, flag: Flag, spelling: str, text: str) -> str:
+        """Keep the value of `text`, and return the text as it may be shown."""
+        value = read_value(flag, spelling, text)
+        shown = _shown(flag, text, value)
+        self._keep(flag, spelling, value, shown)
+        return shown
 
     def _keep(self, flag: Flag, spelling: str, value: Any, shown: str) -> None:
         if flag.accumulates:
             if flag.target is not None:
                 self._values.setdefault(flag.target, []).extend(value)
-                self._spelled.setdefault(flag.target, spelling)
+                self._spellings.setdefault(flag.target, spelling)
             return
         first, before, shown_before = self._single.setdefault(flag.name, (spelling, value, shown))
         if before != value:
@@ -121,25 +121,27 @@ class _Parser:
             raise UserError(f"{both} with different values{values}; keep one of them.")
         if flag.target is not None:
             self._values[flag.target] = value
-            self._spelled[flag.target] = spelling
+            self._spellings[flag.target] = spelling
 
     def _peek(self) -> str | None:
         return self._words[self._next] if self._next < len(self._words) else None
 
-    def _following(self, most: int | None = None) -> list[str]:
-        """The next words that are values, at most `most` of them."""
+    def _following(self, limit: int | None = None) -> list[str]:
+        """Consume and return the values that follow, at most `limit`."""
         start = self._next
-        while (word := self._peek()) is not None and not _is_flag(word) and (most is None or self._next < start + most):
+        while (
+            (word := self._peek()) is not None and not _is_flag(word) and (limit is None or self._next < start + limit)
+        ):
             self._next += 1
         return list(self._words[start : self._next])
 
     def _row(self, spelling: str) -> Flag | UnsupportedFlag:
         row = self._rows.get(_dashed(spelling))
         if row is None:
-            raise self._unknown(spelling)
+            raise self._unknown_error(spelling)
         return row
 
-    def _unexpected(self, word: str, last: tuple[Flag, str] | None) -> UserError:
+    def _unexpected_error(self, word: str, last: tuple[Flag, str] | None) -> UserError:
         name = self._command.name
         if last is None or (self._command.positionals and last[0].kind != "bool"):
             takes = " ".join(row.name for row in self._command.positionals)
@@ -156,22 +158,22 @@ class _Parser:
         if flag.comma_separated:
             return UserError(f"{spelling} takes one value, so {word!r} is unexpected; write several as {spelling} a,b.")
         shown = "a second one" if flag.secret or flag.url else repr(word)
-        return UserError(f"{spelling} takes one value, so {shown} is unexpected; put a value with spaces into quotes.")
+        return UserError(f"{spelling} takes one value, so {shown} is unexpected; put a value with spaces in quotes.")
 
-    def _missing_value(self, flag: Flag, spelling: str) -> UserError:
-        what = f" ({expected_value(flag)})" if flag.kind in ("enum", "float", "int") else ""
+    def _missing_value_error(self, flag: Flag, spelling: str) -> UserError:
+        expected = f" ({expected_value(flag)})" if flag.kind in ("enum", "float", "int") else ""
         follows = self._peek()
         if follows is None or follows == "--":
-            return UserError(f"{spelling} needs a value{what}.")
+            return UserError(f"{spelling} needs a value{expected}.")
         name = follows.partition("=")[0]
         if _dashed(name) in self._rows:
-            return UserError(f"{spelling} needs a value{what}, but the option {name} follows it.")
+            return UserError(f"{spelling} needs a value{expected}, but the option {name} follows it.")
         return UserError(
-            f"{spelling} needs a value{what}, but an option follows it; write a value that starts with a dash as "
+            f"{spelling} needs a value{expected}, but an option follows it; write a value that starts with a dash as "
             f"{spelling}=VALUE."
         )
 
-    def _refusal(self, names: list[str]) -> UserError:
+    def _unsupported_error(self, names: list[str]) -> UserError:
         if len(names) > 1:
             listed = f"{', '.join(names[:-1])} and {names[-1]}"
             return UserError(
@@ -183,7 +185,7 @@ class _Parser:
             f"{names[0]} is an AIPerf option that this version of Penstock does not have yet; run without it{hint}."
         )
 
-    def _unknown(self, spelling: str) -> UserError:
+    def _unknown_error(self, spelling: str) -> UserError:
         name = _dashed(spelling.lower())
         positive = self._rows.get("--" + name.removeprefix("--no-"))
         if name.startswith("--no-") and isinstance(positive, Flag) and positive.kind == "bool":
@@ -203,12 +205,12 @@ class _Parser:
         )
         if guess is None:
             return UserError(f"There is no option {spelling}; see `{self._called} --help`.")
-        late = ", which this version of Penstock does not have yet" if guess in unsupported else ""
-        return UserError(f"There is no option {spelling}; did you mean {guess}{late}?")
+        note = ", which this version of Penstock does not have yet" if guess in unsupported else ""
+        return UserError(f"There is no option {spelling}; did you mean {guess}{note}?")
 
 
 def _shown(flag: Flag, text: str, value: Any) -> str:
-    """The value as the artifacts may show it."""
+    """Return the value as messages and artifacts may show it."""
     if flag.kind == "headers":
         return redact_headers(text)
     if flag.secret:
@@ -217,11 +219,11 @@ def _shown(flag: Flag, text: str, value: Any) -> str:
         return redact_url(text)
     if flag.kind == "extra":
         fields = dict(value)
-        clean = redact_fields(fields)
-        if clean != fields:
+        redacted = redact_fields(fields)
+        if redacted != fields:
             import json
 
-            return json.dumps(clean)
+            return json.dumps(redacted)
     return text
 
 

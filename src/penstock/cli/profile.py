@@ -13,14 +13,14 @@ __all__ = ["COMMAND_LINE", "run"]
 _UNSUPPORTED = Flag(
     "--help-unbuilt",
     "bool",
-    "List AIPerf's options that this version does not have yet, and refuses.",
+    "List the AIPerf options that this version does not have yet.",
     "help.unbuilt",
 )
 
 COMMAND_LINE = CommandLine(
     "profile",
     "Send requests to an LLM server under a chosen load, and report latency, throughput and errors. "
-    "In names and choices - and _ are alike; --flag value and --flag=value are alike.",
+    "In flag names and choices, - and _ are equivalent, as are --flag value and --flag=value.",
     groups=(*GROUPS, Group("Help", (HELP, _UNSUPPORTED))),
     unsupported=UNSUPPORTED_FLAGS,
     usage=("--model NAME [options]",),
@@ -30,7 +30,7 @@ COMMAND_LINE = CommandLine(
         ("2", "something on the command line or in the input file must change"),
         ("130", "interrupted"),
     ),
-    # Each example runs as it stands: `mock://` is a server inside Penstock.
+    # Every example can be run as it is: `mock://` is a server inside Penstock.
     examples=(
         (
             "Try it without a server",

@@ -1,4 +1,4 @@
-"""Settings from the parsed flags and, where only it can tell, from the input file."""
+"""Makes settings from the parsed flags and, for a trace, from its first row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_settings(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
 
 
 def _is_timed_trace(parsed: ParsedArguments) -> bool:
-    """True for a mooncake_trace with timestamps, which is sent at its times, as AIPerf does, unless a flag says when."""
+    """Return whether to follow a trace's timestamps: as in AIPerf, unless another flag sets the times."""
     values = parsed.values
     if not {"input.file", "input.format"} <= values.keys() or {"load.schedule.on", "load.rate"} & values.keys():
         return False

@@ -1,4 +1,4 @@
-"""`penstock usage`: what the gateway's ledger says about who used how much."""
+"""`usage`: print totals from the gateway's usage ledger."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ _OPTIONS = Group(
         Flag(
             "--by",
             "str",
-            "Any of key, model and day, separated by commas, or none.",
+            "Group by any of key, model and day, separated by commas, or by none.",
             "by",
-            "WHAT",
+            "DIMENSIONS",
             default=",".join(DIMENSIONS),
         ),
         Flag(
             "--since",
             "str",
-            "Count from this time on: 2026-06-01, 2026-06-01T12:00, or 30m, 24h, 7d, 4w ago.",
+            "Count from this time on: a date (2026-06-01), a time (2026-06-01T12:00), or an age (30m, 24h, 7d, 4w).",
             "since",
             "WHEN",
         ),
         Flag(
             "--until",
             "str",
-            "Count up to this time, in the same forms; a date includes its whole day.",
+            "Count up to this time, in the same formats; a date includes the whole day.",
             "until",
             "WHEN",
         ),
@@ -65,34 +65,42 @@ _OPTIONS = Group(
 COMMAND_LINE = CommandLine(
     "usage",
     """\
-Sums of the gateway's usage ledger by caller key, model alias and day (UTC). Every request is counted once, whatever
-became of it. Errors are refusals, failures and callers that went away; what a guardrail blocked is counted apart.
-Reasoning tokens are part of the output, cached tokens of the input. Estimated is the share of the tokens that no
-upstream reported. A request shows up about a second after it has ended.
+Print totals from the gateway's usage ledger by caller key, model alias and day (UTC). Every request counts once. The errors
+are refused requests, failed requests and callers that disconnected; requests blocked by a guardrail are counted separately.
+Reasoning tokens are part of the output, cached tokens are part of the input. "estimated" is the share of tokens that no
+upstream reported. A request appears about a second after it has ended.
 """,
     groups=(_OPTIONS,),
     examples=(
-        ("Everything, by day, key and model", "usage"),
-        ("The last thirty days, a line for each key", "usage --by key --since 30d"),
+        ("All usage, by day, key and model", "usage"),
+        ("The last thirty days, one line per key", "usage --by key --since 30d"),
         (
             "One key in June, the 30th included",
             "usage --by model,day --since 2026-06-01 --until 2026-06-30 --key team-a",
         ),
         (
-            "From PostgreSQL, for a program; the password is in PGPASSWORD or ~/.pgpass",
+            "As JSON from PostgreSQL, with the password in PGPASSWORD or ~/.pgpass",
             "usage --ledger postgresql://reader@db.example/penstock --json",
         ),
     ),
 )
 
-_AGO = re.compile(r"([0-9]{1,6})([smhdw])\Z")
+_AGE = re.compile(r"([0-9]{1,6})([smhdw])\Z")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 _DAY_S = 86400.0
 
-_NUMBERS = ("requests", "errors", "blocked", "input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens")
+_NUMBER_COLUMNS = (
+    "requests",
+    "errors",
+    "blocked",
+    "input_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "cached_tokens",
+)
 _SUMMED = tuple(name for name in UsageRow.__struct_fields__ if name not in DIMENSIONS)
-_NOBODY = {"key": "(no key)", "model": "(no model)"}
+_EMPTY_NAMES = {"key": "(no key)", "model": "(no model)"}
 
 
 def run(parsed: ParsedArguments) -> int:
@@ -101,8 +109,8 @@ def run(parsed: ParsedArguments) -> int:
     url = values.get("ledger") or os.environ.get("PENSTOCK_LEDGER") or DEFAULT_URL
     query = UsageQuery(
         by=_dimensions(values["by"]) if "by" in values else DIMENSIONS,
-        since=None if since is None else _moment(since, "--since"),
-        until=None if until is None else _moment(until, "--until", end=True),
+        since=None if since is None else _timestamp(since, "--since"),
+        until=None if until is None else _timestamp(until, "--until", end=True),
         keys=tuple(values.get("keys", ())),
         models=tuple(values.get("models", ())),
     )
@@ -133,14 +141,14 @@ def _dimensions(text: str) -> tuple[Dimension, ...]:
     return cast(tuple[Dimension, ...], tuple(dict.fromkeys(names)))
 
 
-def _moment(text: str, flag: str, *, end: bool = False) -> float:
-    if ago := _AGO.match(text):
-        return time.time() - int(ago[1]) * _SECONDS[ago[2]]
+def _timestamp(text: str, flag: str, *, end: bool = False) -> float:
+    if age := _AGE.match(text):
+        return time.time() - int(age[1]) * _SECONDS[age[2]]
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        return moment.timestamp() + (_DAY_S if end and _DAY.match(text) else 0)
+        return moment.timestamp() + (_DAY_S if end and _DATE.match(text) else 0)
     except (ValueError, OverflowError):
         raise UserError(
             f"{flag} takes a date (2026-06-01), a time (2026-06-01T12:00Z) or an age (7d); not {text!r}."
@@ -148,19 +156,19 @@ def _moment(text: str, flag: str, *, end: bool = False) -> float:
 
 
 def _json(url: str, query: UsageQuery, rows: list[UsageRow], total: UsageRow) -> str:
-    shown = {
+    document = {
         "ledger": redact_url(url),
         "by": list(query.by),
-        "since": _instant(query.since),
-        "until": _instant(query.until),
+        "since": _iso_time(query.since),
+        "until": _iso_time(query.until),
         "rows": [_fields(row, query) for row in rows],
         "total": _fields(total, msgspec.structs.replace(query, by=())),
     }
-    return msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n"
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
-def _instant(moment: float | None) -> str | None:
-    return None if moment is None else datetime.fromtimestamp(moment, UTC).isoformat().replace("+00:00", "Z")
+def _iso_time(timestamp: float | None) -> str | None:
+    return None if timestamp is None else datetime.fromtimestamp(timestamp, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _fields(row: UsageRow, query: UsageQuery) -> dict[str, Any]:
@@ -174,10 +182,10 @@ def _table(query: UsageQuery, rows: list[UsageRow], total: UsageRow) -> str:
     if not total.requests:
         return "No requests.\n"
     groups = [name for name in ("day", "key", "model") if name in query.by]
-    head = [*groups, *(name.removesuffix("_tokens") for name in _NUMBERS), "estimated"]
-    body = [[*(_name(row, group) for group in groups), *_cells(row)] for row in rows if groups]
-    last = [*(["total", *[""] * len(groups)][: len(groups)]), *_cells(total)]
-    widths = [max(map(len, column)) for column in zip(head, *body, last, strict=True)]
+    header = [*groups, *(name.removesuffix("_tokens") for name in _NUMBER_COLUMNS), "estimated"]
+    body = [[*(_name(row, group) for group in groups), *_numbers(row)] for row in rows if groups]
+    footer = [*(["total", *[""] * len(groups)][: len(groups)]), *_numbers(total)]
+    widths = [max(map(len, column)) for column in zip(header, *body, footer, strict=True)]
     paint = Paint()
 
     def line(cells: list[str]) -> str:
@@ -187,17 +195,17 @@ def _table(query: UsageQuery, rows: list[UsageRow], total: UsageRow) -> str:
         ]
         return "  ".join(padded).rstrip()
 
-    lines = [paint.bold(line(head)), *map(line, body)]
+    lines = [paint.bold(line(header)), *map(line, body)]
     if groups:
-        lines.append(paint.dim("-" * len(line(last))))
-    return "\n".join([*lines, paint.bold(line(last))]) + "\n"
+        lines.append(paint.dim("-" * len(line(footer))))
+    return "\n".join([*lines, paint.bold(line(footer))]) + "\n"
 
 
 def _name(row: UsageRow, group: str) -> str:
-    return visible(getattr(row, group) or _NOBODY.get(group, ""))
+    return visible(getattr(row, group) or _EMPTY_NAMES.get(group, ""))
 
 
-def _cells(row: UsageRow) -> list[str]:
+def _numbers(row: UsageRow) -> list[str]:
     share = row.estimated_share
     shown = "<1%" if 0 < share < 0.01 else f"{share:.0%}" if share else "-"
-    return [*(f"{getattr(row, name):,}" for name in _NUMBERS), shown]
+    return [*(f"{getattr(row, name):,}" for name in _NUMBER_COLUMNS), shown]

@@ -1,4 +1,4 @@
-"""`version`: which one this is."""
+"""`version`: print the version."""
 
 from __future__ import annotations
 
