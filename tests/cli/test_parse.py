@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.parse import parse
 from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.errors import UserError
-from penstock.settings.flags import SPELLINGS, UNSUPPORTED_FLAGS
+from penstock.settings.flags import SPELLINGS, UNSUPPORTED_FLAGS, Flag, Group, Positional
 from penstock.settings.resolve import resolve
 
 AIPERF = (Path(__file__).parent / "aiperf_flags.txt").read_text().split()
@@ -62,7 +63,7 @@ AIPERF = (Path(__file__).parent / "aiperf_flags.txt").read_text().split()
         ("", {}),
     ],
 )
-def test_what_is_understood(line: str, expected: dict[str, Any]) -> None:
+def test_accepted_command_lines(line: str, expected: dict[str, Any]) -> None:
     assert parse(PROFILE, shlex.split(line)).values == expected
 
 
@@ -125,18 +126,18 @@ def test_what_is_understood(line: str, expected: dict[str, Any]) -> None:
         ("-H hunter2", "-H must be Name:Value"),
     ],
 )
-def test_what_is_refused(line: str, sentence: str) -> None:
+def test_refused_command_lines(line: str, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
         parse(PROFILE, shlex.split(line))
-    said = str(caught.value)
-    assert sentence in said
-    assert "hunter2" not in said
-    assert "\n" not in said
-    assert said.endswith((".", "?"))
+    message = str(caught.value)
+    assert sentence in message
+    assert "hunter2" not in message
+    assert "\n" not in message
+    assert message.endswith((".", "?"))
 
 
 @pytest.mark.parametrize("spelling", [spelling for row in UNSUPPORTED_FLAGS for spelling in row.spellings])
-def test_every_flag_that_is_not_built_is_refused_by_name(spelling: str) -> None:
+def test_every_unsupported_flag_is_refused_by_name(spelling: str) -> None:
     dashes = spelling[: len(spelling) - len(spelling.lstrip("-"))]
     snake = dashes + spelling.removeprefix(dashes).replace("-", "_")
     for words in ([spelling], [spelling, "value"], [f"{spelling}=value"], [snake, "value"]):
@@ -144,37 +145,92 @@ def test_every_flag_that_is_not_built_is_refused_by_name(spelling: str) -> None:
             parse(PROFILE, words)
 
 
-def test_every_spelling_of_aiperf_is_built_or_refused_by_name() -> None:
+def test_every_aiperf_spelling_is_supported_or_refused_by_name() -> None:
     assert set(AIPERF) <= set(SPELLINGS)
     for spelling in AIPERF:
-        said = _said([spelling])
-        assert said is None or said.startswith(spelling), "unknown, though AIPerf has it"
+        message = _refusal([spelling])
+        assert message is None or message.startswith(spelling), "AIPerf has this flag, but Penstock does not know it"
 
 
-def _said(words: list[str]) -> str | None:
+def _refusal(words: list[str], command: CommandLine = PROFILE) -> str | None:
     try:
-        parse(PROFILE, words)
+        parse(command, words)
     except UserError as error:
         return str(error)
     return None
 
 
-def test_arguments_that_are_no_text() -> None:
+def test_argument_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(UserError, match="Argument 2 is not valid UTF-8"):
         parse(PROFILE, ["--model", "\udcff"])
 
 
 @given(st.lists(st.sampled_from(sorted(SPELLINGS)) | st.text(max_size=8), max_size=6))
-def test_any_words_are_values_or_one_sentence(words: list[str]) -> None:
-    assert _said(words) != ""
+def test_any_arguments_are_parsed_or_refused_with_a_message(words: list[str]) -> None:
+    assert _refusal(words) != ""
 
 
-def test_the_spelling_that_the_user_chose_is_kept() -> None:
-    spelling = parse(PROFILE, ["--isl", "5", "--num_requests=3", "-u", "a", "--url", "b"]).spellings
-    assert spelling == {"input.input_tokens_mean": "--isl", "load.requests": "--num_requests", "endpoint.urls": "-u"}
+def test_spelling_of_the_user_is_kept() -> None:
+    spellings = parse(PROFILE, ["--isl", "5", "--num_requests=3", "-u", "a", "--url", "b"]).spellings
+    assert spellings == {"input.input_tokens_mean": "--isl", "load.requests": "--num_requests", "endpoint.urls": "-u"}
 
 
-def test_the_command_can_be_pasted() -> None:
+SMALL = CommandLine(
+    "small",
+    "A command for tests.",
+    groups=(
+        Group(
+            "Options",
+            (
+                Flag("--name", "list", "Names.", "names", "NAME"),
+                Flag("--ledger", "str", "A URL.", "ledger", "URL", url=True),
+                Flag("--reset", "str", "A switch.", "reset", "on|off", implied="on"),
+                HELP,
+            ),
+        ),
+    ),
+    positionals=(
+        Positional("RUN", "the folder of the run", "run"),
+        Positional("SHELL", "the shell", "shell", "enum", ("bash", "zsh"), required=False),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("a", {"run": "a"}),
+        ("a zsh", {"run": "a", "shell": "zsh"}),
+        ("--reset -- -a", {"run": "-a", "reset": "on"}),
+        ("--reset off a", {"run": "a", "reset": "off"}),
+        ("--reset=off a --name=b --name c", {"run": "a", "reset": "off", "names": ["b", "c"]}),
+    ],
+)
+def test_positionals_and_implied_values(line: str, expected: dict[str, Any]) -> None:
+    assert parse(SMALL, line.split()).values == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("", "RUN is missing: name the folder of the run; see `penstock small --help`."),
+        ("a bsh", "SHELL must be one of bash, zsh, not 'bsh' (did you mean bash?)."),
+        ("a bash c", "Unexpected argument 'c': small takes RUN SHELL and options."),
+        ("a bash --ledger b postgresql://me:hunter2@c", "Unexpected argument: small takes RUN SHELL and options."),
+        ("a --ledger http://me:hunter2@b --ledger c", "given twice with different values (http://<redacted>@b and c)"),
+        ("a --rest", "There is no option --rest; did you mean --reset?"),
+        ("a --qps 5", "There is no option --qps; see `penstock small --help`."),
+        ("a --goodput b", "There is no option --goodput"),
+    ],
+)
+def test_refusals_name_the_command_and_its_positionals(line: str, sentence: str) -> None:
+    message = _refusal(line.split(), SMALL)
+    assert message is not None
+    assert sentence in message
+    assert "hunter2" not in message
+
+
+def test_recorded_command_can_be_pasted() -> None:
     words = ["--model", "a b", "--extra-inputs", 'stop:["x"]', "--streaming", "--request-count=3"]
     command = parse(PROFILE, words, "aiperf").command
     assert command == """aiperf profile --model 'a b' --extra-inputs 'stop:["x"]' --streaming --request-count=3"""
@@ -228,7 +284,7 @@ SEED = {
 
 
 @pytest.mark.parametrize("name", SEED)
-def test_aiperfs_guide_runs_verbatim(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_of_the_aiperf_guide_are_accepted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("inputs.jsonl").write_text('{"texts": ["Hello!"]}\n{"texts": ["Tell me a joke."]}\n')
     kind, source = name.split(", ")

@@ -46,10 +46,10 @@ def value(spelling: str, text: str) -> Any:
         ("--tokenizer", "builtin", "builtin"),
     ],
 )
-def test_read(spelling: str, text: str, expected: Any) -> None:
-    got = value(spelling, text)
-    assert got == expected
-    assert type(got) is type(expected)
+def test_text_is_converted_to_its_type(spelling: str, text: str, expected: Any) -> None:
+    actual = value(spelling, text)
+    assert actual == expected
+    assert type(actual) is type(expected)
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,14 @@ def test_read(spelling: str, text: str, expected: Any) -> None:
         ("--tokenizer", " ", "--tokenizer needs a value, but the value is empty."),
     ],
 )
-def test_refusals(spelling: str, text: str, sentence: str) -> None:
+def test_invalid_text_is_refused(spelling: str, text: str, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
         value(spelling, text)
     assert sentence in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("spelling", "choice", "have"),
+    ("spelling", "choice", "supported"),
     [
         ("--endpoint-type", "embeddings", "chat, completions, .* and"),
         ("--endpoint-type", "NIM-rankings", "chat, completions, .* and"),
@@ -114,8 +114,8 @@ def test_refusals(spelling: str, text: str, sentence: str) -> None:
         ("--model-selection-strategy", "weighted", "round_robin"),
     ],
 )
-def test_choices_of_aiperf_that_are_not_built(spelling: str, choice: str, have: str) -> None:
-    with pytest.raises(UserError, match=f"is not supported yet; this version of Penstock has {have}") as caught:
+def test_unsupported_choices_are_refused_by_name(spelling: str, choice: str, supported: str) -> None:
+    with pytest.raises(UserError, match=f"is not supported yet; this version of Penstock has {supported}") as caught:
         value(spelling, choice)
     assert str(caught.value).startswith(spelling)
 
@@ -139,13 +139,13 @@ def test_sweeps_are_refused(spelling: str) -> None:
 
 
 @pytest.mark.parametrize("spelling", ["--no-gpu-telemetry", "--no-server-metrics"])
-def test_what_always_holds_cannot_be_turned_off(spelling: str) -> None:
+def test_always_on_flags_cannot_be_turned_off(spelling: str) -> None:
     assert value(spelling, "true") is True
     with pytest.raises(UserError, match="does not have yet"):
         value(spelling, "false")
 
 
-def test_truth_and_nearest() -> None:
+def test_parse_bool_and_nearest() -> None:
     assert [parse_bool(word) for word in ("On", "0", "chat")] == [True, False, None]
     assert nearest("chatt", ["chat", "completions"]) == "chat"
     assert nearest("zebra", ["chat", "completions"]) is None

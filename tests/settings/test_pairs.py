@@ -41,10 +41,10 @@ from penstock.settings.pairs import extra_fields, headers, value_of
         ("don't:it's", {"don't": "it's"}),
     ],
 )
-def test_extra_fields(text: str, expected: dict[str, Any]) -> None:
-    got = dict(extra_fields(text, "--extra-inputs"))
-    assert got == expected
-    assert [type(value) for value in got.values()] == [type(value) for value in expected.values()]
+def test_extra_fields_keep_json_types(text: str, expected: dict[str, Any]) -> None:
+    actual = dict(extra_fields(text, "--extra-inputs"))
+    assert actual == expected
+    assert [type(value) for value in actual.values()] == [type(value) for value in expected.values()]
 
 
 @pytest.mark.parametrize(
@@ -64,20 +64,20 @@ def test_extra_fields(text: str, expected: dict[str, Any]) -> None:
         ("a:" + "[" * 100_000, "looks like JSON but is not"),
     ],
 )
-def test_extra_fields_refused(text: str, sentence: str) -> None:
+def test_invalid_extra_fields_are_refused(text: str, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
         extra_fields(text, "--extra-inputs")
     assert sentence in str(caught.value)
 
 
 @given(st.text())
-def test_extra_fields_never_fail_otherwise(text: str) -> None:
+def test_extra_fields_raise_only_user_errors(text: str) -> None:
     with contextlib.suppress(UserError):
         assert extra_fields(text, "--extra-inputs")
 
 
 @given(st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False))
-def test_numbers_come_back(number: float) -> None:
+def test_numbers_keep_value_and_type(number: float) -> None:
     assert value_of(repr(number)) == number
     assert type(value_of(repr(number))) is type(number)
 
@@ -96,7 +96,7 @@ def test_numbers_come_back(number: float) -> None:
         ('{"X-A":"b, c","X-N":5,"X-B":true}', [("X-A", "b, c"), ("X-N", "5"), ("X-B", "true")]),
     ],
 )
-def test_headers(text: str, expected: list[tuple[str, str]]) -> None:
+def test_headers_keep_strings(text: str, expected: list[tuple[str, str]]) -> None:
     assert headers(text, "-H") == expected
 
 
@@ -114,7 +114,7 @@ def test_headers(text: str, expected: list[tuple[str, str]]) -> None:
         ('{"X-A":"hunter2"', "not a JSON object"),
     ],
 )
-def test_headers_refused_without_showing_the_value(text: str, sentence: str) -> None:
+def test_invalid_headers_are_refused_without_showing_the_value(text: str, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
         headers(text, "-H")
     assert sentence in str(caught.value)

@@ -1,4 +1,4 @@
-"""Settings of conversations and media: what is understood, and what is refused with a sentence."""
+"""Settings of synthetic conversations, images and audio."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from penstock.settings.resolve import resolve
 from penstock.settings.schema import AudioSettings, ConversationSettings, ImageSettings, Settings
 
 
-def settle(line: str) -> Settings:
+def settings_for(line: str) -> Settings:
     return resolve(parse(PROFILE, ["--model", "m", *line.split()]))
 
 
-def test_conversations() -> None:
-    settings = settle(
+def test_conversation_flags_reach_settings_and_input_config() -> None:
+    settings = settings_for(
         "--num-sessions 7 --session-turns-mean 3 --session-turns-stddev 1 --session-turn-delay-mean 500 "
         "--session-turn-delay-stddev 50 --session-delay-ratio 0.5 --shared-system-prompt-length 40 "
         "--user-context-prompt-length 30"
@@ -34,16 +34,16 @@ def test_conversations() -> None:
         system_tokens=40,
         context_tokens=30,
     )
-    described = input_config(settings)
-    assert described["phases"][0]["sessions"] == 7
-    (data,) = described["datasets"]
+    config = input_config(settings)
+    assert config["phases"][0]["sessions"] == 7
+    (data,) = config["datasets"]
     assert data["turns"] == {"mean": 3.0, "stddev": 1.0}
     assert data["turn_delay"] == {"mean": 500.0, "stddev": 50.0}
     assert data["prefix_prompts"] == {"shared_system_length": 40, "user_context_length": 30}
 
 
-def test_images_and_audio() -> None:
-    settings = settle(
+def test_media_flags_reach_settings_and_input_config() -> None:
+    settings = settings_for(
         "--image-width-mean 512 --image-height-mean 256 --image-width-stddev 8 --image-format PNG --batch-size-image 2 "
         "--audio-length-mean 5.5 --audio-format mp3 --audio-sample-rates 16,44.1 --audio-depths 8,24 "
         "--audio-num-channels 2 --audio-batch-size 3"
@@ -60,9 +60,9 @@ def test_images_and_audio() -> None:
     assert data["audio"]["sample_rates"] == [16.0, 44.1]
 
 
-def test_none_by_default_and_none_at_batch_zero() -> None:
-    assert settle("").input.images.per_turn == settle("").input.audio.per_turn == 0
-    none = settle(
+def test_no_media_by_default_or_with_batch_size_zero() -> None:
+    assert settings_for("").input.images.per_turn == settings_for("").input.audio.per_turn == 0
+    none = settings_for(
         "--image-width-mean 5 --image-height-mean 5 --image-batch-size 0 --audio-length-mean 1 --audio-batch-size 0"
     )
     assert none.input.images.per_turn == none.input.audio.per_turn == 0
@@ -106,9 +106,9 @@ def test_none_by_default_and_none_at_batch_zero() -> None:
         ("--endpoint-type completions --conversation-turn-mean 2", "cannot send earlier turns"),
     ],
 )
-def test_what_is_refused(line: str, sentence: str) -> None:
+def test_invalid_flags_are_refused(line: str, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
-        settle(line)
+        settings_for(line)
     assert sentence in str(caught.value)
 
 
@@ -121,10 +121,10 @@ def test_what_is_refused(line: str, sentence: str) -> None:
         "--audio-length-mean 2",
     ],
 )
-def test_what_shapes_synthetic_input_is_refused_beside_a_file(flags: str, tmp_path: Path) -> None:
+def test_synthetic_shape_flags_are_refused_with_a_file(flags: str, tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text('{"text": "x"}\n')
     with pytest.raises(UserError, match="applies to synthetic prompts, but --input-file has its own"):
-        settle(f"--input-file {file} {flags}")
-    assert settle(f"--input-file {file} --conversation-turn-delay-ratio 2").input.conversation.delay_ratio == 2
-    assert settle(f"--input-file {file} --conversation-num 2").load.conversations == 2
+        settings_for(f"--input-file {file} {flags}")
+    assert settings_for(f"--input-file {file} --conversation-turn-delay-ratio 2").input.conversation.delay_ratio == 2
+    assert settings_for(f"--input-file {file} --conversation-num 2").load.conversations == 2

@@ -24,7 +24,7 @@ def overview(program: str) -> str:
     lines = [
         f"{paint.bold('Usage:')} {program} COMMAND [options]",
         "",
-        "Benchmark LLM servers: send requests under a chosen load, and report latency, throughput and errors.",
+        "Benchmark LLM servers, compare them, and serve them through a gateway.",
         "",
         paint.bold("Commands"),
         *(f"  {command.name:{width}}  {command.summary}" for command in COMMANDS),
