@@ -17,7 +17,7 @@ class CommandLine(NamedTuple):
 
     name: str
     about: str
-    groups: tuple[Group, ...] = ()
+    groups: tuple[Group, ...] = (Group("Options", (HELP,)),)
     positionals: tuple[Positional, ...] = ()
     inherited: tuple[Group, ...] = ()
     """Groups of another command that this command accepts too. Its help does not repeat them."""

@@ -75,7 +75,7 @@ def run(parsed: ParsedArguments) -> int:
         return 0
     as_json = parsed.values.pop("json", False)
     runs = parsed.section("runs")
-    if not runs:
+    if parsed.values and not runs:
         return _servers(parsed, as_json)
     if len(runs) != 2 or len(parsed.values) > 2:
         raise UserError(f"Name two artifact folders, or give --url twice; see `{parsed.program} compare --help`.")

@@ -9,7 +9,7 @@ from importlib import import_module
 from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.commands import COMMANDS, Command
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags.flag import Flag, Group, Positional
+from penstock.settings.flags.flag import Flag, Positional
 
 __all__ = ["COMMAND_LINE", "SHELLS", "run", "script"]
 
@@ -19,7 +19,6 @@ PROGRAMS = ("penstock", "aiperf")
 COMMAND_LINE = CommandLine(
     "completion",
     "Print a script that completes the commands, options and choices of penstock and aiperf.",
-    groups=(Group("Options", (HELP,)),),
     positionals=(Positional("SHELL", "the shell to complete in: bash, zsh or fish", "shell", "enum", SHELLS),),
     details="""\
 Where to install it

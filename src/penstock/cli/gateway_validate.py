@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 
-from penstock.cli.command_line import HELP, CommandLine
+from penstock.cli.command_line import CommandLine
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags.flag import Group, Positional
+from penstock.settings.flags.flag import Positional
 
 __all__ = ["COMMAND_LINE", "run"]
 
 COMMAND_LINE = CommandLine(
     "gateway validate",
     "Read a resource file and print every error in it.",
-    groups=(Group("Options", (HELP,)),),
     positionals=(Positional("FILE", "the resource file to check", "file"),),
     exit_statuses=(("0", "the file has no error"), ("2", "the file has errors or cannot be read")),
     examples=(("Check a resource file", "gateway validate resources.yaml"),),

@@ -90,15 +90,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 _DAY_S = 86400.0
 
-_NUMBER_COLUMNS = (
-    "requests",
-    "errors",
-    "blocked",
-    "input_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "cached_tokens",
-)
+_COUNTS = ("requests", "errors", "blocked", "input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens")
 _SUMMED = tuple(name for name in UsageRow.__struct_fields__ if name not in DIMENSIONS)
 _EMPTY_NAMES = {"key": "(no key)", "model": "(no model)"}
 
@@ -182,9 +174,9 @@ def _table(query: UsageQuery, rows: list[UsageRow], total: UsageRow) -> str:
     if not total.requests:
         return "No requests.\n"
     groups = [name for name in ("day", "key", "model") if name in query.by]
-    header = [*groups, *(name.removesuffix("_tokens") for name in _NUMBER_COLUMNS), "estimated"]
-    body = [[*(_name(row, group) for group in groups), *_numbers(row)] for row in rows if groups]
-    footer = [*(["total", *[""] * len(groups)][: len(groups)]), *_numbers(total)]
+    header = [*groups, *(name.removesuffix("_tokens") for name in _COUNTS), "estimated"]
+    body = [[*(_name(row, group) for group in groups), *_counts(row)] for row in rows if groups]
+    footer = [*(["total", *[""] * len(groups)][: len(groups)]), *_counts(total)]
     widths = [max(map(len, column)) for column in zip(header, *body, footer, strict=True)]
     paint = Paint()
 
@@ -205,7 +197,7 @@ def _name(row: UsageRow, group: str) -> str:
     return visible(getattr(row, group) or _EMPTY_NAMES.get(group, ""))
 
 
-def _numbers(row: UsageRow) -> list[str]:
+def _counts(row: UsageRow) -> list[str]:
     share = row.estimated_share
     shown = "<1%" if 0 < share < 0.01 else f"{share:.0%}" if share else "-"
-    return [*(f"{getattr(row, name):,}" for name in _NUMBER_COLUMNS), shown]
+    return [*(f"{getattr(row, name):,}" for name in _COUNTS), shown]
