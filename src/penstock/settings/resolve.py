@@ -87,10 +87,10 @@ def _endpoint(parsed: ParsedArguments) -> EndpointSettings:
         _check_path(fields["path"], str(spelling("endpoint.path")))
     endpoint = EndpointSettings(**fields, headers=tuple(headers))
     if endpoint.legacy_max_tokens and endpoint.type not in ("chat", "completions"):
-        one = " (max_output_tokens)" if endpoint.type == "responses" else ""
+        limit_name = " (max_output_tokens)" if endpoint.type == "responses" else ""
         raise UserError(
             f"{spelling('endpoint.legacy_max_tokens')} applies to --endpoint-type chat; {endpoint.type} has one name for "
-            f"the length limit{one}, so leave the flag out."
+            f"the length limit{limit_name}, so leave the flag out."
         )
     return endpoint
 
