@@ -1,4 +1,4 @@
-"""Which room imports which: as the source says it, and as the table in CONTRIBUTING.md does."""
+"""Imports between the packages of Penstock, checked against the table in CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -14,42 +14,46 @@ import penstock
 
 SOURCE = Path(penstock.__file__).parent
 PAGE = Path(__file__).parent.parent / "CONTRIBUTING.md"
-ROOMS = {path.parent.name for path in SOURCE.glob("*/*.py")}
-EVERYTHING = "all of them"
+PACKAGES = {path.parent.name for path in SOURCE.glob("*/*.py")}
+EVERYTHING = re.compile(r"\b(?:all|every)\b")
+"""Marks a package that may import every other one."""
 
 _ROW = re.compile(r"^\| `(\w+)/` \|.*\|([^|]*)\|$", re.MULTILINE)
 
 
 class Import(NamedTuple):
-    room: str
-    """The folder of the importing file; a module that stands beside the rooms has its own name here."""
-    of: str
-    where: str
+    importer: str
+    """The package of the importing file, or the name of a top-level module."""
+    imported: str
+    location: str
 
     def __str__(self) -> str:
-        return f"{self.where} imports {self.of}/"
+        return f"{self.location} imports {self.imported}/"
 
 
 def documented() -> dict[str, set[str]]:
     rows = _ROW.findall(PAGE.read_text())
-    return {room: ROOMS if EVERYTHING in said else set(re.findall(r"`(\w+)/`", said)) for room, said in rows}
+    return {
+        package: PACKAGES if EVERYTHING.search(imports) else set(re.findall(r"`(\w+)/`", imports))
+        for package, imports in rows
+    }
 
 
 @cache
 def imports() -> list[Import]:
-    """From one room to another, also those within functions and for the type checker alone."""
-    found = []
+    """Return the imports between packages, including those in functions and under TYPE_CHECKING."""
+    result = []
     for path in sorted(SOURCE.rglob("*.py")):
-        within = path.relative_to(SOURCE)
-        room = within.parts[0].removesuffix(".py")
+        relative = path.relative_to(SOURCE)
+        importer = relative.parts[0].removesuffix(".py")
         for node in ast.walk(ast.parse(path.read_text())):
-            for of in imported(node) & ROOMS - {room}:
-                found.append(Import(room, of, f"{within}:{getattr(node, 'lineno', 0)}"))
-    return found
+            for package in imported_names(node) & PACKAGES - {importer}:
+                result.append(Import(importer, package, f"{relative}:{getattr(node, 'lineno', 0)}"))
+    return result
 
 
-def imported(node: ast.AST) -> set[str]:
-    """The names right under `penstock` in what a statement imports."""
+def imported_names(node: ast.AST) -> set[str]:
+    """Return the packages and modules directly under `penstock` that a statement imports."""
     names: Iterator[str] = iter(())
     if isinstance(node, ast.Import):
         names = (alias.name for alias in node.names)
@@ -58,36 +62,35 @@ def imported(node: ast.AST) -> set[str]:
     return {parts[1] for name in names if (parts := name.split("."))[0] == "penstock" and len(parts) > 1}
 
 
-def test_the_table_has_every_room():
-    assert set(documented()) == ROOMS
+def test_table_lists_every_package():
+    assert set(documented()) == PACKAGES
 
 
-def test_no_room_imports_what_the_table_does_not_allow():
+def test_packages_import_only_what_the_table_allows():
     allowed = documented()
-    wrong = [each for each in imports() if each.room in allowed and each.of not in allowed[each.room]]
-    assert not wrong, "\n".join(map(str, wrong))
+    forbidden = [row for row in imports() if row.importer in allowed and row.imported not in allowed[row.importer]]
+    assert not forbidden, "\n".join(map(str, forbidden))
 
 
-def test_the_table_allows_nothing_that_is_not_needed():
-    needed = {(each.room, each.of) for each in imports()}
-    allowed = {(room, of) for room, several in documented().items() if room != "cli" for of in several}
-    assert allowed - needed == set()
+def test_table_allows_only_imports_that_exist():
+    existing = {(row.importer, row.imported) for row in imports()}
+    allowed = {(package, other) for package, others in documented().items() if package != "cli" for other in others}
+    assert allowed - existing == set()
 
 
-def test_there_is_no_circle():
-    assert len(list(TopologicalSorter(documented() | {"cli": ROOMS - {"cli"}}).static_order())) == len(ROOMS)
+def test_imports_have_no_cycle():
+    assert len(list(TopologicalSorter(documented() | {"cli": PACKAGES - {"cli"}}).static_order())) == len(PACKAGES)
 
 
-def test_what_stands_beside_the_rooms_is_named_and_knows_none_of_them():
-    beside = {path.name for path in SOURCE.glob("*.py")} - {"__init__.py", "__main__.py"}
-    assert set(re.findall(r"`(\w+\.py)`", PAGE.read_text())) & beside == beside
-    assert {each.where for each in imports() if each.room not in ROOMS} == {
-        "__main__.py:5"
-    }  # which is the command line
+def test_top_level_modules_are_documented_and_import_no_package():
+    modules = {path.name for path in SOURCE.glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert set(re.findall(r"`(\w+\.py)`", PAGE.read_text())) & modules == modules
+    importing = {row.location for row in imports() if row.importer not in PACKAGES}
+    assert importing == {"__main__.py:5"}  # which calls cli
 
 
-def test_only_the_command_line_prints():
-    """And the programs that a command starts, which tell it where they are."""
+def test_only_cli_prints():
+    """`python -m penstock.mock` is an exception: it prints its port for the process that started it."""
     printing = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if prints(path)}
     assert {path for path in printing if not path.startswith("cli/")} == {"mock/__main__.py"}
 

@@ -1,4 +1,4 @@
-"""A secret shows itself to nobody who does not ask for it by name."""
+"""A secret can be read only with `reveal()`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SECRET = Secret("sk-planted")
 
 
 @pytest.mark.parametrize("show", [str, repr, "{}".format, "%s".__mod__, lambda secret: f"{[secret]}"])
-def test_what_is_shown_of_it(show: Callable[[Secret], str]) -> None:
+def test_formatting_does_not_show_the_value(show: Callable[[Secret], str]) -> None:
     assert "sk-planted" not in show(SECRET)
 
 
 @pytest.mark.parametrize(
-    "take",
+    "serialise",
     [
         pickle.dumps,
         copy.copy,
@@ -33,13 +33,13 @@ def test_what_is_shown_of_it(show: Callable[[Secret], str]) -> None:
         vars,
     ],
 )
-def test_how_it_refuses(take: Callable[[Secret], object]) -> None:
+def test_serialising_and_copying_raise_without_showing_the_value(serialise: Callable[[Secret], object]) -> None:
     with pytest.raises(TypeError) as refused:
-        take(SECRET)
+        serialise(SECRET)
     assert "sk-planted" not in str(refused.value)
 
 
-def test_two_with_the_same_value_are_the_same() -> None:
+def test_secrets_compare_by_value() -> None:
     assert Secret("sk-planted") == SECRET
     assert hash(SECRET) == hash(Secret("sk-planted"))
     assert Secret("sk-other") != SECRET

@@ -1,3 +1,3 @@
-"""Penstock: benchmark LLM servers and say truthfully how fast they were."""
+"""Penstock: a benchmark and a gateway for LLM servers."""
 
 __version__ = "0.1.0"

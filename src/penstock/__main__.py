@@ -1,4 +1,4 @@
-"""`python -m penstock` is `penstock`."""
+"""Runs the `penstock` command as `python -m penstock`."""
 
 import sys
 

@@ -1,12 +1,11 @@
-"""Who is at fault.
+"""The exceptions of Penstock.
 
     Exception
-    └── PenstockError          a sentence for the user, never a traceback
-        ├── UserError          something the user must change: exit 2
-        └── RunError           the run could not be carried out: exit 1
+    └── PenstockError          printed as one sentence, without a traceback
+        ├── UserError          the user must change something: exit status 2
+        └── RunError           the run could not be carried out: exit status 1
 
-Failures of single requests are not exceptions: they are facts about the server or the network, and live in
-`records.record.Failure`.
+The failure of a single request is not an exception but a measurement: see `records.record.Failure`.
 """
 
 import errno
@@ -15,20 +14,20 @@ __all__ = ["PenstockError", "RunError", "UserError", "disk_full"]
 
 
 class PenstockError(Exception):
-    """Its message is one sentence: what happened, where, and what to do next."""
+    """Base class. The message is one sentence: what happened, where, and what to do."""
 
 
 class UserError(PenstockError):
-    """Bad input: a flag, a file, a value."""
+    """A flag, a value or a file that the user must change."""
 
 
 class RunError(PenstockError):
-    """The run could not start or finish for a reason outside the command line."""
+    """The run could not start or finish, for a reason outside the user's input."""
 
 
 def disk_full(error: BaseException) -> UserError | None:
-    """What to tell the user when that is the cause."""
+    """Return the error to report if the disk is full or the quota is used up, else None."""
     if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return None
     where = f" for {error.filename}" if error.filename else ""
-    return UserError(f"The disk is full: there was no room{where}. Free some, or choose another --artifact-dir.")
+    return UserError(f"The disk is full: there was no space{where}. Free some space, or choose another --artifact-dir.")

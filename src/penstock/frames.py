@@ -1,7 +1,7 @@
-"""Frames in an append-only file: kind (1 byte), length and CRC-32 (4 bytes each, little endian), then the bytes.
+"""Frames of an append-only file: kind (1 byte), length and CRC-32 (4 bytes each, little endian), then the data.
 
-A process killed in mid-write leaves a torn frame at the end of its file; reading stops before it and says how much is
-left over.
+A process that is killed while it writes leaves an incomplete frame at the end. Reading stops before that frame and returns
+the number of bytes left over.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ def pack(kind: int, data: bytes) -> bytes:
 
 
 def read(file: BinaryIO) -> Generator[tuple[int, bytes], None, int]:
-    """The frames from where the file stands to its present end. Returns how many bytes after the last are none."""
-    here = file.tell()
+    """Yield (kind, data) from the current position to the current end. Return the number of bytes after the last frame."""
+    position = file.tell()
     end = file.seek(0, os.SEEK_END)
-    file.seek(here)
-    while end - here >= HEAD.size:
+    file.seek(position)
+    while end - position >= HEAD.size:
         kind, length, crc = HEAD.unpack(file.read(HEAD.size))
-        after = here + HEAD.size + length
-        if after > end:
+        next_position = position + HEAD.size + length
+        if next_position > end:
             break
         data = file.read(length)
         if zlib.crc32(data) != crc:
             break
         yield kind, data
-        here = after
-    return end - here
+        position = next_position
+    return end - position

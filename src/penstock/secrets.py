@@ -1,4 +1,4 @@
-"""Credentials, and what may be shown of a value that can carry one."""
+"""Credentials, and redaction of values that can contain credentials."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["REDACTED", "Secret", "hide", "redact_fields", "redact_headers", "redact_url", "worth_hiding"]
+__all__ = ["REDACTED", "Secret", "redact_fields", "redact_headers", "redact_url", "redact_values", "secret_values"]
 
 REDACTED = "<redacted>"
 
-_ENDINGS = (
+_CREDENTIAL_SUFFIXES = (
     "authorization",
     "bearer",
     "credential",
@@ -23,24 +23,24 @@ _ENDINGS = (
     "signature",
     "token",
 )
-"""Of the last word of a name that tells of a credential: `x_api_key`, `openaiApiKey`, `X-Amz-Signature`, `hf_token`. Plurals
-count things (`max_tokens`)."""
-_WORDS = frozenset(("assertion", "auth", "cookie", "jwt", "pass", "pwd", "sig"))
-"""Last words that tell of one only when they are whole."""
-_ALONE = "code"
-"""Tells of one as the whole name (a function's key, an OAuth grant), not in `language_code`."""
-_HARMLESS = frozenset(("bos", "cache", "cls", "eos", "mask", "pad", "sep", "stop", "unk"))
-"""Before `token` or `key`: the marks of a vocabulary, and what a cache is asked by."""
+"""A name is that of a credential if its last word ends in one of these: `x_api_key`, `openaiApiKey`, `X-Amz-Signature`.
+Plurals are counts (`max_tokens`)."""
+_CREDENTIAL_WORDS = frozenset(("assertion", "auth", "cookie", "jwt", "pass", "pwd", "sig"))
+"""Last words that name a credential only as whole words."""
+_CREDENTIAL_NAME = "code"
+"""Names a credential only as the whole name (a function key, an OAuth grant), not in `language_code`."""
+_NOT_CREDENTIALS = frozenset(("bos", "cache", "cls", "eos", "mask", "pad", "sep", "stop", "unk"))
+"""Words before `token` or `key` that rule out a credential: special tokens of a vocabulary, cache keys."""
 
-_LONG = 8
-"""From so many characters on a header's value is hidden wherever it turns up: a shorter one may be a plain word."""
+_MIN_REDACTED_LENGTH = 8
+"""Shorter header values may be ordinary words, so they are not searched for in texts."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _PARAMETER = re.compile(r"(?<=[?&;#])([^=?&;#]+)=([^&;#]*)")
 
 
 class Secret:
-    """A value that refuses to be printed, logged or serialised; `reveal()` is the one way to it."""
+    """A value that cannot be printed, logged or serialised by accident; only `reveal()` returns it."""
 
     __slots__ = ("_value",)
 
@@ -67,41 +67,41 @@ class Secret:
     __getstate__ = __reduce__
 
 
-def hide(text: str, values: Iterable[str]) -> str:
-    """A text that somebody else wrote (servers quote the key that they refuse), without these values."""
+def redact_values(text: str, values: Iterable[str]) -> str:
+    """Replace the values in a text from elsewhere: some servers quote a refused key in their error message."""
     for value in values:
         text = text.replace(value, REDACTED)
     return text
 
 
-def worth_hiding(
+def secret_values(
     headers: Iterable[tuple[str, Secret]], key: Secret | None = None, urls: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """The values that `hide` must look for, the longest first: one may hold another."""
-    found = {key.reveal()} if key is not None else set()
+    """Return the values for `redact_values`, longest first, because one may contain another."""
+    values = {key.reveal()} if key is not None else set()
     for url in urls:
-        found |= {part[2] for part in _PARAMETER.finditer(url) if _tells(part[1])}
+        values |= {part[2] for part in _PARAMETER.finditer(url) if _is_credential_name(part[1])}
     for name, secret in headers:
         value = secret.reveal()
-        if len(value) >= _LONG or _tells(name):
-            found |= {value, value.partition(" ")[2]}  # `Bearer …` and what follows it
-    return tuple(sorted(found - {""}, key=len, reverse=True))
+        if len(value) >= _MIN_REDACTED_LENGTH or _is_credential_name(name):
+            values |= {value, value.partition(" ")[2]}  # with and without the scheme, as in `Bearer …`
+    return tuple(sorted(values - {""}, key=len, reverse=True))
 
 
 def redact_url(url: str) -> str:
-    """The URL without its userinfo, and without the query values whose names tell of a credential; or the same of a path."""
-    scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
-    end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
+    """Redact the userinfo of a URL, and the query values of a URL or path whose names are those of credentials."""
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
+    end = min((index for index in map(rest.find, "/?#") if index >= 0), default=len(rest))
     authority, tail = rest[:end], rest[end:]
     if "@" in authority:
         authority = f"{REDACTED}@{authority.rpartition('@')[2]}"
-    elif "@" in tail and not _port_is_sound(authority):  # a password with a slash in it, not written as %2F
+    elif "@" in tail and not _has_valid_port(authority):  # a password that contains an unescaped slash
         authority, tail = "", f"{REDACTED}@{rest.rpartition('@')[2]}"
-    return scheme + mark + authority + _PARAMETER.sub(_redact_parameter, tail)
+    return scheme + separator + authority + _PARAMETER.sub(_redact_parameter, tail)
 
 
 def redact_fields(value: Any) -> Any:
-    """Body fields with the values replaced whose names tell of a credential."""
+    """Redact the body fields whose names are those of credentials."""
     if isinstance(value, dict):
         return {name: _redact_field(name, field) for name, field in value.items()}
     if isinstance(value, list):
@@ -110,7 +110,7 @@ def redact_fields(value: Any) -> Any:
 
 
 def redact_headers(text: str) -> str:
-    """A header as the user wrote it, `Name:Value` or a JSON object, with the values replaced."""
+    """Redact the values of headers as the user wrote them: `Name:Value` or a JSON object."""
     if not text.lstrip().startswith("{"):
         name, colon, _ = text.partition(":")
         return name + colon + REDACTED if colon else REDACTED
@@ -124,27 +124,27 @@ def redact_headers(text: str) -> str:
 
 
 def _redact_field(name: str, field: Any) -> Any:
-    if field is None or isinstance(field, bool):  # it turns something on or off
+    if field is None or isinstance(field, bool):  # a switch, not a credential
         return field
-    return REDACTED if _tells(name) else redact_fields(field)
+    return REDACTED if _is_credential_name(name) else redact_fields(field)
 
 
-def _redact_parameter(found: re.Match[str]) -> str:
-    name = found[1]
+def _redact_parameter(match: re.Match[str]) -> str:
+    name = match[1]
     if "%" in name:
         from urllib.parse import unquote
 
         name = unquote(name)
-    return f"{found[1]}={REDACTED}" if _tells(name) else found[0]
+    return f"{match[1]}={REDACTED}" if _is_credential_name(name) else match[0]
 
 
-def _port_is_sound(authority: str) -> bool:
+def _has_valid_port(authority: str) -> bool:
     port = authority.rpartition("]")[2].partition(":")[2]
     return not port or port.isdecimal()
 
 
-def _tells(name: str) -> bool:
+def _is_credential_name(name: str) -> bool:
     words = [word.lower() for word in _WORD.findall(name)]
-    if not words or (len(words) > 1 and words[-2] in _HARMLESS):
+    if not words or (len(words) > 1 and words[-2] in _NOT_CREDENTIALS):
         return False
-    return words == [_ALONE] or words[-1] in _WORDS or words[-1].endswith(_ENDINGS)
+    return words == [_CREDENTIAL_NAME] or words[-1] in _CREDENTIAL_WORDS or words[-1].endswith(_CREDENTIAL_SUFFIXES)

@@ -1,4 +1,4 @@
-"""What a misspelled word was meant to be."""
+"""Suggestions for misspelled words."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable
 __all__ = ["did_you_mean", "nearest"]
 
 
-def nearest(word: str, known: Iterable[str], likeness: float = 0.7) -> str | None:
-    from difflib import get_close_matches  # only what is wrong needs it
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.7) -> str | None:
+    from difflib import get_close_matches  # only mistakes need it
 
-    found = get_close_matches(word, list(known), n=1, cutoff=likeness)
-    return found[0] if found else None
+    matches = get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return matches[0] if matches else None
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
-    """The end of a sentence about a word that is not known."""
+    """Return the end of a sentence about an unknown word: a suggestion, or `otherwise`."""
     guess = nearest(word.lower(), known)
     return f"did you mean {guess}?" if guess else otherwise

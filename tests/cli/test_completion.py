@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.completion import SHELLS, script
+from penstock.cli.completion import COMMAND_LINE, SHELLS, script
+from penstock.cli.parse import parse
 from penstock.datasets.registry import FORMATS
 from penstock.errors import UserError
-from penstock.settings.flags import BUILT_ENDPOINTS, FLAGS
+from penstock.settings.flags import ENDPOINT_TYPES, FLAGS
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_script_knows_every_flag_and_choice(shell: str) -> None:
+def test_script_contains_every_flag_and_choice(shell: str) -> None:
     text = script(shell)
     for flag in FLAGS:
         for word in (*flag.spellings, *flag.choices):
@@ -23,7 +24,7 @@ def test_a_script_knows_every_flag_and_choice(shell: str) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
+def test_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"{shell} is not installed")
@@ -38,11 +39,11 @@ def test_the_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
         (["pro"], {"profile"}),
         (["completion", ""], {"bash", "zsh", "fish"}),
         (["profile", "--endpoint-t"], {"--endpoint-type"}),
-        (["profile", "--endpoint-type", ""], set(BUILT_ENDPOINTS)),
+        (["profile", "--endpoint-type", ""], set(ENDPOINT_TYPES)),
         (["profile", "--endpoint-type", "=", "co"], {"completions"}),
         (["profile", "--concurrency", ""], set()),
         (["profile", "--streaming", "--insec"], {"--insecure"}),
-        (["profile", "--custom-dataset-type", ""], {each.name for each in FORMATS}),
+        (["profile", "--custom-dataset-type", ""], {known.name for known in FORMATS}),
         (["verify", "run", "--custom-dataset-type", "raw"], {"raw_payload"}),
         (["verify", "run", "--ag"], {"--against"}),
         (["verify", "run", "--against", ""], set()),
@@ -58,15 +59,15 @@ def test_the_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
         (["profile", "--help-"], {"--help-unbuilt"}),
     ],
 )
-def test_bash_completes(words: list[str], expected: set[str], tmp_path: Path) -> None:
+def test_bash_completes_commands_flags_and_choices(words: list[str], expected: set[str], tmp_path: Path) -> None:
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("bash is not installed")
     path = tmp_path / "script"
     path.write_text(script("bash"))
-    ask = 'source "$0"; COMP_WORDS=("aiperf" "$@"); COMP_CWORD=$#; _penstock; echo "${COMPREPLY[@]}"'
-    done = subprocess.run([bash, "-c", ask, str(path), *words], capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) == expected
+    query = 'source "$0"; COMP_WORDS=("aiperf" "$@"); COMP_CWORD=$#; _penstock; echo "${COMPREPLY[@]}"'
+    process = subprocess.run([bash, "-c", query, str(path), *words], capture_output=True, text=True, check=True)
+    assert set(process.stdout.split()) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,19 +81,19 @@ def test_bash_completes(words: list[str], expected: set[str], tmp_path: Path) ->
         ("penstock help pro", {"profile"}),
     ],
 )
-def test_fish_completes(line: str, expected: set[str], tmp_path: Path) -> None:
+def test_fish_completes_commands_flags_and_choices(line: str, expected: set[str], tmp_path: Path) -> None:
     fish = shutil.which("fish")
     if fish is None:
         pytest.skip("fish is not installed")
     path = tmp_path / "script"
     path.write_text(script("fish"))
-    ask = [fish, "--no-config", "-c", f"source {path}; complete -C '{line}'"]
-    done = subprocess.run(ask, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert {offer.split("\t")[0] for offer in done.stdout.splitlines()} == expected
+    query = [fish, "--no-config", "-c", f"source {path}; complete -C '{line}'"]
+    process = subprocess.run(query, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert {line.split("\t")[0] for line in process.stdout.splitlines()} == expected
 
 
-def test_other_shells() -> None:
+def test_unknown_shell_is_refused() -> None:
     with pytest.raises(UserError, match="did you mean bash"):
-        script("bahs")
-    with pytest.raises(UserError, match="name bash, zsh or fish"):
-        script("powershell")
+        parse(COMMAND_LINE, ["bahs"])
+    with pytest.raises(UserError, match="one of bash, zsh, fish"):
+        parse(COMMAND_LINE, ["powershell"])

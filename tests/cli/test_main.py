@@ -1,4 +1,4 @@
-"""The program as a process: exit statuses, streams, one sentence and no traceback."""
+"""The program as a process: exit statuses, streams, and errors as one sentence without a traceback."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def call(*words: str, module: str = "penstock") -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.parametrize("module", ["penstock", "penstock.cli.main"])
-def test_version(module: str) -> None:
+def test_version_is_printed(module: str) -> None:
     done = call("--version", module=module)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{__version__}\n", "")
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])
-def test_overview(words: tuple[str, ...]) -> None:
+def test_help_prints_the_overview(words: tuple[str, ...]) -> None:
     done = call(*words)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Commands" in done.stdout
@@ -50,7 +50,7 @@ def test_overview(words: tuple[str, ...]) -> None:
         ("mock", "--no-such-thing", "-h"),
     ],
 )
-def test_help_wins(words: tuple[str, ...]) -> None:
+def test_help_has_precedence_over_mistakes(words: tuple[str, ...]) -> None:
     done = call(*words)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Usage:")
@@ -65,14 +65,14 @@ def test_help_wins(words: tuple[str, ...]) -> None:
         (("profile", "-m", "m", "--goodput", "x:1"), "penstock profile: --goodput is an AIPerf option"),
         (("profile", "-m", "m", "--url", "a:0"), "penstock profile: --url 'a:0' needs a host"),
         (("profle",), "penstock: There is no command 'profle'; did you mean profile?"),
-        (("zebra",), "penstock: There is no command 'zebra'; `penstock --help` lists them."),
+        (("zebra",), "penstock: There is no command 'zebra'; see `penstock --help`."),
         (("plot",), "penstock: plot is an AIPerf command that this version of Penstock does not have yet."),
         (
             ("--model", "m"),
             "penstock: There is no option --model here; options come after a command, as in `penstock prof",
         ),
         (("--hepl",), "penstock: There is no option --hepl here; did you mean --help?"),
-        (("help", "nope"), "penstock: There is no command 'nope'; `penstock --help` lists them."),
+        (("help", "nope"), "penstock: There is no command 'nope'; see `penstock --help`."),
         (("help", "prfile"), "penstock: There is no command 'prfile'; did you mean profile?"),
         (("help", "plot"), "penstock: plot is an AIPerf command that this version of Penstock does not have yet."),
         (("mock", "--prot", "1"), "penstock mock: There is no option --prot; did you mean --port?"),
@@ -83,10 +83,13 @@ def test_help_wins(words: tuple[str, ...]) -> None:
         ),
         (("report", "--tokeniser", "x"), "penstock report: There is no option --tokeniser; did you mean --tokenizer?"),
         (("verify", "--zebra"), "penstock verify: There is no option --zebra; see `penstock verify --help`."),
-        (("completion",), "penstock completion: Name one shell"),
+        (
+            ("completion",),
+            "penstock completion: SHELL is missing: name the shell to complete in: bash, zsh or fish; see",
+        ),
     ],
 )
-def test_what_the_user_must_change_exits_2(words: tuple[str, ...], sentence: str) -> None:
+def test_user_errors_exit_with_2_and_one_sentence(words: tuple[str, ...], sentence: str) -> None:
     done = call(*words)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -95,18 +98,18 @@ def test_what_the_user_must_change_exits_2(words: tuple[str, ...], sentence: str
 
 
 @pytest.mark.parametrize("command", [command.name for command in COMMANDS if command.name != "version"])
-def test_every_command_speaks_under_the_name_it_was_called_by(command: str) -> None:
-    """AIPerf's users never typed `penstock`."""
-    words = "mystery" if command == "completion" else "--no-such-option"
+def test_messages_use_the_name_the_program_was_called_by(command: str) -> None:
+    """Users who run `aiperf` must not see `penstock` commands."""
+    argument = "mystery" if command == "completion" else "--no-such-option"
     aiperf = str(Path(sys.executable).parent / "aiperf")
-    wrong = subprocess.run([aiperf, command, words], capture_output=True, text=True)
-    assert wrong.returncode == 2
-    assert wrong.stderr.startswith(f"aiperf {command}: ")
-    assert wrong.stderr.count("\n") == 1
+    refused = subprocess.run([aiperf, command, argument], capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"aiperf {command}: ")
+    assert refused.stderr.count("\n") == 1
     help_ = subprocess.run([aiperf, command, "--help"], capture_output=True, text=True)
     assert help_.returncode == 0
     assert f"aiperf {command}" in help_.stdout
-    assert f"penstock {command}" not in wrong.stderr + help_.stdout
+    assert f"penstock {command}" not in refused.stderr + help_.stdout
 
 
 def test_completion_prints_a_script() -> None:
@@ -115,7 +118,7 @@ def test_completion_prints_a_script() -> None:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_closed_pipe_is_quiet(unbuffered: str) -> None:
+def test_closed_pipe_exits_silently(unbuffered: str) -> None:
     env = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONUNBUFFERED": unbuffered}
     command = [sys.executable, "-m", "penstock", "profile", "--help"]
     read, write = os.pipe()
@@ -127,15 +130,13 @@ def test_a_closed_pipe_is_quiet(unbuffered: str) -> None:
 
 @pytest.fixture
 def profile(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Stands in for what carries out the run."""
+    """Replaces the module that executes runs."""
     module = ModuleType("penstock.cli.run")
     monkeypatch.setitem(sys.modules, "penstock.cli.run", module)
     return module
 
 
-def test_profile_runs_with_settings_under_the_name_it_was_called_by(
-    profile: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_profile_receives_settings_and_the_command_line(profile: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Settings] = []
 
     def run(settings: Settings) -> int:
@@ -158,7 +159,7 @@ def test_profile_runs_with_settings_under_the_name_it_was_called_by(
         (KeyboardInterrupt(), 130, ""),
     ],
 )
-def test_exceptions_become_sentences(
+def test_exceptions_become_one_sentence_and_an_exit_status(
     error: BaseException,
     status: int,
     sentence: str,
@@ -174,12 +175,12 @@ def test_exceptions_become_sentences(
     monkeypatch.setattr(sys, "argv", ["aiperf"])
     monkeypatch.delenv("PENSTOCK_DEBUG", raising=False)
     assert main(["profile", "-m", "m"]) == status
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert "Traceback" not in said
+    error_output = capsys.readouterr().err
+    assert sentence in error_output
+    assert "Traceback" not in error_output
 
 
-def test_debug_shows_the_traceback(
+def test_penstock_debug_prints_the_traceback(
     profile: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(settings: Settings) -> int:
@@ -201,10 +202,10 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stderr == "[]\n"
 
 
-def test_interrupted_before_a_run() -> None:
+def test_interrupt_before_a_run_exits_with_130() -> None:
     code = (
         "import os, signal, sys; import penstock.cli.main as m, penstock.cli.version as v; "
-        "v.run = lambda words, program: os.kill(os.getpid(), signal.SIGINT) or 0; "
+        "v.run = lambda given: os.kill(os.getpid(), signal.SIGINT) or 0; "
         "sys.exit(m.main(['version']))"
     )
     env = {**os.environ, "PYTHONPATH": SOURCE}

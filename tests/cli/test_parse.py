@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.parse import parse
+from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.errors import UserError
-from penstock.settings.flags import SPELLINGS, UNBUILT
+from penstock.settings.flags import SPELLINGS, UNSUPPORTED_FLAGS, Flag, Group, Positional
 from penstock.settings.resolve import resolve
 
 AIPERF = (Path(__file__).parent / "aiperf_flags.txt").read_text().split()
@@ -61,8 +63,8 @@ AIPERF = (Path(__file__).parent / "aiperf_flags.txt").read_text().split()
         ("", {}),
     ],
 )
-def test_what_is_understood(line: str, expected: dict[str, Any]) -> None:
-    assert parse(shlex.split(line)).values == expected
+def test_accepted_command_lines(line: str, expected: dict[str, Any]) -> None:
+    assert parse(PROFILE, shlex.split(line)).values == expected
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_what_is_understood(line: str, expected: dict[str, Any]) -> None:
         ("--concurrency 1 2", "--concurrency takes one value, so '2' is unexpected"),
         ("--api-key hunter2 hunter2", "--api-key takes one value, so a second one is unexpected"),
         ("stray", "Unexpected argument 'stray': the options of profile start with --."),
-        ("-- stray", "'stray' after -- has no meaning"),
+        ("-- stray", "'stray' after -- is unexpected"),
         ("--concurrency", "--concurrency needs a value (a whole number of at least 1)."),
         ("--concurrency --", "--concurrency needs a value (a whole number of at least 1)."),
         (
@@ -86,7 +88,7 @@ def test_what_is_understood(line: str, expected: dict[str, Any]) -> None:
         ("--endpoint-type --streaming=true", "but the option --streaming follows it."),
         ("--api-key -hunter2", "write a value that starts with a dash as --api-key=VALUE."),
         ("--url", "--url needs a value."),
-        ("--url=", "--url needs a value, and was given an empty one."),
+        ("--url=", "--url needs a value, but the value is empty."),
         ("--concurrency -5", "--concurrency must be a whole number of at least 1, not '-5'."),
         ("--request-rate -.5", "--request-rate must be a number greater than 0, not '-.5'."),
         ("--concurrency 1,2", "--concurrency 1,2 asks for a sweep, which this version of Penstock does not have yet"),
@@ -110,7 +112,7 @@ def test_what_is_understood(line: str, expected: dict[str, Any]) -> None:
         ("-n 5", "There is no option -n; did you mean --request-count?"),
         ("--tokeniz x", "There is no option --tokeniz; did you mean --tokenizer?"),
         ("--good-put x", "did you mean --goodput, which this version of Penstock does not have yet?"),
-        ("--zebra-crossing", "There is no option --zebra-crossing; `profile --help` lists them all."),
+        ("--zebra-crossing", "There is no option --zebra-crossing; see `penstock profile --help`."),
         ("-Q", "There is no option -Q"),
         ("-HX-Key:hunter2", "Put a space between -H and its value."),
         (
@@ -120,64 +122,119 @@ def test_what_is_understood(line: str, expected: dict[str, Any]) -> None:
         ("--stream", "does not have yet; run without it (to have replies streamed, write --streaming)."),
         ("--goodput a:1 b:2 --num-users 3 -f x --streaming", "--goodput, --num-users and -f are AIPerf options that"),
         ("--goodput a --goodput b", "--goodput is an AIPerf option"),
-        ("--endpoint-type embeddings", "--endpoint-type embeddings is not built yet"),
+        ("--endpoint-type embeddings", "--endpoint-type embeddings is not supported yet"),
         ("-H hunter2", "-H must be Name:Value"),
     ],
 )
-def test_what_is_refused(line: str, sentence: str) -> None:
+def test_refused_command_lines(line: str, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
-        parse(shlex.split(line))
-    said = str(caught.value)
-    assert sentence in said
-    assert "hunter2" not in said
-    assert "\n" not in said
-    assert said.endswith((".", "?"))
+        parse(PROFILE, shlex.split(line))
+    message = str(caught.value)
+    assert sentence in message
+    assert "hunter2" not in message
+    assert "\n" not in message
+    assert message.endswith((".", "?"))
 
 
-@pytest.mark.parametrize("spelling", [spelling for row in UNBUILT for spelling in row.spellings])
-def test_every_flag_that_is_not_built_is_refused_by_name(spelling: str) -> None:
+@pytest.mark.parametrize("spelling", [spelling for row in UNSUPPORTED_FLAGS for spelling in row.spellings])
+def test_every_unsupported_flag_is_refused_by_name(spelling: str) -> None:
     dashes = spelling[: len(spelling) - len(spelling.lstrip("-"))]
     snake = dashes + spelling.removeprefix(dashes).replace("-", "_")
     for words in ([spelling], [spelling, "value"], [f"{spelling}=value"], [snake, "value"]):
         with pytest.raises(UserError, match="is an AIPerf option that this version of Penstock does not have yet"):
-            parse(words)
+            parse(PROFILE, words)
 
 
-def test_every_spelling_of_aiperf_is_built_or_refused_by_name() -> None:
+def test_every_aiperf_spelling_is_supported_or_refused_by_name() -> None:
     assert set(AIPERF) <= set(SPELLINGS)
     for spelling in AIPERF:
-        said = _said([spelling])
-        assert said is None or said.startswith(spelling), "unknown, though AIPerf has it"
+        message = _refusal([spelling])
+        assert message is None or message.startswith(spelling), "AIPerf has this flag, but Penstock does not know it"
 
 
-def _said(words: list[str]) -> str | None:
+def _refusal(words: list[str], command: CommandLine = PROFILE) -> str | None:
     try:
-        parse(words)
+        parse(command, words)
     except UserError as error:
         return str(error)
     return None
 
 
-def test_arguments_that_are_no_text() -> None:
+def test_argument_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(UserError, match="Argument 2 is not valid UTF-8"):
-        parse(["--model", "\udcff"])
+        parse(PROFILE, ["--model", "\udcff"])
 
 
 @given(st.lists(st.sampled_from(sorted(SPELLINGS)) | st.text(max_size=8), max_size=6))
-def test_any_words_are_values_or_one_sentence(words: list[str]) -> None:
-    assert _said(words) != ""
+def test_any_arguments_are_parsed_or_refused_with_a_message(words: list[str]) -> None:
+    assert _refusal(words) != ""
 
 
-def test_the_spelling_that_the_user_chose_is_kept() -> None:
-    spelled = parse(["--isl", "5", "--num_requests=3", "-u", "a", "--url", "b"]).spelled
-    assert spelled == {"input.input_tokens_mean": "--isl", "load.requests": "--num_requests", "endpoint.urls": "-u"}
+def test_spelling_of_the_user_is_kept() -> None:
+    spellings = parse(PROFILE, ["--isl", "5", "--num_requests=3", "-u", "a", "--url", "b"]).spellings
+    assert spellings == {"input.input_tokens_mean": "--isl", "load.requests": "--num_requests", "endpoint.urls": "-u"}
 
 
-def test_the_command_can_be_pasted() -> None:
+SMALL = CommandLine(
+    "small",
+    "A command for tests.",
+    groups=(
+        Group(
+            "Options",
+            (
+                Flag("--name", "list", "Names.", "names", "NAME"),
+                Flag("--ledger", "str", "A URL.", "ledger", "URL", url=True),
+                Flag("--reset", "str", "A switch.", "reset", "on|off", implied="on"),
+                HELP,
+            ),
+        ),
+    ),
+    positionals=(
+        Positional("RUN", "the folder of the run", "run"),
+        Positional("SHELL", "the shell", "shell", "enum", ("bash", "zsh"), required=False),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("a", {"run": "a"}),
+        ("a zsh", {"run": "a", "shell": "zsh"}),
+        ("--reset -- -a", {"run": "-a", "reset": "on"}),
+        ("--reset off a", {"run": "a", "reset": "off"}),
+        ("--reset=off a --name=b --name c", {"run": "a", "reset": "off", "names": ["b", "c"]}),
+    ],
+)
+def test_positionals_and_implied_values(line: str, expected: dict[str, Any]) -> None:
+    assert parse(SMALL, line.split()).values == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("", "RUN is missing: name the folder of the run; see `penstock small --help`."),
+        ("a bsh", "SHELL must be one of bash, zsh, not 'bsh' (did you mean bash?)."),
+        ("a bash c", "Unexpected argument 'c': small takes RUN SHELL and options."),
+        ("a bash --ledger b postgresql://me:hunter2@c", "Unexpected argument: small takes RUN SHELL and options."),
+        ("a --ledger http://me:hunter2@b --ledger c", "given twice with different values (http://<redacted>@b and c)"),
+        ("a --rest", "There is no option --rest; did you mean --reset?"),
+        ("a --qps 5", "There is no option --qps; see `penstock small --help`."),
+        ("a --goodput b", "There is no option --goodput"),
+    ],
+)
+def test_refusals_name_the_command_and_its_positionals(line: str, sentence: str) -> None:
+    message = _refusal(line.split(), SMALL)
+    assert message is not None
+    assert sentence in message
+    assert "hunter2" not in message
+
+
+def test_recorded_command_can_be_pasted() -> None:
     words = ["--model", "a b", "--extra-inputs", 'stop:["x"]', "--streaming", "--request-count=3"]
-    command = parse(words, "aiperf").command
+    command = parse(PROFILE, words, "aiperf").command
     assert command == """aiperf profile --model 'a b' --extra-inputs 'stop:["x"]' --streaming --request-count=3"""
-    assert parse(shlex.split(command)[2:], "aiperf").command == command
+    assert parse(PROFILE, shlex.split(command)[2:], "aiperf").command == command
 
 
 SEED = {
@@ -227,11 +284,11 @@ SEED = {
 
 
 @pytest.mark.parametrize("name", SEED)
-def test_aiperfs_guide_runs_verbatim(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_of_the_aiperf_guide_are_accepted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("inputs.jsonl").write_text('{"texts": ["Hello!"]}\n{"texts": ["Tell me a joke."]}\n')
     kind, source = name.split(", ")
-    settings = resolve(parse(shlex.split(SEED[name]), "aiperf"))
+    settings = resolve(parse(PROFILE, shlex.split(SEED[name]), "aiperf"))
     assert settings.models == ("Qwen/Qwen3-0.6B",)
     assert settings.endpoint.type == kind
     assert settings.endpoint.path == {"chat": "/v1/chat/completions", "completions": "/v1/completions"}[kind]

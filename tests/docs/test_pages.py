@@ -14,7 +14,7 @@ import pytest
 
 from penstock.cli.commands import AIPERF_COMMANDS
 from penstock.datasets.registry import FORMATS, PLANNED
-from penstock.settings.flags import BUILT_ENDPOINTS, FLAGS, UNBUILT
+from penstock.settings.flags import ENDPOINT_TYPES, FLAGS, UNSUPPORTED_FLAGS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -62,10 +62,10 @@ def test_every_page_is_in_the_index() -> None:
 def test_the_page_on_aiperf_names_what_is_refused() -> None:
     page = (ROOT / "docs" / "aiperf.md").read_text()
     table = page.partition("| group | flags |")[2].partition("Values of flags")[0]
-    assert set(re.findall(r"`(--[\w-]+)`", table)) == {row.name for row in UNBUILT}
+    assert set(re.findall(r"`(--[\w-]+)`", table)) == {row.name for row in UNSUPPORTED_FLAGS}
     named = set(re.findall(r"`([\w-]+)`", page))
-    assert {choice for flag in FLAGS for choice in flag.unbuilt_choices} <= named
-    assert {*PLANNED, *AIPERF_COMMANDS, *BUILT_ENDPOINTS, *(each.name for each in FORMATS)} <= named
+    assert {choice for flag in FLAGS for choice in flag.unsupported_choices} <= named
+    assert {*PLANNED, *AIPERF_COMMANDS, *ENDPOINT_TYPES, *(each.name for each in FORMATS)} <= named
 
 
 def test_links_between_pages_lead_somewhere() -> None:

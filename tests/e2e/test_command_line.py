@@ -60,7 +60,7 @@ def test_a_run_that_is_not_there(program: Program, capture: Capture, command: st
     done = program.run(command, program.folder)
     assert done.status == 2
     assert done.err.splitlines()[1:] == [f"  {folder}" for folder in inside]
-    assert "holds no run" in program.run(command, inside[0] / "log").err
+    assert "contains no run" in program.run(command, inside[0] / "log").err
 
 
 def test_a_folder_that_cannot_be_written(program: Program, capture: Capture) -> None:

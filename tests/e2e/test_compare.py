@@ -90,7 +90,7 @@ def test_two_runs_that_were_made(program: Program, mock: Callable[..., MockServe
     ] == "A is better"
     text = program.run("compare", runs[1].folder, runs[0].folder, command="penstock")
     assert ("B is better, beyond noise, in Time to First Token" in text.out) == (not invalid(found))
-    assert "Note: The runs were made one after the other" in text.out
+    assert "Note: The runs took place at different times" in text.out
 
 
 def test_a_run_that_is_invalid_decides_nothing(program: Program, mock: Callable[..., MockServer]) -> None:
@@ -179,7 +179,10 @@ def test_a_comparison_that_is_interrupted_at_once_has_nothing_to_compare(program
         running.interrupt()
         done = running.wait()
     assert done.status == 130, done
-    assert "The run was interrupted before every server had completed a request: nothing to compare." in done.err
+    assert (
+        "The run was interrupted before every server had completed a request, so there is nothing to compare."
+        in done.err
+    )
 
 
 def test_a_run_is_found_under_any_prefix(program: Program, capture: Capture) -> None:
@@ -198,7 +201,7 @@ def test_bad_calls(program: Program) -> None:
         (["nowhere", "nothing"], "There is no run at 'nowhere'."),
         (["one"], "Name two artifact folders, or give --url twice"),
         (["--url", "mock://", "--model", "m"], "Give --url at least twice"),
-        (["--url", "mock://", "mock://", "--model", "m", "--export-level", "summary"], "keeps no requests"),
+        (["--url", "mock://", "mock://", "--model", "m", "--export-level", "summary"], "keeps no request records"),
     ):
         done = program.run("compare", *words, command="penstock")
         assert (done.status, said in done.err) == (2, True), done

@@ -304,7 +304,7 @@ def test_verify_notices_files_that_were_tampered_with(program: Program, capture:
 
 def test_verify_of_what_is_no_run(program: Program) -> None:
     checked = program.run("verify", program.folder, command="penstock")
-    assert (checked.status, "holds no run" in checked.err) == (2, True)
+    assert (checked.status, "contains no run" in checked.err) == (2, True)
 
 
 # -- endpoints for any API -------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def test_a_large_file_is_sent_whole_and_once(program: Program, mock: Callable[..
     assert done.summary["request_count"]["avg"] == 3000
     assert len({t["body_sha256"] for t in server.logged_requests()}) == 3000
     checked = program.run("verify", done.folder, "--against", program.folder / "big.jsonl", command="penstock")
-    assert (checked.status, "stand at another place" in checked.out) == (0, False), checked
+    assert (checked.status, "are at another position" in checked.out) == (0, False), checked
 
 
 def test_a_bad_line_found_later_ends_the_run(program: Program, mock: Callable[..., MockServer]) -> None:

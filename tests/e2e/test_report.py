@@ -51,7 +51,7 @@ def test_the_summary_of_the_run_before_is_not_taken_for_that_of_one_that_was_kil
     killed(program, server, into=first.folder)
     verified = program.run("verify", first.folder, command="penstock")
     assert verified.status == 0, verified
-    assert "there is none in a summary of this run" in verified.out
+    assert "this run has no summary with a root" in verified.out
     compared = program.run("compare", first.folder, other.folder, command="penstock")
     assert compared.status == 2
     assert "`penstock report` writes it for a run that was cut off" in " ".join(compared.err.split())

@@ -12,7 +12,7 @@ from penstock.endpoints import registry
 from penstock.endpoints.base import History
 from penstock.endpoints.registry import endpoint
 from penstock.errors import UserError
-from penstock.settings.flags import BUILT_ENDPOINTS
+from penstock.settings.flags import ENDPOINT_TYPES
 from penstock.settings.schema import EndpointSettings
 
 
@@ -202,5 +202,5 @@ def test_a_reply_is_remembered_as_the_api_wants_it_back(
 
 
 def test_every_endpoint_that_can_be_named_is_there_and_the_other_way_round() -> None:
-    assert tuple(registry.BUILTIN) == BUILT_ENDPOINTS
-    assert [registry.endpoint(name).name for name in BUILT_ENDPOINTS] == list(BUILT_ENDPOINTS)
+    assert tuple(registry.BUILTIN) == ENDPOINT_TYPES
+    assert [registry.endpoint(name).name for name in ENDPOINT_TYPES] == list(ENDPOINT_TYPES)

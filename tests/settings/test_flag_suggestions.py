@@ -1,20 +1,21 @@
 from __future__ import annotations
 
-from penstock.settings.flag_suggestions import OTHER_WORDS, meant
-from penstock.settings.flags import FLAGS, SPELLINGS
+from penstock.settings.flag_suggestions import SYNONYMS, suggest_flag
+from penstock.settings.flags import FLAGS, SPELLINGS, UNSUPPORTED_FLAGS
 
-BUILT = {spelling for flag in FLAGS for spelling in flag.spellings}
+SUPPORTED = [spelling for flag in FLAGS for spelling in flag.spellings]
+UNSUPPORTED = [spelling for row in UNSUPPORTED_FLAGS for spelling in row.spellings]
 
 
-def test_another_tools_words_are_not_flags_and_lead_to_flags_that_are_built() -> None:
-    for word, flags in OTHER_WORDS.items():
+def test_synonyms_are_no_flags_and_lead_to_supported_flags() -> None:
+    for word, flags in SYNONYMS.items():
         assert word not in SPELLINGS
-        assert {part for part in flags.split() if part.startswith("-")} <= BUILT
+        assert {part for part in flags.split() if part.startswith("-")} <= set(SUPPORTED)
 
 
-def test_a_flag_that_is_built_is_meant_rather_than_one_that_is_not() -> None:
-    assert meant("--concurency") == "--concurrency"
-    assert meant("--warmup") == "--warmup-request-count"
-    assert meant("--error-rate") == "--max-error-rate"
-    assert meant("--warmup-durations") == "--warmup-duration"
-    assert meant("--zebra") is None
+def test_supported_flags_are_suggested_before_unsupported_ones() -> None:
+    assert suggest_flag("--concurency", SUPPORTED, UNSUPPORTED) == "--concurrency"
+    assert suggest_flag("--warmup", SUPPORTED, UNSUPPORTED) == "--warmup-request-count"
+    assert suggest_flag("--error-rate", SUPPORTED, UNSUPPORTED) == "--max-error-rate"
+    assert suggest_flag("--warmup-durations", SUPPORTED, UNSUPPORTED) == "--warmup-duration"
+    assert suggest_flag("--zebra", SUPPORTED, UNSUPPORTED) is None

@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 
 from penstock.errors import UserError
-from penstock.settings.flag_values import nearest, read, truth
-from penstock.settings.flags import BUILT_ENDPOINTS, SPELLINGS, Flag
+from penstock.settings.flag_values import nearest, parse_bool, read_value
+from penstock.settings.flags import ENDPOINT_TYPES, SPELLINGS, Flag
 
 
-def value(spelled: str, text: str) -> Any:
-    flag = SPELLINGS[spelled]
+def value(spelling: str, text: str) -> Any:
+    flag = SPELLINGS[spelling]
     assert isinstance(flag, Flag)
-    return read(flag, spelled, text)
+    return read_value(flag, spelling, text)
 
 
 @pytest.mark.parametrize(
-    ("spelled", "text", "expected"),
+    ("spelling", "text", "expected"),
     [
         ("--concurrency", "16", 16),
         ("--concurrency", " 16 ", 16),
@@ -46,14 +46,14 @@ def value(spelled: str, text: str) -> Any:
         ("--tokenizer", "builtin", "builtin"),
     ],
 )
-def test_read(spelled: str, text: str, expected: Any) -> None:
-    got = value(spelled, text)
-    assert got == expected
-    assert type(got) is type(expected)
+def test_text_is_converted_to_its_type(spelling: str, text: str, expected: Any) -> None:
+    actual = value(spelling, text)
+    assert actual == expected
+    assert type(actual) is type(expected)
 
 
 @pytest.mark.parametrize(
-    ("spelled", "text", "sentence"),
+    ("spelling", "text", "sentence"),
     [
         ("--concurrency", "0", "--concurrency must be a whole number of at least 1, not '0'."),
         ("--concurrency", "-3", "--concurrency must be a whole number of at least 1, not '-3'."),
@@ -85,24 +85,24 @@ def test_read(spelled: str, text: str, expected: Any) -> None:
         (
             "--endpoint-type",
             "chta",
-            f"--endpoint-type must be one of {', '.join(BUILT_ENDPOINTS)}, not 'chta' (did you mean chat?).",
+            f"--endpoint-type must be one of {', '.join(ENDPOINT_TYPES)}, not 'chta' (did you mean chat?).",
         ),
         ("--workers-max", "65", "--workers-max must be a whole number from 1 to 64, not '65'."),
         ("--transport", "grpc", "--transport must be http, not 'grpc'."),
         ("--streaming", "maybe", "--streaming must be true or false, not 'maybe'."),
-        ("--model", "a,,b", "--model 'a,,b' has an empty name beside a comma."),
-        ("--model", "", "--model needs a value, and was given an empty one."),
-        ("--tokenizer", " ", "--tokenizer needs a value, and was given an empty one."),
+        ("--model", "a,,b", "--model 'a,,b' has an empty name next to a comma."),
+        ("--model", "", "--model needs a value, but the value is empty."),
+        ("--tokenizer", " ", "--tokenizer needs a value, but the value is empty."),
     ],
 )
-def test_refusals(spelled: str, text: str, sentence: str) -> None:
+def test_invalid_text_is_refused(spelling: str, text: str, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
-        value(spelled, text)
+        value(spelling, text)
     assert sentence in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("spelled", "choice", "have"),
+    ("spelling", "choice", "supported"),
     [
         ("--endpoint-type", "embeddings", "chat, completions, .* and"),
         ("--endpoint-type", "NIM-rankings", "chat, completions, .* and"),
@@ -114,14 +114,14 @@ def test_refusals(spelled: str, text: str, sentence: str) -> None:
         ("--model-selection-strategy", "weighted", "round_robin"),
     ],
 )
-def test_choices_of_aiperf_that_are_not_built(spelled: str, choice: str, have: str) -> None:
-    with pytest.raises(UserError, match=f"is not built yet; this version of Penstock has {have}") as caught:
-        value(spelled, choice)
-    assert str(caught.value).startswith(spelled)
+def test_unsupported_choices_are_refused_by_name(spelling: str, choice: str, supported: str) -> None:
+    with pytest.raises(UserError, match=f"is not supported yet; this version of Penstock has {supported}") as caught:
+        value(spelling, choice)
+    assert str(caught.value).startswith(spelling)
 
 
 @pytest.mark.parametrize(
-    "spelled",
+    "spelling",
     [
         "--isl",
         "--isl-stddev",
@@ -133,19 +133,19 @@ def test_choices_of_aiperf_that_are_not_built(spelled: str, choice: str, have: s
         "--benchmark-duration",
     ],
 )
-def test_sweeps_are_refused(spelled: str) -> None:
-    with pytest.raises(UserError, match=f"{spelled} 1,2 asks for a sweep, .*give one value"):
-        value(spelled, "1,2")
+def test_sweeps_are_refused(spelling: str) -> None:
+    with pytest.raises(UserError, match=f"{spelling} 1,2 asks for a sweep, .*give one value"):
+        value(spelling, "1,2")
 
 
-@pytest.mark.parametrize("spelled", ["--no-gpu-telemetry", "--no-server-metrics"])
-def test_what_always_holds_cannot_be_turned_off(spelled: str) -> None:
-    assert value(spelled, "true") is True
+@pytest.mark.parametrize("spelling", ["--no-gpu-telemetry", "--no-server-metrics"])
+def test_always_on_flags_cannot_be_turned_off(spelling: str) -> None:
+    assert value(spelling, "true") is True
     with pytest.raises(UserError, match="does not have yet"):
-        value(spelled, "false")
+        value(spelling, "false")
 
 
-def test_truth_and_nearest() -> None:
-    assert [truth(word) for word in ("On", "0", "chat")] == [True, False, None]
+def test_parse_bool_and_nearest() -> None:
+    assert [parse_bool(word) for word in ("On", "0", "chat")] == [True, False, None]
     assert nearest("chatt", ["chat", "completions"]) == "chat"
     assert nearest("zebra", ["chat", "completions"]) is None

@@ -1,4 +1,4 @@
-"""The table holds together: names are unique, targets exist, helps are whole, every AIPerf flag is known."""
+"""The flag table: names are unique, targets exist, help texts are complete, every AIPerf flag is known."""
 
 from __future__ import annotations
 
@@ -9,46 +9,44 @@ import msgspec
 import pytest
 
 from penstock.settings.flags import (
-    BUILT_ENDPOINTS,
+    ENDPOINT_TYPES,
     FLAGS,
     GROUPS,
-    HINTS,
     SPELLINGS,
-    UNBUILT,
+    UNSUPPORTED_FLAGS,
     Flag,
-    UnsupportedFlag,
-    wanted,
+    expected_value,
 )
 from penstock.settings.schema import Settings
 
 AIPERF = [line.split() for line in (Path(__file__).parent.parent / "cli" / "aiperf_flags.txt").read_text().splitlines()]
 
 
-def test_the_fixture_has_all_of_aiperfs_options() -> None:
+def test_list_of_aiperf_flags_is_complete() -> None:
     assert len(AIPERF) == 264
     assert sum(map(len, AIPERF)) == 321
 
 
 @pytest.mark.parametrize("spellings", AIPERF, ids=lambda spellings: spellings[0])
-def test_every_aiperf_option_is_known_by_all_its_spellings(spellings: list[str]) -> None:
+def test_every_aiperf_flag_is_known_by_all_its_spellings(spellings: list[str]) -> None:
     row = SPELLINGS[spellings[0]]
     assert list(row.spellings) == spellings
-    assert not (isinstance(row, Flag) and row.own)
+    assert not (isinstance(row, Flag) and row.penstock_only)
 
 
-def test_only_our_own_flags_are_unknown_to_aiperf() -> None:
-    theirs = {spelling for spellings in AIPERF for spelling in spellings}
-    assert {flag.name for flag in FLAGS if flag.name not in theirs} == {
+def test_flags_that_aiperf_lacks_are_marked() -> None:
+    aiperf = {spelling for spellings in AIPERF for spelling in spellings}
+    assert {flag.name for flag in FLAGS if flag.name not in aiperf} == {
         "--insecure",
         "--max-error-rate",
         "--require-valid",
         "--sessions",
     }
-    assert all(flag.own for flag in FLAGS if flag.name not in theirs)
+    assert all(flag.penstock_only for flag in FLAGS if flag.name not in aiperf)
 
 
 def test_no_spelling_is_used_twice() -> None:
-    spellings = [spelling for row in (*FLAGS, *UNBUILT) for spelling in row.spellings]
+    spellings = [spelling for row in (*FLAGS, *UNSUPPORTED_FLAGS) for spelling in row.spellings]
     assert len(spellings) == len(set(spellings)) == len(SPELLINGS)
 
 
@@ -61,32 +59,32 @@ def _field(path: str) -> Any:
 
 
 @pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
-def test_rows_are_whole(flag: Flag) -> None:
+def test_rows_are_complete(flag: Flag) -> None:
     if flag.target is not None and flag.target != "log_level":
         assert _field(flag.target) is not None
     if flag.target is None:
-        assert flag.holds or len(flag.choices) == 1, "what is kept nowhere must be true already"
+        assert flag.always_on or len(flag.choices) == 1, "a value without a target must have no effect"
     assert flag.help.endswith(".")
     assert len(flag.help) < 240
     assert (flag.kind == "enum") == bool(flag.choices)
     assert flag.metavar or flag.kind in ("bool", "enum")
-    assert wanted(flag)
+    assert expected_value(flag)
 
 
-def test_groups_and_hints() -> None:
+def test_groups_hints_and_endpoint_types_are_complete() -> None:
     assert sum(len(group.flags) for group in GROUPS) == len(FLAGS)
-    assert all(isinstance(SPELLINGS[name], UnsupportedFlag) for name in HINTS)
+    assert sum(bool(row.hint) for row in UNSUPPORTED_FLAGS) == 3
     endpoint = SPELLINGS["--endpoint-type"]
     assert isinstance(endpoint, Flag)
-    assert endpoint.choices == BUILT_ENDPOINTS
-    assert len(endpoint.choices) + len(endpoint.unbuilt_choices) == 19
+    assert endpoint.choices == ENDPOINT_TYPES
+    assert len(endpoint.choices) + len(endpoint.unsupported_choices) == 19
 
 
-def test_the_help_names_every_dataset_format() -> None:
-    """The table cannot ask the registry, which would be imported for each `--help`."""
+def test_help_of_the_dataset_type_names_every_format() -> None:
+    """The table repeats the names, because importing the registry would slow down `--help`."""
     from penstock.datasets.registry import FORMATS
 
     flag = SPELLINGS["--custom-dataset-type"]
     assert isinstance(flag, Flag)
-    *most, last = [each.name for each in FORMATS]
+    *most, last = [known.name for known in FORMATS]
     assert flag.help.endswith(f": {', '.join(most)} or {last}.")

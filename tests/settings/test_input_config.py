@@ -6,18 +6,19 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.parse import parse
+from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.settings.input_config import input_config
 from penstock.settings.resolve import resolve
 from penstock.settings.schema import Settings
 
 
-def settle(*words: str) -> Settings:
-    return resolve(parse(words, "aiperf"))
+def settings_for(*words: str) -> Settings:
+    return resolve(parse(PROFILE, words, "aiperf"))
 
 
-def test_synthetic_chat() -> None:
+def test_synthetic_chat_settings_use_aiperf_keys() -> None:
     config = input_config(
-        settle(
+        settings_for(
             *("--model", "mock-model", "--endpoint", "/v1/chat/completions", "--streaming", "--isl", "100"),
             *("--isl-stddev", "0", "--osl", "50", "--url", "localhost:18101", "--request-count", "20"),
             *("--num-prompts", "20", "--tokenizer", "builtin", "--ui", "none", "--random-seed", "1"),
@@ -50,9 +51,9 @@ def test_synthetic_chat() -> None:
     assert config["runtime"] == {"ui": "none"}
 
 
-def test_file_with_warmup_and_rate(tmp_path: Path) -> None:
+def test_file_warmup_and_rate_settings_use_aiperf_keys(tmp_path: Path) -> None:
     config = input_config(
-        settle(
+        settings_for(
             *("-m", "m", "--input-file", str(tmp_path), "--custom-dataset-type", "raw_payload", "--request-rate", "5"),
             *("--arrival-pattern", "constant", "--benchmark-duration", "9", "--benchmark-grace-period", "inf"),
             *("--warmup-request-count", "5", "--concurrency", "2", "--workers-max", "3"),
@@ -90,17 +91,17 @@ SECRETS = [
 
 
 @pytest.mark.parametrize(("words", "command"), SECRETS)
-def test_secrets_are_shown_nowhere(words: tuple[str, ...], command: str) -> None:
-    settings = settle("-m", "m", *words)
+def test_secrets_appear_in_no_output(words: tuple[str, ...], command: str) -> None:
+    settings = settings_for("-m", "m", *words)
     assert settings.command == f"aiperf profile -m m {command}"
     for shown in (repr(settings), str(settings), settings.command, json.dumps(input_config(settings))):
         assert "hunter2" not in shown
-        assert "aHVudGVyMg" not in shown  # the same in Base64
+        assert "aHVudGVyMg" not in shown  # hunter2 in Base64
         assert "bWU6aHVudGVyMg" not in shown
 
 
-def test_credentials_in_body_fields_and_queries() -> None:
-    settings = settle("-m", "m", "--extra-inputs", "n:1,api_key:hunter2", "-u", "http://a/v1?api-key=hunter2&v=1")
+def test_credentials_in_body_fields_and_queries_are_redacted() -> None:
+    settings = settings_for("-m", "m", "--extra-inputs", "n:1,api_key:hunter2", "-u", "http://a/v1?api-key=hunter2&v=1")
     for shown in (settings.command, json.dumps(input_config(settings))):
         assert "hunter2" not in shown
     assert settings.endpoint.extra == {"n": 1, "api_key": "hunter2"}
@@ -113,16 +114,16 @@ def test_credentials_in_body_fields_and_queries() -> None:
         (("--custom-endpoint=/v1?hf_token=hunter2",), "'--custom-endpoint=/v1?hf_token=<redacted>'"),
     ],
 )
-def test_credentials_in_the_path(words: tuple[str, ...], command: str) -> None:
-    settings = settle("-m", "m", *words)
+def test_credentials_in_the_path_are_redacted(words: tuple[str, ...], command: str) -> None:
+    settings = settings_for("-m", "m", *words)
     assert settings.command == f"aiperf profile -m m {command}"
     assert "<redacted>" in input_config(settings)["endpoint"]["path"]
     assert "hunter2" not in json.dumps(input_config(settings))
     assert "hunter2" in (settings.endpoint.path or "")
 
 
-def test_what_is_redacted_is_still_sent() -> None:
-    settings = settle("-m", "m", "-u", "http://me:hunter2@host")
+def test_redacted_credentials_are_still_sent() -> None:
+    settings = settings_for("-m", "m", "-u", "http://me:hunter2@host")
     ((name, secret),) = settings.endpoint.headers
     assert (name, secret.reveal()) == ("Authorization", "Basic bWU6aHVudGVyMg==")
     assert input_config(settings)["endpoint"]["headers"] == {"Authorization": "<redacted>"}

@@ -41,10 +41,10 @@ from penstock.settings.pairs import extra_fields, headers, value_of
         ("don't:it's", {"don't": "it's"}),
     ],
 )
-def test_extra_fields(text: str, expected: dict[str, Any]) -> None:
-    got = dict(extra_fields(text, "--extra-inputs"))
-    assert got == expected
-    assert [type(value) for value in got.values()] == [type(value) for value in expected.values()]
+def test_extra_fields_keep_json_types(text: str, expected: dict[str, Any]) -> None:
+    actual = dict(extra_fields(text, "--extra-inputs"))
+    assert actual == expected
+    assert [type(value) for value in actual.values()] == [type(value) for value in expected.values()]
 
 
 @pytest.mark.parametrize(
@@ -57,27 +57,27 @@ def test_extra_fields(text: str, expected: dict[str, Any]) -> None:
         (":1", "has a part '' that is not key:value"),
         ("stop:[a,b]", "The value of stop in --extra-inputs looks like JSON but is not"),
         ("stop:[1,2", "The value of stop in --extra-inputs looks like JSON but is not"),
-        ("stop:[1]x", "goes on with 'x' after its JSON ends"),
+        ("stop:[1]x", "continues with 'x' after the end of its JSON"),
         ('{"a":1', "The value of --extra-inputs looks like JSON but is not"),
         ('{"a":NaN}', "NaN is not JSON"),
         ('{"a":1e999}', "1e999 is too large"),
         ("a:" + "[" * 100_000, "looks like JSON but is not"),
     ],
 )
-def test_extra_fields_refused(text: str, sentence: str) -> None:
+def test_invalid_extra_fields_are_refused(text: str, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
         extra_fields(text, "--extra-inputs")
     assert sentence in str(caught.value)
 
 
 @given(st.text())
-def test_extra_fields_never_fail_otherwise(text: str) -> None:
+def test_extra_fields_raise_only_user_errors(text: str) -> None:
     with contextlib.suppress(UserError):
         assert extra_fields(text, "--extra-inputs")
 
 
 @given(st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False))
-def test_numbers_come_back(number: float) -> None:
+def test_numbers_keep_value_and_type(number: float) -> None:
     assert value_of(repr(number)) == number
     assert type(value_of(repr(number))) is type(number)
 
@@ -96,7 +96,7 @@ def test_numbers_come_back(number: float) -> None:
         ('{"X-A":"b, c","X-N":5,"X-B":true}', [("X-A", "b, c"), ("X-N", "5"), ("X-B", "true")]),
     ],
 )
-def test_headers(text: str, expected: list[tuple[str, str]]) -> None:
+def test_headers_keep_strings(text: str, expected: list[tuple[str, str]]) -> None:
     assert headers(text, "-H") == expected
 
 
@@ -104,17 +104,17 @@ def test_headers(text: str, expected: list[tuple[str, str]]) -> None:
     ("text", "sentence"),
     [
         ("hunter2", "-H must be Name:Value"),
-        ("Authorization Bearer hunter2:x", "not the name of a header"),
-        (":hunter2", "not the name of a header"),
+        ("Authorization Bearer hunter2:x", "not a valid header name"),
+        (":hunter2", "not a valid header name"),
         ("X-A:hunter2\r\nX-B:1", "control character"),
         ("X-A:hunter2☃", "outside Latin-1"),
         ("Content-Length:5", "cannot set Content-Length"),
         ("transfer-encoding:chunked", "cannot set transfer-encoding"),
-        ('{"X-A":["hunter2"]}', "must be a text or a number"),
+        ('{"X-A":["hunter2"]}', "must be a string or a number"),
         ('{"X-A":"hunter2"', "not a JSON object"),
     ],
 )
-def test_headers_refused_without_showing_the_value(text: str, sentence: str) -> None:
+def test_invalid_headers_are_refused_without_showing_the_value(text: str, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
         headers(text, "-H")
     assert sentence in str(caught.value)

@@ -6,20 +6,21 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.parse import parse
-from penstock.cli.read_settings import settle as settle_words
+from penstock.cli.profile import COMMAND_LINE as PROFILE
+from penstock.cli.read_settings import read_settings
 from penstock.errors import UserError
 from penstock.settings.artifact_folder import artifact_folder
 from penstock.settings.resolve import resolve
 from penstock.settings.schema import Settings
 
 
-def settle(*words: str) -> Settings:
-    return resolve(parse(words))
+def settings_for(*words: str) -> Settings:
+    return resolve(parse(PROFILE, words))
 
 
 def refused(*words: str) -> str:
     with pytest.raises(UserError) as caught:
-        settle(*words)
+        settings_for(*words)
     return str(caught.value)
 
 
@@ -30,8 +31,8 @@ def prompts(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_defaults() -> None:
-    settings = settle("--model", "m")
+def test_defaults_of_all_settings() -> None:
+    settings = settings_for("--model", "m")
     assert settings.models == ("m",)
     assert settings.endpoint.type == "chat"
     assert settings.endpoint.urls == ("http://localhost:8000",)
@@ -52,8 +53,8 @@ def test_defaults() -> None:
     assert settings.command == "penstock profile --model m"
 
 
-def test_everything_built_lands_in_its_place(prompts: str, tmp_path: Path) -> None:
-    settings = settle(
+def test_every_flag_reaches_its_setting(prompts: str, tmp_path: Path) -> None:
+    settings = settings_for(
         *("-m", "a,b", "-m", "c", "--endpoint-type", "completions", "--endpoint", "/x", "--streaming"),
         *("-u", "a:1", "b:2", "-u", "https://c/v1/", "--url-strategy", "round-robin", "--api-key", "k"),
         *("-H", "X-A:1, 2", "--extra-inputs", "t:0.5", 'stop:["a","b"]', "--request-timeout-seconds", "9"),
@@ -97,14 +98,14 @@ def test_everything_built_lands_in_its_place(prompts: str, tmp_path: Path) -> No
     assert (settings.workers_max, settings.require_valid, settings.max_error_rate) == (2, True, 0.1)
 
 
-def test_synthetic_shape() -> None:
-    data = settle("-m", "m", "--isl", "64", "--isl-stddev", "4", "-b", "2", "--num-prompts", "9").input
+def test_synthetic_lengths_and_counts() -> None:
+    data = settings_for("-m", "m", "--isl", "64", "--isl-stddev", "4", "-b", "2", "--num-prompts", "9").input
     assert (data.input_tokens_mean, data.input_tokens_stddev, data.batch, data.entries) == (64, 4.0, 2, 9)
 
 
 @pytest.mark.parametrize(("level", "verbose"), [("trace", True), ("DEBUG", True), ("INFO", False), ("error", False)])
-def test_log_level(level: str, verbose: bool) -> None:
-    assert settle("-m", "m", "--log-level", level).output.verbose is verbose
+def test_log_level_trace_and_debug_are_verbose(level: str, verbose: bool) -> None:
+    assert settings_for("-m", "m", "--log-level", level).output.verbose is verbose
 
 
 @pytest.mark.parametrize(
@@ -115,35 +116,38 @@ def test_log_level(level: str, verbose: bool) -> None:
             ("-m", "m", "--benchmark-grace-period", "5"),
             "--benchmark-grace-period begins when --benchmark-duration ends",
         ),
-        (("-m", "m", "--arrival-pattern", "constant"), "--arrival-pattern spaces the requests of --request-rate"),
-        (("-m", "m", "--request-rate-mode", "poisson"), "--request-rate-mode spaces the requests"),
+        (
+            ("-m", "m", "--arrival-pattern", "constant"),
+            "--arrival-pattern sets the gaps between the requests of --request-rate",
+        ),
+        (("-m", "m", "--request-rate-mode", "poisson"), "--request-rate-mode sets the gaps between the requests"),
         (("-m", "m", "--endpoint", "v1/chat"), "--endpoint must start with a slash"),
         (("-m", "m", "--endpoint", "/v1 /chat"), "a space or a control character"),
         (("-m", "m", "--endpoint", "/caf\u00e9?api_key=hunter2"), "write it as %C3%A9"),
         (("-m", "m", "--endpoint", "v1?api_key=hunter2"), "--endpoint must start with a slash"),
         (("-m", "m", "--endpoint", "/?key=hunter2", "--endpoint", "/?key=hunter22"), "(/?key=<redacted> and /?key=<re"),
         (("-m", "m", "--endpoint", "/v1", "/?key=hunter2"), "--endpoint takes one value"),
-        (("-m", "m", "--custom-dataset-type", "single_turn"), "there is no --input-file"),
-        (("-m", "m", "--osl-stddev", "4"), "there is no --osl"),
+        (("-m", "m", "--custom-dataset-type", "single_turn"), "--input-file is missing"),
+        (("-m", "m", "--osl-stddev", "4"), "--osl, the mean, is missing"),
         (("-m", "m", "--extra-inputs", f"big:{10**30}"), "big cannot be sent: Integer exceeds 64-bit range"),
-        (("-m", "m", "--endpoint-type", "responses", "--use-legacy-max-tokens"), "is for --endpoint-type chat"),
+        (("-m", "m", "--endpoint-type", "responses", "--use-legacy-max-tokens"), "applies to --endpoint-type chat"),
         (("-m", "m", "--export-http-trace", "--export-level", "summary"), "writes no records"),
         (("-m", "m", "--profile-export-prefix", "a/b"), "must be a file name without a folder"),
         (("-m", "m", "--profile-export-prefix", ".json"), "must be a file name without a folder"),
         (("-m", "m", "--input-file", "/nowhere/at/all"), "--input-file '/nowhere/at/all' does not exist"),
         (("-m", "m", "--artifact-dir", __file__), "is a file, not a folder"),
-        (("-m", "m", "--extra-inputs", "a:1", "--extra-inputs", "a:true"), "--extra-inputs has a twice"),
+        (("-m", "m", "--extra-inputs", "a:1", "--extra-inputs", "a:true"), "--extra-inputs sets a twice"),
         (("-m", "m", "-u", "ftp://a"), "-u 'ftp://a' must start with"),
         (("-m", "m", "--api-key", "hunter2", "-H", "authorization:x"), "by --api-key and by an authorization header"),
         (("-m", "m", "--api-key", "hunter2", "-u", "http://u:p@a"), "by --api-key and by the user name in -u"),
         (("-m", "m", "-H", "Authorization:a", "-H", "Authorization:b"), "The Authorization header is set twice"),
-        (("-m", "m", "--api-key", "hunter2\n3"), "cannot stand in an HTTP header"),
+        (("-m", "m", "--api-key", "hunter2\n3"), "an HTTP header cannot contain"),
     ],
 )
-def test_what_does_not_go_together(words: tuple[str, ...], sentence: str) -> None:
-    said = refused(*words)
-    assert sentence in said
-    assert "hunter2" not in said
+def test_contradicting_flags_are_refused(words: tuple[str, ...], sentence: str) -> None:
+    message = refused(*words)
+    assert sentence in message
+    assert "hunter2" not in message
 
 
 @pytest.mark.parametrize(
@@ -155,29 +159,29 @@ def test_what_does_not_go_together(words: tuple[str, ...], sentence: str) -> Non
         ("--num-dataset-entries", "5"),
     ],
 )
-def test_synthetic_flags_with_a_file(prompts: str, flag: str, value: str) -> None:
-    said = refused("-m", "m", "--input-file", prompts, flag, value)
-    assert said.startswith(f"{flag} shapes synthetic prompts, but --input-file brings its own")
+def test_synthetic_flags_are_refused_with_a_file(prompts: str, flag: str, value: str) -> None:
+    message = refused("-m", "m", "--input-file", prompts, flag, value)
+    assert message.startswith(f"{flag} applies to synthetic prompts, but --input-file has its own")
 
 
-def test_home_is_found_in_every_path(prompts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tilde_is_expanded_in_paths(prompts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", os.path.dirname(prompts))
-    settings = settle("-m", "m", "--input-file=~/prompts.jsonl", "--artifact-dir", "~/out")
+    settings = settings_for("-m", "m", "--input-file=~/prompts.jsonl", "--artifact-dir", "~/out")
     assert settings.input.file == prompts
     assert settings.output.folder == os.path.join(os.path.dirname(prompts), "out")
 
 
-def test_a_file_that_may_not_be_read(prompts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_input_file_is_refused(prompts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert "may not be read" in refused("-m", "m", "--input-file", prompts)
+    assert "cannot be read" in refused("-m", "m", "--input-file", prompts)
 
 
-def test_harmless_pairs_are_fine(tmp_path: Path) -> None:
-    assert settle("-m", "m", "--osl-stddev", "0").input.output_tokens_stddev == 0
-    assert settle("-m", "m", "--extra-inputs", "a:1", "--extra-inputs", "a:1").endpoint.extra == {"a": 1}
-    assert settle("-m", "m", "--input-file", str(tmp_path)).input.file == str(tmp_path)
-    assert settle("-m", "m", "--use-legacy-max-tokens").endpoint.legacy_max_tokens
-    assert settle("-m", "m", "--insecure=false").endpoint.verify_tls
+def test_consistent_flags_are_accepted(tmp_path: Path) -> None:
+    assert settings_for("-m", "m", "--osl-stddev", "0").input.output_tokens_stddev == 0
+    assert settings_for("-m", "m", "--extra-inputs", "a:1", "--extra-inputs", "a:1").endpoint.extra == {"a": 1}
+    assert settings_for("-m", "m", "--input-file", str(tmp_path)).input.file == str(tmp_path)
+    assert settings_for("-m", "m", "--use-legacy-max-tokens").endpoint.legacy_max_tokens
+    assert settings_for("-m", "m", "--insecure=false").endpoint.verify_tls
 
 
 @pytest.mark.parametrize(
@@ -193,31 +197,31 @@ def test_harmless_pairs_are_fine(tmp_path: Path) -> None:
         (("é" * 200,), "chat", 1, None, f"artifacts/{'é' * 75}-chat-concurrency1"),
     ],
 )
-def test_artifact_folder(
+def test_artifact_folder_is_named_after_model_endpoint_and_load(
     models: tuple[str, ...], endpoint: str, concurrency: int | None, rate: float | None, folder: str
 ) -> None:
     assert artifact_folder(models, endpoint, concurrency, rate) == folder
 
 
-def test_the_name_of_a_plugged_in_endpoint_makes_no_folder() -> None:
+def test_slash_in_an_endpoint_name_makes_no_subfolder() -> None:
     assert artifact_folder(("m",), "our/chat", 1, None) == "artifacts/m-our_chat-concurrency1"
 
 
-def test_a_rate_alone_has_no_cap() -> None:
-    settings = settle("-m", "m", "--request-rate", "5")
+def test_rate_without_concurrency_is_unlimited() -> None:
+    settings = settings_for("-m", "m", "--request-rate", "5")
     assert settings.load.concurrency is None
     assert settings.output.folder == "artifacts/m-chat-request_rate5.0"
 
 
-def test_a_schedule(tmp_path: Path) -> None:
+def test_fixed_schedule_settings(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text('{"timestamp": 5, "payload": {}}\n')
-    given = ("--input-file", str(path), "--fixed-schedule", "--replay-speedup", "4", "--fixed-schedule-end-offset", "9")
-    load = settle("--model", "m", *given).load
+    flags = ("--input-file", str(path), "--fixed-schedule", "--replay-speedup", "4", "--fixed-schedule-end-offset", "9")
+    load = settings_for("--model", "m", *flags).load
     assert load.recorded is not None
     assert (load.recorded.speedup, load.recorded.end_ms, load.recorded.auto_offset) == (4, 9, True)
     assert load.concurrency is None
-    assert settle("--model", "m", *given).output.folder.endswith("-fixed_schedule")
+    assert settings_for("--model", "m", *flags).output.folder.endswith("-fixed_schedule")
 
 
 @pytest.mark.parametrize(
@@ -230,23 +234,27 @@ def test_a_schedule(tmp_path: Path) -> None:
         ('{"timestamp": 5, "payload": {}}', ["--custom-dataset-type", "mooncake_trace", "--request-rate", "5"], False),
     ],
 )
-def test_a_trace_that_is_named_as_one_is_sent_at_its_times(
+def test_named_trace_with_timestamps_turns_the_schedule_on(
     tmp_path: Path, first: str, flags: list[str], on: bool
 ) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text(first + "\n")
-    assert settle_words(["--model", "m", "--input-file", str(path), *flags], "aiperf").load.schedule.on is on
+    parsed = parse(PROFILE, ["--model", "m", "--input-file", str(path), *flags])
+    assert read_settings(parsed).load.schedule.on is on
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "sentence"),
     [
-        (["--replay-speedup", "2"], "--replay-speedup shapes the schedule of --fixed-schedule, but there is none"),
+        (
+            ["--replay-speedup", "2"],
+            "--replay-speedup adjusts the schedule of --fixed-schedule, but --fixed-schedule is missing",
+        ),
         (
             ["--fixed-schedule"],
-            "--fixed-schedule sends at the times that a file has recorded, but there is no --input-file",
+            "--fixed-schedule sends requests at the times recorded in a file, but --input-file is missing",
         ),
-        (["FILE", "--fixed-schedule", "--request-rate", "3"], "and --request-rate sets times of its own"),
+        (["FILE", "--fixed-schedule", "--request-rate", "3"], "and --request-rate sets other times"),
         (
             ["FILE", "--fixed-schedule", "--warmup-request-count", "3"],
             "would use up requests before the schedule starts",
@@ -254,17 +262,17 @@ def test_a_trace_that_is_named_as_one_is_sent_at_its_times(
         (["FILE", "--fixed-schedule", "--dataset-sampling-strategy", "random"], "changes the order"),
         (
             ["FILE", "--fixed-schedule", "--fixed-schedule-start-offset", "9", "--fixed-schedule-end-offset", "3"],
-            "--fixed-schedule-end-offset 3 lies before --fixed-schedule-start-offset 9",
+            "--fixed-schedule-end-offset 3 is before --fixed-schedule-start-offset 9",
         ),
         (
             ["FILE", "--fixed-schedule", "--fixed-schedule-start-offset", "9", "--fixed-schedule-auto-offset"],
-            "both say where the schedule starts",
+            "both set the start of the schedule",
         ),
-        (["--sessions", "a"], "--sessions picks sessions of a file, but there is no --input-file"),
+        (["--sessions", "a"], "--sessions selects sessions of a file, but --input-file is missing"),
     ],
 )
-def test_schedules_that_cannot_be(tmp_path: Path, words: list[str], said: str) -> None:
+def test_contradicting_schedule_flags_are_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text('{"timestamp": 5, "payload": {}}\n')
-    given = [each for word in words for each in (["--input-file", str(path)] if word == "FILE" else [word])]
-    assert said in refused("--model", "m", *given)
+    flags = [flag for word in words for flag in (["--input-file", str(path)] if word == "FILE" else [word])]
+    assert sentence in refused("--model", "m", *flags)

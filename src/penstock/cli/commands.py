@@ -1,4 +1,4 @@
-"""The commands, each with the line that the overview shows."""
+"""The commands of the program."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ __all__ = ["AIPERF_COMMANDS", "COMMANDS", "Command"]
 
 
 class Command(NamedTuple):
+    """A command. The module of the same name in `penstock.cli` has its `COMMAND_LINE` and `run(parsed)`."""
+
     name: str
-    line: str
-    module: str
-    """In `penstock.cli`, with `run(words, program)`."""
+    summary: str
+    """One line for the overview and for completion."""
+    subcommands: tuple[str, ...] = ()
+    """Their modules are named after both, as in `gateway_validate`."""
 
 
 COMMANDS = (
-    Command("profile", "benchmark a server", "profile"),
-    Command("report", "write the artifacts of a run anew from its log", "report"),
-    Command("verify", "prove that a run sent exactly the bytes that it says", "verify"),
-    Command("compare", "say which of two servers is faster, and whether that is more than noise", "compare"),
-    Command("gateway", "stand in front of models: keys, aliases, guardrails, limits, a usage ledger", "gateway"),
-    Command("usage", "print what the gateway's ledger says about who used how much", "usage"),
-    Command("mock", "serve a model whose timing is known exactly, to try clients on", "mock"),
-    Command("completion", "print a completion script for bash, zsh or fish", "completion"),
-    Command("version", "print the version", "version"),
+    Command("profile", "benchmark a server"),
+    Command("report", "rebuild the artifacts of a run from its log"),
+    Command("verify", "check that a run sent exactly the recorded request bodies"),
+    Command("compare", "compare two runs or servers, and tell differences from noise"),
+    Command(
+        "gateway", "serve models behind caller keys, aliases, guardrails, limits and a usage ledger", ("validate",)
+    ),
+    Command("usage", "print the usage per caller key and model from the gateway's ledger"),
+    Command("mock", "serve a mock model with exactly known timing"),
+    Command("completion", "print a completion script for bash, zsh or fish"),
+    Command("version", "print the version"),
 )
 
 AIPERF_COMMANDS = (
@@ -40,4 +45,4 @@ AIPERF_COMMANDS = (
     "synthesize",
     "validate",
 )
-"""Commands of AIPerf that this version knows by name only."""
+"""AIPerf commands that this version does not support, and refuses by name."""

@@ -1,4 +1,4 @@
-"""`compare`: two runs that were made, or two servers in one run whose requests take turns."""
+"""`compare`: compare two finished runs, or two servers in one run that sends to both in turn."""
 
 from __future__ import annotations
 
@@ -8,61 +8,78 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.cli.terminal import fit
+from penstock.cli.command_line import HELP, CommandLine
 from penstock.errors import UserError
+from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Flag, Group, Positional
 
 if TYPE_CHECKING:
     from penstock.compare.comparison import Comparison
     from penstock.settings.schema import Settings
 
-__all__ = ["run"]
+__all__ = ["COMMAND_LINE", "run"]
 
-_HELP = """\
-Usage: {program} compare RUN_A RUN_B [--json]
-       {program} compare --url A --url B [--json] [options of profile]
+COMMAND_LINE = CommandLine(
+    "compare",
+    """\
+Report by how much B differs from A in each metric, with a 95 % confidence interval, and whether the difference is more than
+noise. Verdicts are corrected for the number of metrics (Holm), because one interval in twenty excludes 0 by chance; a * marks
+a metric whose interval excludes 0 but whose corrected verdict is noise. The report shows the certificates of the runs, and
+draws no conclusion from a run that is INVALID.
+""",
+    groups=(
+        Group("Options", (Flag("--json", "bool", "Print the comparison as JSON instead of a table.", "json"), HELP)),
+    ),
+    positionals=(
+        Positional("RUN_A", "the artifact folder of the first run", "runs.first", required=False),
+        Positional("RUN_B", "the artifact folder of the second run", "runs.second", required=False),
+    ),
+    inherited=GROUPS,
+    unsupported=UNSUPPORTED_FLAGS,
+    usage=("RUN_A RUN_B [--json]", "--url A --url B [--json] [options of profile]"),
+    details="""\
+Two runs: give their artifact folders. Requests with equal bodies (by SHA-256) are compared in pairs, so both runs should
+send the same payloads: replay the inputs.json of one run against the other server. The difference also contains whatever
+changed on the machines between the runs.
 
-Say by how much B differs from A in each metric, with a 95 % interval, and whether that is more than noise. An interval is
-that of its row alone; verdicts are corrected for the number of rows (Holm), because one in twenty looks special by chance. A
-row whose interval leaves out 0 and that is within noise all the same has a *. The certificates of the runs are shown, and
-with an INVALID one there is no conclusion.
-
-Two runs: give their artifact folders. Requests with the same body (by its SHA-256) are compared in pairs, so both should
-have sent the same payloads: replay the inputs.json of one against the other server. What changed on the machines between
-the two runs is in the difference, too.
-
-Two servers: give --url twice (or more often; each is compared with the first) and what `profile` takes. Every conversation
-goes to each server, in an order drawn anew for each, within one run, so that a drifting machine favours neither. Concurrency
-and rate are those of all servers together; --request-count, if given, is that of each. The files of each server are in the
-subfolders a, b, ... of the artifact folder, and the comparison in compare.json.
-
-Options
-  --json      print the comparison as JSON instead of a table
-  --help, -h  this text
-
-Examples
-  {program} compare artifacts/server-1 artifacts/server-2
-  {program} compare --url http://one:8000 --url http://two:8000 --model m --input-file payloads.jsonl --concurrency 8
-  {program} compare --url 'mock://?ttft=20' --url 'mock://?ttft=22' --model test --tokenizer builtin --request-count 100
-"""
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_APART = (
-    "The runs were made one after the other: what else changed between them is in the difference. "
-    "`compare --url A --url B` sends to both in turn."
+Two servers: give --url at least twice and any options of `{program} profile`. Every server is compared with the first. One
+run sends every conversation to each server, in random order, so that drift of the machines favours none. Concurrency and rate
+apply to all servers together, --request-count to each. The artifact folder has a subfolder (a, b, ...) for each server, and
+the comparison in compare.json.
+""",
+    examples=(
+        ("Two runs", "compare artifacts/server-1 artifacts/server-2"),
+        (
+            "Two servers in one run",
+            "compare --url http://one:8000 --url http://two:8000 --model m --input-file payloads.jsonl --concurrency 8",
+        ),
+        (
+            "Try it without a server",
+            "compare --url 'mock://?ttft=20' --url 'mock://?ttft=22' --model test --tokenizer builtin --request-count 100",
+        ),
+    ),
 )
-_TOGETHER = "Both servers were under load at the same time, each with its share of the concurrency or rate."
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_SEPARATE_RUNS_NOTE = (
+    "The runs took place at different times, so the difference contains whatever else changed between them. "
+    "`compare --url A --url B` sends to both servers in turn."
+)
+_INTERLEAVED_NOTE = "Both servers were under load at the same time, each with its share of the concurrency or rate."
 
 
-def run(words: list[str], program: str) -> int:
-    if not words or "--help" in words or "-h" in words:
-        sys.stdout.write(fit(_HELP.format(program=program)) + "\n")
+def run(parsed: ParsedArguments) -> int:
+    if not parsed.values:
+        from penstock.cli.help import help_text
+
+        sys.stdout.write(help_text(COMMAND_LINE, parsed.program))
         return 0
-    as_json = "--json" in words
-    rest = [word for word in words if word != "--json"]
-    if rest and rest[0].startswith("-"):
-        return _servers(rest, program, as_json)
-    if len(rest) != 2:
-        raise UserError(f"Name two artifact folders, or give --url twice; see `{program} compare --help`.")
-    return _runs(os.path.expanduser(rest[0]), os.path.expanduser(rest[1]), as_json)
+    as_json = parsed.values.pop("json", False)
+    runs = parsed.section("runs")
+    if parsed.values and not runs:
+        return _servers(parsed, as_json)
+    if len(runs) != 2 or len(parsed.values) > 2:
+        raise UserError(f"Name two artifact folders, or give --url twice; see `{parsed.program} compare --help`.")
+    return _runs(runs["first"], runs["second"], as_json)
 
 
 def _runs(first: str, second: str, as_json: bool) -> int:
@@ -73,20 +90,20 @@ def _runs(first: str, second: str, as_json: bool) -> int:
         if not os.path.exists(path):
             raise UserError(f"There is no run at '{path}'.")
     pairs = pair(read_requests(first, first), read_requests(second, second))
-    _show([compare(pairs, throughput=True, notes=(_APART,))], as_json)
+    _show([compare(pairs, throughput=True, notes=(_SEPARATE_RUNS_NOTE,))], as_json)
     return 0
 
 
-def _servers(words: list[str], program: str, as_json: bool) -> int:
-    from penstock.cli.read_settings import settle
+def _servers(parsed: ParsedArguments, as_json: bool) -> int:
+    from penstock.cli.read_settings import read_settings
 
-    settings = settle(words, program, "compare")
+    settings = read_settings(parsed, "compare-")
     arms = len(settings.endpoint.urls)
     if not 2 <= arms <= len(_LETTERS):
         raise UserError("Give --url at least twice: once for each server to compare.")
     output = settings.output
     if output.level == "summary":
-        raise UserError("--export-level summary keeps no requests, and it is requests that are compared; leave it out.")
+        raise UserError("--export-level summary keeps no request records, which compare needs; leave it out.")
     if as_json:
         output = msgspec.structs.replace(output, ui="none")
     return _interleaved(msgspec.structs.replace(settings, output=output), as_json)
@@ -102,45 +119,46 @@ def _interleaved(settings: Settings, as_json: bool) -> int:
     arms = len(settings.endpoint.urls)
     folder = settings.output.folder
     status = 0
-    sides = []
+    servers = []
     with RunFolder(folder) as running:
         done = execute(settings, running, arms=arms)
         for number, url in enumerate(settings.endpoint.urls):
-            place = os.path.join(folder, _LETTERS[number])
-            status = max(status, report_arm(done, number, place))
-            sides.append((place, redact_url(url)))
+            subfolder = os.path.join(folder, _LETTERS[number])
+            status = max(status, report_arm(done, number, subfolder))
+            servers.append((subfolder, redact_url(url)))
     try:
-        first, *others = [read_requests(place, url) for place, url in sides]
+        first, *others = [read_requests(subfolder, url) for subfolder, url in servers]
     except UserError:
         if not done.outcome.interrupted:
             raise
         print(
-            "The run was interrupted before every server had completed a request: nothing to compare.", file=sys.stderr
+            "The run was interrupted before every server had completed a request, so there is nothing to compare.",
+            file=sys.stderr,
         )
         return status
-    found = [
-        compare(pair(first, other, blocks=arms), throughput=False, notes=(_TOGETHER,), seed=number)
+    comparisons = [
+        compare(pair(first, other, blocks=arms), throughput=False, notes=(_INTERLEAVED_NOTE,), seed=number)
         for number, other in enumerate(others)
     ]
     with open(os.path.join(folder, "compare.json"), "wb") as file:
-        file.write(_json(found))
-    _show(found, as_json)
+        file.write(_json(comparisons))
+    _show(comparisons, as_json)
     if not as_json:
-        print(f"Files of each server: {', '.join(os.path.join(place, '') for place, _ in sides)}")
+        print(f"Files of each server: {', '.join(os.path.join(subfolder, '') for subfolder, _ in servers)}")
     return status
 
 
-def _json(found: list[Comparison]) -> bytes:
-    document = found[0] if len(found) == 1 else found
+def _json(comparisons: list[Comparison]) -> bytes:
+    document = comparisons[0] if len(comparisons) == 1 else comparisons
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
-def _show(found: list[Comparison], as_json: bool) -> None:
+def _show(comparisons: list[Comparison], as_json: bool) -> None:
     if as_json:
-        sys.stdout.buffer.write(_json(found))
+        sys.stdout.buffer.write(_json(comparisons))
         return
     from penstock.cli.screen import columns
     from penstock.compare.text_table import comparison_text
 
     width = columns(sys.stdout)
-    sys.stdout.write("\n".join(comparison_text(each, width) for each in found))
+    sys.stdout.write("\n".join(comparison_text(comparison, width) for comparison in comparisons))

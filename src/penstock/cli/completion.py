@@ -1,115 +1,71 @@
-"""`completion bash|zsh|fish`: a completion script, drawn from the tables."""
+"""`completion`: print a completion script, made from the descriptions of the commands."""
 
 from __future__ import annotations
 
 import sys
-from argparse import Action
 from collections.abc import Iterator
 from importlib import import_module
-from typing import NamedTuple
 
+from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.commands import COMMANDS, Command
-from penstock.cli.help import UNBUILT_FLAG
-from penstock.cli.terminal import fit
-from penstock.errors import UserError
-from penstock.settings.flags import FLAGS, Flag
-from penstock.suggest import did_you_mean
+from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.flags.flag import Flag, Positional
 
-__all__ = ["SHELLS", "run", "script"]
+__all__ = ["COMMAND_LINE", "SHELLS", "run", "script"]
 
 SHELLS = ("bash", "zsh", "fish")
 PROGRAMS = ("penstock", "aiperf")
 
-_COMMANDS = (*COMMANDS, Command("help", "print the help of a command", "help"))
-_COMMAND_NAMES = tuple(command.name for command in _COMMANDS)
-_TAKES_FOLDERS = ("compare", "report", "verify")
-
-_HELP = """\
-Usage: {program} completion bash|zsh|fish
-
-Print a script that completes the commands, options and choices of penstock and aiperf.
-
+COMMAND_LINE = CommandLine(
+    "completion",
+    "Print a script that completes the commands, options and choices of penstock and aiperf.",
+    positionals=(Positional("SHELL", "the shell to complete in: bash, zsh or fish", "shell", "enum", SHELLS),),
+    details="""\
+Where to install it
   bash  source <({program} completion bash), in ~/.bashrc
   zsh   source <({program} completion zsh), in ~/.zshrc after compinit
   fish  {program} completion fish > ~/.config/fish/completions/{program}.fish
-"""
+""",
+)
+
+_COMMANDS = (*COMMANDS, Command("help", "print the help of a command"))
+_COMMAND_NAMES = tuple(command.name for command in _COMMANDS)
+_HELP = CommandLine("help", "", positionals=(Positional("COMMAND", "a command", "command", "enum", _COMMAND_NAMES),))
 
 
-class Offer(NamedTuple):
-    """An option, and what can be said of the value behind it."""
-
-    spellings: tuple[str, ...]
-    help: str
-    choices: tuple[str, ...] = ()
-    value: bool = False
-    path: bool = False
-    """Files are offered for the value."""
-
-
-HELP = Offer(("--help", "-h"), "help of the command")
-
-
-def run(words: list[str], program: str) -> int:
-    if "--help" in words or "-h" in words:
-        sys.stdout.write(fit(_HELP.format(program=program)) + "\n")
-        return 0
-    if len(words) != 1:
-        raise UserError("Name one shell: bash, zsh or fish.")
-    sys.stdout.write(script(words[0]))
+def run(parsed: ParsedArguments) -> int:
+    sys.stdout.write(script(parsed.values["shell"]))
     return 0
 
 
 def script(shell: str) -> str:
-    if shell not in SHELLS:
-        raise UserError(
-            f"There is no completion for {shell!r}; {did_you_mean(shell, SHELLS, 'name bash, zsh or fish.')}"
-        )
-    lines = {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]()
-    return "\n".join(lines) + "\n"
+    return "\n".join({"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]()) + "\n"
+
+
+def _command_line(command: Command) -> CommandLine:
+    if command.name == "help":
+        return _HELP
+    line: CommandLine = import_module(f"penstock.cli.{command.name}").COMMAND_LINE
+    return line
+
+
+def _flags(command: Command) -> tuple[Flag, ...]:
+    flags = _command_line(command).flags
+    return () if flags == (HELP,) else flags
 
 
 def _words(command: Command) -> tuple[str, ...]:
-    """What may follow the command besides options."""
-    match command.name:
-        case "help":
-            return _COMMAND_NAMES
-        case "completion":
-            return SHELLS
-        case "gateway":
-            from penstock.cli.gateway import SUBCOMMAND
-
-            return (SUBCOMMAND,)
-    return ()
+    """Return the subcommands and positional choices of a command."""
+    rows = _command_line(command).positionals
+    return (*command.subcommands, *(choice for row in rows for choice in row.choices))
 
 
-def _offers(command: Command) -> list[Offer]:
-    match command.name:
-        case "completion" | "help" | "version":
-            return []
-        case "profile":
-            return [*map(_of_flag, FLAGS), Offer((UNBUILT_FLAG,), "AIPerf's options that are not there yet"), HELP]
-        case "compare":
-            return [*map(_of_flag, FLAGS), Offer(("--json",), "print the comparison as JSON"), HELP]
-    return [_of_action(action) for action in import_module(f"penstock.cli.{command.module}").arguments("").options()]
-
-
-def _of_flag(flag: Flag) -> Offer:
-    choices = _formats() if flag.target == "input.format" else flag.choices
-    path = flag.kind == "path" or flag.target == "tokenizer.name"
-    return Offer(flag.spellings, flag.help, choices, flag.kind != "bool", path)
-
-
-def _of_action(action: Action) -> Offer:
-    choices = _formats() if action.dest == "custom_dataset_type" else ()
-    text = HELP.help if action.dest == "help" else action.help or ""
-    # A value that may be left out is followed by options, too, and they are what is looked for.
-    return Offer(tuple(action.option_strings), text, choices, action.nargs is None, path=True)
-
-
-def _formats() -> tuple[str, ...]:
+def _choices(flag: Flag) -> tuple[str, ...]:
+    if flag.name != "--custom-dataset-type":
+        return flag.choices
     from penstock.datasets.registry import FORMATS
 
-    return tuple(each.name for each in FORMATS)
+    return tuple(known.name for known in FORMATS)
 
 
 def _bash() -> Iterator[str]:
@@ -123,15 +79,15 @@ def _bash() -> Iterator[str]:
     yield "    else"
     yield '        case "${COMP_WORDS[1]}" in'
     for command in _COMMANDS:
-        offers = _offers(command)
+        flags = _flags(command)
         yield f"        {command.name})"
         yield '            case "$prev" in'
-        for offer in offers:
-            if offer.choices:
-                yield f'            {"|".join(offer.spellings)}) words="{" ".join(offer.choices)}" ;;'
-        if taking := _taking_what_is_not_listed(offers):
-            yield f"            {'|'.join(taking)}) return ;;"
-        yield f'            *) words="{" ".join([*_words(command), *_long(offers)])}" ;;'
+        for flag in flags:
+            if choices := _choices(flag):
+                yield f'            {"|".join(flag.spellings)}) words="{" ".join(choices)}" ;;'
+        if spellings := _with_free_value(flags):
+            yield f"            {'|'.join(spellings)}) return ;;"
+        yield f'            *) words="{" ".join([*_words(command), *_long(flags)])}" ;;'
         yield "            esac ;;"
     yield "        esac"
     yield "    fi"
@@ -145,30 +101,30 @@ def _zsh() -> Iterator[str]:
     yield "_penstock() {"
     yield "    local -a commands options"
     yield "    if (( CURRENT == 2 )); then"
-    yield f"        commands=({' '.join(_quoted(f'{command.name}:{command.line}') for command in _COMMANDS)})"
+    yield f"        commands=({' '.join(_quoted(f'{command.name}:{command.summary}') for command in _COMMANDS)})"
     yield "        _describe command commands"
     yield "        return"
     yield "    fi"
     yield "    case $words[2] in"
     for command in _COMMANDS:
-        offers = _offers(command)
+        flags = _flags(command)
         yield f"    {command.name})"
         yield "        case $words[CURRENT-1] in"
-        for offer in offers:
-            if offer.choices:
-                yield f"        {'|'.join(offer.spellings)}) compadd {' '.join(offer.choices)}; return ;;"
-        if taking := _taking_what_is_not_listed(offers):
-            yield f"        {'|'.join(taking)}) _files; return ;;"
+        for flag in flags:
+            if choices := _choices(flag):
+                yield f"        {'|'.join(flag.spellings)}) compadd {' '.join(choices)}; return ;;"
+        if spellings := _with_free_value(flags):
+            yield f"        {'|'.join(spellings)}) _files; return ;;"
         yield "        *) ;;"
         yield "        esac"
         if words := _words(command):
             yield f"        compadd {' '.join(words)}"
-        if command.name in _TAKES_FOLDERS:
+        if any(row.kind == "path" for row in _command_line(command).positionals):
             yield "        _files -/"
         yield "        options=("
-        for offer in offers:
-            for spelling in offer.spellings:
-                yield f"            {_quoted(f'{spelling}:{offer.help}')}"
+        for flag in flags:
+            for spelling in flag.spellings:
+                yield f"            {_quoted(f'{spelling}:{flag.help}')}"
         yield "        )"
         yield "        _describe -o option options ;;"
     yield "    esac"
@@ -188,14 +144,14 @@ def _fish() -> Iterator[str]:
     for program in PROGRAMS:
         yield f"complete -c {program} -n __fish_use_subcommand -f"
         for command in _COMMANDS:
-            yield f"complete -c {program} -n __fish_use_subcommand -a {command.name} -d {_quoted(command.line, fish=True)}"
-            # `penstock help mock` has seen both words: it is the first one that counts.
-            seen = f"complete -c {program} -n '__fish_penstock_command {command.name}'"
+            yield f"complete -c {program} -n __fish_use_subcommand -a {command.name} -d {_quoted(command.summary, fish=True)}"
+            # The first word decides: `penstock help mock` contains two command names.
+            condition = f"complete -c {program} -n '__fish_penstock_command {command.name}'"
             if words := _words(command):
-                yield f"{seen} -f -a '{' '.join(words)}'"
-            for offer in _offers(command):
-                names = " ".join(map(_fish_name, offer.spellings))
-                yield f"{seen} {names}{_fish_value(offer)} -d {_quoted(offer.help, fish=True)}"
+                yield f"{condition} -f -a '{' '.join(words)}'"
+            for flag in _flags(command):
+                names = " ".join(map(_fish_name, flag.spellings))
+                yield f"{condition} {names}{_fish_value(flag)} -d {_quoted(flag.help, fish=True)}"
 
 
 def _fish_name(spelling: str) -> str:
@@ -204,21 +160,26 @@ def _fish_name(spelling: str) -> str:
     return f"-s {spelling[1:]}" if len(spelling) == 2 else f"-o {spelling[1:]}"
 
 
-def _fish_value(offer: Offer) -> str:
-    if offer.choices:
-        return f" -x -a '{' '.join(offer.choices)}'"
-    if not offer.value:
+def _fish_value(flag: Flag) -> str:
+    if choices := _choices(flag):
+        return f" -x -a '{' '.join(choices)}'"
+    if not _needs_value(flag):
         return ""
-    return " -r" if offer.path else " -x"
+    return " -r" if flag.kind == "path" or flag.name == "--tokenizer" else " -x"
 
 
-def _long(offers: list[Offer]) -> list[str]:
-    return [spelling for offer in offers for spelling in offer.spellings if spelling.startswith("--")]
+def _long(flags: tuple[Flag, ...]) -> list[str]:
+    return [spelling for flag in flags for spelling in flag.spellings if spelling.startswith("--")]
 
 
-def _taking_what_is_not_listed(offers: list[Offer]) -> list[str]:
-    """The shell then offers files."""
-    return [spelling for offer in offers if offer.value and not offer.choices for spelling in offer.spellings]
+def _with_free_value(flags: tuple[Flag, ...]) -> list[str]:
+    """Return the flags that take any value; after them the shell completes file names."""
+    return [spelling for flag in flags if _needs_value(flag) and not _choices(flag) for spelling in flag.spellings]
+
+
+def _needs_value(flag: Flag) -> bool:
+    """False if options may follow directly, so that completion should offer options."""
+    return flag.kind != "bool" and flag.implied is None
 
 
 def _quoted(text: str, *, fish: bool = False) -> str:

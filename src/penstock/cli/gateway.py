@@ -1,4 +1,4 @@
-"""`gateway`: callers in front, providers behind."""
+"""`gateway`: serve models behind caller keys, guardrails and limits."""
 
 from __future__ import annotations
 
@@ -6,80 +6,77 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from penstock.cli.arguments import Arguments
+from penstock.cli.command_line import HELP, CommandLine
 from penstock.errors import UserError
-from penstock.suggest import did_you_mean
+from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.flags.flag import Flag, Group
 
 if TYPE_CHECKING:
     from penstock.gateway.serving.server import Gateway
 
-__all__ = ["run"]
+__all__ = ["COMMAND_LINE", "run"]
 
-_ABOUT = """\
-Serve language models behind caller keys, aliases, guardrails, limits and a usage ledger.
-"""
-_USAGE = """\
-{program} gateway --resources FILE [--config FILE]
-       {program} gateway --demo [--port PORT]
-       {program} gateway validate FILE
-"""
-_MORE = """\
-`validate FILE` reads a resource file and prints every problem in it; its status is 0 when there is none, 2 when there is.
+_OPTIONS = Group(
+    "Options",
+    (
+        Flag(
+            "--resources",
+            "path",
+            "Resource file: provider keys, models, caller keys, guardrails and limits (format version 1).",
+            "resources",
+            "FILE",
+        ),
+        Flag(
+            "--config",
+            "path",
+            "Configuration file: listeners, workers, timeouts and ledger; every field has a default.",
+            "config",
+            "FILE",
+        ),
+        Flag(
+            "--port",
+            "int",
+            "Port to listen on, instead of the configured one; 0 chooses a free port.",
+            "port",
+            "PORT",
+            ge=0,
+            le=65535,
+        ),
+        Flag("--demo", "bool", "Serve a mock model with a new caller key.", "demo"),
+        HELP,
+    ),
+)
+COMMAND_LINE = CommandLine(
+    "gateway",
+    "Serve language models behind caller keys, aliases, guardrails, limits and a usage ledger.",
+    groups=(_OPTIONS,),
+    usage=("--resources FILE [--config FILE]", "--demo [--port PORT]", "validate FILE"),
+    details="""\
+`validate FILE` checks a resource file and prints every error in it.
 
-A changed resource file is taken without a restart, at once or on SIGHUP; one with a problem is not taken at all.
-SIGTERM drains. Status and metrics: /readyz, /status/config and /metrics on a port of their own (9090).
-
-Examples
-  Try it on this machine:
-    {program} gateway --demo
-  Check a file before it is used:
-    {program} gateway validate resources.yaml
-  Serve:
-    {program} gateway --resources resources.yaml --config gateway.yaml
-"""
-SUBCOMMAND = "validate"
+The gateway reloads a changed resource file without a restart, when it changes or on SIGHUP. A file with an error is
+rejected as a whole, and the previous resources stay in use. On SIGTERM the gateway finishes its requests and stops. A
+separate port (9090) serves /readyz, /status/config and /metrics.
+""",
+    examples=(
+        ("Try it on this machine", "gateway --demo"),
+        ("Check a resource file", "gateway validate resources.yaml"),
+        ("Serve", "gateway --resources resources.yaml --config gateway.yaml"),
+    ),
+)
 
 
-def run(words: list[str], program: str) -> int:
-    if {"--help", "-h"} & set(words):
-        words = ["--help"]
-    if words and words[0] == SUBCOMMAND:
-        return _validate(words[1:], program)
-    if words and not words[0].startswith("-"):
-        hint = did_you_mean(words[0], [SUBCOMMAND], f"see `{program} gateway --help`.")
-        raise UserError(f"The gateway has no command {words[0]!r}; {hint}")
-    given = arguments(program).read(words)
-    port = None if given.port is None else _port(given.port)
-    if given.demo:
-        if given.resources is not None:
-            raise UserError("--demo brings its own resources; leave out --resources.")
+def run(parsed: ParsedArguments) -> int:
+    resources, config, port = map(parsed.values.get, ("resources", "config", "port"))
+    if parsed.values.get("demo"):
+        if resources is not None:
+            raise UserError("--demo has its own resources; leave out --resources.")
         from penstock.gateway.serving.demo import demo
 
-        return demo(given.config, port, announce)
-    if given.resources is None:
-        raise UserError(f"Name a resource file: `{program} gateway --resources resources.yaml`, or try --demo.")
-    return _serve(given.resources, given.config, port)
-
-
-def arguments(program: str) -> Arguments:
-    made = Arguments(program, "gateway", _ABOUT, _MORE, _USAGE)
-    made.add_argument(
-        "--resources",
-        metavar="FILE",
-        type=os.path.expanduser,
-        help="provider keys, models, caller keys, guardrails and limits (format version 1)",
-    )
-    made.add_argument(
-        "--config",
-        metavar="FILE",
-        type=os.path.expanduser,
-        help="listeners, workers, timeouts, ledger: what has a default and is not in the resource file",
-    )
-    made.add_argument("--port", metavar="PORT", help="listen on another port than the configuration's")
-    made.add_argument(
-        "--demo", action="store_true", help="start in front of a mock model, with a key made for the occasion"
-    )
-    return made
+        return demo(config, port, announce)
+    if resources is None:
+        raise UserError(f"Name a resource file: `{parsed.program} gateway --resources resources.yaml`, or try --demo.")
+    return _serve(resources, config, port)
 
 
 def _serve(resources: str, config_path: str | None, port: int | None) -> int:
@@ -94,37 +91,20 @@ def _serve(resources: str, config_path: str | None, port: int | None) -> int:
     return Gateway(os.path.abspath(resources), config).run(announce)
 
 
-def announce(gateway: Gateway, invitation: str = "") -> None:
+def announce(gateway: Gateway, instructions: str = "") -> None:
     from penstock import __version__
 
     listen = gateway.config.listen
     scheme = "https" if listen.tls_cert else "http"
     workers = f"{listen.workers} workers" if listen.workers > 1 else "1 worker"
     print(
-        f"Penstock {__version__} gateway on {scheme}://{_shown(listen.host)}:{listen.port} ({workers}); "
-        f"status and metrics on http://{_shown(listen.status_host)}:{listen.status_port}"
+        f"Penstock {__version__} gateway on {scheme}://{_url_host(listen.host)}:{listen.port} ({workers}); "
+        f"status and metrics on http://{_url_host(listen.status_host)}:{listen.status_port}"
     )
-    if invitation:
-        print(invitation)
+    if instructions:
+        print(instructions)
     sys.stdout.flush()
 
 
-def _shown(host: str) -> str:
+def _url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _validate(words: list[str], program: str) -> int:
-    if len(words) != 1 or words[0].startswith("-"):
-        raise UserError(f"Name one resource file: `{program} gateway validate resources.yaml`.")
-    from penstock.gateway.resources.file import load_resources
-    from penstock.gateway.serving.reload import checked, counts_text
-
-    snapshot = checked(load_resources(words[0], os.environ))
-    print(f"{words[0]} is valid: {counts_text(snapshot)}.")
-    return 0
-
-
-def _port(text: str) -> int:
-    if not text.isdigit() or int(text) > 65535:
-        raise UserError(f"--port {text} is not a port from 0 to 65535.")
-    return int(text)

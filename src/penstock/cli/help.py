@@ -1,110 +1,113 @@
-"""The help texts, drawn from the tables."""
+"""Help texts, rendered from the descriptions of the commands."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.commands import COMMANDS
 from penstock.cli.terminal import Paint, columns, fit, wrap
-from penstock.settings.flags import GROUPS, UNBUILT, Flag
+from penstock.settings.flags.flag import Flag, Positional
 
-__all__ = ["overview", "profile_help", "unbuilt_help"]
+__all__ = ["help_text", "overview", "unsupported_help"]
 
-EXAMPLES = (
-    (
-        "Try it without a server",
-        "profile --model test --url mock:// --streaming --tokenizer builtin --isl 100 --osl 20 --request-count 20",
-    ),
-    (
-        "Sixteen requests in flight at once, for ten seconds",
-        "profile --model test --url mock:// --streaming --tokenizer builtin --concurrency 16 --benchmark-duration 10",
-    ),
-    (
-        "Five requests a second, evenly spaced",
-        "profile --model test --url mock:// --tokenizer builtin --request-rate 5 --arrival-pattern constant",
-    ),
-)
-"""Each runs as it stands: `mock://` is a server inside Penstock."""
-
-UNBUILT_FLAG = "--help-unbuilt"
-
-STATUSES = (
-    ("0", "the run is complete, and no more requests failed than --max-error-rate allows"),
-    ("1", "the run could not be carried out, too many requests failed, or --require-valid was not met"),
-    ("2", "something on the command line or in the input file must change"),
-    ("130", "interrupted"),
-)
+_NAMES_WIDTH = 22
+"""Longer names get a line of their own, above their text."""
+_TEXT_COLUMN = _NAMES_WIDTH + 4
 
 
 def overview(program: str) -> str:
+    from penstock.cli.profile import COMMAND_LINE as PROFILE
+
     paint = Paint()
     width = max(len(command.name) for command in COMMANDS)
     lines = [
         f"{paint.bold('Usage:')} {program} COMMAND [options]",
         "",
-        "Put an LLM server under a chosen load, and say truthfully how fast it was.",
+        "Benchmark LLM servers, compare them, and serve them through a gateway.",
         "",
         paint.bold("Commands"),
-        *(f"  {command.name:{width}}  {command.line}" for command in COMMANDS),
+        *(f"  {command.name:{width}}  {command.summary}" for command in COMMANDS),
         "",
         paint.bold("Options"),
-        "  --help, -h  this text; after a command, the command's own",
-        "  --version   the version",
+        "  --help, -h  print this text; after a command, print the help of the command",
+        "  --version   print the version",
         "",
-        *_examples(program, paint),
+        *_examples(PROFILE, program, paint),
     ]
     return fit("\n".join(lines)) + "\n"
 
 
-def profile_help(program: str) -> str:
+def help_text(command: CommandLine, program: str) -> str:
     paint = Paint()
-    width = columns()
-    lines = [
-        f"{paint.bold('Usage:')} {program} profile --model NAME [options]",
-        "",
-        *wrap(
-            "Send requests to an LLM server under a chosen load, and report latency, throughput and errors.", width, 0
-        ),
-        *wrap("In names and choices - and _ are alike; --flag value and --flag=value are alike.", width, 0),
+    options = ["[options]"] if command.flags != (HELP,) else []
+    forms = command.usage or (" ".join([*(row.name for row in command.positionals), *options]),)
+    usage = [f"{program} {command.name} {form}".rstrip() for form in forms]
+    parts = [
+        f"{paint.bold('Usage:')} " + "\n       ".join(usage),
+        fit(command.about.replace("{program}", program)),
+        *_sections([("Arguments", command.positionals), *command.groups], paint),
+        fit(command.details.replace("{program}", program)),
     ]
-    for group in GROUPS:
-        lines += ["", paint.bold(group.title)]
-        for flag in group.flags:
-            lines += _entry(flag, width, paint)
-    lines += ["", paint.bold("Help")]
-    lines += ["  --help, -h", "      This text."]
-    lines += [
-        f"  {UNBUILT_FLAG}",
-        *wrap("AIPerf's options that this version does not have yet, and refuses.", width, 6),
-    ]
-    lines += ["", paint.bold("Exit status")]
-    lines += [fit(f"  {status:>3}  {meaning}") for status, meaning in STATUSES]
-    lines += ["", *_examples(program, paint)]
-    return "\n".join(lines) + "\n"
+    if command.exit_statuses:
+        statuses = [fit(f"  {status:>3}  {meaning}") for status, meaning in command.exit_statuses]
+        parts.append("\n".join([paint.bold("Exit status"), *statuses]))
+    if command.examples:
+        parts.append("\n".join(_examples(command, program, paint)))
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def unbuilt_help(program: str) -> str:
-    """A list of its own: two hundred names would stand between a reader and what there is."""
+def unsupported_help(command: CommandLine, program: str) -> str:
+    """Return the list of unsupported flags, which is too long (two hundred names) for the help of the command."""
     about = (
-        f"AIPerf's options that this version of Penstock does not have yet. `{program} profile` refuses each by name."
+        f"AIPerf options that this version of Penstock does not have yet. `{program} {command.name}` refuses each of "
+        "them by name."
     )
-    return "\n".join([fit(about), "", *wrap(" ".join(row.name for row in UNBUILT), columns(), 2)]) + "\n"
+    return "\n".join([fit(about), "", *wrap(" ".join(row.name for row in command.unsupported), columns(), 2)]) + "\n"
 
 
-def _entry(flag: Flag, width: int, paint: Paint) -> list[str]:
-    value = "" if flag.kind == "bool" else " " + (flag.metavar or "|".join(flag.choices))
-    names = ", ".join(flag.spellings)
-    head = [f"  {paint.bold(names)}{value}"]
-    if len(names) + len(value) + 2 > width:
-        head = [f"  {paint.bold(names)}", f"     {value}"]
-    return [*head, *wrap(f"{flag.help} {_facts(flag)}".rstrip(), width, 6)]
+def _sections(groups: Sequence[tuple[str, Sequence[Flag | Positional]]], paint: Paint) -> list[str]:
+    width = columns()
+    return [
+        "\n".join([paint.bold(title), *(line for row in rows for line in _entry(row, width, paint))])
+        for title, rows in groups
+        if rows
+    ]
+
+
+def _entry(row: Flag | Positional, width: int, paint: Paint) -> list[str]:
+    if isinstance(row, Positional):
+        names, value, text, facts = row.name, "", f"{row.help[:1].upper()}{row.help[1:]}.", ""
+    else:
+        names, value, text, facts = ", ".join(row.spellings), _value(row), row.help, _facts(row)
+    head = f"  {paint.bold(names)}{value}"
+    lines = wrap(text, width, _TEXT_COLUMN)
+    if facts and len(lines[-1]) + 1 + len(facts) <= width:
+        lines[-1] += f" {facts}"
+    else:
+        lines += wrap(facts, width, _TEXT_COLUMN)
+    length = len(names) + len(value)
+    if length <= _NAMES_WIDTH:
+        return [head + lines[0][length + 2 :], *lines[1:]]
+    if length + 2 > width:
+        return [f"  {paint.bold(names)}", f"     {value}", *lines]
+    return [head, *lines]
+
+
+def _value(flag: Flag) -> str:
+    if flag.kind == "bool":
+        return ""
+    value = flag.metavar or "|".join(flag.choices)
+    return f" {value}" if flag.implied is None else f" [{value}]"
 
 
 def _facts(flag: Flag) -> str:
-    """Bounds and default, in brackets."""
-    facts = ["Penstock only"] if flag.own else []
+    """Return the bounds and the default of a flag in brackets."""
+    facts = ["Penstock only"] if flag.penstock_only else []
     if flag.ge is not None and flag.le is not None:
         facts.append(f"{flag.ge:g} to {flag.le:g}")
     elif flag.ge is not None:
-        facts.append(f"at least {flag.ge:g}" + (", or inf" if flag.infinite else ""))
+        facts.append(f"at least {flag.ge:g}" + (", or inf" if flag.allows_inf else ""))
     elif flag.gt is not None:
         facts.append(f"more than {flag.gt:g}")
     if flag.default:
@@ -112,8 +115,8 @@ def _facts(flag: Flag) -> str:
     return f"[{'; '.join(facts)}]" if facts else ""
 
 
-def _examples(program: str, paint: Paint) -> list[str]:
+def _examples(command: CommandLine, program: str, paint: Paint) -> list[str]:
     lines = [paint.bold("Examples")]
-    for title, words in EXAMPLES:
+    for title, words in command.examples:
         lines += [f"  {title}:", f"    {program} {words}"]
     return lines

@@ -1,13 +1,13 @@
-"""The program: find the command, run it, turn what went wrong into one sentence and an exit status.
+"""Entry point: run the command, and turn errors into one sentence and an exit status.
 
-A command's modules are imported when it is called: `--help` answers in the time that Python needs to start.
+A command's module is imported only when the command is called, so that `--help` is as fast as the start of Python.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 
 from penstock.cli.commands import AIPERF_COMMANDS, COMMANDS
@@ -17,39 +17,38 @@ from penstock.suggest import did_you_mean
 
 __all__ = ["main"]
 
-_MODULES = {command.name: command.module for command in COMMANDS}
+_COMMANDS = {command.name: command for command in COMMANDS}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     _open_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     program = _program()
-    where = f"{program} {words[0]}" if words and words[0] in _MODULES else program
+    prefix = f"{program} {words[0]}" if words and words[0] in _COMMANDS else program
     try:
         status = _dispatch(words, program)
         sys.stdout.flush()
     except UserError as error:
-        return _say(f"{where}: {error}", EXIT_USER)
+        return _fail(f"{prefix}: {error}", EXIT_USER)
     except PenstockError as error:
-        return _say(f"{where}: {error}", EXIT_FAILED)
+        return _fail(f"{prefix}: {error}", EXIT_FAILED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and _stdout_is_gone():
+        if isinstance(error, BrokenPipeError) and _stdout_is_closed():
             return EXIT_PIPE
         if (full := disk_full(error)) is not None:
-            _drop_output()
-            return _say(f"{where}: {full}", EXIT_USER)
-        return _unexpected(error, where)
+            _discard_output()
+            return _fail(f"{prefix}: {full}", EXIT_USER)
+        return _unexpected(error, prefix)
     return status
 
 
 def _open_streams() -> None:
-    """One that the caller has closed (`>&-`) leads nowhere. Left closed, the next socket would get its number, and be written
-    to."""
+    """Reopen closed standard streams (`>&-`) on /dev/null, so that no socket gets their descriptors and their output."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), mode))  # noqa: SIM115 - for the life of the process
+            setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), mode))  # noqa: SIM115 - open until the process ends
 
 
 def _dispatch(words: list[str], program: str) -> int:
@@ -58,39 +57,54 @@ def _dispatch(words: list[str], program: str) -> int:
         return _help(rest, program)
     if command == "--version":
         command = "version"
-    if command in _MODULES:
+    if command in _COMMANDS:
         return _run(command, rest, program)
     if command in AIPERF_COMMANDS:
-        raise _not_built(command)
+        raise _unsupported(command)
     if command.startswith("-"):
         name = command.partition("=")[0]
-        elsewhere = f"options come after a command, as in `{program} profile {name} ...`."
-        raise UserError(f"There is no option {name} here; {did_you_mean(name, ('--help', '--version'), elsewhere)}")
-    raise _no_command(command, program)
+        hint = f"options come after a command, as in `{program} profile {name} ...`."
+        raise UserError(f"There is no option {name} here; {did_you_mean(name, ('--help', '--version'), hint)}")
+    raise _unknown_command(command, program)
 
 
-def _run(command: str, words: list[str], program: str) -> int:
-    run: Callable[[list[str], str], int] = import_module(f"penstock.cli.{_MODULES[command]}").run
-    return run(words, program)
+def _run(name: str, words: list[str], program: str) -> int:
+    subcommands = _COMMANDS[name].subcommands
+    if subcommands and words and not words[0].startswith("-"):
+        if words[0] not in subcommands:
+            hint = did_you_mean(words[0], subcommands, f"see `{program} {name} --help`.")
+            raise UserError(f"The {name} has no command {words[0]!r}; {hint}")
+        name, words = f"{name}_{words[0]}", words[1:]
+    module = import_module(f"penstock.cli.{name}")
+    flags = words[: words.index("--")] if "--" in words else words
+    if {"--help", "-h"} & set(flags):
+        from penstock.cli.help import help_text
+
+        sys.stdout.write(help_text(module.COMMAND_LINE, program))
+        return 0
+    from penstock.cli.parse import parse
+
+    status: int = module.run(parse(module.COMMAND_LINE, words, program))
+    return status
 
 
-def _not_built(command: str) -> UserError:
+def _unsupported(command: str) -> UserError:
     return UserError(f"{command} is an AIPerf command that this version of Penstock does not have yet.")
 
 
-def _no_command(name: str, program: str) -> UserError:
-    hint = did_you_mean(name, _MODULES, f"`{program} --help` lists them.")
+def _unknown_command(name: str, program: str) -> UserError:
+    hint = did_you_mean(name, _COMMANDS, f"see `{program} --help`.")
     return UserError(f"There is no command {name!r}; {hint}")
 
 
 def _help(words: list[str], program: str) -> int:
-    asked = words[0] if words and words[0] not in ("help", "version", "--help", "-h") else None
-    if asked in _MODULES:
-        return _run(asked, ["--help"], program)
-    if asked in AIPERF_COMMANDS:
-        raise _not_built(asked)
-    if asked is not None:
-        raise _no_command(asked, program)
+    name = words[0] if words and words[0] not in ("help", "--help", "-h") else None
+    if name in _COMMANDS:
+        return _run(name, [*words[1:], "--help"], program)
+    if name in AIPERF_COMMANDS:
+        raise _unsupported(name)
+    if name is not None:
+        raise _unknown_command(name, program)
     from penstock.cli.help import overview
 
     sys.stdout.write(overview(program))
@@ -98,31 +112,31 @@ def _help(words: list[str], program: str) -> int:
 
 
 def _program() -> str:
-    """How the program was called: aiperf or penstock."""
+    """Return the name that the program was called by: aiperf or penstock."""
     name = os.path.basename(sys.argv[0]) if sys.argv else ""
     return name if name in ("aiperf", "penstock") else "penstock"
 
 
-def _say(sentence: str, status: int) -> int:
-    sys.stderr.write(sentence + "\n")
+def _fail(message: str, status: int) -> int:
+    sys.stderr.write(message + "\n")
     return status
 
 
-def _unexpected(error: Exception, where: str) -> int:
+def _unexpected(error: Exception, prefix: str) -> int:
     if os.environ.get("PENSTOCK_DEBUG", "0") not in ("", "0"):
         import traceback
 
         traceback.print_exc()
-    what = " ".join(f"{type(error).__name__}: {error}".split())
-    return _say(
-        f"{where}: Penstock failed unexpectedly: {what} (this is a fault in Penstock; set PENSTOCK_DEBUG=1 for the "
-        "traceback)",
+    summary = " ".join(f"{type(error).__name__}: {error}".split())
+    return _fail(
+        f"{prefix}: Penstock failed unexpectedly: {summary} (this is a fault in Penstock; set PENSTOCK_DEBUG=1 to see "
+        "the traceback)",
         EXIT_FAILED,
     )
 
 
-def _stdout_is_gone() -> bool:
-    """Whether the reader of standard output went away."""
+def _stdout_is_closed() -> bool:
+    """Return whether the reader of standard output has closed it."""
     import select
 
     try:
@@ -131,14 +145,14 @@ def _stdout_is_gone() -> bool:
         return False
     poll = select.poll()
     poll.register(out, 0)
-    if not poll.poll(0):  # errors and hang-ups are always reported
+    if not poll.poll(0):  # poll always reports errors and hang-ups
         return False
-    _drop_output()
+    _discard_output()
     return True
 
 
-def _drop_output() -> None:
-    """What could not be written is not tried again at exit, so that it is quiet."""
+def _discard_output() -> None:
+    """Redirect unwritable output to /dev/null, so that Python does not report it again at exit."""
     try:
         sys.stdout.flush()
     except OSError:

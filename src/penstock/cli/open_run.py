@@ -1,4 +1,4 @@
-"""The run that the user names by its folder."""
+"""Opens the log of the run in a folder that the user names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.workers.run_folder import LOG_FOLDER
 
 __all__ = ["open_run"]
 
-_LISTED = 20
+_MAX_LISTED = 20
 
 
 def open_run(folder: str) -> RunLog:
@@ -20,13 +20,13 @@ def open_run(folder: str) -> RunLog:
     log = os.path.join(folder, LOG_FOLDER)
     if os.path.exists(os.path.join(log, "run.json")):
         return RunLog(log)
-    if inside := _runs_in(folder):
-        more = [f"and {len(inside) - _LISTED} more"] if len(inside) > _LISTED else []
-        listed = [f"{folder} is not the folder of a run; it has these in it:", *inside[:_LISTED], *more]
+    if runs := _runs_in(folder):
+        more = [f"and {len(runs) - _MAX_LISTED} more"] if len(runs) > _MAX_LISTED else []
+        listed = [f"{folder} is not the folder of a run, but contains these runs:", *runs[:_MAX_LISTED], *more]
         raise UserError("\n  ".join(listed))
-    raise UserError(f"{folder} holds no run: there is no {LOG_FOLDER}/run.json in it.")
+    raise UserError(f"{folder} contains no run: {LOG_FOLDER}/run.json is missing.")
 
 
 def _runs_in(folder: str) -> list[str]:
-    found = glob(os.path.join(escape(folder), "*", LOG_FOLDER, "run.json"))
-    return sorted(os.path.dirname(os.path.dirname(path)) for path in found)
+    headers = glob(os.path.join(escape(folder), "*", LOG_FOLDER, "run.json"))
+    return sorted(os.path.dirname(os.path.dirname(path)) for path in headers)

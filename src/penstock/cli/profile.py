@@ -4,19 +4,59 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["run"]
+from penstock.cli.command_line import HELP, CommandLine
+from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Flag, Group
+
+__all__ = ["COMMAND_LINE", "run"]
+
+_UNSUPPORTED = Flag(
+    "--help-unbuilt",
+    "bool",
+    "List the AIPerf options that this version does not have yet.",
+    "help.unbuilt",
+)
+
+COMMAND_LINE = CommandLine(
+    "profile",
+    "Send requests to an LLM server under a chosen load, and report latency, throughput and errors. "
+    "In flag names and choices, - and _ are equivalent, as are --flag value and --flag=value.",
+    groups=(*GROUPS, Group("Help", (HELP, _UNSUPPORTED))),
+    unsupported=UNSUPPORTED_FLAGS,
+    usage=("--model NAME [options]",),
+    exit_statuses=(
+        ("0", "the run is complete, and no more requests failed than --max-error-rate allows"),
+        ("1", "the run could not be carried out, too many requests failed, or --require-valid was not met"),
+        ("2", "something on the command line or in the input file must change"),
+        ("130", "interrupted"),
+    ),
+    # Every example can be run as it is: `mock://` is a server inside Penstock.
+    examples=(
+        (
+            "Try it without a server",
+            "profile --model test --url mock:// --streaming --tokenizer builtin --isl 100 --osl 20 --request-count 20",
+        ),
+        (
+            "Sixteen requests in flight at once, for ten seconds",
+            "profile --model test --url mock:// --streaming --tokenizer builtin --concurrency 16 --benchmark-duration 10",
+        ),
+        (
+            "Five requests a second, evenly spaced",
+            "profile --model test --url mock:// --tokenizer builtin --request-rate 5 --arrival-pattern constant",
+        ),
+    ),
+)
 
 
-def run(words: list[str], program: str) -> int:
-    options = words[: words.index("--")] if "--" in words else words
-    if {"--help", "-h", "--help-unbuilt"} & set(options):
-        from penstock.cli.help import UNBUILT_FLAG, profile_help, unbuilt_help
+def run(parsed: ParsedArguments) -> int:
+    if parsed.values.get("help.unbuilt"):
+        from penstock.cli.help import unsupported_help
 
-        sys.stdout.write(unbuilt_help(program) if UNBUILT_FLAG in options else profile_help(program))
+        sys.stdout.write(unsupported_help(COMMAND_LINE, parsed.program))
         return 0
-    from penstock.cli.read_settings import settle
+    from penstock.cli.read_settings import read_settings
 
-    settings = settle(words, program)  # what is wrong with the words is said before the rest is imported
+    settings = read_settings(parsed)  # mistakes on the command line are reported before the rest is imported
     from penstock.cli.run import profile
 
     return profile(settings)

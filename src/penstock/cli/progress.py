@@ -1,5 +1,5 @@
-"""The progress line. It is drawn by the process that measures, so it must cost next to nothing and never wait: 20 µs every
-quarter of a second, and a terminal that does not take it right now misses one update."""
+"""The progress line. The measuring process draws it, so drawing must be cheap and must never block: it takes 20 µs four times
+a second, and skips an update when the terminal is not writable."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from penstock.workers.phase_controller import Progress
 
 __all__ = ["Display", "step_progress"]
 
-_BAR_NS = 250_000_000
-_LINE_NS = 5_000_000_000
-_WIDTH = 24
-_LEAST_WIDTH = 4
+_TERMINAL_INTERVAL_NS = 250_000_000
+_PLAIN_INTERVAL_NS = 5_000_000_000
+_BAR_WIDTH = 24
+_MIN_BAR_WIDTH = 4
 _CLEAR = "\r\x1b[K"
 
 
 class Display:
-    """Shows a run: a bar on a terminal, plain lines every few seconds elsewhere."""
+    """Shows the progress of a run: a bar on a terminal, plain lines every few seconds elsewhere."""
 
     def __init__(self, phases: tuple[PhasePlan, ...], expected: list[int | None]) -> None:
         self._phases = phases
         self._expected = expected
         self._ended_before = self._failed_before = 0
-        """How many had when the phase began: the counters go on."""
+        """Counts at the start of the phase; the counters themselves are never reset."""
         self._phase = -1
-        self._due = monotonic_ns() + _BAR_NS
-        self._said_stop = 0
+        self._due = monotonic_ns() + _TERMINAL_INTERVAL_NS
+        self._stops_shown = 0
         self._tty = sys.stdout.isatty()
         self._out = _writer(self._tty)
         self._last: tuple[Progress, int] | None = None
@@ -46,25 +46,25 @@ class Display:
             self.finish()
             self._phase = progress.phase
             self._ended_before, self._failed_before = progress.ended, progress.failed
-            self._due = now + (_BAR_NS if self._tty else _LINE_NS)
-        if progress.stopping > self._said_stop:
-            self._said_stop = progress.stopping
-            self._say_stop(progress)
+            self._due = now + (_TERMINAL_INTERVAL_NS if self._tty else _PLAIN_INTERVAL_NS)
+        if progress.stopping > self._stops_shown:
+            self._stops_shown = progress.stopping
+            self._show_stop(progress)
         if not progress.began:
             if self._tty and progress.connected and now >= self._due:
-                self._due = now + _BAR_NS
+                self._due = now + _TERMINAL_INTERVAL_NS
                 self._out(f"{_CLEAR}Opening connections: {progress.connected}")
             return
         self._last = progress, now
         if now >= self._due:
-            self._due = now + (_BAR_NS if self._tty else _LINE_NS)
+            self._due = now + (_TERMINAL_INTERVAL_NS if self._tty else _PLAIN_INTERVAL_NS)
             if self._tty:
-                # One that reached the last column would go on in the next line, and each update would be a line of its own.
+                # Stay clear of the last column: some terminals would wrap, and each update would start a new line.
                 self._out(_CLEAR + self._line(progress, now, width=(terminal_width(sys.stdout) or 80) - 1))
             else:
                 self._out(self._line(progress, now) + "\n")
 
-    def _say_stop(self, progress: Progress) -> None:
+    def _show_stop(self, progress: Progress) -> None:
         text = (
             f"Stopping: waiting for {counted(progress.live, 'request')} in flight; Ctrl-C again to stop at once."
             if progress.stopping == 1
@@ -72,7 +72,7 @@ class Display:
         )
         self._out((_CLEAR if self._tty else "") + text + "\n")
 
-    def _line(self, progress: Progress, now: int, *, over: bool = False, width: int = 1000) -> str:
+    def _line(self, progress: Progress, now: int, *, final: bool = False, width: int = 1000) -> str:
         plan = self._phases[progress.phase]
         ended = progress.ended - self._ended_before
         failures = progress.failed - self._failed_before
@@ -86,26 +86,26 @@ class Display:
             by_time = min(1.0, seconds / plan.duration_s)
             share = by_time if share is None else max(share, by_time)
         failed = f", {failures} failed" if failures else ""
-        # The clock of this line is too coarse for the rate of a shorter time.
-        rate = f" {ended / seconds:.1f} requests/s" if seconds > 0.5 else "" if over else " starting"
+        # Progress is updated too rarely for a meaningful rate over a shorter time.
+        rate = f" {ended / seconds:.1f} requests/s" if seconds > 0.5 else "" if final else " starting"
         if share is None:
             return f"{name}: {counts} [{_clock(seconds)}]{rate}{failed}"[:width]
-        # Once it stops, what is left to do is not what was asked for.
-        known = share > 0 and not over and not progress.stopping
-        left = f"<{_clock(seconds / share - seconds)}" if known else ""
-        begin, end = f"{name}: {counts} ", f" {share:.0%} [{_clock(seconds)}{left}]{rate}{failed}"
-        return (begin + _bar(share, min(_WIDTH, width - len(begin) - len(end) - 2)) + end)[:width]
+        # A run that is stopping sends no more requests, so the remaining time is unknown.
+        has_estimate = share > 0 and not final and not progress.stopping
+        remaining = f"<{_clock(seconds / share - seconds)}" if has_estimate else ""
+        start, end = f"{name}: {counts} ", f" {share:.0%} [{_clock(seconds)}{remaining}]{rate}{failed}"
+        return (start + _bar(share, min(_BAR_WIDTH, width - len(start) - len(end) - 2)) + end)[:width]
 
     def finish(self) -> None:
-        """Leaves the last state of the phase on the screen."""
+        """Write the final line of the phase."""
         if self._last is not None:
-            self._out((_CLEAR if self._tty else "") + self._line(*self._last, over=True) + "\n", True)
+            self._out((_CLEAR if self._tty else "") + self._line(*self._last, final=True) + "\n", True)
             self._last = None
 
 
 def _bar(share: float, width: int) -> str:
     filled = round(share * width)
-    return f"|{'█' * filled}{' ' * (width - filled)}|" if width >= _LEAST_WIDTH else ""
+    return f"|{'█' * filled}{' ' * (width - filled)}|" if width >= _MIN_BAR_WIDTH else ""
 
 
 def _clock(seconds: float) -> str:
@@ -120,7 +120,7 @@ def _clock(seconds: float) -> str:
 def _writer(tty: bool) -> Callable[..., None]:
     fd = sys.stdout.fileno()
     if tty:
-        try:  # a file description of our own: making it non-blocking does not touch the shell's
+        try:  # a separate file description, so that the shell's stays blocking
             fd = os.open(os.ttyname(fd), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError:
             fd = sys.stdout.fileno()
@@ -136,12 +136,12 @@ def _writer(tty: bool) -> Callable[..., None]:
     return write
 
 
-def step_progress(what: str, quiet: bool) -> Callable[[int, int], None] | None:
-    """Progress of work before or after the load: a line that is rewritten on a terminal, nothing elsewhere."""
+def step_progress(task: str, quiet: bool) -> Callable[[int, int], None] | None:
+    """Return a progress callback for work before or after the load. It rewrites one line, on a terminal only."""
     if quiet or not sys.stdout.isatty():
         return None
     began = time.monotonic()
-    shown = [0.0]
+    last_shown = [0.0]
 
     def show(done: int, total: int) -> None:
         now = time.monotonic()
@@ -149,9 +149,9 @@ def step_progress(what: str, quiet: bool) -> Callable[[int, int], None] | None:
             return
         if done >= total:
             sys.stdout.write(_CLEAR)
-        elif now - shown[0] >= 0.25:
-            shown[0] = now
-            line = f"{what}: {done}/{total} {done / total:.0%}"
+        elif now - last_shown[0] >= 0.25:
+            last_shown[0] = now
+            line = f"{task}: {done}/{total} {done / total:.0%}"
             sys.stdout.write(_CLEAR + line[: (terminal_width(sys.stdout) or 80) - 1])
         sys.stdout.flush()
 

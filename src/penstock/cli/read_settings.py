@@ -1,28 +1,24 @@
-"""From the words of a command to its settings: what the flags say, and what only the input file can."""
+"""Makes settings from the parsed flags and, for a trace, from its first row."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from penstock.cli.parse import parse
-from penstock.settings.flag_values import Given
+from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.resolve import resolve
 from penstock.settings.schema import Settings
 
-__all__ = ["settle"]
+__all__ = ["read_settings"]
 
 
-def settle(words: Sequence[str], program: str, command: str = "profile") -> Settings:
-    """Everything wrong with the words is a `UserError`."""
-    given = parse(words, program, command)
-    if _is_timed_trace(given):
-        given.values["load.schedule.on"] = True
-    return resolve(given, "" if command == "profile" else f"{command}-")
+def read_settings(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
+    """Raise `UserError` for values that are missing or contradict each other."""
+    if _is_timed_trace(parsed):
+        parsed.values["load.schedule.on"] = True
+    return resolve(parsed, folder_prefix)
 
 
-def _is_timed_trace(given: Given) -> bool:
-    """A trace that is named as one is sent at its times, as AIPerf does it, unless the user says when to send."""
-    values = given.values
+def _is_timed_trace(parsed: ParsedArguments) -> bool:
+    """Return whether to follow a trace's timestamps: as in AIPerf, unless another flag sets the times."""
+    values = parsed.values
     if not {"input.file", "input.format"} <= values.keys() or {"load.schedule.on", "load.rate"} & values.keys():
         return False
     from penstock.datasets.registry import plain_name

@@ -1,57 +1,65 @@
-"""`report`: write the artifacts of a run anew from its log, also of one that was killed."""
+"""`report`: rebuild the artifacts of a run from its log, even if the run was killed."""
 
 from __future__ import annotations
 
-import os
+from penstock.cli.command_line import HELP, CommandLine
+from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.flags.flag import Flag, Group, Positional
 
-from penstock.cli.arguments import Arguments
+__all__ = ["COMMAND_LINE", "run"]
 
-__all__ = ["run"]
+_OPTIONS = Group(
+    "Options",
+    (
+        Flag(
+            "--tokenizer", "str", "Count tokens with this tokenizer instead of the one of the run.", "tokenizer", "NAME"
+        ),
+        Flag("--show-trace-timing", "bool", "Also print the table of HTTP phases.", "show_http"),
+        HELP,
+    ),
+)
+COMMAND_LINE = CommandLine(
+    "report",
+    "Rebuild the artifacts of a run from its log.",
+    groups=(_OPTIONS,),
+    positionals=(Positional("RUN", "the run's artifact folder", "folder"),),
+    details="""\
+Every run appends its records to RUN/log while it lasts. This command computes the summary, the per-request file, the table
+and the certificate from that log again, for example after a crash or kill -9, or to count tokens with another tokenizer.
+""",
+    examples=(
+        ("After a crash", "report artifacts/Qwen_Qwen3-0.6B-chat-concurrency1"),
+        ("Count the tokens with another tokenizer", "report artifacts/demo --tokenizer builtin --show-trace-timing"),
+    ),
+)
 
-_DETAILS = """\
-Every run keeps its facts in FOLDER/log as they happen. This command derives the summary, the per-request file, the
-table and the certificate from them once more: after a crash or kill -9, or when a tokenizer was missing before.
 
-Examples
-  {program} report artifacts/Qwen_Qwen3-0.6B-chat-concurrency1
-  {program} report artifacts/demo --tokenizer builtin --show-trace-timing
-"""
-
-
-def arguments(program: str) -> Arguments:
-    parser = Arguments(program, "report", "Write the artifacts of a run anew from its log.", _DETAILS)
-    parser.add_argument("folder", metavar="RUN", type=os.path.expanduser, help="the run's artifact folder")
-    parser.add_argument("--tokenizer", metavar="NAME", help="count tokens with this one instead of the run's own")
-    parser.add_argument("--show-trace-timing", action="store_true", help="print the table of HTTP phases, too")
-    return parser
-
-
-def run(words: list[str], program: str) -> int:
-    given = arguments(program).read(words)
-
+def run(parsed: ParsedArguments) -> int:
     from penstock.cli.open_run import open_run
     from penstock.cli.run import TokenizerOnce, report
 
-    log = open_run(given.folder)
+    values = parsed.values
+    folder = values["folder"]
+    log = open_run(folder)
     header = log.header
     reports = log.reports()
-    silent = header.workers - len(reports)
+    missing = header.workers - len(reports)
     log.close()
-    tokenizer = TokenizerOnce(given.tokenizer or header.tokenizer, header.models[0], header.tokenizer_revision)
+    tokenizer = TokenizerOnce(values.get("tokenizer") or header.tokenizer, header.models[0], header.tokenizer_revision)
     incomplete = None
-    if any(each.stopped for each in reports):
+    if any(worker.stopped for worker in reports):
         incomplete = "The run was stopped before its end."
-    if silent:
-        whose = (
+    if missing:
+        subject = (
             "its worker's report is"
             if header.workers == 1
-            else f"the reports of {silent} of its {header.workers} workers are"
+            else f"the reports of {missing} of its {header.workers} workers are"
         )
-        incomplete = f"The run was cut off: {whose} missing, as after a crash or kill -9."
+        incomplete = f"The run was cut off: {subject} missing, as after a crash or kill -9."
     return report(
-        given.folder,
+        folder,
         tokenizer=tokenizer,
         incomplete=incomplete,
-        show_http=given.show_trace_timing,
-        max_error_rate=1.0,  # what failed in the run is in the report; writing it did not fail
+        show_http=values.get("show_http", False),
+        max_error_rate=1.0,  # failed requests are in the report; they do not make `report` fail
     )

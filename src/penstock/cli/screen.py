@@ -1,4 +1,4 @@
-"""The final screen of a run, on standard output."""
+"""Prints the results of a run."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 __all__ = ["columns", "show"]
 
-_NARROWEST = 40
+_MIN_WIDTH = 40
 
 
 def show(summary: Summary, artifacts: Artifacts, *, show_http: bool = False, file: IO[str] | None = None) -> None:
-    """On a terminal in colour and as wide as it is; on a pipe plain, 140 columns or COLUMNS."""
+    """Print in colour and full width on a terminal; elsewhere plain, COLUMNS or 140 columns wide."""
     from rich.console import Console
 
     stream = file or sys.stdout
     if isinstance(stream, io.TextIOWrapper):
-        # A server's message may hold what the terminal's encoding does not.
+        # An error message from a server may contain characters that the terminal's encoding lacks.
         stream.reconfigure(errors="replace")
     if stream.isatty():
         draw(Console(file=stream, highlight=False, soft_wrap=False), summary, artifacts, show_http=show_http)
         return
-    # By way of a text, because rich fills lines up with spaces, and a pipe gets to see them.
+    # Render to a string first, because rich pads lines with spaces.
     text = io.StringIO()
     console = Console(file=text, width=columns(stream), highlight=False, soft_wrap=False)
     draw(console, summary, artifacts, show_http=show_http)
@@ -37,5 +37,5 @@ def show(summary: Summary, artifacts: Artifacts, *, show_http: bool = False, fil
 
 
 def columns(stream: IO[str]) -> int:
-    """The width to draw tables for: the terminal's, 140 where there is none."""
-    return max(_NARROWEST, terminal_width(stream) or WIDTH)
+    """Return the width for tables: the terminal's, or 140 without a terminal."""
+    return max(_MIN_WIDTH, terminal_width(stream) or WIDTH)

@@ -1,4 +1,4 @@
-"""Bold and dim where a person reads, plain text where a program does. (rich takes 80 ms to import.)"""
+"""Styles and line wrapping for terminal output, without rich, which takes 80 ms to import."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import IO
 __all__ = ["Paint", "columns", "fit", "terminal_width", "wrap"]
 
 _TWO_COLUMNS = re.compile(r"( +\S+(?: \S+)*  +)(\S.*)")
-"""Indented: a name, a gap, and what is said about it."""
+"""An indented line with a name, a gap of two or more spaces, and a description."""
 
 
 class Paint:
+    """Adds styles on a terminal; elsewhere, and with NO_COLOR, returns the text unchanged."""
+
     def __init__(self, on: bool | None = None) -> None:
         self._on = sys.stdout.isatty() and "NO_COLOR" not in os.environ if on is None else on
 
@@ -25,7 +27,7 @@ class Paint:
 
 
 def terminal_width(stream: IO[str]) -> int | None:
-    """COLUMNS where that is set, else as many as the terminal has; None where there is none."""
+    """Return COLUMNS if set, else the width of the terminal, else None."""
     text = os.environ.get("COLUMNS", "")
     if text.isdecimal() and int(text):
         return int(text)
@@ -36,12 +38,12 @@ def terminal_width(stream: IO[str]) -> int | None:
 
 
 def columns() -> int:
-    """The width to write text for: the terminal's, between 60 and 110; 100 where there is none."""
+    """Return the width for text: the terminal's, limited to 60..110, or 100 without a terminal."""
     return max(60, min(terminal_width(sys.stdout) or 100, 110))
 
 
 def wrap(text: str, width: int, indent: int) -> list[str]:
-    """Lines of words; a word longer than the line stands alone."""
+    """Break a text into indented lines. A word longer than a line gets its own line."""
     lines: list[str] = []
     for word in text.split():
         if lines and len(lines[-1]) + 1 + len(word) <= width:
@@ -52,8 +54,7 @@ def wrap(text: str, width: int, indent: int) -> list[str]:
 
 
 def fit(text: str, width: int | None = None) -> str:
-    """The text with its paragraphs wrapped to the terminal. Of two columns the right one is wrapped; other indented lines are
-    commands to copy, and stay whole."""
+    """Wrap paragraphs, and the right column of two-column lines. Other indented lines are commands to copy, and are kept."""
     width = width or columns()
     lines: list[str] = []
     paragraph: list[str] = []
@@ -63,9 +64,9 @@ def fit(text: str, width: int | None = None) -> str:
             continue
         lines += wrap(" ".join(paragraph), width, 0)
         paragraph = []
-        if found := _TWO_COLUMNS.fullmatch(line):
-            first, *rest = wrap(found[2], width, len(found[1])) or [""]
-            lines += [found[1] + first.lstrip(), *rest]
+        if match := _TWO_COLUMNS.fullmatch(line):
+            first, *rest = wrap(match[2], width, len(match[1])) or [""]
+            lines += [match[1] + first.lstrip(), *rest]
         else:
             lines.append(line)
     return "\n".join(lines).rstrip("\n")

@@ -1,8 +1,7 @@
-"""`penstock usage`: what the gateway's ledger says about who used how much."""
+"""`usage`: print totals from the gateway's usage ledger."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
@@ -12,86 +11,110 @@ from typing import Any, cast
 
 import msgspec
 
-from penstock.cli.arguments import Arguments
+from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.terminal import Paint
 from penstock.errors import UserError
 from penstock.gateway.ledger.ledger import DEFAULT_URL, DIMENSIONS, Dimension, UsageQuery, UsageRow, open_ledger
 from penstock.gateway.observe.printable import escape_nonprintable
 from penstock.secrets import redact_url
+from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.flags.flag import Flag, Group
 
-__all__ = ["run"]
+__all__ = ["COMMAND_LINE", "run"]
 
-ABOUT = """\
-Sums of the gateway's usage ledger by caller key, model alias and day (UTC). Every request is counted once, whatever
-became of it. Errors are refusals, failures and callers that went away; what a guardrail blocked is counted apart.
-Reasoning tokens are part of the output, cached tokens of the input. Estimated is the share of the tokens that no
-upstream reported. A request shows up about a second after it has ended.
-"""
+_OPTIONS = Group(
+    "Options",
+    (
+        Flag(
+            "--ledger",
+            "str",
+            "The gateway's ledger: sqlite:///FILE, sqlite:////ABSOLUTE/FILE or postgresql://...",
+            "ledger",
+            "URL",
+            default=f"PENSTOCK_LEDGER, else {DEFAULT_URL}",
+            url=True,
+        ),
+        Flag(
+            "--by",
+            "str",
+            "Group by any of key, model and day, separated by commas, or by none.",
+            "by",
+            "DIMENSIONS",
+            default=",".join(DIMENSIONS),
+        ),
+        Flag(
+            "--since",
+            "str",
+            "Count from this time on: a date (2026-06-01), a time (2026-06-01T12:00), or an age (30m, 24h, 7d, 4w).",
+            "since",
+            "WHEN",
+        ),
+        Flag(
+            "--until",
+            "str",
+            "Count up to this time, in the same formats; a date includes the whole day.",
+            "until",
+            "WHEN",
+        ),
+        Flag("--key", "list", "Count only this caller key, by its name or id; repeatable.", "keys", "NAME"),
+        Flag("--model", "list", "Count only this alias; repeatable.", "models", "ALIAS"),
+        Flag("--json", "bool", "Print one JSON object instead of a table.", "json"),
+        HELP,
+    ),
+)
+COMMAND_LINE = CommandLine(
+    "usage",
+    """\
+Print totals from the gateway's usage ledger by caller key, model alias and day (UTC). Every request counts once. The errors
+are refused requests, failed requests and callers that disconnected; requests blocked by a guardrail are counted separately.
+Reasoning tokens are part of the output, cached tokens are part of the input. "estimated" is the share of tokens that no
+upstream reported. A request appears about a second after it has ended.
+""",
+    groups=(_OPTIONS,),
+    examples=(
+        ("All usage, by day, key and model", "usage"),
+        ("The last thirty days, one line per key", "usage --by key --since 30d"),
+        (
+            "One key in June, the 30th included",
+            "usage --by model,day --since 2026-06-01 --until 2026-06-30 --key team-a",
+        ),
+        (
+            "As JSON from PostgreSQL, with the password in PGPASSWORD or ~/.pgpass",
+            "usage --ledger postgresql://reader@db.example/penstock --json",
+        ),
+    ),
+)
 
-EXAMPLES = """\
-Examples
-  {program} usage
-      everything, by day, key and model
-  {program} usage --by key --since 30d
-      the last thirty days, a line for each key
-  {program} usage --by model,day --since 2026-06-01 --until 2026-06-30 --key team-a
-      one key in June, the 30th included
-  {program} usage --ledger postgresql://reader@db.example/penstock --json
-      from PostgreSQL, for a program; the password is in PGPASSWORD or ~/.pgpass
-"""
-
-_AGO = re.compile(r"([0-9]{1,6})([smhdw])\Z")
+_AGE = re.compile(r"([0-9]{1,6})([smhdw])\Z")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 _DAY_S = 86400.0
 
-_NUMBERS = ("requests", "errors", "blocked", "input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens")
+_COUNTS = ("requests", "errors", "blocked", "input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens")
 _SUMMED = tuple(name for name in UsageRow.__struct_fields__ if name not in DIMENSIONS)
-_NOBODY = {"key": "(no key)", "model": "(no model)"}
+_EMPTY_NAMES = {"key": "(no key)", "model": "(no model)"}
 
 
-def run(words: list[str], program: str) -> int:
-    return _show(arguments(program).read(words))
-
-
-def arguments(program: str) -> Arguments:
-    made = Arguments(program, "usage", ABOUT, EXAMPLES)
-    made.add_argument(
-        "--ledger",
-        metavar="URL",
-        default=os.environ.get("PENSTOCK_LEDGER") or DEFAULT_URL,
-        help=f"sqlite:///FILE, sqlite:////ABSOLUTE/FILE or postgresql://… (PENSTOCK_LEDGER, else {DEFAULT_URL})",
-    )
-    made.add_argument(
-        "--by", metavar="WHAT", default=",".join(DIMENSIONS), help="any of key, model, day; or none (key,model,day)"
-    )
-    made.add_argument("--since", metavar="WHEN", help="2026-06-01, 2026-06-01T12:00, or 30m, 24h, 7d, 4w ago")
-    made.add_argument("--until", metavar="WHEN", help="the same forms; of a date the whole day is included")
-    made.add_argument(
-        "--key", metavar="NAME", action="append", default=[], help="only this key, by name or id; may be repeated"
-    )
-    made.add_argument("--model", metavar="ALIAS", action="append", default=[], help="only this alias; may be repeated")
-    made.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    return made
-
-
-def _show(given: argparse.Namespace) -> int:
+def run(parsed: ParsedArguments) -> int:
+    values = parsed.values
+    since, until = values.get("since"), values.get("until")
+    url = values.get("ledger") or os.environ.get("PENSTOCK_LEDGER") or DEFAULT_URL
     query = UsageQuery(
-        by=_dimensions(given.by),
-        since=None if given.since is None else _moment(given.since, "--since"),
-        until=None if given.until is None else _moment(given.until, "--until", end=True),
-        keys=tuple(given.key),
-        models=tuple(given.model),
+        by=_dimensions(values["by"]) if "by" in values else DIMENSIONS,
+        since=None if since is None else _timestamp(since, "--since"),
+        until=None if until is None else _timestamp(until, "--until", end=True),
+        keys=tuple(values.get("keys", ())),
+        models=tuple(values.get("models", ())),
     )
     if query.since is not None and query.until is not None and query.since >= query.until:
-        raise UserError(f"--since {given.since} is not before --until {given.until}.")
-    ledger = open_ledger(given.ledger, read_only=True)
+        raise UserError(f"--since {since} is not before --until {until}.")
+    ledger = open_ledger(url, read_only=True)
     try:
         rows = ledger.usage(query)
     finally:
         ledger.close()
     total = _total(rows)
-    sys.stdout.write(_json(given.ledger, query, rows, total) if given.json else _table(query, rows, total))
+    sys.stdout.write(_json(url, query, rows, total) if values.get("json") else _table(query, rows, total))
     sys.stdout.flush()
     return 0
 
@@ -110,14 +133,14 @@ def _dimensions(text: str) -> tuple[Dimension, ...]:
     return cast(tuple[Dimension, ...], tuple(dict.fromkeys(names)))
 
 
-def _moment(text: str, flag: str, *, end: bool = False) -> float:
-    if ago := _AGO.match(text):
-        return time.time() - int(ago[1]) * _SECONDS[ago[2]]
+def _timestamp(text: str, flag: str, *, end: bool = False) -> float:
+    if age := _AGE.match(text):
+        return time.time() - int(age[1]) * _SECONDS[age[2]]
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        return moment.timestamp() + (_DAY_S if end and _DAY.match(text) else 0)
+        return moment.timestamp() + (_DAY_S if end and _DATE.match(text) else 0)
     except (ValueError, OverflowError):
         raise UserError(
             f"{flag} takes a date (2026-06-01), a time (2026-06-01T12:00Z) or an age (7d); not {text!r}."
@@ -125,19 +148,19 @@ def _moment(text: str, flag: str, *, end: bool = False) -> float:
 
 
 def _json(url: str, query: UsageQuery, rows: list[UsageRow], total: UsageRow) -> str:
-    shown = {
+    document = {
         "ledger": redact_url(url),
         "by": list(query.by),
-        "since": _instant(query.since),
-        "until": _instant(query.until),
+        "since": _iso_time(query.since),
+        "until": _iso_time(query.until),
         "rows": [_fields(row, query) for row in rows],
         "total": _fields(total, msgspec.structs.replace(query, by=())),
     }
-    return msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n"
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
-def _instant(moment: float | None) -> str | None:
-    return None if moment is None else datetime.fromtimestamp(moment, UTC).isoformat().replace("+00:00", "Z")
+def _iso_time(timestamp: float | None) -> str | None:
+    return None if timestamp is None else datetime.fromtimestamp(timestamp, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _fields(row: UsageRow, query: UsageQuery) -> dict[str, Any]:
@@ -151,10 +174,10 @@ def _table(query: UsageQuery, rows: list[UsageRow], total: UsageRow) -> str:
     if not total.requests:
         return "No requests.\n"
     groups = [name for name in ("day", "key", "model") if name in query.by]
-    head = [*groups, *(name.removesuffix("_tokens") for name in _NUMBERS), "estimated"]
-    body = [[*(_name(row, group) for group in groups), *_cells(row)] for row in rows if groups]
-    last = [*(["total", *[""] * len(groups)][: len(groups)]), *_cells(total)]
-    widths = [max(map(len, column)) for column in zip(head, *body, last, strict=True)]
+    header = [*groups, *(name.removesuffix("_tokens") for name in _COUNTS), "estimated"]
+    body = [[*(_name(row, group) for group in groups), *_counts(row)] for row in rows if groups]
+    footer = [*(["total", *[""] * len(groups)][: len(groups)]), *_counts(total)]
+    widths = [max(map(len, column)) for column in zip(header, *body, footer, strict=True)]
     paint = Paint()
 
     def line(cells: list[str]) -> str:
@@ -164,17 +187,17 @@ def _table(query: UsageQuery, rows: list[UsageRow], total: UsageRow) -> str:
         ]
         return "  ".join(padded).rstrip()
 
-    lines = [paint.bold(line(head)), *map(line, body)]
+    lines = [paint.bold(line(header)), *map(line, body)]
     if groups:
-        lines.append(paint.dim("-" * len(line(last))))
-    return "\n".join([*lines, paint.bold(line(last))]) + "\n"
+        lines.append(paint.dim("-" * len(line(footer))))
+    return "\n".join([*lines, paint.bold(line(footer))]) + "\n"
 
 
 def _name(row: UsageRow, group: str) -> str:
-    return escape_nonprintable(getattr(row, group) or _NOBODY.get(group, ""))
+    return escape_nonprintable(getattr(row, group) or _EMPTY_NAMES.get(group, ""))
 
 
-def _cells(row: UsageRow) -> list[str]:
+def _counts(row: UsageRow) -> list[str]:
     share = row.estimated_share
     shown = "<1%" if 0 < share < 0.01 else f"{share:.0%}" if share else "-"
-    return [*(f"{getattr(row, name):,}" for name in _NUMBERS), shown]
+    return [*(f"{getattr(row, name):,}" for name in _COUNTS), shown]

@@ -104,10 +104,10 @@ def _turns(
 
 def _with_media(turns: Iterator[Turn], settings: InputSettings, seed: int, progress: Progress | None) -> Iterator[Turn]:
     """Images and clips in their order; when there are fewer than turns need, they begin again."""
-    if not settings.images.wanted and not settings.audio.wanted:
+    if not settings.images.per_turn and not settings.audio.per_turn:
         return turns
     found = list(turns)
-    for field, wanted in (("images", settings.images.wanted), ("audios", settings.audio.wanted)):
+    for field, wanted in (("images", settings.images.per_turn), ("audios", settings.audio.per_turn)):
         if not wanted:
             continue
         count = wanted * len(found)

@@ -1,4 +1,4 @@
-"""Where a run's files go when the user names no folder."""
+"""The default name of a run's artifact folder."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 __all__ = ["artifact_folder"]
 
 _UNSAFE = re.compile(r'[\s/\\:*?"<>|\x00-\x1f\x7f]')
-_LONGEST = 150
-"""Bytes of the model's name that are kept: a file name holds 255 in all."""
+_MAX_MODEL_BYTES = 150
+"""Longer model names are cut: a file name holds at most 255 bytes."""
 
 
 def artifact_folder(
@@ -18,14 +18,14 @@ def artifact_folder(
     rate: float | None,
     *,
     scheduled: bool = False,
-    begin: str = "",
+    prefix: str = "",
 ) -> str:
-    name = begin + _UNSAFE.sub("_", models[0]).encode()[:_LONGEST].decode(errors="ignore")
+    name = prefix + _UNSAFE.sub("_", models[0]).encode()[:_MAX_MODEL_BYTES].decode(errors="ignore")
     if len(models) > 1:
         name += "_multi"
-    stimulus = [] if concurrency is None else [f"concurrency{concurrency}"]
+    load = [] if concurrency is None else [f"concurrency{concurrency}"]
     if rate is not None:
-        stimulus.append(f"request_rate{rate}")
+        load.append(f"request_rate{rate}")
     if scheduled:
-        stimulus.append("fixed_schedule")
-    return f"artifacts/{name}-{_UNSAFE.sub('_', endpoint)}-{'-'.join(stimulus)}"
+        load.append("fixed_schedule")
+    return f"artifacts/{name}-{_UNSAFE.sub('_', endpoint)}-{'-'.join(load)}"

@@ -1,15 +1,14 @@
-"""Which flag was meant by one that there is not: a misspelling, a part of the name, or another tool's word for it."""
+"""Suggestions for an unknown flag: a correction, a completion, or the equivalent of another tool's flag."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from penstock.settings.flags import FLAGS, UNBUILT
 from penstock.suggest import nearest
 
-__all__ = ["OTHER_WORDS", "meant"]
+__all__ = ["SYNONYMS", "suggest_flag"]
 
-_SAME = {
+_SYNONYMS_BY_FLAG = {
     "--concurrency": "clients connections max-concurrency max-num-seqs num-concurrent parallel parallelism threads users",
     "--request-rate": "qps rps requests-per-second",
     "--request-count": "n num num-request request requests total-requests",
@@ -31,32 +30,35 @@ _SAME = {
     "--insecure": "k no-verify",
     "--max-error-rate": "max-errors",
 }
-OTHER_WORDS = {
-    f"{'-' if len(word) == 1 else '--'}{word}": flag for flag, words in _SAME.items() for word in words.split()
+SYNONYMS = {
+    f"{'-' if len(word) == 1 else '--'}{word}": flag
+    for flag, words in _SYNONYMS_BY_FLAG.items()
+    for word in words.split()
 }
-"""What other tools and good guesses call it."""
+"""Flag names of other tools, and common guesses, each with the Penstock flag."""
 
-_LONG_WORD = 5
-"""Letters of a last word that says something: `duration` does, `file` and `mode` do not."""
+_DISTINCTIVE_LENGTH = 5
+"""Letters from which the last word of a flag identifies it: `duration` does, `file` and `mode` do not."""
 
 
-def meant(name: str) -> str | None:
-    """Flags that are built come first: one that would be refused helps nobody who only forgot half of a name."""
-    built = [spelling for flag in FLAGS for spelling in flag.spellings]
-    unbuilt = [spelling for row in UNBUILT for spelling in row.spellings]
+def suggest_flag(name: str, supported: Sequence[str], unsupported: Sequence[str] = ()) -> str | None:
+    """Return the flag most likely meant by `name`, or None. Prefer supported flags, because the others would be refused."""
+    synonym = SYNONYMS.get(name)
     last = name.rpartition("-")[2]
     return (
-        OTHER_WORDS.get(name)
-        or nearest(name, built, 0.85)
-        or _shortest(spelling for spelling in built if len(name) > 4 and spelling.startswith(name))
-        or _shortest(spelling for spelling in built if spelling.endswith(f"-{name.strip('-')}"))
-        or nearest(name, unbuilt, 0.85)
-        or nearest(name, built)
-        or _shortest(spelling for spelling in unbuilt if len(name) > 4 and spelling.startswith(name))
-        or _shortest(spelling for spelling in built if len(last) >= _LONG_WORD and spelling.endswith(f"-{last}"))
-        or nearest(name, unbuilt)
+        (synonym if synonym and synonym.split()[0] in supported else None)
+        or nearest(name, supported, 0.85)
+        or _shortest(spelling for spelling in supported if len(name) > 4 and spelling.startswith(name))
+        or _shortest(spelling for spelling in supported if spelling.endswith(f"-{name.strip('-')}"))
+        or nearest(name, unsupported, 0.85)
+        or nearest(name, supported)
+        or _shortest(spelling for spelling in unsupported if len(name) > 4 and spelling.startswith(name))
+        or _shortest(
+            spelling for spelling in supported if len(last) >= _DISTINCTIVE_LENGTH and spelling.endswith(f"-{last}")
+        )
+        or nearest(name, unsupported)
     )
 
 
-def _shortest(found: Iterable[str]) -> str | None:
-    return min(found, key=len, default=None)
+def _shortest(spellings: Iterable[str]) -> str | None:
+    return min(spellings, key=len, default=None)

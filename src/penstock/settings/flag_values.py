@@ -1,4 +1,4 @@
-"""One text to one typed value, as its row in the table says."""
+"""Converts the text of a flag to its typed value, by the flag's row in the table."""
 
 from __future__ import annotations
 
@@ -8,131 +8,139 @@ import re
 from typing import Any, NamedTuple
 
 from penstock.errors import UserError
-from penstock.settings.flags import Flag, wanted
+from penstock.settings.flags import Flag, expected_value
 from penstock.suggest import nearest
 
-__all__ = ["Given", "read", "truth"]
+__all__ = ["ParsedArguments", "parse_bool", "read_value"]
 
-_WHOLE = re.compile(r"[+-]?[0-9]{1,100}\Z")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,100}\Z")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
-_TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
-class Given(NamedTuple):
-    """What the user gave, and nothing that the user did not."""
+class ParsedArguments(NamedTuple):
+    """The arguments that the user gave; no defaults."""
 
     values: dict[str, Any]
-    """By target in `Settings`."""
-    spelled: dict[str, str]
-    """Target to the flag as the user wrote it, for sentences about it."""
+    """Values by the target of their row."""
+    spellings: dict[str, str]
+    """For each target, the flag as the user wrote it, for error messages."""
     command: str = ""
-    """The command line, secrets replaced."""
+    """The command line with secrets redacted."""
+    program: str = "penstock"
+    """Name that the program was called by."""
 
     def section(self, name: str) -> dict[str, Any]:
-        """The values whose target lies in that part of `Settings`, by what is left of the target."""
-        mark = name + "."
-        return {target.removeprefix(mark): value for target, value in self.values.items() if target.startswith(mark)}
+        """Return the values whose target begins with `name.`, by the rest of the target."""
+        prefix = name + "."
+        return {
+            target.removeprefix(prefix): value for target, value in self.values.items() if target.startswith(prefix)
+        }
 
 
-def read(flag: Flag, spelled: str, text: str) -> Any:
-    """The value in `text`, or a sentence. A flag that accumulates gives a list."""
+def read_value(flag: Flag, spelling: str, text: str) -> Any:
+    """Return the value of `text`, or raise `UserError`. A flag that accumulates returns a list."""
     if not text.strip():
-        raise UserError(f"{spelled} needs a value, and was given an empty one.")
+        raise UserError(f"{spelling} needs a value, but the value is empty.")
     match flag.kind:
         case "bool":
-            return _boolean(flag, spelled, text)
+            return _boolean(flag, spelling, text)
         case "int" | "float":
-            return _number(flag, spelled, text)
+            return _number(flag, spelling, text)
         case "enum":
-            return _choice(flag, spelled, text)
+            return _choice(flag, spelling, text)
         case "list":
-            return _names(flag, spelled, text)
+            return _list(flag, spelling, text)
         case "extra":
             from penstock.settings.pairs import extra_fields
 
-            return extra_fields(text, spelled)
+            return extra_fields(text, spelling)
         case "headers":
             from penstock.settings.pairs import headers
 
-            return headers(text, spelled)
+            return headers(text, spelling)
         case "path":
-            return os.path.expanduser(text)  # a shell leaves the ~ of --flag=~/file as it is
+            return os.path.expanduser(text)  # the shell does not expand the ~ in --flag=~/file
     return text
 
 
-def truth(text: str) -> bool | None:
-    return _TRUTH.get(text.strip().lower())
+def parse_bool(text: str) -> bool | None:
+    return _BOOLEANS.get(text.strip().lower())
 
 
-def _boolean(flag: Flag, spelled: str, text: str) -> bool:
-    value = truth(text)
+def _boolean(flag: Flag, spelling: str, text: str) -> bool:
+    value = parse_bool(text)
     if value is None:
-        raise UserError(f"{spelled} must be true or false, not {text!r}.")
-    if flag.holds and not value:
+        raise UserError(f"{spelling} must be true or false, not {text!r}.")
+    if flag.always_on and not value:
         raise UserError(
-            f"{spelled}={text} asks for something that this version of Penstock does not have yet; leave it out."
+            f"{spelling}={text} asks for a feature that this version of Penstock does not have yet; leave the flag out."
         )
-    return value is flag.stores
+    return value is flag.stored_value
 
 
-def _number(flag: Flag, spelled: str, text: str) -> int | float:
-    if flag.sweeps and "," in text:
+def _number(flag: Flag, spelling: str, text: str) -> int | float:
+    if flag.sweepable and "," in text:
         raise UserError(
-            f"{spelled} {text} asks for a sweep, which this version of Penstock does not have yet; give one value."
+            f"{spelling} {text} asks for a sweep, which this version of Penstock does not have yet; give one value."
         )
-    bare = text.strip()
+    stripped = text.strip()
     value: int | float = math.nan
-    if flag.kind == "int" and _WHOLE.match(bare):
-        value = int(bare)
-    elif flag.kind == "float" and (_NUMBER.match(bare) or (flag.infinite and bare.lower() in ("inf", "infinity"))):
-        value = float(bare)
-    low = (flag.ge is None or value >= flag.ge) and (flag.gt is None or value > flag.gt)
-    high = (flag.le is None or value <= flag.le) and (flag.infinite or value < math.inf)
-    if not (low and high):  # nan is neither
-        has_unit = flag.metavar == "SECONDS" and bare[:1].isdigit() and bare[-1:].isalpha()
+    if flag.kind == "int" and _INTEGER.match(stripped):
+        value = int(stripped)
+    elif flag.kind == "float" and (
+        _NUMBER.match(stripped) or (flag.allows_inf and stripped.lower() in ("inf", "infinity"))
+    ):
+        value = float(stripped)
+    above_min = (flag.ge is None or value >= flag.ge) and (flag.gt is None or value > flag.gt)
+    below_max = (flag.le is None or value <= flag.le) and (flag.allows_inf or value < math.inf)
+    if not (above_min and below_max):  # nan fails both comparisons
+        has_unit = flag.metavar == "SECONDS" and stripped[:1].isdigit() and stripped[-1:].isalpha()
         hint = " (a plain number of seconds, without a unit)" if has_unit else ""
-        raise UserError(f"{spelled} must be {wanted(flag)}, not {text!r}{hint}.")
-    if value < flag.least:
-        raise UserError(f"{spelled} must be at least {flag.least}, not {text!r}.")
-    if value > flag.most and value != math.inf:
-        raise UserError(f"{spelled} must be at most {flag.most:,}, not {text!r}.")
+        raise UserError(f"{spelling} must be {expected_value(flag)}, not {text!r}{hint}.")
+    if value < flag.hard_min:
+        raise UserError(f"{spelling} must be at least {flag.hard_min}, not {text!r}.")
+    if value > flag.hard_max and value != math.inf:
+        raise UserError(f"{spelling} must be at most {flag.hard_max:,}, not {text!r}.")
     return value
 
 
-def _choice(flag: Flag, spelled: str, text: str) -> str:
-    plain = _plain(text)
-    known = {_plain(choice): choice for choice in flag.choices}
-    if plain not in known:
-        known |= {_plain(choice): choice for choice in _plugged(flag)}
-    if plain in known:
-        return known[plain]
+def _choice(flag: Flag, spelling: str, text: str) -> str:
+    key = _normalized(text)
+    known = {_normalized(choice): choice for choice in flag.choices}
+    if key not in known:
+        known |= {_normalized(choice): choice for choice in _plugin_choices(flag)}
+    if key in known:
+        return known[key]
     flag = flag._replace(choices=tuple(known.values()))
-    for choice in flag.unbuilt_choices:
-        if _plain(choice) == plain:
-            have = " and ".join([", ".join(flag.choices[:-1]), flag.choices[-1]] if flag.choices[1:] else flag.choices)
-            raise UserError(f"{spelled} {choice} is not built yet; this version of Penstock has {have}.")
-    guess = nearest(plain, known)
+    for choice in flag.unsupported_choices:
+        if _normalized(choice) == key:
+            supported = " and ".join(
+                [", ".join(flag.choices[:-1]), flag.choices[-1]] if flag.choices[1:] else flag.choices
+            )
+            raise UserError(f"{spelling} {choice} is not supported yet; this version of Penstock has {supported}.")
+    guess = nearest(key, known)
     hint = "" if guess is None else f" (did you mean {known[guess]}?)"
-    raise UserError(f"{spelled} must be {wanted(flag)}, not {text!r}{hint}.")
+    raise UserError(f"{spelling} must be {expected_value(flag)}, not {text!r}{hint}.")
 
 
-def _plugged(flag: Flag) -> list[str]:
-    """The names that installed packages add. Looking for them takes 20 ms and more: only for a name that is not our own."""
-    if not flag.plugins:
+def _plugin_choices(flag: Flag) -> list[str]:
+    """Return the choices that installed packages add. The lookup takes 20 ms or more, so unknown names alone need it."""
+    if not flag.plugin_group:
         return []
     from importlib.metadata import entry_points
 
-    return sorted({plugin.name for plugin in entry_points(group=flag.plugins)})
+    return sorted({plugin.name for plugin in entry_points(group=flag.plugin_group)})
 
 
-def _names(flag: Flag, spelled: str, text: str) -> list[str]:
-    if not flag.commas:
+def _list(flag: Flag, spelling: str, text: str) -> list[str]:
+    if not flag.comma_separated:
         return [text.strip()]
     names = [name.strip() for name in text.split(",")]
     if not all(names):
-        raise UserError(f"{spelled} {text!r} has an empty name beside a comma.")
+        raise UserError(f"{spelling} {text!r} has an empty name next to a comma.")
     return names
 
 
-def _plain(text: str) -> str:
+def _normalized(text: str) -> str:
     return text.strip().lower().replace("-", "_")

@@ -1,4 +1,4 @@
-"""Settings as the artifacts show them: AIPerf's keys, and no secrets."""
+"""The settings under AIPerf's keys, without secrets, for the JSON artifact."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["input_config"]
 
 
 def input_config(settings: Settings) -> dict[str, Any]:
-    """The `input_config` of the JSON artifact. Keys whose value does not apply are left out."""
+    """Return the `input_config` of the JSON artifact, without keys that do not apply."""
     output = settings.output
     return {
         "models": {"items": [{"name": name} for name in settings.models]},
@@ -81,39 +81,39 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
 
 
 def _conversation(shape: ConversationSettings) -> dict[str, Any]:
-    several = shape.turns_mean != 1 or shape.turns_stddev
-    before = _present(shared_system_length=shape.system_tokens, user_context_length=shape.context_tokens)
+    several_turns = shape.turns_mean != 1 or shape.turns_stddev
+    prefixes = _present(shared_system_length=shape.system_tokens, user_context_length=shape.context_tokens)
     return _present(
-        turns=_spread(shape.turns_mean, shape.turns_stddev) if several else None,
-        turn_delay=_spread(shape.delay_mean_ms, shape.delay_stddev_ms) if several else None,
+        turns=_distribution(shape.turns_mean, shape.turns_stddev) if several_turns else None,
+        turn_delay=_distribution(shape.delay_mean_ms, shape.delay_stddev_ms) if several_turns else None,
         turn_delay_ratio=shape.delay_ratio if shape.delay_ratio != 1 else None,
-        prefix_prompts=before or None,
+        prefix_prompts=prefixes or None,
     )
 
 
 def _media(data: InputSettings) -> dict[str, Any]:
     images, audio = data.images, data.audio
-    found: dict[str, Any] = {}
-    if images.wanted:
-        found["images"] = {
+    media: dict[str, Any] = {}
+    if images.per_turn:
+        media["images"] = {
             "batch_size": images.batch,
-            "width": _spread(images.width_mean, images.width_stddev),
-            "height": _spread(images.height_mean, images.height_stddev),
+            "width": _distribution(images.width_mean, images.width_stddev),
+            "height": _distribution(images.height_mean, images.height_stddev),
             "format": images.format,
         }
-    if audio.wanted:
-        found["audio"] = {
+    if audio.per_turn:
+        media["audio"] = {
             "batch_size": audio.batch,
-            "length": _spread(audio.seconds_mean, audio.seconds_stddev),
+            "length": _distribution(audio.seconds_mean, audio.seconds_stddev),
             "format": audio.format,
             "sample_rates": [rate / 1000 for rate in audio.rates],
             "depths": list(audio.depths),
             "channels": audio.channels,
         }
-    return found
+    return media
 
 
-def _spread(mean: float, stddev: float) -> dict[str, float]:
+def _distribution(mean: float, stddev: float) -> dict[str, float]:
     return {"mean": float(mean), "stddev": float(stddev)}
 
 

@@ -1,4 +1,4 @@
-"""What the user gave, with defaults and checks across flags, becomes `Settings`."""
+"""Turns parsed arguments into `Settings`: fills in defaults and checks flags against each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import orjson
 from penstock.errors import UserError
 from penstock.secrets import Secret, redact_url
 from penstock.settings.artifact_folder import artifact_folder
-from penstock.settings.flag_values import Given
+from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images
 from penstock.settings.schema import (
     EndpointSettings,
@@ -22,232 +22,235 @@ from penstock.settings.schema import (
     TokenizerSettings,
     WarmupSettings,
 )
-from penstock.settings.urls import check_target, normal_urls
+from penstock.settings.urls import check_request_target, normalize_urls
 
 __all__ = ["resolve"]
 
 
-def resolve(given: Given, folder_begin: str = "") -> Settings:
-    """`folder_begin` begins the name of the artifact folder, when the user gives it none."""
-    if "models" not in given.values:
-        raise UserError("--model is missing: name the model to ask for, for example --model Qwen/Qwen3-0.6B.")
-    models = tuple(given.values["models"])
-    endpoint = _endpoint(given)
-    load = _load(given)
-    check_endpoint(given, endpoint.type)
+def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
+    """Return the settings, or raise `UserError`. `folder_prefix` begins the default name of the artifact folder."""
+    if "models" not in parsed.values:
+        raise UserError("--model is missing: name the model to request, for example --model Qwen/Qwen3-0.6B.")
+    models = tuple(parsed.values["models"])
+    endpoint = _endpoint(parsed)
+    load = _load(parsed)
+    check_endpoint(parsed, endpoint.type)
     return Settings(
         models=models,
         endpoint=endpoint,
-        input=_input(given),
-        tokenizer=TokenizerSettings(**given.section("tokenizer")),
+        input=_input(parsed),
+        tokenizer=TokenizerSettings(**parsed.section("tokenizer")),
         load=load,
-        warmup=WarmupSettings(**given.section("warmup")),
+        warmup=WarmupSettings(**parsed.section("warmup")),
         output=_output(
-            given,
+            parsed,
             artifact_folder(
                 models,
                 endpoint.type,
                 load.concurrency,
                 load.rate,
                 scheduled=load.recorded is not None,
-                begin=folder_begin,
+                prefix=folder_prefix,
             ),
         ),
-        command=given.command,
+        command=parsed.command,
         **{
-            name: given.values[name]
+            name: parsed.values[name]
             for name in ("workers_max", "require_valid", "max_error_rate")
-            if name in given.values
+            if name in parsed.values
         },
     )
 
 
-def _endpoint(given: Given) -> EndpointSettings:
-    fields = given.section("endpoint")
-    spelled = given.spelled.get
-    sources = [spelled("endpoint.api_key")] if "api_key" in fields else []
+def _endpoint(parsed: ParsedArguments) -> EndpointSettings:
+    fields = parsed.section("endpoint")
+    spelling = parsed.spellings.get
+    sources = [spelling("endpoint.api_key")] if "api_key" in fields else []
     headers = [(name, Secret(value)) for name, value in fields.pop("headers", ())]
     sources += [f"an {name} header" for name, _ in headers if name.lower() == "authorization"]
     if "urls" in fields:
-        fields["urls"], credential = normal_urls(
-            fields["urls"], spelled("endpoint.urls", "--url"), whole=fields.get("type") in ("raw", "template")
+        fields["urls"], credential = normalize_urls(
+            fields["urls"], spelling("endpoint.urls", "--url"), keep_path=fields.get("type") in ("raw", "template")
         )
         if credential is not None:
             headers.append(("Authorization", Secret(credential)))
-            sources.append(f"the user name in {spelled('endpoint.urls')}")
+            sources.append(f"the user name in {spelling('endpoint.urls')}")
     if len(sources) > 1:
         raise UserError(
             f"The Authorization header is set twice, by {sources[0]} and by {sources[1]}; keep one of them."
         )
     if "api_key" in fields:
-        fields["api_key"] = Secret(_header_safe(fields["api_key"], str(spelled("endpoint.api_key"))))
+        fields["api_key"] = Secret(_header_safe(fields["api_key"], str(spelling("endpoint.api_key"))))
     if "extra" in fields:
-        fields["extra"] = _merged(fields["extra"], str(spelled("endpoint.extra")))
+        fields["extra"] = _merged(fields["extra"], str(spelling("endpoint.extra")))
     if "path" in fields:
-        _check_path(fields["path"], str(spelled("endpoint.path")))
+        _check_path(fields["path"], str(spelling("endpoint.path")))
     endpoint = EndpointSettings(**fields, headers=tuple(headers))
     if endpoint.legacy_max_tokens and endpoint.type not in ("chat", "completions"):
-        one = " (max_output_tokens)" if endpoint.type == "responses" else ""
+        limit_name = " (max_output_tokens)" if endpoint.type == "responses" else ""
         raise UserError(
-            f"{spelled('endpoint.legacy_max_tokens')} is for --endpoint-type chat; {endpoint.type} has one name for "
-            f"the length limit{one}, so leave it out."
+            f"{spelling('endpoint.legacy_max_tokens')} applies to --endpoint-type chat; {endpoint.type} has one name for "
+            f"the length limit{limit_name}, so leave the flag out."
         )
     return endpoint
 
 
-def _input(given: Given) -> InputSettings:
-    fields = given.section("input")
-    spelled = given.spelled.get
+def _input(parsed: ParsedArguments) -> InputSettings:
+    fields = parsed.section("input")
+    spelling = parsed.spellings.get
     if "file" in fields:
-        for field, instead in _SYNTHETIC.items():
+        for field, remedy in _SYNTHETIC_ONLY.items():
             if field in fields:
                 raise UserError(
-                    f"{spelled(f'input.{field}')} shapes synthetic prompts, but {spelled('input.file')} brings its "
-                    f"own; {instead}."
+                    f"{spelling(f'input.{field}')} applies to synthetic prompts, but {spelling('input.file')} has its "
+                    f"own; {remedy}."
                 )
-        _check_readable(fields["file"], str(spelled("input.file")))
+        _check_readable(fields["file"], str(spelling("input.file")))
     elif "format" in fields:
-        raise UserError(f"{spelled('input.format')} names the format of a file, but there is no --input-file.")
+        raise UserError(f"{spelling('input.format')} names the format of a file, but --input-file is missing.")
     elif "sessions" in fields:
-        raise UserError(f"{spelled('input.sessions')} picks sessions of a file, but there is no --input-file.")
+        raise UserError(f"{spelling('input.sessions')} selects sessions of a file, but --input-file is missing.")
     if "sessions" in fields:
         fields["sessions"] = tuple(fields["sessions"])
     if "format" in fields:
         fields["format"] = fields["format"].strip().lower().replace("-", "_")
     if fields.get("output_tokens_stddev") and "output_tokens_mean" not in fields:
         raise UserError(
-            f"{spelled('input.output_tokens_stddev')} spreads the reply length around a mean, but there is no --osl; "
-            "give one, or leave it out."
+            f"{spelling('input.output_tokens_stddev')} is the standard deviation of the reply length, but --osl, the mean, "
+            "is missing; give both or neither."
         )
     fields = {name: value for name, value in fields.items() if "." not in name}
-    return InputSettings(**fields, conversation=conversation(given), images=images(given), audio=audio(given))
+    return InputSettings(**fields, conversation=conversation(parsed), images=images(parsed), audio=audio(parsed))
 
 
-_SYNTHETIC = {
+_SYNTHETIC_ONLY = {
     "input_tokens_mean": "leave one of them out",
     "input_tokens_stddev": "leave one of them out",
     "batch": "leave one of them out",
-    "entries": "leave it out, and use --request-count to send fewer or more",
+    "entries": "leave the flag out, and use --request-count to send fewer or more",
 }
-"""Fields that make no sense with a file, and what to do."""
+"""Fields that contradict --input-file, and what to do about it."""
 
 
-def _load(given: Given) -> LoadSettings:
-    fields = given.section("load")
-    spelled = given.spelled.get
+def _load(parsed: ParsedArguments) -> LoadSettings:
+    fields = parsed.section("load")
+    spelling = parsed.spellings.get
     if "grace_s" in fields and "duration_s" not in fields:
         raise UserError(
-            f"{spelled('load.grace_s')} begins when --benchmark-duration ends, but there is none; give both or neither."
+            f"{spelling('load.grace_s')} begins when --benchmark-duration ends, but --benchmark-duration is missing; give "
+            "both or neither."
         )
-    schedule = _schedule(given)
+    schedule = _schedule(parsed)
     fields = {name: value for name, value in fields.items() if not name.startswith("schedule.")}
     if "rate" not in fields:
         if "arrivals" in fields:
             raise UserError(
-                f"{spelled('load.arrivals')} spaces the requests of --request-rate, but there is none; "
-                "give both or neither."
+                f"{spelling('load.arrivals')} sets the gaps between the requests of --request-rate, but "
+                "--request-rate is missing; give both or neither."
             )
         if not schedule.on:
             fields.setdefault("concurrency", 1)
     return LoadSettings(**fields, schedule=schedule)
 
 
-def _schedule(given: Given) -> ScheduleSettings:
-    fields = given.section("load.schedule")
-    spelled = given.spelled.get
+def _schedule(parsed: ParsedArguments) -> ScheduleSettings:
+    fields = parsed.section("load.schedule")
+    spelling = parsed.spellings.get
     schedule = ScheduleSettings(**fields)
-    shaping = next((spelled(f"load.schedule.{name}") for name in fields if name != "on"), None)
+    adjusting = next((spelling(f"load.schedule.{name}") for name in fields if name != "on"), None)
     if not schedule.on:
-        if shaping is not None:
+        if adjusting is not None:
             raise UserError(
-                f"{shaping} shapes the schedule of --fixed-schedule, but there is none; give both or neither."
+                f"{adjusting} adjusts the schedule of --fixed-schedule, but --fixed-schedule is missing; give both or neither."
             )
         return schedule
-    name = spelled("load.schedule.on", "--custom-dataset-type mooncake_trace")  # which may turn it on, too
-    if "input.file" not in given.values:
-        raise UserError(f"{name} sends at the times that a file has recorded, but there is no --input-file.")
-    for target, why in _UNSCHEDULED.items():
-        if given.values.get(target) not in (None, "sequential", 0):
+    name = spelling("load.schedule.on", "--custom-dataset-type mooncake_trace")  # which can turn the schedule on
+    if "input.file" not in parsed.values:
+        raise UserError(f"{name} sends requests at the times recorded in a file, but --input-file is missing.")
+    for target, reason in _NOT_WITH_SCHEDULE.items():
+        if parsed.values.get(target) not in (None, "sequential", 0):
             raise UserError(
-                f"{name} sends each request at its recorded time, and {spelled(target)} {why}; leave one of them out."
+                f"{name} sends each request at its recorded time, and {spelling(target)} {reason}; leave one of them out."
             )
     if schedule.start_ms is not None:
         if fields.get("auto_offset"):
             raise UserError(
-                f"{spelled('load.schedule.start_ms')} and {spelled('load.schedule.auto_offset')} both say where the "
-                "schedule starts; keep one of them."
+                f"{spelling('load.schedule.start_ms')} and {spelling('load.schedule.auto_offset')} both set the start of "
+                "the schedule; keep one of them."
             )
         if schedule.end_ms is not None and schedule.end_ms < schedule.start_ms:
             raise UserError(
-                f"{spelled('load.schedule.end_ms')} {schedule.end_ms:g} lies before "
-                f"{spelled('load.schedule.start_ms')} {schedule.start_ms:g}."
+                f"{spelling('load.schedule.end_ms')} {schedule.end_ms:g} is before "
+                f"{spelling('load.schedule.start_ms')} {schedule.start_ms:g}."
             )
     return schedule
 
 
-_UNSCHEDULED = {
-    "load.rate": "sets times of its own",
+_NOT_WITH_SCHEDULE = {
+    "load.rate": "sets other times",
     "input.sampling": "changes the order",
     "warmup.requests": "would use up requests before the schedule starts",
 }
-"""What cannot be had together with recorded times, and why."""
+"""Targets that contradict recorded times, and why."""
 
 
-def _output(given: Given, folder: str) -> OutputSettings:
-    fields = {"folder": folder, **given.section("output")}
-    spelled = given.spelled.get
+def _output(parsed: ParsedArguments, default_folder: str) -> OutputSettings:
+    fields = {"folder": default_folder, **parsed.section("output")}
+    spelling = parsed.spellings.get
     if os.path.exists(fields["folder"]) and not os.path.isdir(fields["folder"]):
-        source = spelled("output.folder", "The folder for the results,")
-        raise UserError(f"{source} {fields['folder']!r} is a file, not a folder; name another place.")
+        source = spelling("output.folder", "The artifact folder")
+        raise UserError(f"{source} {fields['folder']!r} is a file, not a folder; choose another path.")
     if "prefix" in fields:
-        fields["prefix"] = _prefix(fields["prefix"], str(spelled("output.prefix")))
+        fields["prefix"] = _prefix(fields["prefix"], str(spelling("output.prefix")))
     if fields.get("http_trace") and fields.get("level") == "summary":
         raise UserError(
-            f"{spelled('output.http_trace')} adds to the record of each request, but {spelled('output.level')} summary "
-            "writes no records; leave one of them out."
+            f"{spelling('output.http_trace')} extends the record of each request, but {spelling('output.level')} "
+            "summary writes no records; leave one of them out."
         )
-    if given.values.get("log_level") in ("TRACE", "DEBUG"):
+    if parsed.values.get("log_level") in ("TRACE", "DEBUG"):
         fields["verbose"] = True
     return OutputSettings(**fields)
 
 
-def _prefix(text: str, spelled: str) -> str:
+def _prefix(text: str, spelling: str) -> str:
     name = text.strip()
     for suffix in (".jsonl", ".json", ".csv"):
         name = name.removesuffix(suffix)
     if name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise UserError(f"{spelled} {text!r} must be a file name without a folder; --artifact-dir chooses the folder.")
+        raise UserError(
+            f"{spelling} {text!r} must be a file name without a folder; use --artifact-dir to choose the folder."
+        )
     return name
 
 
-def _merged(pairs: list[tuple[str, Any]], spelled: str) -> dict[str, Any]:
+def _merged(pairs: list[tuple[str, Any]], spelling: str) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for key, value in pairs:
         if key in merged and (type(merged[key]), merged[key]) != (type(value), value):
-            raise UserError(f"{spelled} has {key} twice, with different values; keep one of them.")
+            raise UserError(f"{spelling} sets {key} twice, with different values; keep one of them.")
         try:
             orjson.dumps(value)
-        except TypeError as error:  # numbers beyond 64 bits, or nested too deep
-            raise UserError(f"{spelled} {key} cannot be sent: {str(error).rstrip('.')}.") from None
+        except TypeError as error:  # integers beyond 64 bits, or nesting too deep
+            raise UserError(f"{spelling} {key} cannot be sent: {str(error).rstrip('.')}.") from None
         merged[key] = value
     return merged
 
 
-def _check_path(path: str, spelled: str) -> None:
+def _check_path(path: str, spelling: str) -> None:
     if not path.startswith("/"):
-        raise UserError(f"{spelled} must start with a slash, like /v1/chat/completions, not {redact_url(path)!r}.")
-    check_target(path, f"{spelled} {redact_url(path)!r}")
+        raise UserError(f"{spelling} must start with a slash, like /v1/chat/completions, not {redact_url(path)!r}.")
+    check_request_target(path, f"{spelling} {redact_url(path)!r}")
 
 
-def _check_readable(path: str, spelled: str) -> None:
+def _check_readable(path: str, spelling: str) -> None:
     if not os.path.exists(path):
-        raise UserError(f"{spelled} {path!r} does not exist (looked in {os.getcwd()}).")
+        raise UserError(f"{spelling} {path!r} does not exist (the current folder is {os.getcwd()}).")
     if not os.access(path, os.R_OK):
-        raise UserError(f"{spelled} {path!r} exists but may not be read; check its permissions.")
+        raise UserError(f"{spelling} {path!r} cannot be read; check its permissions.")
 
 
-def _header_safe(key: str, spelled: str) -> str:
-    bare = key.strip()
-    if not bare.isascii() or not bare.isprintable():
-        raise UserError(f"{spelled} has a character that cannot stand in an HTTP header (the key is not shown).")
-    return bare
+def _header_safe(key: str, spelling: str) -> str:
+    stripped = key.strip()
+    if not stripped.isascii() or not stripped.isprintable():
+        raise UserError(f"{spelling} has a character that an HTTP header cannot contain (the key is not shown).")
+    return stripped

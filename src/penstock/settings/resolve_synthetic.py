@@ -1,12 +1,12 @@
-"""Settings of synthetic conversations and media: what belongs together, and what a server could not read."""
+"""Resolves the settings of synthetic conversations, images and audio, and checks that the endpoint can carry them."""
 
 from __future__ import annotations
 
 import math
 
 from penstock.errors import UserError
-from penstock.settings.flag_values import Given
-from penstock.settings.flags import BUILT_ENDPOINTS
+from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.flags import ENDPOINT_TYPES
 from penstock.settings.schema import AudioSettings, ConversationSettings, ImageSettings
 
 __all__ = ["audio", "check_endpoint", "conversation", "images"]
@@ -18,117 +18,116 @@ _LOWEST_RATE, _HIGHEST_RATE = 1000, 192_000
 _WITH_MEDIA = ("chat", "responses")
 
 
-def conversation(given: Given) -> ConversationSettings:
-    fields = given.section("input.conversation")
-    if "input.file" in given.values:
+def conversation(parsed: ParsedArguments) -> ConversationSettings:
+    fields = parsed.section("input.conversation")
+    if "input.file" in parsed.values:
         for name in fields:
             if name != "delay_ratio":
-                raise _not_with_file(given, f"input.conversation.{name}")
+                raise _not_with_file(parsed, f"input.conversation.{name}")
     elif fields.get("turns_mean", 1) == 1 and not fields.get("turns_stddev"):
         for name in ("delay_mean_ms", "delay_stddev_ms", "delay_ratio"):
             if fields.get(name):
                 raise UserError(
-                    f"{given.spelled[f'input.conversation.{name}']} is about the pause between two turns, but a "
-                    "conversation has one; give --conversation-turn-mean, or leave it out."
+                    f"{parsed.spellings[f'input.conversation.{name}']} sets the delay between two turns, but a "
+                    "conversation has one turn; give --conversation-turn-mean, or leave the flag out."
                 )
     return ConversationSettings(**fields)
 
 
-def images(given: Given) -> ImageSettings:
-    fields = given.section("input.images")
+def images(parsed: ParsedArguments) -> ImageSettings:
+    fields = parsed.section("input.images")
     settings = ImageSettings(**fields)
     if not fields:
         return settings
-    if "input.file" in given.values:
-        raise _not_with_file(given, f"input.images.{next(iter(fields))}")
+    if "input.file" in parsed.values:
+        raise _not_with_file(parsed, f"input.images.{next(iter(fields))}")
     if settings.width_mean == 0 and settings.height_mean == 0:
-        shaping = [name for name, value in fields.items() if value and name != "batch"]
-        if shaping:
+        adjusting = [name for name, value in fields.items() if value and name != "batch"]
+        if adjusting:
             raise UserError(
-                f"{given.spelled[f'input.images.{shaping[0]}']} shapes synthetic images, but there are none; give "
-                "--image-width-mean and --image-height-mean, or leave it out."
+                f"{parsed.spellings[f'input.images.{adjusting[0]}']} applies to synthetic images, but there are none; "
+                "give --image-width-mean and --image-height-mean, or leave the flag out."
             )
     elif not settings.width_mean or not settings.height_mean:
-        have, lacks = ("width", "height") if settings.width_mean else ("height", "width")
+        present, missing = ("width", "height") if settings.width_mean else ("height", "width")
         raise UserError(
-            f"{given.spelled[f'input.images.{have}_mean']} needs --image-{lacks}-mean beside it: an image has both."
+            f"{parsed.spellings[f'input.images.{present}_mean']} needs --image-{missing}-mean too: an image has both."
         )
     return settings
 
 
-def audio(given: Given) -> AudioSettings:
-    fields = given.section("input.audio")
+def audio(parsed: ParsedArguments) -> AudioSettings:
+    fields = parsed.section("input.audio")
     if not fields:
         return AudioSettings()
-    if "input.file" in given.values:
-        raise _not_with_file(given, f"input.audio.{next(iter(fields))}")
+    if "input.file" in parsed.values:
+        raise _not_with_file(parsed, f"input.audio.{next(iter(fields))}")
     if not fields.get("seconds_mean"):
-        shaping = [name for name, value in fields.items() if value and name != "batch"]
-        if shaping:
+        adjusting = [name for name, value in fields.items() if value and name != "batch"]
+        if adjusting:
             raise UserError(
-                f"{given.spelled[f'input.audio.{shaping[0]}']} shapes synthetic audio, but there is none; give "
-                "--audio-length-mean, or leave it out."
+                f"{parsed.spellings[f'input.audio.{adjusting[0]}']} applies to synthetic audio, but there is none; give "
+                "--audio-length-mean, or leave the flag out."
             )
     if "rates" in fields:
-        spelled = given.spelled["input.audio.rates"]
-        fields["rates"] = tuple([_rate(text, spelled, fields.get("format")) for text in fields["rates"]])
+        spelling = parsed.spellings["input.audio.rates"]
+        fields["rates"] = tuple([_rate(text, spelling, fields.get("format")) for text in fields["rates"]])
     if "depths" in fields:
-        fields["depths"] = tuple([_depth(text, given.spelled["input.audio.depths"]) for text in fields["depths"]])
+        fields["depths"] = tuple([_depth(text, parsed.spellings["input.audio.depths"]) for text in fields["depths"]])
     return AudioSettings(**fields)
 
 
-def check_endpoint(given: Given, endpoint: str) -> None:
-    if (
-        endpoint in (*_WITH_MEDIA, "template") or endpoint not in BUILT_ENDPOINTS
-    ):  # what a plug-in carries it says itself
+def check_endpoint(parsed: ParsedArguments, endpoint: str) -> None:
+    # A plug-in checks by itself what its requests can carry.
+    if endpoint in (*_WITH_MEDIA, "template") or endpoint not in ENDPOINT_TYPES:
         return
-    for target, needs in (("input.images.width_mean", "an image"), ("input.audio.seconds_mean", "sound")):
-        if given.values.get(target):
+    for target, medium in (("input.images.width_mean", "an image"), ("input.audio.seconds_mean", "audio")):
+        if parsed.values.get(target):
             raise UserError(
-                f"{given.spelled[target]} puts {needs} into each request, which --endpoint-type {endpoint} cannot "
+                f"{parsed.spellings[target]} adds {medium} to each request, which --endpoint-type {endpoint} cannot "
                 f"carry; use {' or '.join(_WITH_MEDIA)}."
             )
     if endpoint != "completions":
         return
     for name in ("system_tokens", "context_tokens"):
-        if f"input.conversation.{name}" in given.values:
+        if f"input.conversation.{name}" in parsed.values:
             raise UserError(
-                f"{given.spelled[f'input.conversation.{name}']} needs messages, and --endpoint-type completions has "
-                "one prompt; use chat or responses."
+                f"{parsed.spellings[f'input.conversation.{name}']} needs messages, but --endpoint-type completions "
+                "sends one prompt; use chat or responses."
             )
-    if given.values.get("input.conversation.turns_mean", 1) > 1:
+    if parsed.values.get("input.conversation.turns_mean", 1) > 1:
         raise UserError(
-            f"{given.spelled['input.conversation.turns_mean']} makes conversations, and --endpoint-type completions "
-            "has no place for earlier turns; use chat or responses."
+            f"{parsed.spellings['input.conversation.turns_mean']} makes conversations, but --endpoint-type completions "
+            "cannot send earlier turns; use chat or responses."
         )
 
 
-def _rate(text: str, spelled: str, form: str | None) -> int:
-    """Hertz, from kHz."""
+def _rate(text: str, spelling: str, file_format: str | None) -> int:
+    """Convert kHz to Hz."""
     try:
         hertz = round(float(text) * 1000)
     except (ValueError, OverflowError):
         hertz = 0
     if not _LOWEST_RATE <= hertz <= _HIGHEST_RATE:
-        raise UserError(f"{spelled} takes kHz from 1 to 192, like 16 or 44.1, not {text!r}.")
-    if form == "mp3" and hertz not in _MP3_RATES:
+        raise UserError(f"{spelling} takes kHz from 1 to 192, like 16 or 44.1, not {text!r}.")
+    if file_format == "mp3" and hertz not in _MP3_RATES:
         known = ", ".join(f"{rate / 1000:g}" for rate in _MP3_RATES)
-        raise UserError(f"{spelled} {text} does not exist in MP3 files; choose from {known} kHz, or use wav.")
+        raise UserError(f"{spelling} {text} is not a sample rate of MP3 files; choose from {known} kHz, or use wav.")
     return hertz
 
 
-def _depth(text: str, spelled: str) -> int:
+def _depth(text: str, spelling: str) -> int:
     try:
         bits = float(text)
     except ValueError:
         bits = math.nan
     if bits not in _DEPTHS:
-        raise UserError(f"{spelled} must be 8, 16, 24 or 32 bits, not {text!r}.")
+        raise UserError(f"{spelling} must be 8, 16, 24 or 32 bits, not {text!r}.")
     return int(bits)
 
 
-def _not_with_file(given: Given, target: str) -> UserError:
+def _not_with_file(parsed: ParsedArguments, target: str) -> UserError:
     return UserError(
-        f"{given.spelled[target]} shapes synthetic prompts, but {given.spelled['input.file']} brings its own; leave "
+        f"{parsed.spellings[target]} applies to synthetic prompts, but {parsed.spellings['input.file']} has its own; leave "
         "one of them out."
     )

@@ -1,4 +1,4 @@
-"""Everything the user decided: typed, frozen, resolved. No AIPerf flag names in here (they are in `settings.flags`)."""
+"""The settings of a run: typed, frozen, resolved. AIPerf's flag names do not appear here (see `settings.flags`)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
     type: str = "chat"
     urls: tuple[str, ...] = ("http://localhost:8000",)
     path: str | None = None
-    """Replaces the endpoint type's own path."""
+    """Replaces the default path of the endpoint type."""
     streaming: bool = False
     api_key: Secret | None = None
     headers: tuple[tuple[str, Secret], ...] = ()
-    """Any header may carry a credential, so every value is a secret."""
+    """Any header can carry a credential, so every value is a secret."""
     extra: dict[str, Any] = {}
     legacy_max_tokens: bool = False
     server_token_count: bool = False
@@ -41,22 +41,22 @@ class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConversationSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Synthetic conversations of several turns; the ratio also counts for those of a file."""
+    """The shape of synthetic conversations. `delay_ratio` also applies to conversations from a file."""
 
     turns_mean: float = 1
     turns_stddev: float = 0
     delay_mean_ms: float = 0
-    """From a reply to the next turn."""
+    """Delay from a reply to the next turn."""
     delay_stddev_ms: float = 0
     delay_ratio: float = 1
     system_tokens: int | None = None
-    """Length of one system prompt that all conversations share."""
+    """Length of the system prompt that all conversations share."""
     context_tokens: int | None = None
-    """Length of a user message that each conversation begins with, none like another."""
+    """Length of the user message, different for each conversation, that begins it."""
 
 
 class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Synthetic images beside the text of each turn; without a size there are none."""
+    """Synthetic images in each turn. Without a width and a height there are none."""
 
     width_mean: float = 0
     height_mean: float = 0
@@ -64,87 +64,86 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
     height_stddev: float = 0
     format: Literal["png", "jpeg", "random"] = "jpeg"
     batch: int = 1
-    """Images in each turn."""
 
     @property
-    def wanted(self) -> int:
+    def per_turn(self) -> int:
         return self.batch if self.width_mean > 0 and self.height_mean > 0 else 0
 
 
 class AudioSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Synthetic sound beside the text of each turn; without a length there is none."""
+    """Synthetic audio in each turn. Without a length there is none."""
 
     seconds_mean: float = 0
     seconds_stddev: float = 0
     format: Literal["wav", "mp3"] = "wav"
     rates: tuple[int, ...] = (16000,)
-    """Samples a second to draw from."""
+    """Sample rates in Hz; each clip draws one."""
     depths: tuple[int, ...] = (16,)
-    """Bits a sample to draw from."""
+    """Bits per sample; each clip draws one."""
     channels: int = 1
     batch: int = 1
 
     @property
-    def wanted(self) -> int:
+    def per_turn(self) -> int:
         return self.batch if self.seconds_mean > 0 else 0
 
 
 class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None
     format: str | None = None
-    """The dataset format's name; None asks for detection."""
+    """Name of the dataset format; None: detect it."""
     sampling: Literal["sequential", "shuffle", "random"] = "sequential"
     seed: int | None = None
     entries: int | None = None
-    """How many distinct synthetic prompts; None derives it from the load."""
+    """Number of different synthetic prompts; None: derive it from the load."""
     input_tokens_mean: float = 550
     input_tokens_stddev: float = 0
     output_tokens_mean: float | None = None
-    """None sends no length limit."""
+    """None: send no length limit."""
     output_tokens_stddev: float = 0
     batch: int = 1
-    """Texts per request."""
+    """Number of texts per request."""
     conversation: ConversationSettings = ConversationSettings()
     images: ImageSettings = ImageSettings()
     audio: AudioSettings = AudioSettings()
     sessions: tuple[str, ...] = ()
-    """Only these conversations of the file; none named means all."""
+    """Ids of the conversations to send; empty: all."""
 
 
 class TokenizerSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
-    """A folder, a tokenizer.json, a hub id or `builtin`; None tries the model's own, then `builtin`."""
+    """A folder, a tokenizer.json, a Hugging Face id or `builtin`; None: the model's tokenizer, else `builtin`."""
     revision: str = "main"
 
 
 class ScheduleSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Follow the times of a recording."""
+    """Whether and how to send requests at their recorded times."""
 
     on: bool = False
     start_ms: float | None = None
-    """Leave out what was recorded before; this moment is the start."""
+    """Skip requests recorded before this time, and start the schedule there."""
     end_ms: float | None = None
-    """Leave out what was recorded after."""
+    """Skip requests recorded after this time."""
     auto_offset: bool = True
-    """The first request is the start; otherwise the recording's zero is."""
+    """Start the schedule at the first request; otherwise at time zero of the recording."""
     speedup: float = 1.0
 
 
 class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     rate: float | None = None
-    """Requests per second; None is closed loop."""
+    """Requests per second; None: closed loop."""
     arrivals: Literal["poisson", "constant"] = "poisson"
     requests: int | None = None
     conversations: int | None = None
-    """Stop when so many have been started; those under way are finished."""
+    """Stop after starting this many conversations, and finish them."""
     duration_s: float | None = None
     grace_s: float = 30.0
     schedule: ScheduleSettings = ScheduleSettings()
 
     @property
     def recorded(self) -> ScheduleSettings | None:
-        """The schedule, when the run follows one."""
+        """The schedule if the run follows one, else None."""
         return self.schedule if self.schedule.on else None
 
 
@@ -175,6 +174,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     workers_max: int | None = None
     require_valid: bool = False
     max_error_rate: float = 0.0
-    """Share of failed requests, 0 to 1, above which the exit status is 1."""
+    """Share of failed requests, from 0 to 1, above which the exit status is 1."""
     command: str = ""
-    """The command line with every secret replaced, for the artifacts."""
+    """The command line with secrets redacted, for the artifacts."""

@@ -1,4 +1,4 @@
-"""Base URLs: made whole, checked, and parted from the credentials that some of them carry."""
+"""Normalizes and checks base URLs, and separates credentials from them."""
 
 from __future__ import annotations
 
@@ -8,68 +8,68 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from penstock.errors import UserError
 from penstock.secrets import redact_url
 
-__all__ = ["check_target", "normal_urls"]
+__all__ = ["check_request_target", "normalize_urls"]
 
 _MOCK = "mock://"
 
 
-def normal_urls(given: list[str], spelled: str, *, whole: bool = False) -> tuple[tuple[str, ...], str | None]:
-    """The URLs without userinfo, and the Authorization header that their userinfo stands for. `whole`: no path will be
-    added, so a slash at the end means something."""
+def normalize_urls(texts: list[str], spelling: str, *, keep_path: bool = False) -> tuple[tuple[str, ...], str | None]:
+    """Return the URLs without userinfo, and the Authorization header made from it. With `keep_path`, no request path is
+    appended, so a trailing slash is kept."""
     urls: list[str] = []
     credentials: set[str | None] = set()
-    for text in given:
-        url, credential = _normal_url(text, spelled, whole)
+    for text in texts:
+        url, credential = _normal_url(text, spelling, keep_path)
         urls.append(url)
         credentials.add(credential)
     if len(credentials) > 1:
-        raise UserError(f"{spelled} has URLs with different user names or passwords; give all of them the same.")
+        raise UserError(f"{spelling} has URLs with different user names or passwords; use the same ones in all URLs.")
     return tuple(urls), credentials.pop()
 
 
-def _normal_url(text: str, spelled: str, whole_path: bool) -> tuple[str, str | None]:
+def _normal_url(text: str, spelling: str, keep_path: bool) -> tuple[str, str | None]:
     if text[: len(_MOCK)].lower() == _MOCK:
         return _MOCK + text[len(_MOCK) :], None
-    whole = text if "://" in text else f"http://{text}"
-    subject = f"{spelled} {redact_url(text)!r}"
-    _check_visible(whole, subject)
+    url = text if "://" in text else f"http://{text}"
+    subject = f"{spelling} {redact_url(text)!r}"
+    _check_visible(url, subject)
     try:
-        parts = urlsplit(whole)
+        parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise _bad_port_or_host(whole, subject) from None
+        raise _bad_port_or_host(url, subject) from None
     if parts.scheme not in ("http", "https"):
         raise UserError(f"{subject} must start with http://, https:// or mock://, not {parts.scheme}://.")
     if not parts.hostname:
         raise UserError(f"{subject} has no host; write it like http://localhost:8000.")
     if port == 0 or "," in parts.netloc:
-        raise _bad_port_or_host(whole, subject)
+        raise _bad_port_or_host(url, subject)
     if not parts.hostname.isascii():
-        raise UserError(f"{subject} has a host outside ASCII; write it in the form that begins with xn--.")
-    check_target(parts.path + parts.query, subject)
+        raise UserError(f"{subject} has a non-ASCII host name; write its ASCII form, which begins with xn--.")
+    check_request_target(parts.path + parts.query, subject)
     if parts.fragment:
-        raise UserError(f"{subject} has a part after '#', which a server never sees; leave it out.")
+        raise UserError(f"{subject} has a fragment after '#', which is never sent to a server; leave it out.")
     host = parts.netloc.rpartition("@")[2]
-    bare = parts._replace(netloc=host.removesuffix(":"), path=parts.path if whole_path else parts.path.rstrip("/"))
-    return bare.geturl(), _credential(parts)
+    cleaned = parts._replace(netloc=host.removesuffix(":"), path=parts.path if keep_path else parts.path.rstrip("/"))
+    return cleaned.geturl(), _credential(parts)
 
 
-def check_target(text: str, subject: str) -> None:
-    """Whether the text can stand in the first line of a request, which has no place for anything but visible ASCII."""
+def check_request_target(text: str, subject: str) -> None:
+    """Raise `UserError` unless the text is visible ASCII, which is all that a request line can carry."""
     _check_visible(text, subject)
     for char in text:
         if not char.isascii():
-            raise UserError(f"{subject} has {char!r} in it, which a request cannot carry; write it as {quote(char)}.")
+            raise UserError(f"{subject} contains {char!r}, which a request cannot carry; write it as {quote(char)}.")
 
 
 def _check_visible(text: str, subject: str) -> None:
     if any(char.isspace() or not char.isprintable() for char in text):
-        raise UserError(f"{subject} has a space or a control character in it; write it as %20.")
+        raise UserError(f"{subject} contains a space or a control character; write a space as %20.")
 
 
-def _bad_port_or_host(whole: str, subject: str) -> UserError:
-    if "," in whole.partition("://")[2].partition("/")[0]:
-        return UserError(f"{subject} has a comma in its host; put spaces between several URLs.")
+def _bad_port_or_host(url: str, subject: str) -> UserError:
+    if "," in url.partition("://")[2].partition("/")[0]:
+        return UserError(f"{subject} has a comma in its host name; separate several URLs by spaces.")
     return UserError(f"{subject} needs a host and, after a colon, a port from 1 to 65535.")
 
 

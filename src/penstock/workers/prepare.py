@@ -53,7 +53,7 @@ def default_entries(settings: Settings) -> int:
     if count is None:
         count = 100 if load.duration_s is not None else max(10, 2 * (load.concurrency or 1))
     count += settings.warmup.requests
-    heavy = settings.input.images.wanted or settings.input.audio.wanted
+    heavy = settings.input.images.per_turn or settings.input.audio.per_turn
     return min(count, _MEDIA_ENTRIES) if heavy else count
 
 

@@ -20,7 +20,7 @@ from penstock.records.interpret import interpret
 from penstock.records.log import LogWriter
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
-from penstock.secrets import hide
+from penstock.secrets import redact_values
 from penstock.wire.exchange import Exchange
 
 __all__ = ["ReplyProcessor"]
@@ -82,7 +82,7 @@ class ReplyProcessor:
             record, reply = interpret(exchange, endpoint, epoch)
             if record.failure is not None:
                 record.failure = msgspec.structs.replace(
-                    record.failure, message=hide(record.failure.message, self._secrets)
+                    record.failure, message=redact_values(record.failure.message, self._secrets)
                 )
             self._log.record(record)
             self._count(record)

@@ -28,7 +28,7 @@ from penstock.records.worker_report import WorkerReport
 from penstock.schedule.phases import PhasePlan
 from penstock.schedule.scheduler import Scheduler, Share
 from penstock.schedule.server_assignment import arm
-from penstock.secrets import worth_hiding
+from penstock.secrets import secret_values
 from penstock.wire.clock import Clock
 from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.pool import Pool
@@ -80,7 +80,7 @@ class Worker:
         self._timer = Timer(loop, self._pump)
         self._id_prefix = str(uuid.uuid4())[:24]
         self._id = secrets.randbits(40)
-        secrets_ = worth_hiding(job.settings.headers, job.settings.api_key, job.settings.urls)
+        secrets_ = secret_values(job.settings.headers, job.settings.api_key, job.settings.urls)
         self._desk = ReplyProcessor(
             loop, self._endpoint, self._log, self._report, job.epoch, secrets_, self._on_read, self._on_room
         )

@@ -1,27 +1,28 @@
-"""The table of flags of `profile`: every spelling that AIPerf has, built or not, and Penstock's own."""
+"""The flag table of `profile`: every AIPerf flag, supported or not, and the flags that only Penstock has."""
 
 from __future__ import annotations
 
 from penstock.settings.flags.conversation import CONVERSATION
-from penstock.settings.flags.endpoint import BUILT_ENDPOINTS, ENDPOINT
-from penstock.settings.flags.flag import Flag, Group, UnsupportedFlag, wanted
+from penstock.settings.flags.endpoint import ENDPOINT, ENDPOINT_TYPES
+from penstock.settings.flags.flag import Flag, Group, Positional, UnsupportedFlag, by_spelling, expected_value
 from penstock.settings.flags.input import INPUT, LENGTHS, TOKENIZER
 from penstock.settings.flags.load import LOAD, SCHEDULE, WARMUP
 from penstock.settings.flags.media import AUDIO, IMAGE
 from penstock.settings.flags.output import OUTPUT, TELEMETRY, VERDICT
-from penstock.settings.flags.unsupported import HINTS, UNBUILT
+from penstock.settings.flags.unsupported import UNSUPPORTED_FLAGS
 
 __all__ = [
-    "BUILT_ENDPOINTS",
+    "ENDPOINT_TYPES",
     "FLAGS",
     "GROUPS",
-    "HINTS",
     "SPELLINGS",
-    "UNBUILT",
+    "UNSUPPORTED_FLAGS",
     "Flag",
     "Group",
+    "Positional",
     "UnsupportedFlag",
-    "wanted",
+    "by_spelling",
+    "expected_value",
 ]
 
 GROUPS = (
@@ -40,6 +41,4 @@ GROUPS = (
     TELEMETRY,
 )
 FLAGS = tuple(flag for group in GROUPS for flag in group.flags)
-SPELLINGS: dict[str, Flag | UnsupportedFlag] = {
-    spelling: row for rows in (UNBUILT, FLAGS) for row in rows for spelling in row.spellings
-}
+SPELLINGS = by_spelling((*UNSUPPORTED_FLAGS, *FLAGS))

@@ -1,8 +1,8 @@
-"""Synthetic conversations: how many turns, how long between them, and what all of them begin with."""
+"""Flags for synthetic conversations: number of turns, delays between turns, shared prompts."""
 
 from __future__ import annotations
 
-from penstock.settings.flags.flag import MOST_TOKENS, Flag, Group
+from penstock.settings.flags.flag import MAX_TOKENS, Flag, Group
 
 __all__ = ["CONVERSATION"]
 
@@ -12,14 +12,14 @@ CONVERSATION = Group(
         Flag(
             "--conversation-turn-mean",
             "int",
-            "Mean number of turns in a conversation. Each turn carries those before it and the server's replies.",
+            "Mean number of turns in a conversation. Each request contains the earlier turns and replies.",
             aliases=("--session-turns-mean",),
             target="input.conversation.turns_mean",
             metavar="N",
             default="1",
             ge=1,
-            most=10_000,
-            sweeps=True,
+            hard_max=10_000,
+            sweepable=True,
         ),
         Flag(
             "--conversation-turn-stddev",
@@ -30,12 +30,12 @@ CONVERSATION = Group(
             metavar="N",
             default="0",
             ge=0,
-            most=10_000,
+            hard_max=10_000,
         ),
         Flag(
             "--conversation-turn-delay-mean",
             "float",
-            "Mean pause between a reply and the next turn.",
+            "Mean delay between a reply and the next turn.",
             aliases=("--session-turn-delay-mean",),
             target="input.conversation.delay_mean_ms",
             metavar="MS",
@@ -45,7 +45,7 @@ CONVERSATION = Group(
         Flag(
             "--conversation-turn-delay-stddev",
             "float",
-            "Standard deviation of that pause.",
+            "Standard deviation of that delay.",
             aliases=("--session-turn-delay-stddev",),
             target="input.conversation.delay_stddev_ms",
             metavar="MS",
@@ -55,7 +55,7 @@ CONVERSATION = Group(
         Flag(
             "--conversation-turn-delay-ratio",
             "float",
-            "Multiply every pause by this, also those in a file.",
+            "Multiply every delay between turns by this factor, including the delays in a file.",
             aliases=("--session-delay-ratio",),
             target="input.conversation.delay_ratio",
             metavar="FACTOR",
@@ -65,20 +65,20 @@ CONVERSATION = Group(
         Flag(
             "--shared-system-prompt-length",
             "int",
-            "Give all requests one synthetic system prompt of this length, on top of the prompt length.",
+            "Length of one synthetic system prompt that all requests share, in addition to the prompt length.",
             target="input.conversation.system_tokens",
             metavar="TOKENS",
             ge=1,
-            most=MOST_TOKENS,
+            hard_max=MAX_TOKENS,
         ),
         Flag(
             "--user-context-prompt-length",
             "int",
-            "Begin each conversation with a user message of its own of this length, on top of the prompt length.",
+            "Length of a user message, different for each conversation, that precedes its first prompt.",
             target="input.conversation.context_tokens",
             metavar="TOKENS",
             ge=1,
-            most=MOST_TOKENS,
+            hard_max=MAX_TOKENS,
         ),
     ),
 )

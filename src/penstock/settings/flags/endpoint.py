@@ -1,12 +1,12 @@
-"""The server under test: where it is, what it speaks, how it is reached."""
+"""Flags for the server under test: its URL, its API, and how to connect to it."""
 
 from __future__ import annotations
 
 from penstock.settings.flags.flag import Flag, Group
 
-__all__ = ["BUILT_ENDPOINTS", "ENDPOINT"]
+__all__ = ["ENDPOINT", "ENDPOINT_TYPES"]
 
-BUILT_ENDPOINTS = ("chat", "completions", "responses", "raw", "template")
+ENDPOINT_TYPES = ("chat", "completions", "responses", "raw", "template")
 
 ENDPOINT = Group(
     "Endpoint",
@@ -14,28 +14,28 @@ ENDPOINT = Group(
         Flag(
             "--model-names",
             "list",
-            "Model to name in each request. Required. Several take turns: a comma list, or the flag repeated.",
+            "Name of the model (required). Requests use several models in turn: give a comma list, or repeat the flag.",
             aliases=("--model", "-m"),
             target="models",
             metavar="NAME[,NAME]",
-            commas=True,
+            comma_separated=True,
         ),
         Flag(
             "--model-selection-strategy",
             "enum",
             "How several models share the requests.",
             choices=("round_robin",),
-            unbuilt_choices=("random", "weighted"),
+            unsupported_choices=("random", "weighted"),
             default="round_robin",
         ),
         Flag(
             "--endpoint-type",
             "enum",
-            "The API that the server speaks. raw and template take the whole path from --url and any reply.",
+            "API of the server. raw and template send to the path in --url and accept any reply format.",
             target="endpoint.type",
-            choices=BUILT_ENDPOINTS,
-            plugins="penstock.endpoints",
-            unbuilt_choices=(
+            choices=ENDPOINT_TYPES,
+            plugin_group="penstock.endpoints",
+            unsupported_choices=(
                 "audio_transcription",
                 "chat_embeddings",
                 "cohere_rankings",
@@ -56,25 +56,27 @@ ENDPOINT = Group(
         Flag(
             "--custom-endpoint",
             "str",
-            "Path to call in place of the endpoint type's own; starts with a slash.",
+            "Request path to use instead of the endpoint type's default; starts with a slash.",
             aliases=("--endpoint",),
             target="endpoint.path",
             metavar="/PATH",
+            url=True,
         ),
         Flag(
             "--streaming",
             "bool",
-            "Ask for the reply as a stream of events. Without it there is no time to first token.",
+            "Request streamed replies. Time to first token is measured only with this flag.",
             target="endpoint.streaming",
         ),
         Flag(
             "--url",
             "list",
-            "Base URL of the server; http:// is assumed. Several, after one flag or repeated, take turns. "
-            "mock:// is a model server inside Penstock whose timing is known.",
+            "Base URL of the server; http:// is the default scheme. Requests use several URLs in turn: give them after one "
+            "flag, or repeat the flag. mock:// is a model server inside Penstock with known timing.",
             aliases=("-u",),
             target="endpoint.urls",
             metavar="URL...",
+            url=True,
             default="http://localhost:8000",
         ),
         Flag(
@@ -87,7 +89,7 @@ ENDPOINT = Group(
         Flag(
             "--api-key",
             "str",
-            "Sent as a bearer token, and shown nowhere.",
+            "API key, sent as a bearer token. It appears in no output.",
             target="endpoint.api_key",
             metavar="KEY",
             secret=True,
@@ -95,7 +97,7 @@ ENDPOINT = Group(
         Flag(
             "--header",
             "headers",
-            "HTTP header to add to each request, Name:Value or a JSON object; repeatable. Values are shown nowhere.",
+            "HTTP header to add to each request: Name:Value or a JSON object; repeatable. Values appear in no output.",
             aliases=("-H",),
             target="endpoint.headers",
             metavar="NAME:VALUE",
@@ -104,37 +106,37 @@ ENDPOINT = Group(
         Flag(
             "--extra-inputs",
             "extra",
-            "Fields to add to each request body: key:value pairs apart by spaces or commas, or a JSON object. Numbers, "
-            'true, false, null and JSON lists keep their type; "quotes" make a text.',
+            "Fields to add to each request body: key:value pairs separated by spaces or commas, or a JSON object. Numbers, "
+            'true, false, null and JSON lists keep their type; "quotes" make a value a string.',
             target="endpoint.extra",
             metavar="KEY:VALUE...",
         ),
         Flag(
             "--request-timeout-seconds",
             "float",
-            "A request that takes longer has failed.",
+            "Count a request as failed when it takes longer than this.",
             target="endpoint.timeout_s",
             metavar="SECONDS",
             default="21600 (6 hours)",
             gt=0,
-            least=0.001,
+            hard_min=0.001,
         ),
         Flag(
             "--connection-reuse-strategy",
             "enum",
-            "Keep connections open for later requests, or open one for each request.",
+            "Reuse connections (pooled), or open a new one for each request (never).",
             target="endpoint.connections",
             choices=("pooled", "never"),
-            unbuilt_choices=("sticky-user-sessions",),
+            unsupported_choices=("sticky-user-sessions",),
             default="pooled",
         ),
         Flag(
             "--insecure",
             "bool",
-            "Accept any TLS certificate, also one that cannot be verified.",
+            "Do not verify the server's TLS certificate.",
             target="endpoint.verify_tls",
-            stores=False,
-            own=True,
+            stored_value=False,
+            penstock_only=True,
         ),
         Flag(
             "--transport",
@@ -147,13 +149,13 @@ ENDPOINT = Group(
         Flag(
             "--use-legacy-max-tokens",
             "bool",
-            "For chat: name the length limit max_tokens instead of max_completion_tokens.",
+            "For chat: send the length limit as max_tokens instead of max_completion_tokens.",
             target="endpoint.legacy_max_tokens",
         ),
         Flag(
             "--use-server-token-count",
             "bool",
-            "Believe the token counts in the server's replies and tokenize nothing.",
+            "Use the token counts in the server's replies, and count no tokens locally.",
             target="endpoint.server_token_count",
         ),
     ),

@@ -1,55 +1,58 @@
-"""One row of the table of flags. Plain tuples: the table is read at every start, also for `--help`."""
+"""Row types of the flag table. Rows are plain tuples, because the table is built at every start, even for `--help`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-__all__ = ["MOST_TOKENS", "Flag", "Group", "Kind", "UnsupportedFlag", "wanted"]
+__all__ = ["MAX_TOKENS", "Flag", "Group", "Kind", "Positional", "UnsupportedFlag", "by_spelling", "expected_value"]
 
 Kind = Literal["bool", "enum", "extra", "float", "headers", "int", "list", "path", "str"]
-"""`extra` and `headers` are pairs: the first keeps types (body fields), the second keeps strings."""
+"""`extra` and `headers` are key-value pairs: `extra` (body fields) converts values to JSON types, `headers` keeps strings."""
 
 
-MOST_TOKENS = 10_000_000
-"""Of one text."""
+MAX_TOKENS = 10_000_000
+"""Largest length of one text."""
 
 
 class Flag(NamedTuple):
     name: str
-    """AIPerf's first spelling, or ours where AIPerf has no such flag."""
+    """AIPerf's first spelling, or Penstock's own for a flag that AIPerf does not have."""
     kind: Kind
     help: str
-    aliases: tuple[str, ...] = ()
     target: str | None = None
-    """Where the value goes in `Settings`; None: it is checked and already holds, so there is nothing to keep."""
+    """Key of the value in `ParsedArguments`; a dotted path in `Settings` for `profile`. None: the value is only checked."""
     metavar: str = ""
+    aliases: tuple[str, ...] = ()
     default: str = ""
-    """As shown to a reader."""
+    """As the help shows it."""
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
-    least: float = 0.0
-    most: float = 1_000_000_000
-    """Beyond these a number is a slip of the finger that no clock or memory can take; only who gives it hears of them."""
-    infinite: bool = False
-    """`inf` is a value."""
+    hard_min: float = 0.0
+    hard_max: float = 1_000_000_000
+    """Limits against slips: no clock or memory copes with values beyond them. The help does not mention them."""
+    allows_inf: bool = False
     choices: tuple[str, ...] = ()
-    unbuilt_choices: tuple[str, ...] = ()
-    """Values that AIPerf takes and this version does not."""
-    plugins: str = ""
-    """A group of entry points whose names are choices, too."""
-    commas: bool = False
-    """A comma parts the names in one value."""
-    sweeps: bool = False
-    """AIPerf reads a comma list here as a parameter sweep."""
+    unsupported_choices: tuple[str, ...] = ()
+    """Choices of AIPerf that this version does not support."""
+    plugin_group: str = ""
+    """Entry-point group whose names are choices too."""
+    comma_separated: bool = False
+    sweepable: bool = False
+    """AIPerf reads a comma-separated value as a parameter sweep."""
     secret: bool = False
-    """Its value appears in no message and no artifact."""
-    stores: bool = True
-    """What a boolean flag puts into its target when it is given."""
-    holds: bool = False
-    """A boolean flag that is always true in this version, so it cannot be turned off."""
-    own: bool = False
-    """Penstock's own flag: AIPerf does not have it."""
+    """The value appears in no message and no artifact."""
+    url: bool = False
+    """Credentials inside the value are redacted wherever it is shown."""
+    implied: str | None = None
+    """Value of the flag when none follows it; None: a value is required."""
+    stored_value: bool = True
+    """Value that a boolean flag stores."""
+    always_on: bool = False
+    """This boolean flag describes the only behaviour of this version, so it cannot be turned off."""
+    penstock_only: bool = False
+    """AIPerf does not have this flag."""
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -60,9 +63,9 @@ class Flag(NamedTuple):
         return self.kind in ("extra", "headers", "list")
 
     @property
-    def many(self) -> bool:
-        """Several values may follow the flag."""
-        return self.accumulates and not self.commas
+    def takes_several(self) -> bool:
+        """True if several values may follow the flag."""
+        return self.accumulates and not self.comma_separated
 
 
 class Group(NamedTuple):
@@ -70,24 +73,48 @@ class Group(NamedTuple):
     flags: tuple[Flag, ...]
 
 
+class Positional(NamedTuple):
+    """An argument without a flag. Positionals are filled in the order of their rows."""
+
+    name: str
+    """As the help shows it, in capitals."""
+    help: str
+    """A noun phrase: it completes "name …" when the argument is missing."""
+    target: str
+    kind: Kind = "path"
+    choices: tuple[str, ...] = ()
+    required: bool = True
+
+    @property
+    def flag(self) -> Flag:
+        """The flag row that reads the same values."""
+        return Flag(self.name, self.kind, self.help, self.target, choices=self.choices)
+
+
 class UnsupportedFlag(NamedTuple):
-    """A flag of AIPerf that is known by name, so that it can be refused by name."""
+    """An AIPerf flag that Penstock knows only by name, in order to refuse it by name."""
 
     name: str
     aliases: tuple[str, ...] = ()
+    hint: str = ""
+    """What to use instead."""
 
     @property
     def spellings(self) -> tuple[str, ...]:
         return (self.name, *self.aliases)
 
 
-def wanted(flag: Flag) -> str:
-    """What a value of this flag must be, in words that follow "must be"."""
+def by_spelling(rows: Iterable[Flag | UnsupportedFlag]) -> dict[str, Flag | UnsupportedFlag]:
+    return {spelling: row for row in rows for spelling in row.spellings}
+
+
+def expected_value(flag: Flag) -> str:
+    """Describe the values of a flag, in words that follow "must be"."""
     if flag.kind == "enum":
         return f"one of {', '.join(flag.choices)}" if len(flag.choices) > 1 else flag.choices[0]
     if flag.kind in ("int", "float"):
         noun = "a whole number" if flag.kind == "int" else "a number"
-        tail = " or inf" if flag.infinite else ""
+        tail = " or inf" if flag.allows_inf else ""
         if flag.ge is not None and flag.le is not None:
             return f"{noun} from {flag.ge:g} to {flag.le:g}{tail}"
         if flag.ge is not None:

@@ -1,8 +1,8 @@
-"""What is sent: a file or synthetic prompts, their lengths, and the tokenizer that counts them."""
+"""Flags for the input: a file or synthetic prompts, prompt and reply lengths, the tokenizer."""
 
 from __future__ import annotations
 
-from penstock.settings.flags.flag import MOST_TOKENS, Flag, Group
+from penstock.settings.flags.flag import MAX_TOKENS, Flag, Group
 
 __all__ = ["INPUT", "LENGTHS", "TOKENIZER"]
 
@@ -12,31 +12,31 @@ INPUT = Group(
         Flag(
             "--input-file",
             "path",
-            "Take the prompts from this file or folder. Without it they are synthetic.",
+            "Read the prompts from this file or folder. Without this flag, prompts are synthetic.",
             target="input.file",
             metavar="PATH",
         ),
         Flag(
             "--custom-dataset-type",
             "str",
-            "The format of the input file: single_turn, multi_turn, inputs_json, raw_payload or mooncake_trace.",
+            "Format of the input file: single_turn, multi_turn, inputs_json, raw_payload or mooncake_trace.",
             target="input.format",
             metavar="FORMAT",
-            default="found out from the file",
+            default="detected from the file",
         ),
         Flag(
             "--sessions",
             "list",
-            "Of a replay, send only the sessions with these ids: a comma list, or the flag repeated.",
+            "Send only the sessions of the file with these ids: a comma list, or repeat the flag.",
             target="input.sessions",
             metavar="ID[,ID]",
-            commas=True,
-            own=True,
+            comma_separated=True,
+            penstock_only=True,
         ),
         Flag(
             "--dataset-sampling-strategy",
             "enum",
-            "The order in which prompts are used: as they come, in shuffled rounds, or drawn at random.",
+            "Order of the prompts: as in the file, shuffled in every round, or drawn at random.",
             target="input.sampling",
             choices=("sequential", "shuffle", "random"),
             default="sequential",
@@ -44,7 +44,7 @@ INPUT = Group(
         Flag(
             "--num-dataset-entries",
             "int",
-            "How many different synthetic prompts to make.",
+            "Number of different synthetic prompts.",
             aliases=("--num-prompts",),
             target="input.entries",
             metavar="N",
@@ -54,23 +54,23 @@ INPUT = Group(
         Flag(
             "--prompt-batch-size",
             "int",
-            "Texts in one synthetic request.",
+            "Number of texts in one synthetic request.",
             aliases=("--batch-size-text", "--batch-size", "-b"),
             target="input.batch",
             metavar="N",
             default="1",
             ge=1,
-            most=10_000,
+            hard_max=10_000,
         ),
         Flag(
             "--random-seed",
             "int",
-            "With the same seed, prompts, order and arrival times are the same in every run.",
+            "Seed for prompts, their order and arrival times: equal seeds give equal runs.",
             target="input.seed",
             metavar="N",
-            default="a new one for each run",
+            default="a new seed for each run",
             ge=0,
-            most=2**63 - 1,
+            hard_max=2**63 - 1,
         ),
     ),
 )
@@ -87,32 +87,32 @@ LENGTHS = Group(
             metavar="TOKENS",
             default="550",
             ge=1,
-            most=MOST_TOKENS,
-            sweeps=True,
+            hard_max=MAX_TOKENS,
+            sweepable=True,
         ),
         Flag(
             "--prompt-input-tokens-stddev",
             "float",
-            "Standard deviation of the prompt length; 0 makes all alike.",
+            "Standard deviation of the prompt length; with 0 all prompts have the mean length.",
             aliases=("--synthetic-input-tokens-stddev", "--isl-stddev"),
             target="input.input_tokens_stddev",
             metavar="TOKENS",
             default="0",
             ge=0,
-            most=MOST_TOKENS,
-            sweeps=True,
+            hard_max=MAX_TOKENS,
+            sweepable=True,
         ),
         Flag(
             "--prompt-output-tokens-mean",
             "int",
-            "Mean of the reply length limit that is sent, in tokens. Without it no limit is sent.",
+            "Mean of the reply length limit in each request, in tokens. Without this flag, requests have no limit.",
             aliases=("--output-tokens-mean", "--osl"),
             target="input.output_tokens_mean",
             metavar="TOKENS",
             default="no limit",
             ge=1,
-            most=MOST_TOKENS,
-            sweeps=True,
+            hard_max=MAX_TOKENS,
+            sweepable=True,
         ),
         Flag(
             "--prompt-output-tokens-stddev",
@@ -123,8 +123,8 @@ LENGTHS = Group(
             metavar="TOKENS",
             default="0",
             ge=0,
-            most=MOST_TOKENS,
-            sweeps=True,
+            hard_max=MAX_TOKENS,
+            sweepable=True,
         ),
     ),
 )
@@ -135,10 +135,10 @@ TOKENIZER = Group(
         Flag(
             "--tokenizer",
             "str",
-            "Counts tokens: a folder, a tokenizer.json, a Hugging Face id, or builtin, which needs no network.",
+            "Tokenizer that counts tokens: a folder, a tokenizer.json, a Hugging Face id, or builtin (needs no network).",
             target="tokenizer.name",
             metavar="NAME",
-            default="the model's own, else builtin",
+            default="the model's tokenizer, else builtin",
         ),
         Flag(
             "--tokenizer-revision",

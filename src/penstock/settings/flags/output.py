@@ -1,4 +1,4 @@
-"""What comes out: files, the terminal, and the exit status."""
+"""Flags for the output: artifact files, terminal output, exit status."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OUTPUT = Group(
         Flag(
             "--profile-export-prefix",
             "str",
-            "Begin the names of the exported files with this instead of profile_export.",
+            "Prefix of the exported file names, instead of profile_export.",
             aliases=("--profile-export-file",),
             target="output.prefix",
             metavar="NAME",
@@ -29,11 +29,11 @@ OUTPUT = Group(
         Flag(
             "--export-level",
             "enum",
-            "Write the summary only, or one record for each request too.",
+            "Write the summary only, or also one record per request.",
             aliases=("--profile-export-level",),
             target="output.level",
             choices=("summary", "records"),
-            unbuilt_choices=("raw",),
+            unsupported_choices=("raw",),
             default="records",
         ),
         Flag(
@@ -42,26 +42,21 @@ OUTPUT = Group(
             "Add the HTTP phases of each request to its record.",
             target="output.http_trace",
         ),
-        Flag(
-            "--show-trace-timing",
-            "bool",
-            "Print the table of HTTP phases.",
-            target="output.show_http",
-        ),
+        Flag("--show-trace-timing", "bool", "Print the table of HTTP phases.", target="output.show_http"),
         Flag(
             "--ui-type",
             "enum",
-            "Show progress while the run lasts, or nothing.",
+            "Show progress during the run (simple), or nothing (none).",
             aliases=("--ui",),
             target="output.ui",
             choices=("simple", "none"),
-            unbuilt_choices=("dashboard",),
+            unsupported_choices=("dashboard",),
             default="simple",
         ),
         Flag(
             "--log-level",
             "enum",
-            "TRACE and DEBUG say as much as --verbose; the others change nothing in this version.",
+            "TRACE and DEBUG have the effect of --verbose; other levels have no effect in this version.",
             target="log_level",
             choices=("TRACE", "DEBUG", "INFO", "NOTICE", "WARNING", "SUCCESS", "ERROR", "CRITICAL"),
             default="INFO",
@@ -69,7 +64,7 @@ OUTPUT = Group(
         Flag(
             "--verbose",
             "bool",
-            "Also print what was settled without you: addresses, processes, connections, seed, tokenizer.",
+            "Also print what Penstock chose: addresses, processes, connections, seed, tokenizer.",
             aliases=("-v",),
             target="output.verbose",
         ),
@@ -84,25 +79,25 @@ OUTPUT = Group(
 )
 
 VERDICT = Group(
-    "Verdict",
+    "Validity and exit status",
     (
         Flag(
             "--require-valid",
             "bool",
-            "Exit with status 1 when Penstock cannot vouch for the numbers.",
+            "Exit with status 1 unless the certificate of the run is VALID.",
             target="require_valid",
-            own=True,
+            penstock_only=True,
         ),
         Flag(
             "--max-error-rate",
             "float",
-            "The share of requests that may fail before the exit status is 1.",
+            "Share of requests that may fail without exit status 1.",
             target="max_error_rate",
             metavar="SHARE",
             default="0",
             ge=0,
             le=1,
-            own=True,
+            penstock_only=True,
         ),
     ),
 )
@@ -113,14 +108,14 @@ TELEMETRY = Group(
         Flag(
             "--no-gpu-telemetry",
             "bool",
-            "Accepted: this version collects no GPU telemetry.",
-            holds=True,
+            "Accepted for compatibility: this version collects no GPU telemetry.",
+            always_on=True,
         ),
         Flag(
             "--no-server-metrics",
             "bool",
-            "Accepted: this version collects no server metrics.",
-            holds=True,
+            "Accepted for compatibility: this version collects no server metrics.",
+            always_on=True,
         ),
     ),
 )

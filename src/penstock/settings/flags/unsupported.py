@@ -1,13 +1,13 @@
-"""The flags of AIPerf that this version knows by name only, so that each is refused by name and none is ignored.
+"""AIPerf flags that this version does not support. Penstock refuses each by name and silently ignores none.
 
-To build one, delete its row here and give it a row in a group of the table.
+To support a flag, delete its row here and add a `Flag` to a group of the table.
 """
 
 from __future__ import annotations
 
 from penstock.settings.flags.flag import UnsupportedFlag
 
-__all__ = ["HINTS", "UNBUILT"]
+__all__ = ["UNSUPPORTED_FLAGS"]
 
 _SPELLINGS = (
     # endpoint
@@ -229,11 +229,12 @@ _SPELLINGS = (
     "--zmq-dual-bind",
 )
 
-UNBUILT = tuple(UnsupportedFlag(first, tuple(rest)) for first, *rest in map(str.split, _SPELLINGS))
-
-HINTS = {
-    "--failed-request-threshold": "--max-error-rate sets the share of failures that still ends in exit status 0",
+_HINTS = {
+    "--failed-request-threshold": "use --max-error-rate to set the share of failures that still gives exit status 0",
     "--stream": "to have replies streamed, write --streaming",
-    "--wait-for-model-timeout": "make sure that the server answers before the run",
+    "--wait-for-model-timeout": "wait until the server answers before you start the run",
 }
-"""What serves instead."""
+
+UNSUPPORTED_FLAGS = tuple(
+    UnsupportedFlag(first, tuple(rest), _HINTS.get(first, "")) for first, *rest in map(str.split, _SPELLINGS)
+)
