@@ -73,38 +73,38 @@ USAGE = '"stream_options":{"include_usage":true}'
             {"streaming": True, "extra": {"top_p": 0.5}},
             '{"messages":[{"role":"user","content":"with extras"}],"model":"mock-model","stream":true,'
             f'"max_completion_tokens":7,"top_p":0.5,"temperature":0.1,"x":1,{USAGE}}}',
-            id="extra fields of the run, then of the turn, then what we ask for",
+            id="extra fields of the run, then of the turn, then stream_options",
         ),
         pytest.param(
             Turn(texts=("a",), extra={"temperature": 0.9}),
             {"extra": {"temperature": 0.1, "stop": ["x"], "flag": None}},
             '{"messages":[{"role":"user","content":"a"}],"model":"mock-model","stream":false,'
             '"temperature":0.9,"stop":["x"],"flag":null}',
-            id="the turn wins over the run",
+            id="the turn overrides the run",
         ),
         pytest.param(
             HELLO,
             {"streaming": True, "extra": {"stream_options": {"include_usage": False, "mine": 1}}},
             '{"messages":[{"role":"user","content":"Hello!"}],"model":"mock-model","stream":true,'
             '"stream_options":{"include_usage":false,"mine":1}}',
-            id="what the user says about usage stays",
+            id="stream_options of the user are kept",
         ),
         pytest.param(
             HELLO,
             {"extra": {"stream": True}},
             f'{{"messages":[{{"role":"user","content":"Hello!"}}],"model":"mock-model","stream":true,{USAGE}}}',
-            id="a stream that the extra fields ask for is a stream",
+            id="stream requested by an extra field",
         ),
         pytest.param(
             Turn(texts=('naïve "quotes" \\ 日本 🙂\n',)),
             {},
             '{"messages":[{"role":"user","content":"naïve \\"quotes\\" \\\\ 日本 🙂\\n"}],'
             '"model":"mock-model","stream":false}',
-            id="UTF-8 as it is",
+            id="UTF-8 is not escaped",
         ),
     ],
 )
-def test_chat(turn, settings, expected):
+def test_chat_body(turn, settings, expected):
     assert body("chat", turn, **settings) == expected
 
 
@@ -126,12 +126,12 @@ def test_chat(turn, settings, expected):
         ),
     ],
 )
-def test_completions(turn, settings, expected):
+def test_completions_body(turn, settings, expected):
     assert body("completions", turn, **settings) == expected
 
 
 @pytest.mark.parametrize(
-    ("name", "found", "texts"),
+    ("name", "sent", "texts"),
     [
         ("chat", {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}, ["a", "b"]),
         ("chat", {"messages": [{"content": [{"type": "text", "text": "a"}, {"type": "image_url"}]}]}, ["a"]),
@@ -143,22 +143,22 @@ def test_completions(turn, settings, expected):
         ("completions", {}, []),
     ],
 )
-def test_the_texts_that_count_as_input(name, found, texts):
-    assert endpoint(name).input_text(found) == texts
+def test_input_text_returns_the_texts_of_a_body(name, sent, texts):
+    assert endpoint(name).input_text(sent) == texts
 
 
 @pytest.mark.parametrize(("name", "path"), [("chat", "/v1/chat/completions"), ("completions", "/v1/completions")])
-def test_each_endpoint_has_its_path_and_can_stream(name, path):
-    found = endpoint(name)
-    assert (found.name, found.path, found.streams) == (name, path, True)
+def test_each_endpoint_has_its_path(name, path):
+    built_in = endpoint(name)
+    assert (built_in.name, built_in.path) == (name, path)
 
 
-def test_an_unknown_endpoint_is_refused_with_the_choice():
+def test_unknown_endpoint_is_refused_with_the_known_names():
     with pytest.raises(UserError, match=r"no endpoint type 'chatt'; choose from chat, completions"):
         endpoint("chatt")
 
 
-def test_a_plugin_joins_by_its_entry_point(monkeypatch):
+def test_plugin_is_found_by_its_entry_point(monkeypatch):
     class Mine:
         name = "mine"
 
@@ -188,7 +188,7 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{
     ],
 )
 @pytest.mark.parametrize("streamed", [True, False])
-def test_a_reply_is_remembered_as_the_api_wants_it_back(
+def test_reply_is_remembered_as_a_valid_assistant_message(
     message: dict[str, Any], remembered: dict[str, Any], streamed: bool
 ) -> None:
     chat, history, settings = endpoint("chat"), History(), EndpointSettings()
@@ -201,6 +201,6 @@ def test_a_reply_is_remembered_as_the_api_wants_it_back(
     assert "".join(texts).count("f") == ("tool_calls" in remembered), "a call is counted once"
 
 
-def test_every_endpoint_that_can_be_named_is_there_and_the_other_way_round() -> None:
+def test_registry_and_flag_have_the_same_endpoints() -> None:
     assert tuple(registry.BUILTIN) == ENDPOINT_TYPES
     assert [registry.endpoint(name).name for name in ENDPOINT_TYPES] == list(ENDPOINT_TYPES)

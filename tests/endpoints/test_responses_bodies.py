@@ -1,4 +1,4 @@
-"""What is sent to the Responses API, and what is kept of a reply for the next turn."""
+"""Request bodies of the Responses API, and the history that later turns contain."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ INPUT = TypeAdapter(ResponseInputParam)
 
 
 def built(turn: Turn, settings: EndpointSettings = PLAIN, history: History | None = None) -> dict[str, Any]:
-    """As it goes over the wire."""
+    """Return the body as it is sent."""
     body: dict[str, Any] = json.loads(orjson.dumps(ENDPOINT.build(turn, "m", settings, history or History())))
     return body
 
 
-def replied(history: History, turn: Turn, *items: dict[str, Any], settings: EndpointSettings = PLAIN) -> None:
+def remember_reply(history: History, turn: Turn, *items: dict[str, Any], settings: EndpointSettings = PLAIN) -> None:
     body = json.dumps(response(output=list(items), usage=USAGE, output_text="Yes")).encode()
     ENDPOINT.remember(history, turn, ENDPOINT.read_body(body), settings)
 
 
-def test_one_text() -> None:
+def test_body_of_one_text() -> None:
     body = built(Turn(texts=("Hello",), output_tokens=10))
     assert body == {
         "input": [{"role": "user", "content": "Hello", "type": "message"}],
@@ -45,7 +45,7 @@ def test_one_text() -> None:
     assert list(body) == ["input", "model", "stream", "max_output_tokens"]
 
 
-def test_text_and_media() -> None:
+def test_body_with_media() -> None:
     turn = Turn(texts=("What is it?",), images=(Media("https://h/a.png"),), audios=(Media("UklG", "wav"),))
     (item,) = built(turn)["input"]
     assert item["content"] == [
@@ -60,7 +60,7 @@ def test_several_texts_are_parts() -> None:
     assert item["content"] == [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
 
 
-def test_the_same_media_for_chat() -> None:
+def test_chat_body_with_media() -> None:
     turn = Turn(
         texts=("What?",),
         images=(Media("data:image/png;base64,x"),),
@@ -75,7 +75,7 @@ def test_the_same_media_for_chat() -> None:
     ]
 
 
-def test_system_text_is_instructions_and_context_a_message() -> None:
+def test_system_prompt_is_instructions_and_context_is_a_message() -> None:
     body = built(Turn(texts=("Hi",)), history=History(system="Be brief.", context="I am Ada."))
     assert body["instructions"] == "Be brief."
     assert body["input"] == [
@@ -86,14 +86,16 @@ def test_system_text_is_instructions_and_context_a_message() -> None:
     assert ENDPOINT.input_text(body) == ["Be brief.", "I am Ada.", "Hi"]
 
 
-def test_a_system_turn_in_between_has_the_api_s_own_role() -> None:
+def test_system_turn_has_the_role_developer() -> None:
     assert built(Turn(texts=("Now in French.",), role="system"))["input"][0]["role"] == "developer"
 
 
 @pytest.mark.parametrize(
     ("streaming", "server_counts", "sent"), [(True, True, True), (True, False, False), (False, True, False)]
 )
-def test_usage_is_asked_for_when_the_server_counts_a_stream(streaming: bool, server_counts: bool, sent: bool) -> None:
+def test_usage_is_requested_for_streams_with_server_token_counts(
+    streaming: bool, server_counts: bool, sent: bool
+) -> None:
     body = built(Turn(texts=("Hi",)), EndpointSettings(streaming=streaming, server_token_count=server_counts))
     assert (body.get("stream_options") == {"include_usage": True}) is sent
     assert body["stream"] is streaming
@@ -119,11 +121,11 @@ def test_extra_fields_keep_their_types_and_come_last() -> None:
     ]
 
 
-def test_a_second_turn_carries_the_items_word_for_word() -> None:
+def test_second_turn_contains_the_output_items_unchanged() -> None:
     history = History(system="Be brief.")
     first = Turn(texts=("One",))
     answer = message("Two", vendor={"x": 1.50}, id="msg_9")
-    replied(history, first, answer)
+    remember_reply(history, first, answer)
     body = built(Turn(texts=("Three",)), history=history)
     assert body["input"] == [
         {"role": "user", "content": "One", "type": "message"},
@@ -136,10 +138,10 @@ def test_a_second_turn_carries_the_items_word_for_word() -> None:
     INPUT.validate_python(body["input"])
 
 
-def test_thoughts_and_the_server_s_own_tools_are_not_sent_back() -> None:
+def test_reasoning_and_server_tool_calls_are_not_sent_back() -> None:
     history = History()
     call = {"id": "fc_1", "type": "function_call", "name": "f", "arguments": "{}", "call_id": "c1"}
-    replied(
+    remember_reply(
         history,
         Turn(texts=("One",)),
         {"id": "rs_1", "type": "reasoning", "summary": []},
@@ -151,18 +153,18 @@ def test_thoughts_and_the_server_s_own_tools_are_not_sent_back() -> None:
     assert kinds == ["message", "function_call", "message", "message"]
 
 
-def test_a_reply_without_items_goes_back_as_text() -> None:
+def test_reply_without_items_is_sent_back_as_text() -> None:
     history = History()
-    replied(history, Turn(texts=("One",)))
+    remember_reply(history, Turn(texts=("One",)))
     body = built(Turn(texts=("Two",)), history=history)
     assert body["input"][1] == {"role": "assistant", "content": "Yes", "type": "message"}
     INPUT.validate_python(body["input"])
 
 
-def test_a_stored_history_is_named_and_not_sent() -> None:
+def test_stored_history_is_referenced_and_not_sent() -> None:
     settings = EndpointSettings(streaming=True, server_token_count=True, extra={"store": True})
     history = History(system="Be brief.", context="I am Ada.")
-    replied(history, Turn(texts=("One",)), message("Two"), settings=settings)
+    remember_reply(history, Turn(texts=("One",)), message("Two"), settings=settings)
     body = built(Turn(texts=("Three",), output_tokens=4), settings, history)
     assert body == {
         "input": [{"role": "user", "content": "Three", "type": "message"}],
@@ -177,7 +179,7 @@ def test_a_stored_history_is_named_and_not_sent() -> None:
     assert list(body)[3:6] == ["previous_response_id", "instructions", "max_output_tokens"]
 
 
-def test_a_stored_reply_without_an_id_falls_back_to_the_whole_history() -> None:
+def test_stored_reply_without_an_id_falls_back_to_the_full_history() -> None:
     settings = EndpointSettings(extra={"store": True})
     history = History()
     body = json.dumps({"object": "response", "output": [message("Two")]}).encode()
@@ -185,9 +187,9 @@ def test_a_stored_reply_without_an_id_falls_back_to_the_whole_history() -> None:
     assert len(built(Turn(texts=("Three",)), settings, history)["input"]) == 3
 
 
-def test_a_body_fits_the_openai_package() -> None:
+def test_body_is_valid_for_the_openai_package() -> None:
     history = History(system="Be brief.", context="I am Ada.")
-    replied(history, Turn(texts=("One",)), message("Two"))
+    remember_reply(history, Turn(texts=("One",)), message("Two"))
     body = built(Turn(texts=("a", "b"), output_tokens=9), EndpointSettings(streaming=True), history)
     TypeAdapter(ResponseCreateParamsStreaming).validate_python(body)
 
@@ -203,5 +205,5 @@ def test_a_body_fits_the_openai_package() -> None:
         ({}, []),
     ],
 )
-def test_the_text_of_any_body_is_found(body: dict[str, Any], texts: list[str]) -> None:
+def test_input_text_returns_the_texts_of_any_body(body: dict[str, Any], texts: list[str]) -> None:
     assert ENDPOINT.input_text(body) == texts

@@ -1,4 +1,4 @@
-"""What is read from streams and bodies of the Responses API."""
+"""Streams and unstreamed replies of the Responses API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openai.types.responses import ResponseStreamEvent
 from penstock.endpoints.reply import Reply, Usage
 from penstock.endpoints.responses import Responses
 from penstock.endpoints.responses_events import EVENTS
-from penstock.endpoints.responses_replies import _Reading
+from penstock.endpoints.responses_replies import _StreamReader
 from support.responses_api import USAGE, completed, created, deltas, event, message, response
 
 ENDPOINT = Responses()
@@ -23,13 +23,13 @@ def read(body: bytes, *, timed: bool = True) -> Reply:
     return ENDPOINT.read_stream(body, timed=timed)
 
 
-def slowly(body: bytes) -> Reply:
-    reading = _Reading()
-    reading.body(body)
-    return reading.finish(is_blank=False)
+def read_by_event(body: bytes) -> Reply:
+    reader = _StreamReader()
+    reader.add_body(body)
+    return reader.finish(is_blank=False)
 
 
-def facts(reply: Reply) -> tuple[Any, ...]:
+def attributes(reply: Reply) -> tuple[Any, ...]:
     return (
         reply.texts,
         reply.ends,
@@ -47,7 +47,7 @@ def facts(reply: Reply) -> tuple[Any, ...]:
     )
 
 
-def test_a_plain_stream() -> None:
+def test_stream_of_text_is_read() -> None:
     body = created() + deltas("Two", " words", ".") + completed(message("Two words."))
     reply = read(body)
     assert reply.texts == ["Two", " words", "."]
@@ -61,7 +61,7 @@ def test_a_plain_stream() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "text_field", "thought"),
+    ("kind", "text_field", "is_reasoning"),
     [
         ("output_text", "text", False),
         ("refusal", "refusal", False),
@@ -73,14 +73,14 @@ def test_a_plain_stream() -> None:
         ("code_interpreter_call_code", "code", False),
     ],
 )
-def test_deltas_of_every_kind_are_tokens(kind: str, text_field: str, thought: bool) -> None:
+def test_deltas_of_every_kind_are_tokens(kind: str, text_field: str, is_reasoning: bool) -> None:
     done = event(f"response.{kind}.done", output_index=0, content_index=0, summary_index=0, **{text_field: "ab"})
     if "call" in kind:
         done = event(f"response.{kind}.done", output_index=0, **{text_field: "ab"})
     reply = read(created() + deltas("a", "b", kind=kind) + done + completed())
     assert reply.texts == ["a", "b"]
-    assert (reply.reasoning or [False, False]) == [thought, thought]
-    assert (reply.reasonings if thought else reply.outputs) == ["ab"]
+    assert (reply.reasoning or [False, False]) == [is_reasoning, is_reasoning]
+    assert (reply.reasonings if is_reasoning else reply.outputs) == ["ab"]
     assert reply.warnings == {}
 
 
@@ -92,7 +92,7 @@ def test_reasoning_and_text_keep_their_order() -> None:
     assert (reply.reasonings, reply.outputs) == (["I think"], ["So be it"])
 
 
-def test_the_name_of_a_function_counts_as_output() -> None:
+def test_function_name_is_part_of_the_output() -> None:
     call = {"id": "fc_1", "type": "function_call", "name": "look_up", "arguments": '{"a":1}', "call_id": "c"}
     streamed = deltas('{"a"', ":1}", kind="function_call_arguments")
     assert read(created() + streamed + completed(call)).outputs == ['look_up{"a":1}']
@@ -102,25 +102,27 @@ def test_the_name_of_a_function_counts_as_output() -> None:
     assert whole.outputs == ['look_up{"a":1}']
 
 
-def test_lifecycle_events_are_no_tokens() -> None:
-    quiet = [name for name, meaning in EVENTS.items() if meaning.role == "progress"]
-    body = created() + b"".join(event(name, output_index=0) for name in quiet) + deltas("x", "y") + completed()
+def test_progress_events_are_no_tokens() -> None:
+    progress = [name for name, event_type in EVENTS.items() if event_type.role == "progress"]
+    body = created() + b"".join(event(name, output_index=0) for name in progress) + deltas("x", "y") + completed()
     reply = read(body)
     assert reply.texts == ["x", "y"]
     assert reply.warnings == {}
     assert reply.failure is None
 
 
-def test_every_type_of_the_openai_package_is_in_the_table() -> None:
+def test_every_event_type_of_the_openai_package_is_known() -> None:
     union = get_args(ResponseStreamEvent)[0]
     types = {get_args(kind.model_fields["type"].annotation)[0] for kind in get_args(union)}
     assert len(types) > 50
     assert types <= EVENTS.keys()
 
 
-def test_unknown_types_are_counted_and_stop_nothing() -> None:
-    odd = event("response.telepathy.delta", delta="?")
-    reply = read(created() + odd + deltas("x", "y") + odd + completed(message("xy")) + event("vendor.stats", a=1))
+def test_events_of_unknown_types_are_warnings() -> None:
+    unknown = event("response.telepathy.delta", delta="?")
+    reply = read(
+        created() + unknown + deltas("x", "y") + unknown + completed(message("xy")) + event("vendor.stats", a=1)
+    )
     assert reply.outputs == ["xy"]
     assert reply.failure is None
     assert reply.warnings == {
@@ -158,7 +160,7 @@ def test_unknown_types_are_counted_and_stop_nothing() -> None:
         (b"event: response.completed\ndata: {bad\n\n", "MalformedEvent", "not JSON"),
     ],
 )
-def test_bad_ends_are_told_apart(end: bytes, kind: str, message: str) -> None:
+def test_each_kind_of_failed_end_has_its_own_failure(end: bytes, kind: str, message: str) -> None:
     for head in (created() + deltas("a", "b"), created() + deltas("a")):
         failure = read(head + end).failure
         assert failure is not None
@@ -167,7 +169,7 @@ def test_bad_ends_are_told_apart(end: bytes, kind: str, message: str) -> None:
         assert failure.owner == "server"
 
 
-def test_a_reply_cut_at_its_length_is_a_success() -> None:
+def test_stream_ended_by_the_length_limit_is_a_success() -> None:
     end = response(
         "incomplete", incomplete_details={"reason": "max_output_tokens"}, usage=USAGE, output=[message("ab")]
     )
@@ -178,13 +180,13 @@ def test_a_reply_cut_at_its_length_is_a_success() -> None:
     assert reply.usage.completion == 7
 
 
-def test_a_stream_of_another_api_is_named_as_such() -> None:
+def test_stream_of_another_api_is_a_failure() -> None:
     failure = read(b'data: {"object":"chat.completion.chunk","choices":[]}\n\ndata: [DONE]\n\n').failure
     assert failure is not None
     assert failure.type == "NotResponses"
 
 
-def test_a_stream_without_a_byte_is_left_to_the_reader() -> None:
+def test_empty_stream_is_not_judged_by_the_endpoint() -> None:
     assert read(b"").failure is None
     assert not read(b"").done
 
@@ -211,20 +213,20 @@ def test_a_stream_without_a_byte_is_left_to_the_reader() -> None:
         ),
     ],
 )
-def test_a_done_text_that_differs_is_a_warning(end: bytes, warning: str) -> None:
+def test_done_text_that_differs_from_the_deltas_is_a_warning(end: bytes, warning: str) -> None:
     reply = read(created() + deltas("a", "b") + end + completed())
     assert reply.outputs == ["ab"]
     assert reply.failure is None
     assert reply.warnings == {warning: 1}
 
 
-def test_a_terminal_text_that_differs_is_a_warning() -> None:
+def test_terminal_text_that_differs_from_the_deltas_is_a_warning() -> None:
     reply = read(created() + deltas("a", "b") + completed(message("abc")))
     assert reply.outputs == ["ab"]
     assert reply.warnings == {"response.completed with another text than the deltas": 1}
 
 
-def test_text_that_is_not_streamed_is_content_when_it_comes() -> None:
+def test_done_text_without_deltas_is_content() -> None:
     done = event("response.output_text.done", output_index=0, content_index=0, text="All at once")
     body = created() + done + completed(message("All at once"))
     reply = read(body)
@@ -236,14 +238,14 @@ def test_text_that_is_not_streamed_is_content_when_it_comes() -> None:
     assert last.warnings == {"Texts that came in response.completed and not in deltas": 1}
 
 
-def test_indexes_that_differ_between_deltas_and_done_do_not_double_the_text() -> None:
+def test_different_indexes_in_deltas_and_done_do_not_double_the_text() -> None:
     done = event("response.output_text.done", output_index=3, content_index=1, text="ab")
     reply = read(created() + deltas("a", "b") + done + completed(message("ab")))
     assert reply.outputs == ["ab"]
     assert reply.warnings == {}
 
 
-def test_deltas_of_two_texts_that_take_turns() -> None:
+def test_alternating_deltas_of_two_texts_are_read() -> None:
     mixed = deltas("a") + deltas("x", output_index=1) + deltas("b") + deltas("y", output_index=1)
     ends = [
         event("response.output_text.done", output_index=n, content_index=0, text=t) for n, t in ((0, "ab"), (1, "xy"))
@@ -254,7 +256,7 @@ def test_deltas_of_two_texts_that_take_turns() -> None:
     assert reply.warnings == {}
 
 
-def test_items_for_the_history_come_from_the_end_and_from_what_was_done_before() -> None:
+def test_history_items_come_from_the_terminal_event_and_from_done_items() -> None:
     call = {"id": "fc_1", "type": "function_call", "name": "f", "arguments": "{}", "call_id": "c"}
     done = event("response.output_item.done", output_index=1, item=call)
     reply = read(created() + deltas("a", "b") + done + completed(message("ab")))
@@ -265,12 +267,12 @@ def test_items_for_the_history_come_from_the_end_and_from_what_was_done_before()
 
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_other_forms_of_the_same_stream(named: bool, end: str) -> None:
+def test_other_line_ends_and_missing_event_lines_are_accepted(named: bool, end: str) -> None:
     names = [("response.output_text.delta", {"delta": text}) for text in ("a", "", "b")]
-    how: dict[str, Any] = {"named": named, "end": end}
-    body = created(**how) + b": ping" + end.encode() * 2
-    body += b"".join(event(name, output_index=0, content_index=0, **fields, **how) for name, fields in names)
-    body += event("response.completed", response=response(output=[message("ab")]), **how)
+    form: dict[str, Any] = {"named": named, "end": end}
+    body = created(**form) + b": ping" + end.encode() * 2
+    body += b"".join(event(name, output_index=0, content_index=0, **fields, **form) for name, fields in names)
+    body += event("response.completed", response=response(output=[message("ab")]), **form)
     body += f"data: [DONE]{end}{end}".encode()
     reply = read(body)
     assert reply.texts == ["a", "b"]
@@ -278,7 +280,7 @@ def test_other_forms_of_the_same_stream(named: bool, end: str) -> None:
     assert reply.warnings == {}
 
 
-def test_types_that_stand_in_the_event_line_only() -> None:
+def test_type_may_be_in_the_event_line_only() -> None:
     body = b'event: response.output_text.delta\ndata: {"delta":"a"}\n\n' * 2
     body += b'event: response.completed\ndata: {"response":{"status":"completed"}}\n\n'
     reply = read(body)
@@ -286,11 +288,11 @@ def test_types_that_stand_in_the_event_line_only() -> None:
     assert reply.failure is None
 
 
-def test_fields_of_another_type_are_left_out_one_by_one() -> None:
-    odd = {"type": "response.output_text.delta", "delta": "a", "output_index": "0", "content_index": None}
+def test_fields_of_wrong_type_are_left_out_one_by_one() -> None:
+    delta = {"type": "response.output_text.delta", "delta": "a", "output_index": "0", "content_index": None}
     usage = {"input_tokens": "many", "output_tokens": 4, "output_tokens_details": None}
     end = {"type": "response.completed", "response": {**response(), "usage": usage, "output": None}}
-    body = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in (odd, odd, 5, end))
+    body = b"".join(b"data: " + json.dumps(data).encode() + b"\n\n" for data in (delta, delta, 5, end))
     reply = read(body)
     assert reply.texts == ["a", "a"]
     assert reply.failure is None
@@ -298,14 +300,14 @@ def test_fields_of_another_type_are_left_out_one_by_one() -> None:
     assert reply.warnings == {"Events of an unknown type, without a name": 1}
 
 
-def test_half_characters_are_replaced() -> None:
+def test_lone_surrogates_are_replaced() -> None:
     body = b'data: {"type":"response.output_text.delta","delta":"\\ud83d"}\n\n' + completed()
     reply = read(body)
     assert reply.texts == ["�"]
     assert reply.failure is None
 
 
-def test_two_objects_in_one_event_are_not_json() -> None:
+def test_event_with_two_objects_is_malformed() -> None:
     twice = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"a"}'
     body = created() + twice + b',{"type":"response.output_text.delta","delta":"b"}\n\n' + twice + b"\n\n"
     failure = read(body + completed()).failure
@@ -322,29 +324,29 @@ RUN = st.tuples(KINDS, st.lists(TEXT, max_size=5), st.integers(0, 2))
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(RUN, max_size=5), st.booleans())
-def test_both_ways_of_reading_find_the_same(runs: list[tuple[str, list[str], int]], told: bool) -> None:
+def test_reading_by_runs_agrees_with_reading_by_event(runs: list[tuple[str, list[str], int]], separated: bool) -> None:
     body = created()
     for kind, texts, index in runs:
         body += deltas(*texts, kind=kind, output_index=index, obfuscation="x" * (index * 2))
-        if told:
+        if separated:
             body += event("response.content_part.added", output_index=index)
     body += completed(message("".join(t for kind, texts, _ in runs if kind == "output_text" for t in texts)))
-    assert facts(read(body)) == facts(slowly(body))
+    assert attributes(read(body)) == attributes(read_by_event(body))
     untimed = read(body, timed=False)
-    assert untimed.texts == slowly(body).texts
+    assert untimed.texts == read_by_event(body).texts
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 400))
-def test_no_bytes_make_it_raise(noise: bytes, at: int) -> None:
+def test_any_bytes_are_read_without_an_exception(noise: bytes, position: int) -> None:
     whole = created() + deltas("a", "b", "c") + completed(message("abc"))
-    at %= len(whole)
-    for body in (noise, whole[:at] + noise + whole[at:], whole[:at], whole[at:]):
+    position %= len(whole)
+    for body in (noise, whole[:position] + noise + whole[position:], whole[:position], whole[position:]):
         read(body)
         ENDPOINT.read_body(body)
 
 
-def test_a_whole_body() -> None:
+def test_unstreamed_reply_is_read() -> None:
     thought = {"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}], "content": None}
     body = json.dumps(response(output=[thought, message("Yes.")], usage=USAGE)).encode()
     reply = ENDPOINT.read_body(body)
@@ -371,21 +373,21 @@ def test_a_whole_body() -> None:
         ),
     ],
 )
-def test_bodies_that_are_no_success(body: bytes, kind: str, message: str) -> None:
+def test_failed_body_is_a_failure_with_its_cause(body: bytes, kind: str, message: str) -> None:
     failure = ENDPOINT.read_body(body).failure
     assert failure is not None
     assert failure.type == kind
     assert message in failure.message
 
 
-def test_a_body_cut_at_its_length_is_a_success() -> None:
+def test_body_ended_by_the_length_limit_is_a_success() -> None:
     body = response("incomplete", incomplete_details={"reason": "max_output_tokens"}, output=[message("a")])
     reply = ENDPOINT.read_body(json.dumps(body).encode())
     assert reply.failure is None
     assert reply.finish == ["max_output_tokens"]
 
 
-def test_the_short_form_of_a_body() -> None:
+def test_body_with_only_output_text_is_read() -> None:
     reply = ENDPOINT.read_body(b'{"object":"response","output_text":"Yes","output":[]}')
     assert reply.outputs == ["Yes"]
     assert reply.failure is None

@@ -1,4 +1,4 @@
-"""Streamed replies: liberal in form, strict in substance."""
+"""Streams of chat completions and completions: which forms are accepted, and which are failures."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 
 from penstock.endpoints.registry import endpoint
 from penstock.endpoints.reply import Reply, Usage
-from support.chat_streams import DONE, ROLE, STOP, chunk, event, say, stream, text_chunk, usage
+from support.chat_streams import DONE, ROLE, STOP, chunk, delta, event, stream, text_chunk, usage
 
 CHAT = endpoint("chat")
 COMPLETIONS = endpoint("completions")
 
 
-def read(*events, done: bool = True, of=CHAT) -> Reply:
-    return of.read_stream(stream(*events, done=done), timed=True)
+def read(*events, done: bool = True, endpoint=CHAT) -> Reply:
+    return endpoint.read_stream(stream(*events, done=done), timed=True)
 
 
-# -- what is content --------------------------------------------------------------------------------------------------
+# -- content ----------------------------------------------------------------------------------------------------------
 
 
-def test_role_only_empty_usage_and_done_are_no_tokens():
-    reply = read(ROLE, say(""), say("Hello"), say(" world"), say(""), STOP, usage(3, 2))
+def test_events_without_text_are_no_tokens():
+    reply = read(ROLE, delta(""), delta("Hello"), delta(" world"), delta(""), STOP, usage(3, 2))
     assert reply.texts == ["Hello", " world"]
     assert reply.outputs == ["Hello world"]
     assert reply.finish == ["stop"]
@@ -35,29 +35,31 @@ def test_role_only_empty_usage_and_done_are_no_tokens():
     assert reply.reasoning is None
 
 
-def test_each_piece_ends_behind_its_event():
-    events = [ROLE, say("one"), say("two"), say("three"), STOP, usage()]
+def test_each_piece_ends_after_its_event():
+    events = [ROLE, delta("one"), delta("two"), delta("three"), STOP, usage()]
     body = stream(*events)
     reply = CHAT.read_stream(body, timed=True)
     assert [body[:end] for end in reply.ends] == [stream(*events[:n], done=False) for n in (2, 3, 4)]
 
 
-def test_a_completions_stream():
-    reply = read(text_chunk("Hello"), text_chunk(" world"), text_chunk("", finish="length"), usage(), of=COMPLETIONS)
+def test_completions_stream_is_read():
+    reply = read(
+        text_chunk("Hello"), text_chunk(" world"), text_chunk("", finish="length"), usage(), endpoint=COMPLETIONS
+    )
     assert (reply.texts, reply.outputs, reply.finish) == (["Hello", " world"], ["Hello world"], ["length"])
     assert reply.usage is not None
     assert reply.done
     assert reply.failure is None
 
 
-def test_a_finish_reason_may_come_with_the_last_text():
-    reply = read(ROLE, say("Hello"), say(" world", finish="length"))
+def test_finish_reason_may_come_with_the_last_text():
+    reply = read(ROLE, delta("Hello"), delta(" world", finish="length"))
     assert (reply.outputs, reply.finish) == (["Hello world"], ["length"])
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
-def test_reasoning_is_content_and_told_apart(key):
-    reply = read(ROLE, chunk({key: "Let me"}), chunk({key: " think"}), say("Four"), say("!"), STOP)
+def test_reasoning_is_content_and_marked(key):
+    reply = read(ROLE, chunk({key: "Let me"}), chunk({key: " think"}), delta("Four"), delta("!"), STOP)
     assert reply.texts == ["Let me", " think", "Four", "!"]
     assert reply.reasoning == [True, True, False, False]
     assert reply.outputs == ["Four!"]
@@ -71,25 +73,25 @@ def test_reasoning_and_text_in_one_event_are_two_pieces():
     assert reply.ends[0] == reply.ends[1]
 
 
-def test_a_reply_of_nothing_but_reasoning():
+def test_reply_of_only_reasoning_is_no_failure():
     reply = read(ROLE, chunk({"reasoning_content": "hm"}), chunk(finish="length"))
     assert (reply.outputs, reply.reasonings, reply.finish) == ([], ["hm"], ["length"])
     assert reply.failure is None
 
 
-def call(arguments: str, name: str | None = None, index: int = 0) -> dict:
+def call_delta(arguments: str, name: str | None = None, index: int = 0) -> dict:
     function = {"arguments": arguments} if name is None else {"name": name, "arguments": arguments}
     return chunk({"tool_calls": [{"index": index, "function": function}]})
 
 
 def test_tool_calls_are_content():
-    reply = read(ROLE, call("", "look_up"), call('{"q":'), call('"x"}'), chunk(finish="tool_calls"))
+    reply = read(ROLE, call_delta("", "look_up"), call_delta('{"q":'), call_delta('"x"}'), chunk(finish="tool_calls"))
     assert reply.texts == ["look_up", '{"q":', '"x"}']
     assert reply.outputs == ['look_up{"q":"x"}']
     assert reply.finish == ["tool_calls"]
 
 
-def test_a_function_call_of_the_old_form_is_content():
+def test_function_call_of_the_old_form_is_content():
     calls = [{"name": "look_up", "arguments": ""}, {"arguments": '{"q":'}, {"arguments": '"x"}'}]
     reply = read(ROLE, *[chunk({"function_call": call}) for call in calls], chunk(finish="function_call"))
     assert reply.failure is None
@@ -97,22 +99,24 @@ def test_a_function_call_of_the_old_form_is_content():
     assert reply.texts == ["look_up", '{"q":', '"x"}']
 
 
-def test_prose_beside_a_tool_call_counts_too():
+def test_text_beside_a_tool_call_is_content():
     delta = {"content": "Let me see. ", "tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}
     assert read(ROLE, chunk(delta), STOP).outputs == ["Let me see. f{}"]
 
 
-def test_prose_beside_a_tool_call_is_known_apart():
-    """Whether it comes in the events that the fast way reads, in those of the call, or in another choice."""
-    other = say("no", index=1)
-    reply = read(ROLE, say("Let"), say(" me"), say(" see"), other, call("{", "f"), call("}"), say("."), STOP)
+def test_text_beside_a_tool_call_is_also_stored_separately():
+    """The text may be in repeated chunks, in events with a call, or beside another choice."""
+    other = delta("no", index=1)
+    reply = read(
+        ROLE, delta("Let"), delta(" me"), delta(" see"), other, call_delta("{", "f"), call_delta("}"), delta("."), STOP
+    )
     assert reply.content == "Let me see."
     assert reply.items == [{"id": "", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
-    assert read(ROLE, say("Let"), say(" me"), say(" see"), call("{}", "f"), STOP).content == "Let me see"
-    assert read(ROLE, call("{}", "f"), STOP).content == ""
+    assert read(ROLE, delta("Let"), delta(" me"), delta(" see"), call_delta("{}", "f"), STOP).content == "Let me see"
+    assert read(ROLE, call_delta("{}", "f"), STOP).content == ""
 
 
-def test_a_refusal_is_content():
+def test_refusal_is_content():
     reply = read(ROLE, chunk({"refusal": "I can"}), chunk({"refusal": "not."}), STOP)
     assert (reply.texts, reply.outputs) == (["I can", "not."], ["I cannot."])
 
@@ -120,12 +124,12 @@ def test_a_refusal_is_content():
 @pytest.mark.parametrize(
     "events",
     [
-        [say("a"), say("b", index=1), say("c"), say("d", index=1)],
-        [say("a"), say("c"), say("b", index=1), say("d", index=1)],
-        [say("b", index=1), say("d", index=1), say("a"), say("c")],
-        [say("b", index=1), say("a"), say("c"), say("d", index=1)],
+        [delta("a"), delta("b", index=1), delta("c"), delta("d", index=1)],
+        [delta("a"), delta("c"), delta("b", index=1), delta("d", index=1)],
+        [delta("b", index=1), delta("d", index=1), delta("a"), delta("c")],
+        [delta("b", index=1), delta("a"), delta("c"), delta("d", index=1)],
     ],
-    ids=["in turn", "one after the other", "the second first", "one in the other"],
+    ids=["alternating", "one after the other", "second choice first", "nested"],
 )
 def test_each_choice_has_its_own_text(events):
     ends = [chunk(finish="stop"), chunk(index=1, finish="length")]
@@ -135,57 +139,57 @@ def test_each_choice_has_its_own_text(events):
     assert len(reply.texts) == 4
 
 
-def test_choices_of_one_event():
+def test_choices_of_one_event_are_separated():
     both = {"object": "chat.completion.chunk", "choices": [{"index": n, "delta": {"content": "ab"[n]}} for n in (0, 1)]}
     reply = read(both, both, STOP)
     assert reply.outputs == ["aa", "bb"]
     assert reply.texts == ["a", "b", "a", "b"]
 
 
-def test_choices_of_completions():
+def test_choices_of_completions_are_separated():
     events = [text_chunk("a"), text_chunk("b", index=1), text_chunk("c"), text_chunk("", finish="stop")]
-    assert read(*events, of=COMPLETIONS).outputs == ["ac", "b"]
+    assert read(*events, endpoint=COMPLETIONS).outputs == ["ac", "b"]
 
 
-# -- liberal in form --------------------------------------------------------------------------------------------------
+# -- accepted forms ---------------------------------------------------------------------------------------------------
 
 
-def test_done_may_be_missing_when_there_is_a_finish_reason():
-    reply = read(ROLE, say("a"), STOP, done=False)
+def test_done_may_be_missing_if_there_is_a_finish_reason():
+    reply = read(ROLE, delta("a"), STOP, done=False)
     assert reply.done
     assert reply.failure is None
 
 
-def test_a_finish_reason_may_be_missing_when_there_is_done():
-    reply = read(ROLE, say("a"))
+def test_finish_reason_may_be_missing_if_there_is_done():
+    reply = read(ROLE, delta("a"))
     assert (reply.done, reply.finish, reply.failure) == (True, [], None)
 
 
-def test_without_either_the_reply_is_not_done():
-    reply = read(ROLE, say("a"), say("b"), done=False)
+def test_reply_without_finish_reason_and_done_is_not_done():
+    reply = read(ROLE, delta("a"), delta("b"), done=False)
     assert not reply.done
     assert reply.outputs == ["ab"]
 
 
-def test_fields_that_are_usually_there_may_be_missing():
+def test_optional_fields_may_be_missing():
     bare = [{"choices": [{"delta": {"content": text}}]} for text in ("a", "b")]
     reply = read(*bare)
     assert (reply.outputs, reply.failure, reply.done) == (["ab"], None, True)
 
 
-def test_fields_that_nobody_knows_are_passed_over():
-    strange = say("a", system_fingerprint="fp", service_tier=None, x={"deep": [1, {"content": "no"}]})
+def test_unknown_fields_are_ignored():
+    strange = delta("a", system_fingerprint="fp", service_tier=None, x={"deep": [1, {"content": "no"}]})
     strange["choices"][0]["delta"]["audio"] = {"data": "…"}
-    reply = read(ROLE, strange, say("b"), STOP)
+    reply = read(ROLE, strange, delta("b"), STOP)
     assert reply.outputs == ["ab"]
 
 
-def test_log_probabilities_are_not_the_text():
+def test_log_probabilities_are_not_text():
     events = []
     for word in ("Hello", " world"):
-        part = say(word)
+        part = delta(word)
         part["choices"][0]["logprobs"] = {"content": [{"token": word, "logprob": -0.1, "bytes": [1]}], "refusal": None}
-        # Some servers put them before the delta.
+        # Some servers send them before the delta.
         part["choices"][0]["delta"] = part["choices"][0].pop("delta")
         events.append(part)
     reply = read(ROLE, *events, STOP)
@@ -193,8 +197,8 @@ def test_log_probabilities_are_not_the_text():
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_line_ends_event_lines_and_comments_change_nothing(end):
-    body = stream(ROLE, say("a\nb"), b": ping\n\n", say("c"), STOP, usage()).replace(
+def test_line_ends_event_names_and_comments_do_not_matter(end):
+    body = stream(ROLE, delta("a\nb"), b": ping\n\n", delta("c"), STOP, usage()).replace(
         b"data: ", b"event: message\ndata: "
     )
     reply = CHAT.read_stream(body.replace(b"\n", end.encode()), timed=True)
@@ -203,22 +207,22 @@ def test_line_ends_event_lines_and_comments_change_nothing(end):
     assert reply.usage is not None
 
 
-def test_the_last_blank_line_may_be_missing():
-    reply = CHAT.read_stream(stream(ROLE, say("a"), say("b"), STOP).rstrip(b"\n"), timed=True)
+def test_last_blank_line_may_be_missing():
+    reply = CHAT.read_stream(stream(ROLE, delta("a"), delta("b"), STOP).rstrip(b"\n"), timed=True)
     assert (reply.outputs, reply.done, reply.failure) == (["ab"], True, None)
 
 
-def test_events_without_anything_in_them_are_passed_over():
-    reply = read(ROLE, say("a"), b"data:\n\n", b"data: \n\n", say("b"), STOP)
+def test_empty_events_are_ignored():
+    reply = read(ROLE, delta("a"), b"data:\n\n", b"data: \n\n", delta("b"), STOP)
     assert (reply.outputs, reply.failure) == (["ab"], None)
-    body = stream(ROLE, say("a"), b"data:\n\n", say("b"))
+    body = stream(ROLE, delta("a"), b"data:\n\n", delta("b"))
     assert body[: CHAT.read_stream(body, timed=True).ends[1]] == stream(
-        ROLE, say("a"), b"data:\n\n", say("b"), done=False
+        ROLE, delta("a"), b"data:\n\n", delta("b"), done=False
     )
 
 
-def test_usage_may_come_behind_done():
-    body = stream(ROLE, say("a"), STOP, DONE, usage(7, 1), done=False)
+def test_usage_may_follow_done():
+    body = stream(ROLE, delta("a"), STOP, DONE, usage(7, 1), done=False)
     reply = CHAT.read_stream(body, timed=True)
     assert reply.done
     assert reply.failure is None
@@ -226,20 +230,20 @@ def test_usage_may_come_behind_done():
     assert reply.usage.prompt == 7
 
 
-def test_the_times_are_right_behind_a_done_that_is_not_the_end():
-    events = [ROLE, say("a"), STOP, DONE, say("b", index=1), chunk(index=1, finish="stop")]
+def test_end_offsets_are_right_after_a_done_that_is_not_last():
+    events = [ROLE, delta("a"), STOP, DONE, delta("b", index=1), chunk(index=1, finish="stop")]
     body = stream(*events)
     assert body[: CHAT.read_stream(body, timed=True).ends[1]] == stream(*events[:5], done=False)
 
 
-def test_the_last_usage_counts():
-    assert read(say("a", usage={"completion_tokens": 1}), say("b", usage={"completion_tokens": 2})).usage == Usage(
+def test_last_usage_counts():
+    assert read(delta("a", usage={"completion_tokens": 1}), delta("b", usage={"completion_tokens": 2})).usage == Usage(
         completion=2
     )
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("usage_object", "expected"),
     [
         ({"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}, Usage(1, 2, 3)),
         ({"input_tokens": 1, "output_tokens": 2}, Usage(1, 2)),
@@ -256,8 +260,8 @@ def test_the_last_usage_counts():
         ({}, None),
     ],
 )
-def test_usage_under_any_name(found, expected):
-    assert read(ROLE, say("a"), STOP, {"choices": [], "usage": found}).usage == expected
+def test_usage_is_read_under_any_name(usage_object, expected):
+    assert read(ROLE, delta("a"), STOP, {"choices": [], "usage": usage_object}).usage == expected
 
 
 WRONG_TYPES = {
@@ -271,8 +275,8 @@ WRONG_TYPES = {
     "choices is an object": ({"choices": {"index": 0, "delta": {"content": "b"}}}, "a"),
     "choices is a text": ({"choices": "none"}, "a"),
     "a choice is null": ({"choices": [None]}, "a"),
-    "index is a text": (say("b", index="0"), "ab"),
-    "index is a float": (say("b", index=0.0), "ab"),
+    "index is a text": (delta("b", index="0"), "ab"),
+    "index is a float": (delta("b", index=0.0), "ab"),
     "tool_calls is an object": (chunk({"content": "b", "tool_calls": {"function": {"name": "f"}}}), "ab"),
     "tool_calls is a number": (chunk({"content": "b", "tool_calls": 7}), "ab"),
     "a tool call is null": (chunk({"content": "b", "tool_calls": [None]}), "ab"),
@@ -280,43 +284,43 @@ WRONG_TYPES = {
         chunk({"tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}),
         'af{"x":1}',
     ),
-    "usage is a list": (say("b", usage=[1]), "ab"),
-    "usage is a text": (say("b", usage="none"), "ab"),
-    "usage is empty": (say("b", usage={}), "ab"),
-    "a count is an object": (say("b", usage={"prompt_tokens": {}, "completion_tokens_details": 5}), "ab"),
-    "model is a number": (say("b", model=4), "ab"),
-    "object is null": (say("b", object=None), "ab"),
+    "usage is a list": (delta("b", usage=[1]), "ab"),
+    "usage is a text": (delta("b", usage="none"), "ab"),
+    "usage is empty": (delta("b", usage={}), "ab"),
+    "a count is an object": (delta("b", usage={"prompt_tokens": {}, "completion_tokens_details": 5}), "ab"),
+    "model is a number": (delta("b", model=4), "ab"),
+    "object is null": (delta("b", object=None), "ab"),
     "the event is a list": ([1, 2], "a"),
     "the event is a number": (5, "a"),
     "the event is null": ("null", "a"),
 }
 
 
-@pytest.mark.parametrize(("odd", "text"), WRONG_TYPES.values(), ids=WRONG_TYPES.keys())
-def test_a_wrong_type_costs_no_more_than_itself(odd, text):
-    reply = read(ROLE, say("a"), odd, say("c"), say("d"), STOP)
+@pytest.mark.parametrize(("wrong", "text"), WRONG_TYPES.values(), ids=WRONG_TYPES.keys())
+def test_field_of_wrong_type_does_not_affect_other_fields(wrong, text):
+    reply = read(ROLE, delta("a"), wrong, delta("c"), delta("d"), STOP)
     assert reply.outputs == [text + "cd"]
     assert (reply.failure, reply.finish, reply.done) == (None, ["stop"], True)
 
 
-def test_half_a_character_is_no_reason_to_fail():
-    """Some servers cut a character in two, and write each half as an escape."""
+def test_lone_surrogate_is_no_failure():
+    """Some servers split a character into two surrogates and escape each half separately."""
     halves = [event('{"choices":[{"index":0,"delta":{"content":"' + half + '"}}]}') for half in (r"\ud83d", r"\ude42")]
-    reply = read(ROLE, say("a"), *halves, say("b"), STOP)
+    reply = read(ROLE, delta("a"), *halves, delta("b"), STOP)
     assert reply.failure is None
     assert reply.outputs[0].startswith("a")
     assert reply.outputs[0].endswith("b")
     assert len(reply.texts) == 4
-    reply.outputs[0].encode()  # and the log can hold it
+    reply.outputs[0].encode()  # the log can store it
 
 
-# -- strict in substance ----------------------------------------------------------------------------------------------
+# -- failures ---------------------------------------------------------------------------------------------------------
 
 ERRORS = {
-    "OpenAI's": ({"error": {"message": "out of memory", "type": "server_error", "code": 500}}, "server_error", 500),
+    "OpenAI": ({"error": {"message": "out of memory", "type": "server_error", "code": 500}}, "server_error", 500),
     "a code in words": ({"error": {"message": "out of memory", "code": "oom"}}, "oom", None),
     "a text": ({"error": "out of memory"}, "", None),
-    "vLLM's older one": (
+    "vLLM, older form": (
         {"object": "error", "message": "out of memory", "type": "InternalServerError", "code": 500},
         "InternalServerError",
         500,
@@ -334,8 +338,8 @@ ERRORS = {
 
 @pytest.mark.parametrize(("error", "also", "code"), ERRORS.values(), ids=ERRORS.keys())
 @pytest.mark.parametrize("done", [True, False])
-def test_an_error_object_fails_the_request_with_its_cause(error, also, code, done):
-    reply = read(ROLE, say("a"), say("b"), error, done=done)
+def test_error_object_is_a_failure_with_its_cause(error, also, code, done):
+    reply = read(ROLE, delta("a"), delta("b"), error, done=done)
     assert reply.failure is not None
     assert (reply.failure.type, reply.failure.owner) == ("ErrorObject", "server")
     assert "out of memory" in reply.failure.message
@@ -345,16 +349,16 @@ def test_an_error_object_fails_the_request_with_its_cause(error, also, code, don
 
 
 @pytest.mark.parametrize("error", [None, "", {}, [], False])
-def test_an_error_field_with_nothing_in_it_is_no_error(error):
-    reply = read(ROLE, say("a", error=error), say("b", error=error), STOP)
+def test_empty_error_field_is_no_error(error):
+    reply = read(ROLE, delta("a", error=error), delta("b", error=error), STOP)
     assert (reply.failure, reply.outputs) == (None, ["ab"])
 
 
 @pytest.mark.parametrize(
     "data", ['{"message":"out of memory"}', "out of memory", '{"error":{"message":"out of memory"}}']
 )
-def test_an_error_event_fails_the_request_with_its_cause(data):
-    reply = read(ROLE, say("a"), say("b"), event(data, "error"))
+def test_error_event_is_a_failure_with_its_cause(data):
+    reply = read(ROLE, delta("a"), delta("b"), event(data, "error"))
     assert reply.failure is not None
     assert reply.failure.type == "ErrorEvent"
     assert "out of memory" in reply.failure.message
@@ -373,23 +377,27 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("bad", MALFORMED.values(), ids=MALFORMED.keys())
-def test_an_event_that_is_not_json_fails_the_request(bad):
-    for events in ([ROLE, say("a"), say("b"), bad], [ROLE, say("a"), say("b"), bad, say("c"), STOP], [bad, STOP]):
+def test_event_that_is_not_json_is_a_failure(bad):
+    for events in (
+        [ROLE, delta("a"), delta("b"), bad],
+        [ROLE, delta("a"), delta("b"), bad, delta("c"), STOP],
+        [bad, STOP],
+    ):
         reply = read(*events)
         assert reply.failure is not None, events
         assert (reply.failure.type, reply.failure.owner) == ("MalformedEvent", "server")
     assert reply.outputs == []
-    assert read(ROLE, say("a"), say("b"), bad).outputs == ["ab"]
+    assert read(ROLE, delta("a"), delta("b"), bad).outputs == ["ab"]
 
 
-def test_a_long_bad_event_is_quoted_in_part():
-    reply = read(ROLE, say("a"), "x" * 10_000)
+def test_long_malformed_event_is_quoted_in_part():
+    reply = read(ROLE, delta("a"), "x" * 10_000)
     assert reply.failure is not None
     assert len(reply.failure.message) < 300
 
 
-def test_a_stream_cut_at_any_byte_is_never_taken_for_a_whole_one():
-    events = [ROLE, say('He said "no"\n'), say(" 🙂 wörld"), say("!")]
+def test_truncated_stream_is_never_complete():
+    events = [ROLE, delta('He said "no"\n'), delta(" 🙂 wörld"), delta("!")]
     body = stream(*events, STOP, usage())
     last = len(stream(*events, STOP, done=False).rstrip(b"\n"))
     for cut in range(len(body)):
@@ -400,7 +408,7 @@ def test_a_stream_cut_at_any_byte_is_never_taken_for_a_whole_one():
             assert not whole, cut
 
 
-# -- anything at all --------------------------------------------------------------------------------------------------
+# -- random input -----------------------------------------------------------------------------------------------------
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -440,20 +448,20 @@ anything = st.recursive(
 
 
 @given(st.lists(anything, max_size=4))
-def test_any_json_is_read_without_breaking(values):
-    for of in (CHAT, COMPLETIONS):
-        reply = read(ROLE, *[event(json.dumps(value)) for value in values], STOP, of=of)
+def test_any_json_is_read_without_an_exception(values):
+    for api in (CHAT, COMPLETIONS):
+        reply = read(ROLE, *[event(json.dumps(value)) for value in values], STOP, endpoint=api)
         assert len(reply.texts) == len(reply.ends)
         assert reply.ends == sorted(reply.ends)
         for text in [*reply.outputs, *reply.reasonings, *reply.finish]:
             text.encode()
-        whole = of.read_body(json.dumps(values[0] if values else None).encode())
+        whole = api.read_body(json.dumps(values[0] if values else None).encode())
         assert all(isinstance(text, str) for text in whole.outputs)
 
 
 @given(st.binary(max_size=200), st.booleans())
-def test_any_bytes_are_read_without_breaking(noise, timed):
-    for of in (CHAT, COMPLETIONS):
-        of.read_stream(noise, timed=timed)
-        of.read_stream(stream(ROLE, say("a"), say("b")) + noise, timed=timed)
-        of.read_body(noise)
+def test_any_bytes_are_read_without_an_exception(noise, timed):
+    for api in (CHAT, COMPLETIONS):
+        api.read_stream(noise, timed=timed)
+        api.read_stream(stream(ROLE, delta("a"), delta("b")) + noise, timed=timed)
+        api.read_body(noise)

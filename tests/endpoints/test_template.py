@@ -1,4 +1,4 @@
-"""Bodies by template."""
+"""Request bodies rendered from a template."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TURN = Turn(texts=('say "hi" <b>', "two"), images=(Media("data:image/png;base64,
 
 
 def build(template: str | None, **extra: Any) -> Any:
-    given = extra if template is None else {"payload_template": template, **extra}
-    return Template().build(TURN, "m", EndpointSettings(type="template", streaming=True, extra=given))
+    fields = extra if template is None else {"payload_template": template, **extra}
+    return Template().build(TURN, "m", EndpointSettings(type="template", streaming=True, extra=fields))
 
 
-def test_variables() -> None:
+def test_template_variables_have_their_values() -> None:
     template = """
       {"a": {{ text|tojson }}, "b": {{ texts|tojson }}, "c": {{ image|tojson }}, "d": {{ audio|tojson }},
        "e": "{{ model }}", "f": {{ max_tokens }}, "g": {{ stream|lower }}, "h": "{{ role }}",
@@ -42,7 +42,7 @@ def test_variables() -> None:
     }
 
 
-def test_a_named_template_and_a_file(tmp_path: Path) -> None:
+def test_template_may_be_a_name_or_a_file(tmp_path: Path) -> None:
     assert build("nv-embedqa") == {"text": ['say "hi" <b>', "two"]}
     path = tmp_path / "t.j2"
     path.write_text("[{% for each in texts %}{{ each|tojson }}{{ ',' if not loop.last }}{% endfor %}]")
@@ -50,7 +50,7 @@ def test_a_named_template_and_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    ("template", "message"),
     [
         (None, "needs to know what to send: add --extra-inputs payload_template:FILE"),
         ("no-such-file.j2", "The payload_template 'no-such-file.j2' cannot be read: No such file or directory."),
@@ -60,10 +60,10 @@ def test_a_named_template_and_a_file(tmp_path: Path) -> None:
         ('{"a": {{ text.__class__.mro() }}}', "cannot be rendered"),
     ],
 )
-def test_bad_templates(template: str | None, said: str) -> None:
+def test_invalid_template_is_refused(template: str | None, message: str) -> None:
     with pytest.raises(UserError) as caught:
         build(template)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_extra_fields_need_an_object() -> None:
@@ -71,7 +71,7 @@ def test_extra_fields_need_an_object() -> None:
         build("[{{ text|tojson }}]", top_k=3)
 
 
-def test_an_inline_template_keeps_its_commas_and_braces() -> None:
+def test_inline_template_keeps_its_commas_and_braces() -> None:
     text = 'a:1,payload_template: {"t": {{ text|tojson }}, "n": [1, 2]}'
     assert extra_fields(text, "--extra-inputs") == [
         ("a", 1),

@@ -1,4 +1,4 @@
-"""Streams and replies as servers send them, event by event."""
+"""Builders for streams of chat completions and completions."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ DONE = event("[DONE]")
 
 
 def chunk(delta: Any = None, *, index: Any = 0, finish: Any = None, **fields: Any) -> Body:
-    """One event of a chat stream."""
+    """Build one chunk of a chat stream."""
     choice = {"index": index, "delta": {} if delta is None else delta, "logprobs": None, "finish_reason": finish}
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     return {**head, "choices": [choice], **fields}
 
 
-def say(text: Any, **fields: Any) -> Body:
+def delta(text: Any, **fields: Any) -> Body:
     return chunk({"content": text}, **fields)
 
 
 def text_chunk(text: Any, *, index: int = 0, finish: str | None = None) -> Body:
-    """One event of a completions stream."""
+    """Build one chunk of a completions stream."""
     head = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m"}
     return {**head, "choices": [{"index": index, "text": text, "logprobs": None, "finish_reason": finish}]}
 

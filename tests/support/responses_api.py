@@ -1,4 +1,4 @@
-"""Streams of the Responses API, put together by hand."""
+"""Builders for streams and bodies of the Responses API."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ USAGE = {
 }
 
 
-def created(**how: Any) -> bytes:
-    return event("response.created", response=response("in_progress"), **how)
+def created(**form: Any) -> bytes:
+    return event("response.created", response=response("in_progress"), **form)
 
 
 def deltas(*texts: str, kind: str = "output_text", output_index: int = 0, **more: Any) -> bytes:
-    place: dict[str, Any] = {"output_index": output_index, "item_id": "msg_1"}
+    indexes: dict[str, Any] = {"output_index": output_index, "item_id": "msg_1"}
     if kind == "reasoning_summary_text":
-        place["summary_index"] = 0
+        indexes["summary_index"] = 0
     elif "call" not in kind:
-        place["content_index"] = 0
+        indexes["content_index"] = 0
     return b"".join(
-        event(f"response.{kind}.delta", **{**place, **more, "delta": text, "sequence_number": number})
+        event(f"response.{kind}.delta", **{**indexes, **more, "delta": text, "sequence_number": number})
         for number, text in enumerate(texts)
     )
 

@@ -1,7 +1,7 @@
-"""What an API dialect is: build(turn) -> body, read(reply) -> pieces.
+"""The interface of an endpoint, which builds the request bodies of one API and parses its replies.
 
-A dialect knows nothing of sockets or clocks. What it finds in a reply it puts into a `Reply`; the caller (records.reader)
-turns positions into times.
+An endpoint does not use sockets or clocks. It parses a reply into a `Reply`; `records.interpret` converts its offsets
+into times.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["NO_HISTORY", "Endpoint", "History"]
 
 
 class History(msgspec.Struct):
-    """What a turn must know of its conversation. The items are the dialect's own: it alone reads and writes them."""
+    """The conversation so far, as the next turn needs it. Only the endpoint reads and writes `items`."""
 
     system: str | None = None
     context: str | None = None
     items: list[Any] = msgspec.field(default_factory=list)
-    """Earlier turns and their replies, in order, in the form in which the dialect sends them."""
+    """Earlier turns and their replies, in order, as the endpoint sends them."""
     previous_id: str | None = None
-    """The server's id of the last reply, when the server keeps the history."""
+    """The server's id of the last reply, if the server stores the history."""
 
 
 NO_HISTORY = History()
@@ -34,14 +34,12 @@ NO_HISTORY = History()
 class Endpoint(Protocol):
     name: str
     path: str
-    """Appended to the base URL unless the user gives another."""
-    streams: bool
-    """It can stream at all."""
+    """Appended to the base URL unless the user gives another path."""
 
     def build(
         self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
     ) -> dict[str, Any]:
-        """The request body for one turn."""
+        """Return the request body of a turn."""
         ...
 
     def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
@@ -49,13 +47,13 @@ class Endpoint(Protocol):
         ...
 
     def input_text(self, body: dict[str, Any]) -> list[str]:
-        """The texts in a body that count as input tokens."""
+        """Return the texts of a body that count as input tokens."""
         ...
 
     def read_stream(self, body: bytes, *, timed: bool) -> Reply:
-        """Read the server-sent events of a whole body; `timed` asks for the offsets of the pieces."""
+        """Parse a body of server-sent events; `timed` asks for the offsets of the pieces."""
         ...
 
     def read_body(self, body: bytes) -> Reply:
-        """Read a whole body."""
+        """Parse an unstreamed body."""
         ...

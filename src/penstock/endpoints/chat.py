@@ -6,8 +6,8 @@ from typing import Any
 
 from penstock.datasets.conversation import Media, Turn
 from penstock.endpoints.base import NO_HISTORY, History
-from penstock.endpoints.openai_common import read_whole, with_stream_options
-from penstock.endpoints.openai_streams import read_choices
+from penstock.endpoints.openai_common import read_choices_body, request_stream_usage
+from penstock.endpoints.openai_streams import read_choices_stream
 from penstock.endpoints.reply import Reply
 from penstock.settings.schema import EndpointSettings
 
@@ -17,13 +17,12 @@ __all__ = ["Chat"]
 class Chat:
     name = "chat"
     path = "/v1/chat/completions"
-    streams = True
 
     def build(
         self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
     ) -> dict[str, Any]:
         body: dict[str, Any] = {
-            "messages": [*_opening(history), *history.items, _message(turn)],
+            "messages": [*_system_and_context(history), *history.items, _message(turn)],
             "model": model,
             "stream": settings.streaming,
         }
@@ -31,11 +30,11 @@ class Chat:
             body["max_tokens" if settings.legacy_max_tokens else "max_completion_tokens"] = turn.output_tokens
         body |= settings.extra
         body |= turn.extra
-        with_stream_options(body)
+        request_stream_usage(body)
         return body
 
     def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:  # noqa: ARG002
-        """The reply as the API wants it back: text and tool calls; reasoning only when there was nothing else."""
+        """Add the reply's text and tool calls; its reasoning only if it has neither."""
         answer: dict[str, Any] = {"role": "assistant"}
         if reply.items:
             answer |= {"content": reply.content or None, "tool_calls": reply.items}
@@ -57,10 +56,10 @@ class Chat:
         return texts
 
     def read_stream(self, body: bytes, *, timed: bool) -> Reply:
-        return read_choices(body, b'"content":', timed=timed)
+        return read_choices_stream(body, b'"content":', timed=timed)
 
     def read_body(self, body: bytes) -> Reply:
-        return read_whole(body)
+        return read_choices_body(body)
 
 
 def _message(turn: Turn) -> dict[str, Any]:
@@ -68,18 +67,18 @@ def _message(turn: Turn) -> dict[str, Any]:
         return {"role": turn.role, "content": turn.texts[0]}
     parts: list[dict[str, Any]] = [{"type": "text", "text": text} for text in turn.texts]
     parts += [{"type": "image_url", "image_url": {"url": image.data}} for image in turn.images]
-    parts += [_sound(audio) for audio in turn.audios]
+    parts += [_audio_part(audio) for audio in turn.audios]
     return {"role": turn.role, "content": parts}
 
 
-def _sound(audio: Media) -> dict[str, Any]:
+def _audio_part(audio: Media) -> dict[str, Any]:
     if audio.data.startswith(("http://", "https://")):
-        # The API takes sound as data only; vLLM and others take a URL in this form.
+        # OpenAI accepts audio only as data; vLLM and others accept a URL in this form.
         return {"type": "audio_url", "audio_url": {"url": audio.data}}
     return {"type": "input_audio", "input_audio": {"data": audio.data, "format": audio.format}}
 
 
-def _opening(history: History) -> list[dict[str, Any]]:
-    """The system text and the user's context, which every turn carries."""
-    opening = [("system", history.system), ("user", history.context)]
-    return [{"role": role, "content": text} for role, text in opening if text is not None]
+def _system_and_context(history: History) -> list[dict[str, Any]]:
+    """Return the messages at the beginning of every turn: the system prompt and the user context."""
+    messages = [("system", history.system), ("user", history.context)]
+    return [{"role": role, "content": text} for role, text in messages if text is not None]

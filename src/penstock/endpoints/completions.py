@@ -6,8 +6,8 @@ from typing import Any
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, History
-from penstock.endpoints.openai_common import read_whole, with_stream_options
-from penstock.endpoints.openai_streams import read_choices
+from penstock.endpoints.openai_common import read_choices_body, request_stream_usage
+from penstock.endpoints.openai_streams import read_choices_stream
 from penstock.endpoints.reply import Reply
 from penstock.errors import UserError
 from penstock.settings.schema import EndpointSettings
@@ -18,7 +18,6 @@ __all__ = ["Completions"]
 class Completions:
     name = "completions"
     path = "/v1/completions"
-    streams = True
 
     def build(
         self,
@@ -40,11 +39,11 @@ class Completions:
             body["max_tokens"] = turn.output_tokens
         body |= settings.extra
         body |= turn.extra
-        with_stream_options(body)
+        request_stream_usage(body)
         return body
 
     def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
-        """A prompt has no history: each turn stands for itself."""
+        """Do nothing: a prompt contains no earlier turns."""
 
     def input_text(self, body: dict[str, Any]) -> list[str]:
         prompt = body.get("prompt")
@@ -53,7 +52,7 @@ class Completions:
         return [text for text in prompt if isinstance(text, str)] if isinstance(prompt, list) else []
 
     def read_stream(self, body: bytes, *, timed: bool) -> Reply:
-        return read_choices(body, b'"text":', timed=timed)
+        return read_choices_stream(body, b'"text":', timed=timed)
 
     def read_body(self, body: bytes) -> Reply:
-        return read_whole(body)
+        return read_choices_body(body)

@@ -1,7 +1,7 @@
-"""Replies whose dialect nobody named: found out from the reply itself.
+"""Replies of an unknown API, whose form is detected.
 
-Known by their marks are chat completions and completions (`choices`), responses (`type: response.…`), messages (`type:
-message…`) and embeddings; besides them the common shapes of other servers, whose text stands under a telling key.
+Chat completions and completions are recognized by `choices`, responses by `type: response.…`, messages by `type:
+message…`, and embeddings by their keys. In other replies the text is searched under keys that common servers use.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from penstock.endpoints.messages_replies import MESSAGE_EVENTS, counted, read_message, read_message_stream
-from penstock.endpoints.openai_common import read_whole
-from penstock.endpoints.openai_streams import read_choices
+from penstock.endpoints.messages_replies import MESSAGE_EVENTS, read_any_usage, read_message, read_message_stream
+from penstock.endpoints.openai_common import read_choices_body
+from penstock.endpoints.openai_streams import read_choices_stream
 from penstock.endpoints.openai_types import DONE, Chunk, error_failure
 from penstock.endpoints.reply import Failure, Reply
 from penstock.endpoints.reply_errors import not_json
 from penstock.endpoints.responses_replies import read_response, read_response_stream
 from penstock.wire import sse
 
-__all__ = ["Pick", "read_any_body", "read_any_stream", "texts_in"]
+__all__ = ["Extractor", "input_texts", "read_any_body", "read_any_stream"]
 
-Pick = Callable[[Any], Any]
-"""Takes what it wants out of a JSON value, or returns None."""
+Extractor = Callable[[Any], Any]
+"""Returns a part of a JSON value, or None."""
 
 _TEXT_KEYS = (
     "text",
@@ -35,87 +35,93 @@ _TEXT_KEYS = (
     "completion",
     "answer",
 )
-_INNER_KEYS = ("message", "delta", "token", "data", "choice", "generation")
+_CONTAINER_KEYS = ("message", "delta", "token", "data", "choice", "generation")
 _PROMPT_KEYS = ("messages", "input", "inputs", "prompt", "text", "texts", "query", "instructions", "system", "contents")
-_DEEPEST = 6
+_MAX_DEPTH = 6
 
 
-def read_any_body(body: bytes, pick: Pick | None = None, *, must_match: bool = False) -> Reply:
-    """A reply that is not streamed. `pick` is asked first; `must_match` makes it the only one."""
+def read_any_body(body: bytes, extract: Extractor | None = None, *, must_match: bool = False) -> Reply:
+    """Read an unstreamed reply. If `extract` finds nothing, detect the form, unless `must_match` is true."""
     if not body.strip():
         reply = Reply()
         reply.failure = not_json(body)
         return reply
-    found = _parse(body)
-    if found is None:
+    value = _parse(body)
+    if value is None:
         lines = _json_lines(body)
         if lines is None:
             return _plain_text(body)
-        return _generic(lines, pick, must_match)
-    if pick is not None:
-        reply = _generic([found], pick, must_match)
+        return _read_values(lines, extract, must_match)
+    if extract is not None:
+        reply = _read_values([value], extract, must_match)
         if reply.outputs or reply.vectors or must_match:
             return reply
-    if isinstance(found, dict):
-        if isinstance(found.get("choices"), list):
-            return read_whole(body)
-        if found.get("object") == "response" or isinstance(found.get("output"), list):
+    if isinstance(value, dict):
+        if isinstance(value.get("choices"), list):
+            return read_choices_body(body)
+        if value.get("object") == "response" or isinstance(value.get("output"), list):
             return read_response(body)
-        if found.get("type") == "message" and isinstance(found.get("content"), list):
-            return read_message(found)
-    return _generic([found], None, must_match=False)
+        if value.get("type") == "message" and isinstance(value.get("content"), list):
+            return read_message(value)
+    return _read_values([value], None, must_match=False)
 
 
-def read_any_stream(body: bytes, pick: Pick | None = None, *, timed: bool, must_match: bool = False) -> Reply:
+def read_any_stream(body: bytes, extract: Extractor | None = None, *, timed: bool, must_match: bool = False) -> Reply:
+    """Read a stream. If `extract` finds nothing, detect the form, unless `must_match` is true."""
     events = sse.split(body)
     parsed = [None if data == DONE else _parse(data) for data in events.data]
-    if pick is not None:
-        reply = _generic(parsed, pick, must_match, events.ends)
+    if extract is not None:
+        reply = _read_values(parsed, extract, must_match, events.ends)
         if reply.texts or must_match:
             return reply
-    first = next((each for each in parsed if isinstance(each, dict) and each), {})
-    kind = str(first.get("type") or "")
+    first = next((value for value in parsed if isinstance(value, dict) and value), {})
+    first_type = str(first.get("type") or "")
     if isinstance(first.get("choices"), list):
         delta = any(isinstance(choice, dict) and "delta" in choice for choice in first["choices"])
-        return read_choices(body, b'"content":' if delta else b'"text":', timed=timed)
-    if kind.startswith("response."):
+        return read_choices_stream(body, b'"content":' if delta else b'"text":', timed=timed)
+    if first_type.startswith("response."):
         return read_response_stream(body, timed=timed)
-    if kind in MESSAGE_EVENTS and any(_type(each).startswith(("message_", "content_block")) for each in parsed):
+    if first_type in MESSAGE_EVENTS and any(_type(value).startswith(("message_", "content_block")) for value in parsed):
         return read_message_stream(parsed, events.ends)
-    texts = [_text_event(data, each) for data, each in zip(events.data, parsed, strict=True)]
-    return _generic(texts, None, False, events.ends)
+    values = [_text_event(data, value) for data, value in zip(events.data, parsed, strict=True)]
+    return _read_values(values, None, False, events.ends)
 
 
 def _text_event(data: bytes, parsed: Any) -> Any:
-    """Some servers send bare text in their events."""
+    """Return the parsed value, or the data as text: some servers send text instead of JSON."""
     if parsed is not None or data == DONE:
         return parsed
     return {"text": data.decode("utf-8", "replace")}
 
 
-def _type(found: Any) -> str:
-    return str(found.get("type") or "") if isinstance(found, dict) else ""
+def _type(value: Any) -> str:
+    return str(value.get("type") or "") if isinstance(value, dict) else ""
 
 
-def _generic(values: Iterable[Any], pick: Pick | None, must_match: bool, ends: list[int] | None = None) -> Reply:
-    """Text and embeddings of one value or, with `ends`, of the events of a stream."""
+def _read_values(
+    values: Iterable[Any], extract: Extractor | None, must_match: bool, ends: list[int] | None = None
+) -> Reply:
+    """Read text and embeddings from parsed values; with `ends`, they are the events of a stream."""
     reply = Reply()
     reply.done = True
     missed = 0
-    for index, found in enumerate(values):
-        if isinstance(found, dict):
-            if (error := found.get("error")) and not isinstance(error, bool):
+    for index, value in enumerate(values):
+        if isinstance(value, dict):
+            if (error := value.get("error")) and not isinstance(error, bool):
                 reply.failure = error_failure(Chunk(error=error))
                 break
-            reply.usage = counted(found.get("usage")) or reply.usage
+            reply.usage = read_any_usage(value.get("usage")) or reply.usage
             for key in ("finish_reason", "stop_reason", "done_reason"):
-                if isinstance(found.get(key), str):
-                    reply.finish = [found[key]]
-            if isinstance(found.get("model"), str):
-                reply.model = found["model"]
-        text, vectors = _taken(pick(found)) if pick is not None else _found(found, first=not reply.texts)
+                if isinstance(value.get(key), str):
+                    reply.finish = [value[key]]
+            if isinstance(value.get("model"), str):
+                reply.model = value["model"]
+        if extract is not None:
+            text, vectors = _read_extracted(extract(value))
+        else:
+            text, vectors = _read_value(value, first=not reply.texts)
         reply.vectors += vectors
-        missed += text is None and not vectors and found is not None
+        missed += text is None and not vectors and value is not None
         if text:
             reply.texts.append(text)
             reply.ends.append(ends[index] if ends is not None else 0)
@@ -130,104 +136,105 @@ def _generic(values: Iterable[Any], pick: Pick | None, must_match: bool, ends: l
     return reply
 
 
-def _found(found: Any, *, first: bool) -> tuple[str | None, int]:
-    """The text of a value, or how many embeddings or ranked items it has."""
-    if isinstance(found, str):
-        return found, 0
-    if isinstance(found, list):
-        return _of_list(found)
-    if not isinstance(found, dict):
+def _read_value(value: Any, *, first: bool) -> tuple[str | None, int]:
+    """Return the text of a value and the number of its embeddings or ranked items."""
+    if isinstance(value, str):
+        return value, 0
+    if isinstance(value, list):
+        return _read_list(value)
+    if not isinstance(value, dict):
         return None, 0
-    if vectors := _vectors(found):
+    if vectors := _count_vectors(value):
         return None, vectors
-    if isinstance(token := found.get("token"), dict):  # text-generation-inference: the whole text follows at the end
+    if isinstance(token := value.get("token"), dict):  # text-generation-inference repeats the whole text at the end
         return None if token.get("special") else token.get("text"), 0
-    return _text(found, first=first), 0
+    return _find_text(value, first=first), 0
 
 
-def _of_list(found: list[Any]) -> tuple[str | None, int]:
-    if found and all(isinstance(item, int | float) for item in found):
+def _read_list(items: list[Any]) -> tuple[str | None, int]:
+    if items and all(isinstance(item, int | float) for item in items):
         return None, 1
-    if found and all(isinstance(item, list) for item in found):
-        return None, len(found)
-    texts = [text for item in found if (text := _found(item, first=True)[0])]
+    if items and all(isinstance(item, list) for item in items):
+        return None, len(items)
+    texts = [text for item in items if (text := _read_value(item, first=True)[0])]
     return "".join(texts) or None, 0
 
 
-def _vectors(found: dict[str, Any]) -> int:
-    data = found.get("data")
+def _count_vectors(fields: dict[str, Any]) -> int:
+    """Return the number of embeddings or ranked items."""
+    data = fields.get("data")
     if isinstance(data, list):
         return sum(isinstance(item, dict) and "embedding" in item for item in data)
     for key in ("embeddings", "embedding"):
-        if isinstance(vectors := found.get(key), list) and vectors:
+        if isinstance(vectors := fields.get(key), list) and vectors:
             return len(vectors) if isinstance(vectors[0], list) else 1
     for key in ("rankings", "results"):
-        if isinstance(ranked := found.get(key), list) and ranked and isinstance(ranked[0], dict):
-            return len(ranked) if not any(_text(item, first=True) for item in ranked) else 0
+        if isinstance(ranked := fields.get(key), list) and ranked and isinstance(ranked[0], dict):
+            return len(ranked) if not any(_find_text(item, first=True) for item in ranked) else 0
     return 0
 
 
-def _text(found: Any, *, first: bool, depth: int = 0) -> str | None:
-    """What stands under the first telling key; `first` is false when text came before, so that a summary of it at the end
-    of a stream does not count twice."""
-    if isinstance(found, str):
-        return found or None
-    if isinstance(found, list):
-        parts = [text for item in found if (text := _text(item, first=first, depth=depth + 1))]
+def _find_text(value: Any, *, first: bool, depth: int = 0) -> str | None:
+    """Return the text under the first known key. `first` is false if earlier events had text: the whole text that some
+    servers repeat at the end of a stream is then ignored."""
+    if isinstance(value, str):
+        return value or None
+    if isinstance(value, list):
+        parts = [text for item in value if (text := _find_text(item, first=first, depth=depth + 1))]
         return "".join(parts) or None
-    if not isinstance(found, dict) or depth > _DEEPEST:
+    if not isinstance(value, dict) or depth > _MAX_DEPTH:
         return None
     for key in _TEXT_KEYS:
         if key == "generated_text" and not first:
             continue
-        value = found.get(key)
-        if isinstance(value, str | list | dict) and (text := _text(value, first=first, depth=depth + 1)):
+        inner = value.get(key)
+        if isinstance(inner, str | list | dict) and (text := _find_text(inner, first=first, depth=depth + 1)):
             return text
-    for key in (*_INNER_KEYS, "results", "outputs", "generations", "candidates", "parts"):
-        value = found.get(key)
-        if isinstance(value, str | list | dict) and (text := _text(value, first=first, depth=depth + 1)):
+    for key in (*_CONTAINER_KEYS, "results", "outputs", "generations", "candidates", "parts"):
+        inner = value.get(key)
+        if isinstance(inner, str | list | dict) and (text := _find_text(inner, first=first, depth=depth + 1)):
             return text
     return None
 
 
-def _taken(found: Any) -> tuple[str | None, int]:
-    """What a JMESPath expression gave, as text or as a number of vectors."""
-    if found is None or isinstance(found, str):
-        return found or None, 0
-    if isinstance(found, list):
-        flat = [item for item in found if item is not None]
-        if flat and all(isinstance(item, str) for item in flat):
-            return "".join(flat) or None, 0
-        if not flat:
+def _read_extracted(value: Any) -> tuple[str | None, int]:
+    """Return the text and the number of vectors of an extractor's result."""
+    if value is None or isinstance(value, str):
+        return value or None, 0
+    if isinstance(value, list):
+        items = [item for item in value if item is not None]
+        if items and all(isinstance(item, str) for item in items):
+            return "".join(items) or None, 0
+        if not items:
             return None, 0
-        text, vectors = _of_list(flat)
-        return (text, vectors) if text or vectors else (json.dumps(found, ensure_ascii=False), 0)
-    return json.dumps(found, ensure_ascii=False), 0
+        text, vectors = _read_list(items)
+        return (text, vectors) if text or vectors else (json.dumps(value, ensure_ascii=False), 0)
+    return json.dumps(value, ensure_ascii=False), 0
 
 
-def texts_in(body: Any) -> list[str]:
-    """The texts in a body of any shape that look like input."""
+def input_texts(body: Any) -> list[str]:
+    """Return the texts of a request body of any form, from the keys that usually contain input."""
     if not isinstance(body, dict):
         return []
     texts: list[str] = []
     for key in _PROMPT_KEYS:
-        _collect(body.get(key), texts, 0)
+        _collect_texts(body.get(key), texts, 0)
     return texts
 
 
-def _collect(found: Any, texts: list[str], depth: int) -> None:
-    if isinstance(found, str):
-        texts.append(found)
-    elif isinstance(found, list) and depth < _DEEPEST:
-        for item in found:
-            _collect(item, texts, depth + 1)
-    elif isinstance(found, dict) and depth < _DEEPEST:
+def _collect_texts(value: Any, texts: list[str], depth: int) -> None:
+    if isinstance(value, str):
+        texts.append(value)
+    elif isinstance(value, list) and depth < _MAX_DEPTH:
+        for item in value:
+            _collect_texts(item, texts, depth + 1)
+    elif isinstance(value, dict) and depth < _MAX_DEPTH:
         for key in ("content", "text", "parts", "prompt", "query", "input"):
-            _collect(found.get(key), texts, depth + 1)
+            _collect_texts(value.get(key), texts, depth + 1)
 
 
 def _parse(data: bytes) -> Any:
-    """The JSON value, or None for what is none (and for null, which says as much)."""
+    """Return the JSON value, or None if the data is not JSON."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -235,7 +242,7 @@ def _parse(data: bytes) -> Any:
 
 
 def _json_lines(body: bytes) -> list[Any] | None:
-    """Newline-delimited JSON, in which some servers stream."""
+    """Parse newline-delimited JSON, in which some servers stream; None if the body is something else."""
     lines = [_parse(line) for line in body.splitlines() if line.strip()]
     return lines if len(lines) > 1 and all(isinstance(line, dict) for line in lines) else None
 

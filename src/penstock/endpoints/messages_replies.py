@@ -1,4 +1,4 @@
-"""Replies of the messages API (Anthropic): blocks of text, thinking and tool calls, whole or as deltas."""
+"""Replies of the messages API (Anthropic): blocks of text, thinking and tool calls, streamed or not."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 
 from penstock.endpoints.openai_types import Chunk, error_failure
 from penstock.endpoints.reply import Reply, Usage
-from penstock.endpoints.usage import read_usage, usage_of
+from penstock.endpoints.usage import parse_usage, read_usage
 
-__all__ = ["MESSAGE_EVENTS", "counted", "read_message", "read_message_stream"]
+__all__ = ["MESSAGE_EVENTS", "read_any_usage", "read_message", "read_message_stream"]
 
 MESSAGE_EVENTS = frozenset(
     (
@@ -25,13 +25,13 @@ MESSAGE_EVENTS = frozenset(
 )
 
 
-def read_message(found: dict[str, Any]) -> Reply:
-    """A whole message."""
+def read_message(message: dict[str, Any]) -> Reply:
+    """Read an unstreamed message."""
     reply = Reply()
     reply.done = True
     texts: list[str] = []
     thoughts: list[str] = []
-    for block in found["content"]:
+    for block in message["content"]:
         if not isinstance(block, dict):
             continue
         if block.get("type") == "tool_use":
@@ -42,18 +42,18 @@ def read_message(found: dict[str, Any]) -> Reply:
             thoughts.append(_string(block, "thinking"))
     reply.outputs = ["".join(texts)] if any(texts) else []
     reply.reasonings = ["".join(thoughts)] if any(thoughts) else []
-    _conclude(reply, found)
-    if isinstance(found.get("stop_reason"), str):
-        reply.finish = [found["stop_reason"]]
+    _read_metadata(reply, message)
+    if isinstance(message.get("stop_reason"), str):
+        reply.finish = [message["stop_reason"]]
     return reply
 
 
 def read_message_stream(events: list[Any], ends: list[int]) -> Reply:
-    """`events` are the data of the stream, parsed; what is no object is passed over."""
+    """Read a stream. `events` are the parsed data of its events; values that are not objects are ignored."""
     reply = Reply()
     texts: list[str] = []
     thoughts: list[str] = []
-    kinds: list[bool] = []
+    is_reasoning: list[bool] = []
     usage: dict[str, Any] = {}
     for event, end in zip(events, ends, strict=True):
         if not isinstance(event, dict):
@@ -65,7 +65,7 @@ def read_message_stream(events: list[Any], ends: list[int]) -> Reply:
         text = thought = ""
         if kind == "message_start" and isinstance(event.get("message"), dict):
             usage |= _object(event["message"], "usage")
-            _conclude(reply, event["message"])
+            _read_metadata(reply, event["message"])
         elif kind == "content_block_start" and isinstance(event.get("content_block"), dict):
             block = event["content_block"]
             text, thought = _string(block, "text") or _string(block, "name"), _string(block, "thinking")
@@ -78,37 +78,37 @@ def read_message_stream(events: list[Any], ends: list[int]) -> Reply:
             if isinstance(reason, str):
                 reply.finish = [reason]
         reply.done = reply.done or kind == "message_stop"
-        for piece, is_thought, into in ((thought, True, thoughts), (text, False, texts)):
+        for piece, reasons, pieces in ((thought, True, thoughts), (text, False, texts)):
             if piece:
                 reply.texts.append(piece)
                 reply.ends.append(end)
-                kinds.append(is_thought)
-                into.append(piece)
+                is_reasoning.append(reasons)
+                pieces.append(piece)
     reply.done = reply.done or bool(reply.finish)
     reply.outputs = ["".join(texts)] if texts else []
     reply.reasonings = ["".join(thoughts)] if thoughts else []
-    reply.reasoning = kinds if any(kinds) else None
-    reply.usage = counted(usage)
+    reply.reasoning = is_reasoning if any(is_reasoning) else None
+    reply.usage = read_any_usage(usage)
     return reply
 
 
-def _conclude(reply: Reply, message: dict[str, Any]) -> None:
-    reply.usage = counted(message.get("usage"))
+def _read_metadata(reply: Reply, message: dict[str, Any]) -> None:
+    reply.usage = read_any_usage(message.get("usage"))
     reply.model = _string(message, "model") or None
     reply.id = _string(message, "id") or None
 
 
-def counted(found: Any) -> Usage | None:
-    """What a usage object says, whatever it is."""
-    usage = usage_of(found)
+def read_any_usage(value: Any) -> Usage | None:
+    """Return the token counts of a JSON value; None if it is not a usage object."""
+    usage = parse_usage(value)
     return None if usage is None else read_usage(usage)
 
 
-def _string(found: dict[str, Any], name: str) -> str:
-    value = found.get(name)
+def _string(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
     return value if isinstance(value, str) else ""
 
 
-def _object(found: dict[str, Any], name: str) -> dict[str, Any]:
-    value = found.get(name)
+def _object(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    value = fields.get(name)
     return value if isinstance(value, dict) else {}

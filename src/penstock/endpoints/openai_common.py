@@ -1,4 +1,4 @@
-"""What chat completions and completions have in common besides their streams: whole replies, messages, tool calls."""
+"""Parts that chat completions and completions share besides their streams: unstreamed replies, messages, tool calls."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from penstock.endpoints.reply import Failure, Reply
 from penstock.endpoints.reply_errors import excerpt
 from penstock.endpoints.usage import read_usage
 
-__all__ = ["add_tool_calls", "message_pieces", "read_whole", "with_stream_options"]
+__all__ = ["add_tool_calls", "message_texts", "read_choices_body", "request_stream_usage"]
 
 
-def read_whole(body: bytes) -> Reply:
-    """A reply that is not streamed."""
+def read_choices_body(body: bytes) -> Reply:
+    """Read an unstreamed reply."""
     reply = Reply()
     chunk, reply.failure = decode_body(body)
     if chunk is None:
@@ -22,11 +22,11 @@ def read_whole(body: bytes) -> Reply:
         reply.failure = error_failure(chunk)
         return reply
     for choice in chunk.choices or []:
-        text, thought = (choice.text or "", "") if choice.message is None else message_pieces(choice.message)
+        text, reasoning = (choice.text or "", "") if choice.message is None else message_texts(choice.message)
         if text:
             reply.outputs.append(text)
-        if thought:
-            reply.reasonings.append(thought)
+        if reasoning:
+            reply.reasonings.append(reasoning)
         if choice.finish_reason:
             reply.finish.append(choice.finish_reason)
         if choice.message is not None and choice.message.tool_calls and not reply.items:
@@ -43,33 +43,33 @@ def read_whole(body: bytes) -> Reply:
     return reply
 
 
-def message_pieces(message: Message) -> tuple[str, str]:
-    """(visible text, reasoning) of a message or delta."""
+def message_texts(message: Message) -> tuple[str, str]:
+    """Return the visible text and the reasoning of a message or delta."""
     calls = message.tool_calls
     if calls is None and message.refusal is None and message.function_call is None:
         text = message.content or ""
     else:
         parts = [message.content or "", message.refusal or ""]
-        for called in (message.function_call, *[call.function for call in calls or []]):
-            if called is not None:
-                parts += [called.name or "", called.arguments or ""]
+        for function in (message.function_call, *[call.function for call in calls or []]):
+            if function is not None:
+                parts += [function.name or "", function.arguments or ""]
         text = "".join(parts)
     return text, message.reasoning_content or message.reasoning or ""
 
 
-def add_tool_calls(calls: list[ToolCall], into: dict[int, dict[str, Any]]) -> None:
-    """Put the fragments of tool calls together, as a history wants them."""
-    for place, call in enumerate(calls):
-        key = place if call.index is None else call.index
-        whole = into.setdefault(key, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
-        whole["id"] = call.id or whole["id"]
-        if call.function is not None:
-            whole["function"]["name"] += call.function.name or ""
-            whole["function"]["arguments"] += call.function.arguments or ""
+def add_tool_calls(fragments: list[ToolCall], calls: dict[int, dict[str, Any]]) -> None:
+    """Append fragments of tool calls to `calls`, in the form in which a later request contains them."""
+    for position, fragment in enumerate(fragments):
+        index = position if fragment.index is None else fragment.index
+        call = calls.setdefault(index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
+        call["id"] = fragment.id or call["id"]
+        if fragment.function is not None:
+            call["function"]["name"] += fragment.function.name or ""
+            call["function"]["arguments"] += fragment.function.arguments or ""
 
 
-def with_stream_options(body: dict[str, Any]) -> None:
-    """Ask for usage at the end of a stream; what the user set stays."""
+def request_stream_usage(body: dict[str, Any]) -> None:
+    """Ask for usage at the end of a stream, unless the user has set this option."""
     if body.get("stream") is True:
         options = body.get("stream_options")
         body["stream_options"] = {"include_usage": True, **(options if isinstance(options, dict) else {})}

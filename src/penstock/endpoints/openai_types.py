@@ -1,7 +1,7 @@
-"""The objects of chat completions and completions as they are read.
+"""The JSON objects of chat completions and completions replies, and their decoding.
 
-The typed way decodes all events of a stream in one call (0.3 µs an event) and serves every server that keeps to the
-types. Whatever it refuses is read again event by event, untyped and forgiving.
+A typed decoder decodes all events of a stream in one call (0.3 µs an event). It refuses a stream in which a field has
+another type than the API says. Such a stream is decoded again event by event, without types, field by field.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.endpoints.reply import Failure
 from penstock.endpoints.reply_errors import excerpt, malformed, not_json
-from penstock.endpoints.usage import WireUsage, usage_of
+from penstock.endpoints.usage import WireUsage, parse_usage
 
 __all__ = [
     "DONE",
@@ -26,14 +26,13 @@ __all__ = [
     "decode_chunk",
     "decode_events",
     "error_failure",
-    "mended",
-    "read_untyped",
+    "replace_surrogates",
 ]
 
 DONE = b"[DONE]"
 """The end mark of a stream."""
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What a typed decoder raises for a reply that it refuses."""
+"""The exceptions of a typed decoder."""
 
 
 class Function(msgspec.Struct):
@@ -48,7 +47,7 @@ class ToolCall(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
-    """A whole message or the delta of one."""
+    """A message, or a delta of one."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -56,7 +55,7 @@ class Message(msgspec.Struct):
     refusal: str | None = None
     tool_calls: list[ToolCall] | None = None
     function_call: Function | None = None
-    """What tool calls were before there could be several."""
+    """The older form of a tool call."""
 
 
 class Choice(msgspec.Struct):
@@ -78,18 +77,18 @@ class Chunk(msgspec.Struct):
     code: Any = None
 
 
-_NOTHING = Chunk()
+_EMPTY = Chunk()
 decode_chunk = msgspec.json.Decoder(Chunk).decode
 _decode_all = msgspec.json.Decoder(list[Chunk]).decode
 
 
 def decode_events(data: list[bytes]) -> tuple[list[Chunk], Failure | None]:
-    """A chunk for each event before the first that is not JSON, and what is wrong with that one."""
+    """Return a chunk for each event before the first that is not JSON, and the failure of that one."""
     if data and data[-1] == DONE:
         data = data[:-1]
     try:
         chunks = _decode_all(b"[" + b",".join(data) + b"]")
-        if len(chunks) == len(data):  # an event can hold two objects with a comma between them
+        if len(chunks) == len(data):  # false if an event holds two objects with a comma between them
             return chunks, None
     except UNREADABLE:
         pass
@@ -106,8 +105,8 @@ def _decode_event(event: bytes) -> Chunk:
     try:
         return decode_chunk(event)
     except UNREADABLE:
-        bare = event.strip()
-        return _NOTHING if bare in (b"", DONE) else read_untyped(json.loads(bare))
+        data = event.strip()
+        return _EMPTY if data in (b"", DONE) else _read_untyped(json.loads(data))
 
 
 def decode_body(body: bytes) -> tuple[Chunk | None, Failure | None]:
@@ -116,20 +115,20 @@ def decode_body(body: bytes) -> tuple[Chunk | None, Failure | None]:
     except UNREADABLE:
         pass
     try:
-        found = json.loads(body)
+        value = json.loads(body)
     except (ValueError, RecursionError):
         return None, not_json(body)
-    if isinstance(found, dict):
-        return read_untyped(found), None
+    if isinstance(value, dict):
+        return _read_untyped(value), None
     return None, Failure("InvalidReply", f"The reply is JSON, but not an object: {excerpt(body)}", "server")
 
 
-def read_untyped(found: Any) -> Chunk:
-    """The forgiving reading: whatever has another type than the API says is taken as far as it makes sense."""
-    if not isinstance(found, dict):
+def _read_untyped(value: Any) -> Chunk:
+    """Read a chunk field by field; a field of another type than the API says is converted if that makes sense."""
+    if not isinstance(value, dict):
         return Chunk()
     choices = []
-    for item in _list(found.get("choices")):
+    for item in _list(value.get("choices")):
         if not isinstance(item, dict):
             continue
         index = item.get("index")
@@ -144,64 +143,64 @@ def read_untyped(found: Any) -> Chunk:
         )
     return Chunk(
         choices=choices,
-        usage=usage_of(found.get("usage")),
-        error=found.get("error"),
-        object=_text(found.get("object")),
-        model=_text(found.get("model")),
-        message=found.get("message"),
-        type=found.get("type"),
-        code=found.get("code"),
+        usage=parse_usage(value.get("usage")),
+        error=value.get("error"),
+        object=_text(value.get("object")),
+        model=_text(value.get("model")),
+        message=value.get("message"),
+        type=value.get("type"),
+        code=value.get("code"),
     )
 
 
-def _untyped_message(found: Any) -> Message | None:
-    if not isinstance(found, dict):
+def _untyped_message(value: Any) -> Message | None:
+    if not isinstance(value, dict):
         return None
     calls = []
-    for call in _list(found.get("tool_calls")):
+    for call in _list(value.get("tool_calls")):
         function = _function(call.get("function")) if isinstance(call, dict) else None
         if function is not None:
             index = call.get("index")
             calls.append(ToolCall(function, index if isinstance(index, int) else None, _text(call.get("id"))))
     return Message(
-        content=_text(found.get("content")),
-        reasoning_content=_text(found.get("reasoning_content")),
-        reasoning=_text(found.get("reasoning")),
-        refusal=_text(found.get("refusal")),
+        content=_text(value.get("content")),
+        reasoning_content=_text(value.get("reasoning_content")),
+        reasoning=_text(value.get("reasoning")),
+        refusal=_text(value.get("refusal")),
         tool_calls=calls or None,
-        function_call=_function(found.get("function_call")),
+        function_call=_function(value.get("function_call")),
     )
 
 
-def _function(found: Any) -> Function | None:
-    if not isinstance(found, dict):
+def _function(value: Any) -> Function | None:
+    if not isinstance(value, dict):
         return None
-    return Function(_text(found.get("name")), _text(found.get("arguments")))
+    return Function(_text(value.get("name")), _text(value.get("arguments")))
 
 
-def _list(found: Any) -> list[Any]:
-    return found if isinstance(found, list) else []
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
-def _text(found: Any) -> str | None:
-    """A string, the text of content parts, or the JSON of anything else that holds something."""
-    if isinstance(found, list):
-        parts = [part.get("text") if isinstance(part, dict) else part for part in found]
-        found = "".join(part for part in parts if isinstance(part, str))
-    elif isinstance(found, dict) and found:
-        found = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
-    return mended(found) if isinstance(found, str) else None
+def _text(value: Any) -> str | None:
+    """Return a string as it is, the joined text of content parts, or a non-empty object as JSON."""
+    if isinstance(value, list):
+        parts = [part.get("text") if isinstance(part, dict) else part for part in value]
+        value = "".join(part for part in parts if isinstance(part, str))
+    elif isinstance(value, dict) and value:
+        value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return replace_surrogates(value) if isinstance(value, str) else None
 
 
-def mended(text: str) -> str:
-    """Halves of characters, which some servers escape one by one, are replaced: nothing can store them."""
+def replace_surrogates(text: str) -> str:
+    """Replace lone surrogates, which cannot be encoded as UTF-8. Some servers escape the halves of a pair separately."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def error_failure(chunk: Chunk) -> Failure | None:
-    """The failure that an error object stands for, in the shapes that servers use."""
+    """Return the failure for an error object, in any of the forms that servers use; None if there is no error."""
     error = chunk.error
     if not error:
         if chunk.object != "error":
@@ -212,9 +211,11 @@ def error_failure(chunk: Chunk) -> Failure | None:
     if isinstance(error, dict):
         message = error.get("message") or error
         code = error.get("code")
-        kind = _text(error.get("type")) or code
-        message = f"{_text(message)} ({kind})" if kind else message
+        type_ = _text(error.get("type")) or code
+        message = f"{_text(message)} ({type_})" if type_ else message
     if not isinstance(message, str):
         message = json.dumps(message, ensure_ascii=False)
-    known = code if isinstance(code, int) and abs(code) < 1 << 31 else None
-    return Failure("ErrorObject", f"The server replied with an error object: {mended(message)}", "server", known)
+    status = code if isinstance(code, int) and abs(code) < 1 << 31 else None
+    return Failure(
+        "ErrorObject", f"The server replied with an error object: {replace_surrogates(message)}", "server", status
+    )

@@ -1,5 +1,5 @@
-"""The dialects by name. A new one is a file here and a line in the table; a plugin joins through the entry point group
-`penstock.endpoints` (the object is a class without arguments that fits `endpoints.base.Endpoint`)."""
+"""The endpoints by name. Another package can add one in the entry point group `penstock.endpoints`: the object is a class
+without constructor arguments that fits `endpoints.base.Endpoint`."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ BUILTIN = {
 
 
 def endpoint(name: str, settings: EndpointSettings | None = None) -> Endpoint:
-    """The dialect. One that has a method `configure` is told the settings, where the caller knows them."""
+    """Return a new endpoint. If it has a method `configure`, call it with the settings, if there are any."""
     if name in BUILTIN:
         module, _, attribute = BUILTIN[name].partition(":")
-        return _configured(getattr(import_module(module), attribute)(), settings)
+        return _configure(getattr(import_module(module), attribute)(), settings)
     for plugin in entry_points(group="penstock.endpoints", name=name):
-        return _configured(_loaded(plugin), settings)
+        return _configure(_load(plugin), settings)
     raise UserError(f"There is no endpoint type '{name}'; choose from {', '.join(BUILTIN)}.")
 
 
-def _loaded(plugin: EntryPoint) -> Endpoint:
-    """Another package may raise anything, and that is not a fault of Penstock."""
+def _load(plugin: EntryPoint) -> Endpoint:
+    """Load a plugin; any exception of the other package is a user error."""
     try:
-        found: Endpoint = plugin.load()()
+        loaded: Endpoint = plugin.load()()
     except Exception as error:
         package = plugin.dist.name if plugin.dist is not None else plugin.value
-        why = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(
-            f"The endpoint type '{plugin.name}' of the package {package} cannot be loaded ({why}); mend or remove the package."
+            f"The endpoint type '{plugin.name}' of the package {package} cannot be loaded ({reason}); "
+            "repair or remove the package."
         ) from error
-    return found
+    return loaded
 
 
-def _configured(found: Endpoint, settings: EndpointSettings | None) -> Endpoint:
-    configure = getattr(found, "configure", None)
+def _configure(endpoint: Endpoint, settings: EndpointSettings | None) -> Endpoint:
+    configure = getattr(endpoint, "configure", None)
     if configure is not None and settings is not None:
         configure(settings)
-    return found
+    return endpoint

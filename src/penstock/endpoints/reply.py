@@ -1,6 +1,6 @@
-"""What a dialect finds in a reply: pieces of text, what the server counted, and what went wrong and whose fault it was.
+"""A parsed reply: pieces of text, the server's token counts, and the failure with its owner.
 
-`Failure` and `Usage` go into the record as they are.
+`Failure` and `Usage` become part of the record.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ ErrorOwner = Literal["server", "network", "penstock", "user"]
 
 class Failure(msgspec.Struct, array_like=True, frozen=True):
     type: str
-    """A short name for grouping: `Internal Server Error`, `ErrorObject`, `Timeout`, `ConnectionRefused`, …"""
+    """A short name by which failures are grouped: `Internal Server Error`, `ErrorObject`, `Timeout`, `ConnectionRefused`, …"""
     message: str
     owner: ErrorOwner
     code: int | None = None
-    """The HTTP status, when there was one that explains the failure."""
+    """The HTTP status, if it explains the failure."""
 
 
 class Usage(msgspec.Struct, array_like=True, frozen=True):
-    """What the server says it counted; a field it did not send is None."""
+    """The server's token counts; a count that it did not send is None."""
 
     prompt: int | None = None
     completion: int | None = None
@@ -39,8 +39,7 @@ class Usage(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Reply:
-    """What a dialect found in a reply. In a stream the lists `texts`, `ends` and `reasoning` are parallel: one entry for
-    each piece of content, in order."""
+    """A parsed reply. For a stream, `texts`, `ends` and `reasoning` have one entry for each piece of content, in order."""
 
     __slots__ = (
         "content",
@@ -63,26 +62,25 @@ class Reply:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.ends: list[int] = []
-        """Offset in the body behind the event that carried the piece: when that byte was there, the piece was. Empty
-        when the caller said that it needs none."""
+        """End offset in the body of the event with the piece: the piece arrives with this byte. Only valid if the caller
+        asked for it (`timed`)."""
         self.reasoning: list[bool] | None = None
-        """Whether each content is reasoning; None when none is."""
+        """Whether each piece is reasoning; None if none is."""
         self.outputs: list[str] = []
-        """The text of each choice; tool calls and refusals count as text."""
+        """The text of each choice, with its tool calls and refusals."""
         self.reasonings: list[str] = []
         self.finish: list[str] = []
         self.usage: Usage | None = None
         self.model: str | None = None
         self.id: str | None = None
         self.items: list[Any] = []
-        """Structured output (tool calls, output items) for the history of a conversation."""
+        """Structured output (tool calls, output items) for the next request of a conversation."""
         self.content = ""
-        """What a choice of chat completions says beside its tool calls: `outputs` holds both, which a history would
-        repeat. Empty when it calls no tools."""
+        """The text of a chat completion without its tool calls, which `outputs` contains too. Empty without tool calls."""
         self.vectors = 0
-        """Embeddings or ranked items, which are content without text."""
+        """The number of embeddings or ranked items, which are content without text."""
         self.warnings: dict[str, int] = {}
-        """Oddities that fail nothing but belong in the report, with their counts."""
+        """Unusual properties that are no failure but belong in the report, with their counts."""
         self.failure: Failure | None = None
         self.done = False
-        """The reply said that it was complete: a finish reason or an end mark."""
+        """Whether the reply has a finish reason or an end mark."""

@@ -1,4 +1,4 @@
-"""What can be wrong with a reply in any dialect."""
+"""Failures of replies that are common to all endpoints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from penstock.endpoints.reply import Failure
 
 __all__ = ["excerpt", "malformed", "not_json"]
 
-_SHOWN = 120
+_EXCERPT_BYTES = 120
 
 
 def not_json(body: bytes) -> Failure:
@@ -20,5 +20,5 @@ def malformed(event: bytes) -> Failure:
 
 
 def excerpt(data: bytes) -> str:
-    text = data[:_SHOWN].decode("utf-8", "replace")
-    return repr(text) + ("…" if len(data) > _SHOWN else "")
+    text = data[:_EXCERPT_BYTES].decode("utf-8", "replace")
+    return repr(text) + ("…" if len(data) > _EXCERPT_BYTES else "")

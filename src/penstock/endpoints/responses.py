@@ -9,10 +9,10 @@ import orjson
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, History
-from penstock.endpoints.openai_common import with_stream_options
+from penstock.endpoints.openai_common import request_stream_usage
 from penstock.endpoints.reply import Reply
 from penstock.endpoints.responses_replies import read_response, read_response_stream
-from penstock.endpoints.responses_types import item_of
+from penstock.endpoints.responses_types import decode_item
 from penstock.settings.schema import EndpointSettings
 
 __all__ = ["Responses"]
@@ -26,41 +26,40 @@ _NOT_SENT_BACK = frozenset(
         "image_generation_call",
         "code_interpreter_call",
         "computer_call",
-        "",  # not an item at all
+        "",  # not a valid item
     )
 )
-"""Output items that mean nothing in another request: thoughts, and what the server's own tools did."""
+"""Output items that a later request must not contain: reasoning, and calls of the server's own tools."""
 
 
 class Responses:
     name = "responses"
     path = "/v1/responses"
-    streams = True
 
     def build(
         self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
     ) -> dict[str, Any]:
         chained = history.previous_id is not None
-        before = [] if chained else [*_context(history), *history.items]
-        body: dict[str, Any] = {"input": [*before, _message(turn)], "model": model, "stream": settings.streaming}
+        earlier = [] if chained else [*_context(history), *history.items]
+        body: dict[str, Any] = {"input": [*earlier, _message(turn)], "model": model, "stream": settings.streaming}
         if chained:
             body["previous_response_id"] = history.previous_id
         if history.system is not None:
-            # The server does not carry instructions over from a stored response.
+            # A stored response does not include the instructions of its request.
             body["instructions"] = history.system
         if turn.output_tokens is not None:
             body["max_output_tokens"] = turn.output_tokens
         body |= settings.extra
         body |= turn.extra
         if settings.server_token_count:
-            with_stream_options(body)
+            request_stream_usage(body)
         return body
 
     def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
-        """The output items word for word, as the server sent them; or the id alone where the server keeps them."""
+        """Add the output items byte for byte as the server sent them, or only the id if the server stores them."""
         stored = (settings.extra | turn.extra).get("store") is True
         history.previous_id = reply.id if stored else None
-        items = [orjson.Fragment(bytes(item)) for item in reply.items if item_of(item).type not in _NOT_SENT_BACK]
+        items = [orjson.Fragment(bytes(item)) for item in reply.items if decode_item(item).type not in _NOT_SENT_BACK]
         if not items:
             text = "".join(reply.outputs) or "".join(reply.reasonings)
             history.items += [_message(turn), {"role": "assistant", "content": text, "type": "message"}]
@@ -68,12 +67,12 @@ class Responses:
         history.items += [_message(turn), *items]
 
     def input_text(self, body: dict[str, Any]) -> list[str]:
-        instructions, given = body.get("instructions"), body.get("input")
+        instructions, input_ = body.get("instructions"), body.get("input")
         texts = [instructions] if isinstance(instructions, str) else []
-        if isinstance(given, str):
-            texts.append(given)
-        elif isinstance(given, list):
-            for item in given:
+        if isinstance(input_, str):
+            texts.append(input_)
+        elif isinstance(input_, list):
+            for item in input_:
                 texts += _item_texts(item)
         return texts
 
@@ -85,7 +84,7 @@ class Responses:
 
 
 def _message(turn: Turn) -> dict[str, Any]:
-    # The API knows the role `system`, but the place of such text is `instructions`; `developer` is its name in between.
+    # The system prompt is in `instructions`; the API's role for such a message within a conversation is `developer`.
     role = "developer" if turn.role == "system" else turn.role
     if len(turn.texts) == 1 and not turn.images and not turn.audios:
         return {"role": role, "content": turn.texts[0], "type": "message"}
@@ -105,7 +104,7 @@ def _context(history: History) -> list[dict[str, Any]]:
 
 
 def _item_texts(item: Any) -> Iterator[str]:
-    """Messages, and what tools were given and said."""
+    """Yield the texts of an input item: of a message, a tool call, or the output of a tool."""
     if not isinstance(item, dict):
         return
     for field in ("name", "arguments", "input", "output", "content"):

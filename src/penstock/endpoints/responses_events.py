@@ -1,66 +1,66 @@
-"""The events of the Responses API, and what each of them means to a benchmark: one table.
+"""The event types of the Responses API and their roles for a benchmark.
 
-    delta      text that the model just made: a token for TTFT and ITL
-    whole      the text of finished deltas once more: compared with them, and content only where no delta came
-    part       the same in a content part, which says of which kind it is
-    item       an output item: its text is compared like the others, and it goes into the history
-    terminal   the end: status, usage and the whole output
-    error      the end, badly
-    progress   says how far things are; no token
+    delta       new text of the model: a token for TTFT and ITL
+    done_text   the joined text of earlier deltas: compared with them, and content only if there were none
+    done_part   the same in a content part, whose type gives the kind of the text
+    done_item   an output item: its texts are compared in the same way, and it becomes part of the history
+    terminal    the end of the stream: status, usage and the complete output
+    error       the failure of the stream
+    progress    a change of state, without a token
 
-A type that is not in the table is counted, shown in the report, and stops nothing.
+Events of other types are counted and shown in the report; they are not an error.
 """
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["EVENTS", "REASONING_KINDS", "Meaning", "Role"]
+__all__ = ["EVENTS", "REASONING_KINDS", "EventType", "Role"]
 
-Role = Literal["delta", "whole", "part", "item", "terminal", "error", "progress"]
+Role = Literal["delta", "done_text", "done_part", "done_item", "terminal", "error", "progress"]
 
 
-class Meaning(NamedTuple):
+class EventType(NamedTuple):
     role: Role
     kind: str = ""
-    """Deltas and wholes of one kind belong together; for a terminal event, the status that it stands for."""
+    """The kind of text, by which deltas and done texts are compared; for a terminal event, its status."""
     field: str = "delta"
-    """Where the text is."""
+    """The field with the text."""
 
 
-_PROGRESS = Meaning("progress")
+_PROGRESS = EventType("progress")
 
 REASONING_KINDS = frozenset(("reasoning", "summary"))
-"""The rest of the text is visible output: text, refusals, and what the model writes into tool calls."""
+"""All other kinds are visible output: text, refusals, and the arguments of tool calls."""
 
-EVENTS: dict[str, Meaning] = {
-    "response.output_text.delta": Meaning("delta", "text"),
-    "response.output_text.done": Meaning("whole", "text", "text"),
-    "response.refusal.delta": Meaning("delta", "refusal"),
-    "response.refusal.done": Meaning("whole", "refusal", "refusal"),
-    "response.reasoning_text.delta": Meaning("delta", "reasoning"),
-    "response.reasoning_text.done": Meaning("whole", "reasoning", "text"),
-    "response.reasoning_summary_text.delta": Meaning("delta", "summary"),
-    "response.reasoning_summary_text.done": Meaning("whole", "summary", "text"),
-    "response.function_call_arguments.delta": Meaning("delta", "arguments"),
-    "response.function_call_arguments.done": Meaning("whole", "arguments", "arguments"),
-    "response.mcp_call_arguments.delta": Meaning("delta", "arguments"),
-    "response.mcp_call_arguments.done": Meaning("whole", "arguments", "arguments"),
-    "response.custom_tool_call_input.delta": Meaning("delta", "arguments"),
-    "response.custom_tool_call_input.done": Meaning("whole", "arguments", "input"),
-    "response.code_interpreter_call_code.delta": Meaning("delta", "code"),
-    "response.code_interpreter_call_code.done": Meaning("whole", "code", "code"),
-    "response.shell_call_command.delta": Meaning("delta", "command"),
-    "response.shell_call_command.done": Meaning("whole", "command", "command"),
-    "response.audio.transcript.delta": Meaning("delta", "transcript"),
-    "response.content_part.done": Meaning("part"),
-    "response.reasoning_summary_part.done": Meaning("part"),
-    "response.output_item.done": Meaning("item"),
-    "response.completed": Meaning("terminal", "completed"),
-    "response.incomplete": Meaning("terminal", "incomplete"),
-    "response.failed": Meaning("terminal", "failed"),
-    "response.cancelled": Meaning("terminal", "cancelled"),
-    "error": Meaning("error"),
+EVENTS: dict[str, EventType] = {
+    "response.output_text.delta": EventType("delta", "text"),
+    "response.output_text.done": EventType("done_text", "text", "text"),
+    "response.refusal.delta": EventType("delta", "refusal"),
+    "response.refusal.done": EventType("done_text", "refusal", "refusal"),
+    "response.reasoning_text.delta": EventType("delta", "reasoning"),
+    "response.reasoning_text.done": EventType("done_text", "reasoning", "text"),
+    "response.reasoning_summary_text.delta": EventType("delta", "summary"),
+    "response.reasoning_summary_text.done": EventType("done_text", "summary", "text"),
+    "response.function_call_arguments.delta": EventType("delta", "arguments"),
+    "response.function_call_arguments.done": EventType("done_text", "arguments", "arguments"),
+    "response.mcp_call_arguments.delta": EventType("delta", "arguments"),
+    "response.mcp_call_arguments.done": EventType("done_text", "arguments", "arguments"),
+    "response.custom_tool_call_input.delta": EventType("delta", "arguments"),
+    "response.custom_tool_call_input.done": EventType("done_text", "arguments", "input"),
+    "response.code_interpreter_call_code.delta": EventType("delta", "code"),
+    "response.code_interpreter_call_code.done": EventType("done_text", "code", "code"),
+    "response.shell_call_command.delta": EventType("delta", "command"),
+    "response.shell_call_command.done": EventType("done_text", "command", "command"),
+    "response.audio.transcript.delta": EventType("delta", "transcript"),
+    "response.content_part.done": EventType("done_part"),
+    "response.reasoning_summary_part.done": EventType("done_part"),
+    "response.output_item.done": EventType("done_item"),
+    "response.completed": EventType("terminal", "completed"),
+    "response.incomplete": EventType("terminal", "incomplete"),
+    "response.failed": EventType("terminal", "failed"),
+    "response.cancelled": EventType("terminal", "cancelled"),
+    "error": EventType("error"),
 } | dict.fromkeys(
     (
         "response.created",
@@ -70,13 +70,13 @@ EVENTS: dict[str, Meaning] = {
         "response.content_part.added",
         "response.output_text.annotation.added",
         "response.reasoning_summary_part.added",
-        "response.reasoning_part.added",  # vLLM's, as the next one
+        "response.reasoning_part.added",  # this one and the next are vLLM's
         "response.reasoning_part.done",
         "response.shell_call_command.added",
-        # What a tool of the server's says is not made by the model.
+        # The output of the server's tools is not generated by the model.
         "response.shell_call_output_content.delta",
         "response.shell_call_output_content.done",
-        # Sound has no text; its transcript has.
+        # Audio has no text; its transcript has its own deltas.
         "response.audio.delta",
         "response.audio.done",
         "response.audio.transcript.done",

@@ -1,5 +1,7 @@
-"""The objects of the Responses API as they are read: typed and fast first, and field by field where a server departs
-from the types."""
+"""The JSON objects of Responses API replies, and their decoding.
+
+A typed decoder is tried first. An object that it refuses is decoded again field by field, without the fields that have
+another type than the API says."""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.endpoints.openai_types import UNREADABLE, mended
-from penstock.endpoints.usage import WireUsage, usage_of
+from penstock.endpoints.openai_types import UNREADABLE, replace_surrogates
+from penstock.endpoints.usage import WireUsage, parse_usage
 
 __all__ = [
     "Event",
@@ -19,10 +21,10 @@ __all__ = [
     "Response",
     "decode_event",
     "decode_events",
-    "item_of",
-    "part_of",
-    "response_of",
-    "texts_of",
+    "decode_item",
+    "decode_part",
+    "decode_response",
+    "item_texts",
 ]
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -37,14 +39,14 @@ class Event(msgspec.Struct):
     content_index: int | None = None
     summary_index: int | None = None
     command_index: int | None = None
-    # what a finished text is called, by its kind
+    # the texts of done_text events, by kind
     text: str | None = None
     refusal: str | None = None
     arguments: str | None = None
     input: str | None = None
     command: str | None = None
     code: str | None = None
-    """Of a code interpreter, or of an error."""
+    """The code of a code interpreter call, or of an error."""
     part: msgspec.Raw = _EMPTY
     item: msgspec.Raw = _EMPTY
     response: msgspec.Raw = _EMPTY
@@ -82,74 +84,74 @@ class Response(msgspec.Struct):
     message: Any = None
 
 
-_decode_event = msgspec.json.Decoder(Event).decode
-_decode_events = msgspec.json.Decoder(list[Event]).decode
-_decode_part = msgspec.json.Decoder(Part).decode
-_decode_item = msgspec.json.Decoder(Item).decode
-_decode_response = msgspec.json.Decoder(Response).decode
+_typed_event = msgspec.json.Decoder(Event).decode
+_typed_events = msgspec.json.Decoder(list[Event]).decode
+_typed_part = msgspec.json.Decoder(Part).decode
+_typed_item = msgspec.json.Decoder(Item).decode
+_typed_response = msgspec.json.Decoder(Response).decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
-_KINDS = {
+_PART_KINDS = {
     "output_text": "text",
     "text": "text",
     "refusal": "refusal",
     "reasoning_text": "reasoning",
     "summary_text": "summary",
 }
-"""Of content parts."""
+"""Kinds of text by the types of content parts."""
 
 
 def decode_events(data: list[bytes]) -> list[Event] | None:
-    """All at once; None when one of them is not as the types say."""
+    """Decode all events in one call; None if the typed decoder refuses one."""
     try:
-        events = _decode_events(b"[" + b",".join(data) + b"]")
+        events = _typed_events(b"[" + b",".join(data) + b"]")
     except UNREADABLE:
         return None
-    return events if len(events) == len(data) else None  # an event can hold two objects with a comma between them
+    return events if len(events) == len(data) else None  # false if an event holds two objects with a comma between them
 
 
 def decode_event(data: bytes) -> Event:
-    """Raises ValueError or RecursionError for what is not JSON."""
+    """Raise ValueError or RecursionError if the data is not JSON."""
     try:
-        return _decode_event(data)
+        return _typed_event(data)
     except UNREADABLE:
-        return _lenient(data, Event)
+        return _decode_leniently(data, Event)
 
 
-def response_of(data: bytes | msgspec.Raw) -> Response:
-    """Raises ValueError or RecursionError for what is not JSON."""
+def decode_response(data: bytes | msgspec.Raw) -> Response:
+    """Raise ValueError or RecursionError if the data is not JSON."""
     try:
-        return _decode_response(data)
+        return _typed_response(data)
     except UNREADABLE:
-        return _lenient(bytes(data), Response)
+        return _decode_leniently(bytes(data), Response)
 
 
-def item_of(data: msgspec.Raw) -> Item:
-    """An item without a type for what is not JSON."""
+def decode_item(data: msgspec.Raw) -> Item:
+    """Decode an output item; an empty one if the data is not JSON."""
     try:
-        return _decode_item(data)
+        return _typed_item(data)
     except UNREADABLE:
         pass
     try:
-        return _lenient(bytes(data), Item)
+        return _decode_leniently(bytes(data), Item)
     except (ValueError, RecursionError):
         return Item()
 
 
-def part_of(data: msgspec.Raw) -> tuple[str, str]:
-    """(kind, text) of a content part."""
+def decode_part(data: msgspec.Raw) -> tuple[str, str]:
+    """Return the kind and the text of a content part."""
     try:
-        part = _decode_part(data)
+        part = _typed_part(data)
     except UNREADABLE:
-        part = _lenient(bytes(data), Part)
-    return _KINDS.get(part.type, "text"), part.text or part.refusal or ""
+        part = _decode_leniently(bytes(data), Part)
+    return _PART_KINDS.get(part.type, "text"), part.text or part.refusal or ""
 
 
-def texts_of(item: Item) -> Iterator[tuple[str, int, str]]:
-    """(kind, index, text) of each piece of text in an output item."""
+def item_texts(item: Item) -> Iterator[tuple[str, int, str]]:
+    """Yield (kind, index, text) for each text of an output item."""
     if item.type == "message":
         for index, part in enumerate(item.content or ()):
-            yield _KINDS.get(part.type, "text"), index, part.text or part.refusal or ""
+            yield _PART_KINDS.get(part.type, "text"), index, part.text or part.refusal or ""
     elif item.type == "reasoning":
         for index, part in enumerate(item.summary or ()):
             yield "summary", index, part.text or ""
@@ -161,22 +163,22 @@ def texts_of(item: Item) -> Iterator[tuple[str, int, str]]:
         yield "code", 0, item.code or ""
 
 
-def _lenient(data: bytes, kind: type[T]) -> T:
-    """Every field that has the right type, and none of the others."""
+def _decode_leniently(data: bytes, struct: type[T]) -> T:
+    """Decode an object field by field; leave out fields of the wrong type. Raise ValueError if the data is not JSON."""
     try:
-        # Halves of characters, which the typed decoder refuses, are the one fault that can be mended beforehand.
-        found = _decode_fields(mended(json.dumps(json.loads(data), ensure_ascii=False)).encode())
+        # The typed decoder also refuses lone surrogates; those can be replaced beforehand.
+        fields = _decode_fields(replace_surrogates(json.dumps(json.loads(data), ensure_ascii=False)).encode())
     except UNREADABLE:
-        json.loads(data)  # it is JSON all the same, or this raises
-        return kind()
-    good: dict[str, Any] = {}
-    for field in msgspec.structs.fields(kind):
-        value = found.get(field.encode_name)
+        json.loads(data)  # raises if the data is not JSON
+        return struct()
+    valid: dict[str, Any] = {}
+    for field in msgspec.structs.fields(struct):
+        value = fields.get(field.encode_name)
         if value is None:
             continue
         try:
-            good[field.name] = msgspec.json.decode(value, type=field.type)
+            valid[field.name] = msgspec.json.decode(value, type=field.type)
         except msgspec.ValidationError:
             if field.name == "usage":
-                good[field.name] = usage_of(msgspec.json.decode(value))
-    return kind(**good)
+                valid[field.name] = parse_usage(msgspec.json.decode(value))
+    return struct(**valid)

@@ -1,7 +1,7 @@
-"""Any API whose bodies a Jinja2 template can write: `--extra-inputs payload_template:FILE`, or the template itself.
+"""Any API whose bodies a Jinja2 template can render: `--extra-inputs payload_template:FILE`, or the template itself.
 
-The template renders one turn and must give JSON; the other extra inputs are merged into it. Replies are read as those of the
-raw endpoint, except that a `response_field` that matches nothing makes the request a failure.
+The template renders one turn to JSON; the other extra inputs are merged into it. Replies are parsed as by the raw
+endpoint, except that a `response_field` that matches nothing is a failure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Template"]
 
 NAMED = {"nv-embedqa": '{"text": {{ texts|tojson }}}'}
-_INSTRUCTIONS = ("payload_template", "response_field")
+_NOT_SENT = ("payload_template", "response_field")
 _VARIABLES = (
     "text, texts, image, images, audio, audios, model, max_tokens, stream, role, turn, turns, system and request_info"
 )
@@ -41,7 +41,7 @@ class Template(Raw):
         self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
     ) -> dict[str, Any]:
         if self._template is None:
-            self._template = _compiled(settings.extra.get("payload_template"))
+            self._template = _compile(settings.extra.get("payload_template"))
         from jinja2 import TemplateError
 
         try:
@@ -57,15 +57,15 @@ class Template(Raw):
                 f"The payload_template does not render to JSON ({error}): {text[:200]!r}; write each value as "
                 "{{ name|tojson }}."
             ) from None
-        extra = {name: value for name, value in settings.extra.items() if name not in _INSTRUCTIONS} | turn.extra
+        extra = {name: value for name, value in settings.extra.items() if name not in _NOT_SENT} | turn.extra
         if not isinstance(body, dict):
             if extra:
                 raise UserError(
                     "The payload_template renders to something that is not an object, so --extra-inputs "
                     f"{next(iter(extra))} cannot be merged into it."
                 )
-            found: dict[str, Any] = body
-            return found
+            other: dict[str, Any] = body  # the API of a template may take any JSON value
+            return other
         return body | extra
 
 
@@ -90,25 +90,25 @@ def _variables(turn: Turn, model: str, settings: EndpointSettings, history: Hist
     }
 
 
-def _compiled(given: Any) -> Compiled:
+def _compile(template: Any) -> Compiled:
     from jinja2 import StrictUndefined, TemplateSyntaxError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    if given is None:
+    if template is None:
         raise UserError(
             "--endpoint-type template needs to know what to send: add --extra-inputs payload_template:FILE, where the "
             'file is a Jinja2 template such as {"prompt": {{ text|tojson }}}.'
         )
-    text = NAMED.get(str(given), str(given))
+    text = NAMED.get(str(template), str(template))
     if "{" not in text:
         path = os.path.expanduser(text)
         try:
             with open(path, encoding="utf-8-sig") as file:
                 text = file.read()
         except (OSError, UnicodeError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise UserError(f"The payload_template {path!r} cannot be read: {why}.") from None
-    # The filter of Jinja2 itself writes < as \u003c, for pages that are HTML.
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"The payload_template {path!r} cannot be read: {reason}.") from None
+    # Jinja2's own `tojson` filter escapes < as \u003c for HTML.
     environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)
     environment.filters["tojson"] = _to_json
     try:
@@ -123,5 +123,5 @@ def _to_json(value: Any) -> str:
     from jinja2 import Undefined
 
     if isinstance(value, Undefined):
-        str(value)  # which says what is not defined
+        str(value)  # raises an error that names the undefined variable
     return msgspec.json.encode(value).decode()

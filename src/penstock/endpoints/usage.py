@@ -1,4 +1,4 @@
-"""Token counts of the server, under any of the names that servers give them."""
+"""The token counts of a server, under any of the names that servers use."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import msgspec
 
 from penstock.endpoints.reply import Usage
 
-__all__ = ["WireUsage", "read_usage", "usage_of"]
+__all__ = ["WireUsage", "parse_usage", "read_usage"]
 
-_LARGEST = 1 << 62
-Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
+_MAX_COUNT = 1 << 62
+Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_COUNT)]
 
 
 class Details(msgspec.Struct):
@@ -27,7 +27,7 @@ _NO_USAGE = Usage()
 
 
 class WireUsage(msgspec.Struct):
-    """A usage object as it is sent, under any of the names in use."""
+    """A usage object of a reply, with all names in use."""
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
@@ -45,44 +45,44 @@ class WireUsage(msgspec.Struct):
 
 
 def read_usage(usage: WireUsage) -> Usage | None:
-    """Token counts under any of the names that servers give them; None when there are none."""
-    given = usage.prompt_tokens_details or usage.input_tokens_details or _NO_DETAILS
-    made = usage.completion_tokens_details or usage.output_tokens_details or _NO_DETAILS
-    cached = given.cached_tokens
+    """Return the token counts of a usage object; None if it has none."""
+    prompt_details = usage.prompt_tokens_details or usage.input_tokens_details or _NO_DETAILS
+    completion_details = usage.completion_tokens_details or usage.output_tokens_details or _NO_DETAILS
+    cached = prompt_details.cached_tokens
     if cached is None:
         cached = usage.cache_read_input_tokens
     if cached is None:
         cached = usage.prompt_cache_hit_tokens
     if cached is None:
         cached = usage.cached_tokens
-    found = Usage(
+    counts = Usage(
         usage.input_tokens if usage.prompt_tokens is None else usage.prompt_tokens,
         usage.output_tokens if usage.completion_tokens is None else usage.completion_tokens,
         usage.total_tokens,
-        made.reasoning_tokens,
+        completion_details.reasoning_tokens,
         cached,
         usage.cache_creation_input_tokens,
-        given.audio_tokens,
-        made.audio_tokens,
-        made.accepted_prediction_tokens,
-        made.rejected_prediction_tokens,
+        prompt_details.audio_tokens,
+        completion_details.audio_tokens,
+        completion_details.accepted_prediction_tokens,
+        completion_details.rejected_prediction_tokens,
     )
-    return None if found == _NO_USAGE else found
+    return None if counts == _NO_USAGE else counts
 
 
-def usage_of(found: Any) -> WireUsage | None:
-    """The forgiving reading of a usage object: counts that are whole numbers, and nothing else."""
-    if not isinstance(found, dict) or not found:
+def parse_usage(value: Any) -> WireUsage | None:
+    """Read a usage object without types: take the counts that are integers and ignore everything else."""
+    if not isinstance(value, dict) or not value:
         return None
     counts: dict[str, Any] = {}
     for name in WireUsage.__struct_fields__:
-        value = found.get(name)
+        field = value.get(name)
         if not name.endswith("_details"):
-            counts[name] = value if _is_count(value) else None
-        elif isinstance(value, dict):
-            counts[name] = {key: value[key] for key in Details.__struct_fields__ if _is_count(value.get(key))}
+            counts[name] = field if _is_count(field) else None
+        elif isinstance(field, dict):
+            counts[name] = {key: field[key] for key in Details.__struct_fields__ if _is_count(field.get(key))}
     return msgspec.convert(counts, WireUsage)
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT

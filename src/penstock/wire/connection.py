@@ -273,7 +273,7 @@ class Connection:
         exchange = self.exchange
         reader = self._reader
         if exchange is None:
-            self._close(None)  # bytes without a request: the next reply could not be told from them
+            self._close(None)  # bytes that answer no request would be taken for the next reply
             return
         try:
             reader.feed(data)

@@ -1,4 +1,4 @@
-"""The fast reading of repetitive streams finds what the reading event by event finds, or leaves the stream to it."""
+"""The fast path for repeated chunks gives the same reply as reading event by event, or refuses the stream."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from penstock.endpoints import openai_streams
 from penstock.endpoints.reply import Reply
-from support.chat_streams import ROLE, STOP, chunk, event, say, stream, text_chunk, usage
+from support.chat_streams import ROLE, STOP, chunk, delta, event, stream, text_chunk, usage
 
 CHAT, COMPLETIONS = b'"content":', b'"text":'
 
 words = st.text(
     st.sampled_from('ab "\\/\n\r\t{}[]:,.\u2028é日🙂\x00\x7f') | st.characters(exclude_categories=["Cs"]), max_size=8
 )
-odd = st.sampled_from(
+json_like = st.sampled_from(
     [
         "content",
         '"content":"',
@@ -32,24 +32,24 @@ odd = st.sampled_from(
         "null",
     ]
 )
-texts = words | odd
+texts = words | json_like
 
 
 def chat_events(draw: st.DrawFn, text: str) -> bytes:
     kind = draw(
-        st.sampled_from(["say"] * 12 + ["other index", "finish", "usage", "reasoning", "tool", "empty", "model"])
+        st.sampled_from(["text"] * 12 + ["other index", "finish", "usage", "reasoning", "tool", "empty", "model"])
     )
-    found = {
-        "say": say(text),
-        "other index": say(text, index=1),
-        "finish": say(text, finish="stop"),
-        "usage": say(text, usage={"completion_tokens": 1}),
+    data = {
+        "text": delta(text),
+        "other index": delta(text, index=1),
+        "finish": delta(text, finish="stop"),
+        "usage": delta(text, usage={"completion_tokens": 1}),
         "reasoning": chunk({"content": "", "reasoning_content": text}),
         "tool": chunk({"tool_calls": [{"index": 0, "function": {"arguments": text}}]}),
-        "empty": say(""),
-        "model": say(text, model="another"),
+        "empty": delta(""),
+        "model": delta(text, model="another"),
     }[kind]
-    return event(json.dumps(found, ensure_ascii=draw(st.booleans()), separators=(",", ":")))
+    return event(json.dumps(data, ensure_ascii=draw(st.booleans()), separators=(",", ":")))
 
 
 @st.composite
@@ -74,26 +74,26 @@ def chat_streams(draw: st.DrawFn) -> bytes:
             max_size=1,
         )
     )
-    for place, extra in between:
-        parts.insert(min(place, len(parts)), extra)
+    for position, extra in between:
+        parts.insert(min(position, len(parts)), extra)
     tail = draw(st.sampled_from([b"", event(STOP), event(STOP) + event(usage()), event(usage())]))
     body = b"".join(parts) + tail + (b"data: [DONE]\n\n" if draw(st.booleans()) else b"")
     cut = draw(st.integers(0, 60))
     return body[:-cut] if cut and draw(st.integers(0, 9)) == 0 else body
 
 
-def facts(reply: Reply) -> dict[str, object]:
+def attributes(reply: Reply) -> dict[str, object]:
     return {name: getattr(reply, name) for name in Reply.__slots__}
 
 
-def agree(body: bytes, field: bytes) -> bool:
-    """Whether the fast way took it; if so, both ways must have found the same."""
-    fast = openai_streams._repetitive(body, field, True)
+def fast_path_agrees(body: bytes, field: bytes) -> bool:
+    """Return whether the fast path accepts the body; if so, assert that both ways give the same reply."""
+    fast = openai_streams._read_repeated_chunks(body, field, timed=True)
     if fast is None:
         return False
-    slow = openai_streams._by_event(body)
-    assert facts(fast) == facts(slow)
-    untimed = openai_streams._repetitive(body, field, False)
+    slow = openai_streams._read_events(body)[0]
+    assert attributes(fast) == attributes(slow)
+    untimed = openai_streams._read_repeated_chunks(body, field, timed=False)
     assert untimed is not None
     assert (untimed.texts, untimed.outputs, untimed.finish) == (slow.texts, slow.outputs, slow.finish)
     return True
@@ -101,36 +101,36 @@ def agree(body: bytes, field: bytes) -> bool:
 
 @settings(max_examples=600)
 @given(chat_streams())
-@example(stream(ROLE, say("a"), say("b"), say("c", index=1), say("d", index=1), STOP))
-@example(stream(say("x", index=1), say("a"), say("b"), STOP))
-def test_both_ways_agree_on_chat_streams(body):
-    agree(body, CHAT)
+@example(stream(ROLE, delta("a"), delta("b"), delta("c", index=1), delta("d", index=1), STOP))
+@example(stream(delta("x", index=1), delta("a"), delta("b"), STOP))
+def test_fast_path_agrees_on_chat_streams(body):
+    fast_path_agrees(body, CHAT)
 
 
 @given(st.lists(texts, max_size=8), st.booleans(), st.sampled_from([[], [usage()]]))
-def test_both_ways_agree_on_completions_streams(found, ascii_only, tail):
-    parts = [event(json.dumps(text_chunk(text), ensure_ascii=ascii_only)) for text in found]
-    agree(stream(*parts, text_chunk("", finish="stop"), *tail), COMPLETIONS)
+def test_fast_path_agrees_on_completions_streams(pieces, ascii_only, tail):
+    parts = [event(json.dumps(text_chunk(text), ensure_ascii=ascii_only)) for text in pieces]
+    fast_path_agrees(stream(*parts, text_chunk("", finish="stop"), *tail), COMPLETIONS)
 
 
-def is_common(text: str) -> bool:
+def is_accepted(text: str) -> bool:
     return bool(text) and not text.endswith("\\")
 
 
-@given(st.lists(texts.filter(is_common), min_size=2, max_size=20), st.booleans())
-def test_the_common_stream_takes_the_fast_way_whatever_its_words(found, ascii_only):
-    parts = [event(json.dumps(say(text), ensure_ascii=ascii_only, separators=(",", ":"))) for text in found]
+@given(st.lists(texts.filter(is_accepted), min_size=2, max_size=20), st.booleans())
+def test_common_stream_takes_the_fast_path_whatever_its_texts(pieces, ascii_only):
+    parts = [event(json.dumps(delta(text), ensure_ascii=ascii_only, separators=(",", ":"))) for text in pieces]
     body = stream(ROLE, *parts, STOP, usage())
-    assert agree(body, CHAT)
-    reply = openai_streams.read_choices(body, CHAT, timed=True)
-    assert reply.texts == found
-    assert reply.outputs == ["".join(found)]
+    assert fast_path_agrees(body, CHAT)
+    reply = openai_streams.read_choices_stream(body, CHAT, timed=True)
+    assert reply.texts == pieces
+    assert reply.outputs == ["".join(pieces)]
     assert reply.finish == ["stop"]
 
 
 def replaced(first: str, second: str, third: str) -> bytes:
-    """Three events whose texts are put in as bytes, so that they need not be JSON."""
-    marked = [event(say(mark)) for mark in ("@1", "@2", "@3")]
+    """Build three events whose texts are inserted as bytes, so that they may be invalid JSON."""
+    marked = [event(delta(mark)) for mark in ("@1", "@2", "@3")]
     body = stream(ROLE, *marked, STOP)
     for mark, text in ((b"@1", first), (b"@2", second), (b"@3", third)):
         body = body.replace(mark, text.encode())
@@ -149,19 +149,19 @@ def replaced(first: str, second: str, third: str) -> bytes:
         replaced("a", "\x01", "b"),
     ],
 )
-def test_events_that_are_not_json_are_found_out(body):
-    """None of these may pass for texts, although the bytes around them are like the others'."""
-    fast = openai_streams._repetitive(body, CHAT, True)
-    slow = openai_streams._by_event(body)
-    assert fast is None or facts(fast) == facts(slow)
-    assert facts(openai_streams.read_choices(body, CHAT, timed=True)) == facts(slow)
+def test_fast_path_does_not_accept_events_that_are_not_json(body):
+    """The bytes around these texts are those of valid events."""
+    fast = openai_streams._read_repeated_chunks(body, CHAT, timed=True)
+    slow = openai_streams._read_events(body)[0]
+    assert fast is None or attributes(fast) == attributes(slow)
+    assert attributes(openai_streams.read_choices_stream(body, CHAT, timed=True)) == attributes(slow)
 
 
-@pytest.mark.parametrize("found", [["Hello"], ["Hello", "Hello"], ["Hello", "Hello", " world"]])
-def test_the_words_in_a_log_probability_are_not_taken_for_the_text(found):
+@pytest.mark.parametrize("pieces", [["Hello"], ["Hello", "Hello"], ["Hello", "Hello", " world"]])
+def test_tokens_in_log_probabilities_are_not_taken_for_the_text(pieces):
     events = []
-    for word in found:
+    for word in pieces:
         choice = {"index": 0, "logprobs": {"content": [{"token": word}]}, "delta": {"content": word}}
         events.append({"object": "chat.completion.chunk", "choices": [choice]})
     body = stream(ROLE, *events, STOP)
-    assert openai_streams.read_choices(body, CHAT, timed=True).texts == found
+    assert openai_streams.read_choices_stream(body, CHAT, timed=True).texts == pieces

@@ -1,4 +1,4 @@
-"""Replies whose dialect nobody named."""
+"""Replies of an unknown API, whose form is detected."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from penstock.settings.schema import EndpointSettings
 
 
 def endpoint(field: str | None = None, kind: type[Raw] = Raw) -> Raw:
-    made = kind()
-    made.configure(EndpointSettings(type=made.name, extra={} if field is None else {"response_field": field}))
-    return made
+    endpoint_ = kind()
+    endpoint_.configure(EndpointSettings(type=endpoint_.name, extra={} if field is None else {"response_field": field}))
+    return endpoint_
 
 
-def body(found: Any, field: str | None = None, kind: type[Raw] = Raw) -> Reply:
-    return endpoint(field, kind).read_body(found if isinstance(found, bytes) else json.dumps(found).encode())
+def body(value: Any, field: str | None = None, kind: type[Raw] = Raw) -> Reply:
+    return endpoint(field, kind).read_body(value if isinstance(value, bytes) else json.dumps(value).encode())
 
 
 def stream(*events: Any, field: str | None = None, kind: type[Raw] = Raw) -> Reply:
@@ -30,7 +30,7 @@ def stream(*events: Any, field: str | None = None, kind: type[Raw] = Raw) -> Rep
 
 
 @pytest.mark.parametrize(
-    ("found", "text"),
+    ("value", "text"),
     [
         ({"choices": [{"message": {"content": "chat"}}]}, "chat"),
         ({"choices": [{"text": "completions"}]}, "completions"),
@@ -55,13 +55,13 @@ def stream(*events: Any, field: str | None = None, kind: type[Raw] = Raw) -> Rep
         (b'{"response":"a"}\n{"response":"b","done":true}\n', "ab"),
     ],
 )
-def test_text_is_found(found: Any, text: str) -> None:
-    reply = body(found)
+def test_text_is_found_in_common_forms(value: Any, text: str) -> None:
+    reply = body(value)
     assert (reply.outputs, reply.failure) == ([text], None)
 
 
 @pytest.mark.parametrize(
-    ("found", "vectors"),
+    ("value", "vectors"),
     [
         ({"object": "list", "data": [{"embedding": [1, 2]}, {"embedding": [3]}]}, 2),
         ({"embeddings": [[1.0], [2.0]]}, 2),
@@ -71,12 +71,12 @@ def test_text_is_found(found: Any, text: str) -> None:
         ({"results": [{"index": 1, "relevance_score": 0.5}]}, 1),
     ],
 )
-def test_vectors_are_content_without_text(found: Any, vectors: int) -> None:
-    reply = body(found)
+def test_vectors_are_content_without_text(value: Any, vectors: int) -> None:
+    reply = body(value)
     assert (reply.vectors, reply.outputs, reply.failure) == (vectors, [], None)
 
 
-def test_what_else_a_reply_says() -> None:
+def test_model_finish_reason_usage_and_reasoning_are_read() -> None:
     reply = body(
         {"text": "x", "model": "m", "finish_reason": "stop", "usage": {"prompt_tokens": 2, "completion_tokens": 1}}
     )
@@ -87,14 +87,14 @@ def test_what_else_a_reply_says() -> None:
     assert (reply.reasonings, reply.finish) == (["hm"], ["end_turn"])
 
 
-@pytest.mark.parametrize(("found", "kind"), [(b"", "EmptyReply"), ({"error": {"message": "no"}}, "ErrorObject")])
-def test_failures(found: Any, kind: str) -> None:
-    reply = body(found)
+@pytest.mark.parametrize(("value", "kind"), [(b"", "EmptyReply"), ({"error": {"message": "no"}}, "ErrorObject")])
+def test_empty_reply_and_error_object_are_failures(value: Any, kind: str) -> None:
+    reply = body(value)
     assert reply.failure is not None
     assert reply.failure.type == kind
 
 
-def test_nothing_known_is_nothing() -> None:
+def test_reply_without_known_keys_has_no_content() -> None:
     reply = body({"x": 1})
     assert (reply.outputs, reply.vectors) == ([], 0)
 
@@ -123,14 +123,14 @@ def test_nothing_known_is_nothing() -> None:
         ([{"delta": {"content": "a"}}, {"delta": "b"}], ["a", "b"]),
     ],
 )
-def test_streams(events: list[Any], texts: list[str]) -> None:
+def test_streams_of_common_forms_are_read(events: list[Any], texts: list[str]) -> None:
     reply = stream(*events)
     assert (reply.texts, reply.outputs, reply.failure) == (texts, ["".join(texts)], None)
     assert len(reply.ends) == len(texts)
     assert reply.done
 
 
-def test_a_stream_of_messages() -> None:
+def test_messages_stream_is_read() -> None:
     reply = stream(
         {"type": "message_start", "message": {"id": "i", "model": "m", "usage": {"input_tokens": 3}}},
         {"type": "ping"},
@@ -156,17 +156,17 @@ def test_a_stream_of_messages() -> None:
     assert "busy" in failed.failure.message
 
 
-def test_an_expression_is_asked_first_and_may_miss() -> None:
+def test_response_field_is_tried_before_detection() -> None:
     assert body({"a": {"b": ["x", "y"]}, "text": "no"}, "a.b").outputs == ["xy"]
     assert body({"text": "looks"}, "a.b").outputs == ["looks"]
     assert body({"a": [0.5, 0.25]}, "a").vectors == 1
     assert body({"a": {"b": 7}}, "a").outputs == ['{"b": 7}']
-    found = stream({"a": "x"}, {"b": 1}, {"a": "y"}, field="a")
-    assert (found.texts, len(found.ends)) == (["x", "y"], 2)
+    value = stream({"a": "x"}, {"b": 1}, {"a": "y"}, field="a")
+    assert (value.texts, len(value.ends)) == (["x", "y"], 2)
     assert stream({"text": "x"}, field="a").texts == ["x"]
 
 
-def test_for_a_template_the_expression_must_match() -> None:
+def test_response_field_of_a_template_must_match() -> None:
     assert body({"a": "x"}, "a", Template).outputs == ["x"]
     for reply in (body({"text": "x"}, "a", Template), stream({"text": "x"}, field="a", kind=Template)):
         assert reply.failure is not None
@@ -174,7 +174,7 @@ def test_for_a_template_the_expression_must_match() -> None:
     assert body({"text": "x"}, None, Template).outputs == ["x"]
 
 
-def test_the_input_of_any_body() -> None:
+def test_input_text_of_common_bodies() -> None:
     raw = Raw()
     assert raw.input_text(
         {"messages": [{"content": "a"}, {"content": [{"type": "text", "text": "b"}]}], "model": "m"}
@@ -184,6 +184,6 @@ def test_the_input_of_any_body() -> None:
     assert raw.input_text({"contents": [{"parts": [{"text": "a"}]}]}) == ["a"]
 
 
-def test_a_bad_expression() -> None:
+def test_invalid_response_field_is_refused() -> None:
     with pytest.raises(UserError, match=r"The response_field 'a\[' in --extra-inputs is not a JMESPath expression"):
         endpoint("a[")
