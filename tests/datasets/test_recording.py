@@ -37,7 +37,7 @@ def make(tmp_path: Path, content: bytes | str, name: str = "f.jsonl") -> str:
         ('\n \n{"text": "x", "messages": [{"role": "user", "content": "y"}]}\nrubbish', "raw_payload"),
         ('{"messages": [], "timestamp": 3}', "raw_payload"),
         ('{"messages": [{"role":"user","content":"\\ud800"}]}', "raw_payload"),
-        ('{"messages": [], "deep": ' + "[" * 5000 + "]" * 5000 + "}", "raw_payload"),
+        ('{"messages": [], "deep": ' + "[" * 500 + "]" * 500 + "}", "raw_payload"),
         ('{"data": [{"session_id": "s", "payloads": [{}]}]}', "inputs_json"),
         ('{\n  "data": [\n    {"payloads": []}\n  ]\n}', "inputs_json"),
         ('\ufeff{"first": {"data": 1}, "data":[{"payloads":["\\ud800"]}]}', "inputs_json"),
@@ -91,9 +91,9 @@ def test_a_folder_is_known_by_its_first_conversation(tmp_path: Path) -> None:
         ("completions", '{"prompt": ["x"]}', None),
         ("completions", '{"input": "x"}', "it has no 'prompt'"),
         ("raw", "{}", None),
-        ("raw", "[]", "the line should be a JSON object, not a list"),
-        ("template", '{"x": 1} {"y": 2}', "not valid JSON (more follows behind the value, at column 10)"),
-        ("raw", '{"x": 1', "not valid JSON (the line ends before the value does)"),
+        ("raw", "[]", "the line should be an object, not a list"),
+        ("template", '{"x": 1} {"y": 2}', "not valid JSON (extra data, column 10)"),
+        ("raw", '{"x": 1', "not valid JSON (expecting ',' delimiter, column 8)"),
         ("raw", "\ufeff{}", None),
     ],
 )
@@ -120,7 +120,7 @@ def test_the_key_that_an_endpoint_needs(tmp_path: Path, endpoint: str, line: str
         ('{"data":[{"session_id":"s","payloads":[\n"x"]}]}', "f.json:2: a payload of session 's' is not a JSON object"),
         (
             '{"data":[\n{"session_id":"s","payloads":[{]}]}',
-            "f.json:2: not valid JSON (a key in quotes should be here, at column 32)",
+            "f.json:2: not valid JSON (expecting property name enclosed in double quotes, column 32)",
         ),
         ('{"data":[\n{"session_id":"s","payloads":[{}]}', "f.json:2: the file ends before its JSON does"),
         (
@@ -134,6 +134,21 @@ def test_what_is_wrong_with_an_inputs_json(tmp_path: Path, content: Any, said: s
     found, problems = scan(InputsJson(make(tmp_path, content, "f.json")))
     assert said in problems
     assert len(found) == (said.endswith(("JSON does", "the end of")))  # what was sound before
+
+
+@pytest.mark.parametrize("read", [InputsJson, RawPayload, Trace])
+def test_too_deep_nesting_is_refused_by_line(
+    tmp_path: Path, read: type[InputsJson] | type[RawPayload] | type[Trace]
+) -> None:
+    deep = '{"messages":' + "[" * 100_000 + "]" * 100_000 + "}"
+    content = {
+        InputsJson: '{"data":[\n{"session_id":"s","payloads":[%s]}]}',
+        RawPayload: '{"messages":[]}\n%s',
+        Trace: '{"payload":{}}\n{"payload":%s}',
+    }
+    _, problems = scan(read(make(tmp_path, content[read] % deep)))
+    assert problems.startswith("f.jsonl:2: ")
+    assert "the JSON is nested too deeply; 500 levels are supported" in problems
 
 
 def test_a_second_list_of_sessions_is_a_problem(tmp_path: Path) -> None:

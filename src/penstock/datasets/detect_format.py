@@ -9,13 +9,10 @@ import json
 import os
 from typing import Any
 
-import msgspec
-
 from penstock.datasets import inputs_json, raw_payload, trace
 from penstock.datasets.format import Format
-from penstock.datasets.json_text import outline
 from penstock.datasets.jsonl import Problems, empty_file, explain, numbered_lines, open_failure
-from penstock.datasets.registry import FORMATS, PLANNED, lookup, planned_name, what_is_read
+from penstock.datasets.registry import FORMATS, is_known, lookup, what_is_read
 from penstock.errors import UserError
 
 __all__ = ["detect"]
@@ -27,8 +24,6 @@ def detect(path: str, *, scheduled: bool = False) -> Format:
     """`scheduled`: the run sends at recorded times."""
     if os.path.isdir(path):
         return _of_folder(path)
-    if path.lower().endswith((".parquet", ".arrow", ".ipc")):
-        raise _not_built(path, "baseten_trace")
     if inputs_json.is_inputs_json(path):
         return inputs_json.FORMAT
     return _of_object(path, _first_object(path, *_first_line(path)), scheduled)
@@ -57,55 +52,39 @@ def _of_folder(path: str) -> Format:
 
 def _of_object(path: str, first: dict[str, Any], scheduled: bool) -> Format:
     named = first.get("type")
-    if isinstance(named, str):
-        if planned := planned_name(named):
-            raise _not_built(path, planned)
-        try:
-            return lookup(named)
-        except UserError:
-            pass  # a field of the user's own that happens to be called type
+    if isinstance(named, str) and is_known(named):
+        return lookup(named)
     if scheduled and "timestamp" in first and isinstance(first.get("messages"), list):
         return trace.FORMAT
     for each in FORMATS:
         if each.matches(first):
             return each
-    for name, looks_like_it in PLANNED.items():
-        if looks_like_it(first):
-            raise _not_built(path, name)
     fields = ", ".join(f"'{field}'" for field in list(first)[:8]) or "nothing"
     raise UserError(f"The format of '{path}' is not known: its first line has {fields}. {what_is_read()}")
 
 
 def _first_object(path: str, number: int, line: bytes) -> dict[str, Any]:
     try:
-        first = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        if b"Request tokens" in line and b"," in line:
-            raise _not_built(path, "burst_gpt_trace") from None
-        first = outline(line) or _whole(path)
-        if first is None:
-            place = f"{os.path.basename(path)}:{number}"
-            raise UserError(f"{place}: {explain(error, line)}. {what_is_read()}") from None
+        first = json.loads(line, parse_int=float)  # int() refuses more than 4,300 digits
+    except (ValueError, RecursionError) as error:
+        _refuse_whole_object(path)
+        place = f"{os.path.basename(path)}:{number}"
+        raise UserError(f"{place}: {explain(error, line)}. {what_is_read()}") from None
     if not isinstance(first, dict):
         raise UserError(f"{os.path.basename(path)}:{number}: the line should be an object. {what_is_read()}")
     return first
 
 
-def _whole(path: str) -> dict[str, Any] | None:
-    """The object that a file of several lines is as a whole, if it is one."""
+def _refuse_whole_object(path: str) -> None:
+    """Raise an error of its own if the file is one JSON object over several lines."""
     try:
         if os.path.getsize(path) > _WHOLE_FILE_LIMIT:
-            return None
+            return
         with open(path, "rb") as file:
             value = json.loads(file.read())
     except OSError as error:
         raise open_failure(path, error) from None
     except (ValueError, RecursionError):
-        return None
-    if isinstance(value, dict) and not any(looks_like_it(value) for looks_like_it in PLANNED.values()):
+        return
+    if isinstance(value, dict):
         raise UserError(f"'{path}' is one JSON object over several lines. {what_is_read()}")
-    return value if isinstance(value, dict) else None
-
-
-def _not_built(path: str, name: str) -> UserError:
-    return UserError(f"'{path}' looks like {name}, a format that is not built yet. {what_is_read()}")

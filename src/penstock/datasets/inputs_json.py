@@ -3,8 +3,7 @@
 A body that had white space around it cannot show that within JSON: `inputs.json` then has a member `padding` beside the
 payloads, with the places of such payloads and what stood before and behind each, and it is sent again.
 
-The document may be far larger than the memory. It is read through a window that holds one session at a time; where a session
-ends msgspec finds out (1 GB/s), and the slower reader of `json_text` when msgspec gives up.
+The document may be far larger than the memory. It is read through a window that holds one session at a time.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from typing import Any
 import msgspec
 
 from penstock.datasets.format import Contents, Format
-from penstock.datasets.json_text import Cut, Malformed, items, members, skip_space, text_of
-from penstock.datasets.json_window import LineNumbers, Window
+from penstock.datasets.json_text import TOO_DEEP, address
+from penstock.datasets.json_window import LineNumbers, Malformed, Truncated, Window, skip_space
 from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, Problems
 from penstock.datasets.recording import BodyLocation, Recorded, RecordingOptions, SourceFile, source_files
 from penstock.settings.schema import InputSettings
 
-__all__ = ["FORMAT", "InputsJson", "address", "is_inputs_json"]
+__all__ = ["FORMAT", "InputsJson", "is_inputs_json"]
 
 _NAME = "inputs_json"
 _BODIES = (b"{", b"[")
@@ -38,19 +37,20 @@ _Padding = dict[str, tuple[str, str]]
 
 
 class _Session(msgspec.Struct):
-    session_id: str | int
-    payloads: list[msgspec.Raw]
+    session_id: str | int | float
+    payloads: list[msgspec.Raw] = []
     padding: _Padding | None = None
 
 
 _decode_session = msgspec.json.Decoder(_Session).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
-
-def address(data: Any) -> int:
-    """Where in memory a buffer begins. msgspec.Raw does not copy: its address minus that of the text is an offset."""
-    import numpy as np
-
-    return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0])
+_TYPES = {
+    "session_id": "'session_id' should be a string",
+    "payloads": "'payloads' should be a list of request bodies",
+    "padding": "'padding' should be an object of pairs of texts",
+}
+_MEMBER = re.compile(rf" - at `\$\.({'|'.join(_TYPES)})")
 
 
 class InputsJson:
@@ -92,10 +92,10 @@ class InputsJson:
             window = Window(file)
             try:
                 yield from self._sessions(window, lines, problems)
-            except Malformed as wrong:
-                line, column = lines.place(wrong.at)
-                problems.add(line, f"not valid JSON ({wrong.reason}, at column {column})")
-            except Cut:
+            except Malformed as error:
+                line, column = lines.place(error.offset)
+                problems.add(line, f"not valid JSON ({error.reason}, column {column})")
+            except Truncated:
                 problems.add(lines.at(self.files[0].identity.size), "the file ends before its JSON does")
 
     def _sessions(self, window: Window, lines: LineNumbers, problems: Problems) -> Iterator[Recorded]:
@@ -142,10 +142,12 @@ class InputsJson:
             view = memoryview(window.data)[begin:end]
             try:
                 session = _decode_session(view)
-                name, spans = str(session.session_id), _spans(window.data, begin, view, session.payloads)
-                padding = session.padding or {}
-            except (msgspec.MsgspecError, RecursionError):
-                name, spans, padding = _read_slowly(window.data, begin, end, window.base)
+            except msgspec.ValidationError as error:
+                raise _type_error(error, view, offset) from None
+            except RecursionError:
+                raise _Fault(offset, TOO_DEEP) from None
+            name, spans = str(session.session_id), _spans(window.data, begin, view, session.payloads)
+            padding = session.padding or {}
             for at, _ in spans:
                 if window.data[at : at + 1] not in _BODIES:
                     raise _Fault(window.base + at, f"a payload of session {name!r} is not a JSON object")
@@ -199,36 +201,14 @@ def _white(padding: tuple[str, str] | None) -> tuple[bytes, bytes] | None:
     return padding[0].encode(), padding[1].encode()
 
 
-def _read_slowly(data: bytes, begin: int, end: int, base: int) -> tuple[str, list[tuple[int, int]], _Padding]:
-    """A session that msgspec refuses: it is right all the same, or this says what is wrong with it."""
-    if data[begin : begin + 1] != b"{":
-        raise _Fault(base + begin, "a session should be an object with 'session_id' and 'payloads'")
-    name: str | None = None
-    spans: list[tuple[int, int]] | None = None
-    padding: _Padding = {}
-    for member in members(data[:end], begin):
-        first = data[member.begin : member.begin + 1]
-        if member.name == "session_id":
-            if first == b'"':
-                name = text_of(data, member.begin, member.end).encode("utf-8", "replace").decode()
-            elif first not in (b"{", b"[", b"t", b"f", b"n"):
-                name = data[member.begin : member.end].decode()
-            else:
-                raise _Fault(base + member.begin, "'session_id' should be a string")
-        elif member.name == "payloads":
-            if first != b"[":
-                raise _Fault(base + member.begin, "'payloads' should be a list of request bodies")
-            spans = list(items(data, member.begin))
-        elif member.name == "padding":
-            try:
-                padding = msgspec.json.decode(data[member.begin : member.end], type=_Padding)
-            except msgspec.MsgspecError:
-                raise _Fault(base + member.begin, "'padding' should be an object of pairs of texts") from None
-    if name is None:
-        raise _Fault(base + begin, "a session has no 'session_id'")
-    if spans is None:
-        raise _Fault(base + begin, f"session {name!r} has no payloads")
-    return name, spans, padding
+def _type_error(error: msgspec.ValidationError, view: memoryview, offset: int) -> _Fault:
+    """Describe why the session at `offset` is refused. The position is that of the member with the wrong type."""
+    if (found := _MEMBER.search(str(error))) is not None:
+        member = _decode_members(view)[found[1]]
+        return _Fault(offset + address(member) - address(view), _TYPES[found[1]])
+    if "missing required field" in str(error):
+        return _Fault(offset, "a session has no 'session_id'")
+    return _Fault(offset, "a session should be an object with 'session_id' and 'payloads'")
 
 
 class _Names:
@@ -273,11 +253,10 @@ def is_inputs_json(path: str) -> bool:
                 return False
             for name in window.member_names():
                 if name == "data" and window.peek(1) == b"[":
-                    begin, end = next(window.items(), (0, 0))
-                    names = members(window.data, begin) if window.data[begin : begin + 1] == b"{" else ()
-                    return begin < end and any(member.name == "payloads" for member in names)
+                    session = next((window.data[begin:end] for begin, end in window.items()), b"")
+                    return session.startswith(b"{") and "payloads" in _decode_members(session)
                 window.at = window.value_end()
-    except (Cut, Malformed, UnicodeError, OSError):
+    except (Malformed, Truncated, UnicodeError, RecursionError, OSError):
         pass
     return False
 

@@ -1,4 +1,4 @@
-"""A JSON document that is read piece by piece: at hand is only a window of it."""
+"""A JSON document that is read through a window: only a part of the file is in memory."""
 
 from __future__ import annotations
 
@@ -8,21 +8,43 @@ from typing import BinaryIO
 
 import msgspec
 
-from penstock.datasets.json_text import Cut, Malformed, end_of_value, skip_space, text_of
+from penstock.datasets.json_text import TOO_DEEP, replace_lone_surrogates, syntax_error
 
-__all__ = ["LineNumbers", "Window"]
+__all__ = ["LineNumbers", "Malformed", "Truncated", "Window", "skip_space"]
 
 _SIZE = 1 << 22
-_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _BLANKS = b" \t\r\n"
-_NEXT = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
-_GOES_ON, _CANNOT_SAY = -1, -2
+_SPACE = re.compile(rb"[ \t\r\n]*")
+_NEXT_ITEM = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
+_ERROR_BYTE = re.compile(r"\(byte (\d+)\)")
 
 _decode_any = msgspec.json.Decoder(msgspec.Raw).decode
+_decode_string = msgspec.json.Decoder(str).decode
+
+
+class Malformed(Exception):
+    """The text is not JSON."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(reason)
+        self.offset = offset
+        self.reason = reason
+
+
+class Truncated(Exception):
+    """The text ends before the value does."""
+
+
+def skip_space(data: bytes, begin: int) -> int:
+    """Return the offset of the first byte at or after `begin` that is not white space."""
+    return _SPACE.match(data, begin).end()  # type: ignore[union-attr]
 
 
 class Window:
-    """The part of the file that is at hand. Offsets into `data`; `base` is where it begins in the file."""
+    """The part of the file that is in memory. `data` begins at the file offset `base`; `at` is the reading position in it.
+
+    Lone surrogate escapes in `data` may be replaced by other escapes of the same length, because msgspec refuses them.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -36,7 +58,7 @@ class Window:
         return self.base + self.at
 
     def more(self) -> bool:
-        """Let go of what is behind and take in more: as much again as is left, at least a window."""
+        """Drop the data before the reading position and read as much again as is left, at least one window."""
         if self._ended:
             return False
         left = self.data[self.at :]
@@ -57,42 +79,45 @@ class Window:
         while self.at == len(self.data) and self.more():
             self.at = skip_space(self.data, self.at)
 
-    def take(self, mark: bytes, what: str) -> None:
+    def take(self, mark: bytes, reason: str) -> None:
         found = self.peek(1)
         if not found:
-            raise Cut
+            raise Truncated
         if found != mark:
-            raise Malformed(self.offset, what)
+            raise Malformed(self.offset, reason)
         self.at += 1
 
     def value_end(self) -> int:
-        """Where the value ends that begins here, after taking in all of it."""
+        """Read until the value at the reading position is in memory, and return the offset of its end in `data`."""
         while True:
-            end = self._fast_end()
-            if end >= 0:
-                return end
-            if end == _CANNOT_SAY or self._ended:
-                try:
-                    return end_of_value(self.data, self.at)
-                except Malformed as wrong:
-                    raise Malformed(self.base + wrong.at, wrong.reason) from None
-                except Cut:
-                    if self._ended:
-                        raise
-            self.more()
+            view = memoryview(self.data)[self.at :]
+            try:
+                _decode_any(view)
+            except RecursionError:
+                raise Malformed(self.offset, TOO_DEEP) from None
+            except msgspec.DecodeError as error:
+                message = str(error)
+                byte = _ERROR_BYTE.search(message)
+                if byte is not None and "trailing characters" in message:
+                    # msgspec gives the position after the byte at which it stopped, and has skipped white space.
+                    return self.at + len(self.data[self.at : self.at + int(byte[1]) - 1].rstrip(_BLANKS))
+                truncated = byte is None or int(byte[1]) >= len(view)
+                if (truncated and self.more()) or self._replace_lone_surrogates():
+                    continue
+                if truncated:
+                    raise Truncated from None
+                offset, reason = syntax_error(self.data, self.at) or (self.at, message)
+                raise Malformed(self.base + offset, reason) from None
+            # The value fills the rest of the window. Only objects, lists and strings show their end.
+            if self.data[self.at : self.at + 1] in (b"{", b"[", b'"') or not self.more():
+                return len(self.data.rstrip(_BLANKS))
 
-    def _fast_end(self) -> int:
-        try:
-            _decode_any(memoryview(self.data)[self.at :])
-        except (msgspec.MsgspecError, RecursionError) as error:
-            if found := _TRAILING.search(str(error)):
-                # The byte behind the one at which it stopped, and it has passed the white space behind the value.
-                return self.at + len(self.data[self.at : self.at + int(found[1]) - 1].rstrip(_BLANKS))
-            return _GOES_ON if "truncated" in str(error) else _CANNOT_SAY
-        # It fills the window to its end: only of these is it sure that they do not go on behind it.
-        if self._ended or self.data[self.at : self.at + 1] in (b"{", b"[", b'"'):
-            return len(self.data.rstrip(_BLANKS))
-        return _GOES_ON
+    def _replace_lone_surrogates(self) -> bool:
+        """Return whether there were any."""
+        data = self.data[: self.at] + replace_lone_surrogates(self.data[self.at :])
+        changed = data != self.data
+        self.data = data
+        return changed
 
     def member_names(self) -> Iterator[str]:
         """The keys of the object that begins here; at each the window stands at its value, and must be moved past it."""
@@ -103,9 +128,9 @@ class Window:
         else:
             while True:
                 if self.peek(1) != b'"':
-                    raise Malformed(self.offset, "a key in quotes should be here") if self.peek(1) else Cut
+                    raise Malformed(self.offset, "a key in quotes should be here") if self.peek(1) else Truncated
                 end = self.value_end()
-                name = text_of(self.data, self.at, end)
+                name = self._name(end)
                 self.at = end
                 self.skip_space()
                 self.take(b":", "a colon should be here")
@@ -121,6 +146,12 @@ class Window:
         if self.peek(1):
             raise Malformed(self.offset, "more follows behind the end of the object")
 
+    def _name(self, end: int) -> str:
+        try:
+            return _decode_string(self.data[self.at : end])
+        except UnicodeDecodeError:
+            raise Malformed(self.offset, "a key is not valid UTF-8") from None
+
     def items(self) -> Iterator[tuple[int, int]]:
         """Begin and end of each item of the list that begins here."""
         self.take(b"[", "a list should be here")
@@ -132,7 +163,7 @@ class Window:
             end = self.value_end()
             yield self.at, end
             # The usual case in one match: a comma and the next item, both at hand.
-            if (found := _NEXT.match(self.data, end)) is not None and found.end() < len(self.data):
+            if (found := _NEXT_ITEM.match(self.data, end)) is not None and found.end() < len(self.data):
                 self.at = found.end()
                 continue
             self.at = end

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator
 
 import msgspec
 
+from penstock.datasets.json_text import TOO_DEEP, syntax_error
 from penstock.errors import UserError
 
 __all__ = ["BOM", "IN_UTF16", "UTF16", "Problems", "empty_file", "explain", "numbered_lines", "open_failure"]
@@ -100,13 +100,11 @@ def explain(error: Exception, line: bytes) -> str:
     """What a msgspec error means, in the words of someone who wrote the file by hand."""
     if isinstance(error, msgspec.ValidationError):
         return _mismatch(str(error))
-    # The standard library says more precisely where the JSON breaks, and takes some that the standard forbids.
-    try:
-        json.loads(line.rstrip())
-    except json.JSONDecodeError as precise:
-        return f"not valid JSON ({precise.msg.lower()}, column {precise.colno})"
-    except (ValueError, RecursionError):
-        pass
+    if isinstance(error, RecursionError):
+        return TOO_DEEP
+    if (found := syntax_error(line)) is not None:
+        column, reason = len(line[: found[0]].decode(errors="replace")) + 1, found[1]
+        return f"not valid JSON ({reason}, column {column})"
     if re.search(rb"\\u[dD][89a-fA-F]", line):
         return "not valid JSON (half of a \\u surrogate pair without its other half)"
     return f"not valid JSON ({error})"

@@ -20,11 +20,9 @@ from penstock.datasets.random_streams import conversation_ids
 from penstock.datasets.turn_fields import TurnFields, turn_of, unused_note
 from penstock.settings.schema import InputSettings
 
-__all__ = ["BRANCHING", "FORMAT", "read"]
+__all__ = ["FORMAT", "read"]
 
 _NAME = "multi_turn"
-BRANCHING = {"messages", "forks", "spawns"}
-"""Fields of turns in other formats that have a list of turns, too."""
 
 
 class _Line(msgspec.Struct):
@@ -43,9 +41,7 @@ class _Keys(msgspec.Struct):
 
 def _matches(first: dict[str, Any]) -> bool:
     turns = first.get("turns")
-    if not isinstance(turns, list) or not turns:
-        return False
-    return all(isinstance(turn, dict) and not BRANCHING & turn.keys() for turn in turns)
+    return isinstance(turns, list) and bool(turns) and all(isinstance(turn, dict) for turn in turns)
 
 
 def read(path: str, settings: InputSettings) -> Contents:

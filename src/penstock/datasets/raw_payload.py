@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from penstock.datasets.format import Contents, Format
-from penstock.datasets.json_text import Cut, Malformed, end_of_value, members, skip_space
-from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, Problems
+from penstock.datasets.json_text import replace_lone_surrogates
+from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, Problems, explain
 from penstock.datasets.recording import BodyLocation, Recorded, RecordingOptions, SourceFile, source_files
 from penstock.errors import UserError
 from penstock.settings.schema import InputSettings
 
-__all__ = ["FORMAT", "Lines", "line_fault", "payload_files"]
+__all__ = ["FORMAT", "Lines", "line_error", "payload_files"]
 
 _NAME = "raw_payload"
 
@@ -33,19 +33,7 @@ REQUIRED = {
 """The key without which the endpoint would have nothing to answer."""
 
 
-class _Messages(msgspec.Struct):
-    messages: msgspec.Raw
-
-
-class _Prompt(msgspec.Struct):
-    prompt: msgspec.Raw
-
-
-class _Input(msgspec.Struct):
-    input: msgspec.Raw
-
-
-_SHAPES: dict[str, type[msgspec.Struct]] = {"messages": _Messages, "prompt": _Prompt, "input": _Input}
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class RawPayload:
@@ -152,47 +140,35 @@ def payload_files(folder: str) -> list[str]:
 
 
 def _checker(key: str | None) -> Callable[[bytes], str | None]:
-    """What is wrong with a line, or None. The typed decoder answers for nearly all lines, the slow reader for the rest."""
-    decode = msgspec.json.Decoder(_SHAPES[key]).decode if key is not None else None
-    decode_any = msgspec.json.Decoder(msgspec.Raw).decode
+    """Return a function that returns the error of a line, or None. The typed decoder accepts nearly all lines."""
+    decode: Callable[[bytes], Any] = _decode_members
+    if key is not None:
+        decode = msgspec.json.Decoder(msgspec.defstruct("_Body", [(key, msgspec.Raw)])).decode
 
     def check(line: bytes) -> str | None:
         try:
-            if decode is None:
-                decode_any(line)
-                sound = line.lstrip()[:1] == b"{"
-            else:
-                found = decode(line)
-                sound = key != "messages" or bytes(memoryview(found.messages)[:1]) == b"["  # type: ignore[attr-defined]
+            body = decode(line)
         except (msgspec.MsgspecError, RecursionError):
-            sound = False
-        return None if sound else line_fault(line, key)
+            return line_error(line, key)
+        if key == "messages" and bytes(memoryview(body.messages)[:1]) != b"[":
+            return line_error(line, key)
+        return None
 
     return check
 
 
-def line_fault(line: bytes, key: str | None = None) -> str | None:
-    """Why the line is not a JSON object with that key; None when it is one after all."""
-    begin = skip_space(line, 0)
+def line_error(line: bytes, key: str | None = None) -> str | None:
+    """Return why the line is not a JSON object with that key, or None if it is one."""
     try:
-        end = end_of_value(line, begin)
-        rest = skip_space(line, end)
-        if rest < len(line):
-            return f"not valid JSON (more follows behind the value, at column {rest + 1})"
-    except Malformed as wrong:
-        return f"not valid JSON ({wrong.reason}, at column {wrong.at + 1})"
-    except Cut:
-        return "not valid JSON (the line ends before the value does)"
-    if line[begin : begin + 1] != b"{":
-        return f"the line should be a JSON object, not {_kind(line[begin : begin + 1])}"
+        members = _decode_members(replace_lone_surrogates(line))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return explain(error, line)
     if key is None:
         return None
-    values = [line[member.begin : member.begin + 1] for member in members(line, begin) if member.name == key]
-    if not values:
+    if key not in members:
         return f"it has no '{key}', which this endpoint needs (--endpoint-type raw takes any object)"
-    if key == "messages" and values[-1] != b"[":
-        return f"'messages' should be a list, not {_kind(values[-1])}"
-    return None
+    first = bytes(members[key])[:1]
+    return f"'messages' should be a list, not {_kind(first)}" if key == "messages" and first != b"[" else None
 
 
 def _kind(first: bytes) -> str:

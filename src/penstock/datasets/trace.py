@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from penstock.datasets.format import Contents, Format
-from penstock.datasets.inputs_json import address
-from penstock.datasets.json_text import members, skip_space, text_of
+from penstock.datasets.json_text import address, replace_lone_surrogates
 from penstock.datasets.jsonl import Problems, explain
-from penstock.datasets.raw_payload import Lines, line_fault
+from penstock.datasets.raw_payload import Lines
 from penstock.datasets.recording import BodyLocation, Recorded, RecordingOptions, SourceFile, source_files
 from penstock.settings.schema import InputSettings, ScheduleSettings
 
@@ -39,9 +38,10 @@ class _Line(msgspec.Struct):
     payload: msgspec.Raw
     timestamp: float | None = None
     delay: float | None = None
-    session_id: str | int | None = None
+    session_id: str | int | float | None = None
 
 
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode = msgspec.json.Decoder(_Line).decode
 
 
@@ -172,8 +172,15 @@ class _Rows:
 def _row(line: bytes) -> _Row:
     try:
         found = _decode(line)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        return _slow_row(line, error)
+    except msgspec.ValidationError as error:
+        raise _Fault(_type_error(error, line)) from None
+    except RecursionError as error:
+        raise _Fault(explain(error, line)) from None
+    except msgspec.DecodeError as error:
+        text = replace_lone_surrogates(line)
+        if text == line:
+            raise _Fault(explain(error, line)) from None
+        return _row(text)
     payload = memoryview(found.payload)
     if bytes(payload[:1]) != b"{":
         raise _Fault("'payload' should be a request body, a JSON object")
@@ -185,34 +192,14 @@ def _row(line: bytes) -> _Row:
     return _checked(_Row(begin, begin + len(payload), found.timestamp, found.delay, session))
 
 
-def _slow_row(line: bytes, error: Exception) -> _Row:
-    """A row that msgspec refuses: it is right all the same, or this says what is wrong with it."""
-    if fault := line_fault(line):
-        raise _Fault(fault)
-    found = {member.name: member for member in members(line, skip_space(line, 0))}
-    payload = found.get("payload")
-    if payload is None:
-        if form := next((form for form in _OTHER_FORMS if form in found), None):
-            hint = "; for lines that are request bodies say --custom-dataset-type raw_payload" * (form == "messages")
-            raise _Fault(f"it has '{form}' and no 'payload'; of {_NAME} this version reads rows with a 'payload'{hint}")
-        raise _Fault("it has no 'payload', the request body to send")
-    if line[payload.begin : payload.begin + 1] != b"{":
-        raise _Fault("'payload' should be a request body, a JSON object")
-    if isinstance(error, msgspec.ValidationError):
-        raise _Fault(explain(error, line))
-    numbers: dict[str, float | None] = {}
-    for name in ("timestamp", "delay"):
-        text = line[found[name].begin : found[name].end] if name in found else b"null"
-        try:
-            numbers[name] = None if text == b"null" else float(text)
-        except ValueError:
-            raise _Fault(f"'{name}' should be a number") from None
-    session = None
-    if "session_id" in found:
-        begin, end = found["session_id"].begin, found["session_id"].end
-        session = text_of(line, begin, end) if line[begin : begin + 1] == b'"' else line[begin:end].decode()
-        session = None if session in ("", "null") else session.encode("utf-8", "replace").decode()
-    return _checked(_Row(payload.begin, payload.end, numbers["timestamp"], numbers["delay"], session))
+def _type_error(error: msgspec.ValidationError, line: bytes) -> str:
+    members = _decode_members(line) if line.lstrip().startswith(b"{") else {}
+    if not members or "payload" in members:
+        return explain(error, line)
+    if form := next((form for form in _OTHER_FORMS if form in members), None):
+        hint = "; for lines that are request bodies say --custom-dataset-type raw_payload" * (form == "messages")
+        return f"it has '{form}' and no 'payload'; of {_NAME} this version reads rows with a 'payload'{hint}"
+    return "it has no 'payload', the request body to send"
 
 
 def _checked(row: _Row) -> _Row:
@@ -237,7 +224,7 @@ def first_row_is_timed(path: str) -> bool:
 
 def _matches(first: dict[str, Any]) -> bool:
     """Also the other forms of the format: the scan says that they are not read."""
-    return "chat_id" not in first and bool({"payload", *_OTHER_FORMS} & first.keys())
+    return bool({"payload", *_OTHER_FORMS} & first.keys())
 
 
 def _read(path: str, _settings: InputSettings) -> Contents:
