@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import uuid
 from collections.abc import Collection, Iterator
 from random import Random
 
@@ -36,13 +37,7 @@ def conversation_ids(seed: int | None, taken: Collection[object] = ()) -> Iterat
     """Numbered under a seed, so that runs can be compared line by line; otherwise unlike those of any other run."""
     number = 0
     while True:
-        name = f"session_{number:06d}" if seed is not None else _uuid4()
+        name = f"session_{number:06d}" if seed is not None else str(uuid.uuid4())
         number += 1
         if name not in taken:
             yield name
-
-
-def _uuid4() -> str:
-    # str(uuid.uuid4()) takes twice as long, which a file of a million lines would feel.
-    text = os.urandom(16).hex()
-    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{'89ab'[int(text[16], 16) & 3]}{text[17:20]}-{text[20:]}"

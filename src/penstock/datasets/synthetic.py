@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.exact_length import fit
-from penstock.datasets.media.audio import sounds
+from penstock.datasets.media.audio import audio_clips
 from penstock.datasets.media.images import images
 from penstock.datasets.random_streams import conversation_ids, fresh_seed, length, normal, stream
 from penstock.datasets.sentences import opening
@@ -114,7 +114,7 @@ def _with_media(turns: Iterator[Turn], settings: InputSettings, seed: int, progr
         if field == "images":
             media = images(settings.images, seed, count, progress)
         else:
-            media = sounds(settings.audio, seed, count, progress)
+            media = audio_clips(settings.audio, seed, count, progress)
         endless = cycle(media)
         found = [msgspec.structs.replace(turn, **{field: tuple(islice(endless, wanted))}) for turn in found]
     return iter(found)
