@@ -403,7 +403,7 @@ def test_all_problems_of_a_file_are_listed(program: Program, capture: Capture) -
     done = replay(program, capture.url, path)
     assert done.status == 2
     assert done.err.splitlines() == [
-        "aiperf profile: p.jsonl has 35 problems:",
+        "aiperf profile: p.jsonl has 35 errors:",
         "  p.jsonl:2: not valid JSON (expecting property name enclosed in double quotes, column 2)",
         "  p.jsonl:3: the line should be an object, not a list",
         "  p.jsonl:4: it has no 'messages', which this endpoint needs (--endpoint-type raw takes any object)",
@@ -419,7 +419,10 @@ def test_all_problems_of_a_file_are_listed(program: Program, capture: Capture) -
     ("make", "said"),
     [
         (lambda p: (p / "x.jsonl").write_bytes(b"\n \n"), "x.jsonl:1: the file is empty"),
-        (lambda p: (p / "x.jsonl").mkdir(), "x.jsonl' is empty; a replay of a folder reads one conversation from each"),
+        (
+            lambda p: (p / "x.jsonl").mkdir(),
+            "x.jsonl' is empty; give --input-file a folder with one .jsonl file for each",
+        ),
         (
             lambda p: ((p / "x.jsonl").mkdir(), (p / "x.jsonl" / "a.txt").write_text("x")),
             "x.jsonl' has no .jsonl file in it",

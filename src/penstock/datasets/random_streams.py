@@ -1,4 +1,4 @@
-"""What is drawn at random about a dataset: lengths, and names for conversations that have none."""
+"""Random draws for datasets: lengths, and ids of conversations that have none."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ def fresh_seed() -> int:
 
 
 def stream(seed: int, purpose: str) -> Random:
-    """One sequence a purpose, so that drawing more of one thing does not change another."""
+    """Return a generator for one purpose, so that more draws for one purpose do not change those for another."""
     return Random(f"{seed}/{purpose}")
 
 
 def normal(rng: Random, mean: float, stddev: float) -> float:
     if stddev == 0:
         return mean
-    # Box and Muller's method, spelled out because Python promises the sequence of random() only.
+    # The Box-Muller method, written out because Python guarantees only the sequence of random() across versions.
     radius = math.sqrt(-2.0 * math.log(1.0 - rng.random()))
     return mean + stddev * radius * math.cos(2.0 * math.pi * rng.random())
 
 
 def length(rng: Random, mean: float, stddev: float) -> int:
-    """A normal draw, rounded to the nearest and at least 1: rounding up would raise the mean by half a token."""
+    """Draw a length of at least 1. It is rounded to the nearest integer: rounding up raises the mean by half a token."""
     return max(1, round(normal(rng, mean, stddev)))
 
 
 def conversation_ids(seed: int | None, taken: Collection[object] = ()) -> Iterator[str]:
-    """Numbered under a seed, so that runs can be compared line by line; otherwise unlike those of any other run."""
+    """Yield ids that are not in `taken`: numbered if there is a seed, so that runs can be compared, else random UUIDs."""
     number = 0
     while True:
         name = f"session_{number:06d}" if seed is not None else str(uuid.uuid4())

@@ -10,7 +10,7 @@ from penstock.datasets.format import Format
 from penstock.errors import UserError
 from penstock.suggest import nearest
 
-__all__ = ["FORMATS", "PLANNED", "is_known", "lookup", "plain_name", "what_is_read"]
+__all__ = ["FORMATS", "PLANNED", "is_known", "lookup", "plain_name", "supported_formats"]
 
 FORMATS: tuple[Format, ...] = (
     single_turn.FORMAT,
@@ -19,7 +19,7 @@ FORMATS: tuple[Format, ...] = (
     raw_payload.FORMAT,
     trace.FORMAT,
 )
-"""In the order in which to ask whether a file is of the format."""
+"""Formats are tried in this order to detect that of a file."""
 
 
 PLANNED = (
@@ -34,19 +34,19 @@ PLANNED = (
 )
 """Formats of AIPerf that are not built yet."""
 
-_PLANNED_FAMILIES = ("speedbench",)
-"""Beginnings of whole families of names."""
+_PLANNED_PREFIXES = ("speedbench",)
+"""Prefixes of names that are not built either."""
 
 
 def lookup(name: str) -> Format:
     key = plain_name(name)
-    for each in FORMATS:
-        if plain_name(each.name) == key:
-            return each
+    for format_ in FORMATS:
+        if plain_name(format_.name) == key:
+            return format_
     if planned := _planned_name(name):
-        raise UserError(f"The dataset format '{planned}' is not built yet. {what_is_read()}")
+        raise UserError(f"The dataset format '{planned}' is not built yet. {supported_formats()}")
     guess = nearest(name.strip().lower().replace("-", "_"), [each.name for each in FORMATS])
-    hint = f"; did you mean {guess}?" if guess else f". {what_is_read()}"
+    hint = f"; did you mean {guess}?" if guess else f". {supported_formats()}"
     raise UserError(f"There is no dataset format '{name}' (--custom-dataset-type){hint}")
 
 
@@ -57,16 +57,16 @@ def is_known(name: str) -> bool:
 
 def _planned_name(name: str) -> str | None:
     key = plain_name(name)
-    if key.startswith(_PLANNED_FAMILIES):
+    if key.startswith(_PLANNED_PREFIXES):
         return name
     return next((each for each in PLANNED if plain_name(each) == key), None)
 
 
-def what_is_read() -> str:
-    """To stand behind a sentence: a line for each format, since all of them in one would be a wall."""
+def supported_formats() -> str:
+    """Return the supported formats, one per line, to append to an error message."""
     return "\n  ".join(["This version reads:", *(f"{each.name}: {each.needs}" for each in FORMATS)])
 
 
 def plain_name(name: str) -> str:
-    """The name as it is compared: `Mooncake-Trace` is `mooncake_trace`."""
+    """Return the name without case, hyphens and underscores, for comparisons."""
     return name.strip().lower().replace("-", "").replace("_", "")

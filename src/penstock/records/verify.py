@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from penstock.datasets.detect_format import detect
-from penstock.datasets.jsonl import Problems
+from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.recording import Recording, RecordingOptions
 from penstock.datasets.registry import lookup
 from penstock.errors import UserError
@@ -198,7 +198,7 @@ class _Table:
         self._digests = bytearray()
         self._first = array("q")
         self._by_name: dict[str, int] = {}
-        problems = Problems(path)
+        problems = FileErrors(path)
         recording = _recording(path, format_)
         files = Files([file.path for file in recording.files])
         # Not with the endpoint of the run: this is about bytes, and any object will do.
@@ -206,7 +206,7 @@ class _Table:
             self._first.append(len(self._digests) // 32)
             if recorded.session is not None:
                 self._by_name.setdefault(recorded.session, number)
-            for place in recorded.places:
+            for place in recorded.bodies:
                 before, behind = place.padding or (b"", b"")
                 body = files.read(place.file, place.length, place.offset)
                 self._digests += sha256(before + body + behind).digest()
