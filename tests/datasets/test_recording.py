@@ -72,9 +72,7 @@ def test_format_of_a_folder_is_that_of_its_first_jsonl_file(tmp_path: Path) -> N
     write(tmp_path, "not looked at", "c.jsonl")
     assert detect(str(tmp_path)).name == "raw_payload"
     write(tmp_path, '{"text": "x"}', "a.jsonl")
-    with pytest.raises(
-        UserError, match=r"a\.jsonl in it looks like single_turn, and of folders this version reads raw"
-    ):
+    with pytest.raises(UserError, match=r"a\.jsonl in it looks like single_turn, and only raw_payload may be a folder"):
         detect(str(tmp_path))
 
 
@@ -235,6 +233,9 @@ def test_only_the_requested_part_of_a_schedule_is_replayed(
         ('{"payload": {}}', "it has no 'timestamp', which --fixed-schedule needs"),
         ('{"timestamp": 3, "payload": []}', "'payload' should be a request body, a JSON object"),
         ("{", "not valid JSON"),
+        ('{"timestamp": "x", oops', "not valid JSON (expecting property name enclosed in double quotes, column 20)"),
+        ('{"timestamp": "x", "payload": {"a": "\\ud800"}}', "'timestamp' should be a number, not a string"),
+        ("[]", "the line should be an object, not a list"),
     ],
 )
 def test_error_of_a_trace_is_described(tmp_path: Path, line: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for unusual valid JSON: escapes, numbers, repeated keys, nesting, white space and any Unicode."""
+"""Strategies for unusual valid JSON: escapes, numbers, repeated keys, nesting, white space and any Unicode."""
 
 from __future__ import annotations
 

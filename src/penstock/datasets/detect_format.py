@@ -1,7 +1,7 @@
 """Detect the format of a file from its first line.
 
-A line with a list `messages` is a request body of `raw_payload`, unless the run replays recorded times and the line has a
-timestamp.
+ A line with a list `messages` is a request body of `raw_payload`, unless the run replays recorded times and the line
+has a timestamp.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def _folder_format(path: str) -> Format:
     format_ = _match(first, _first_object(first, *_first_line(first)), scheduled=False)
     if format_ is not raw_payload.FORMAT:
         raise UserError(
-            f"The folder '{path}' is not known: {os.path.basename(first)} in it looks like {format_.name}, and of folders "
-            f"this version reads raw_payload ({raw_payload.FORMAT.needs})."
+            f"The folder '{path}' cannot be read: {os.path.basename(first)} in it looks like {format_.name}, and only "
+            f"raw_payload may be a folder ({raw_payload.FORMAT.needs})."
         )
     return format_
 

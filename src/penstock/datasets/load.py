@@ -48,7 +48,7 @@ def load(
     *,
     scheduled: bool = False,
 ) -> Dataset:
-    """Load the dataset. `tokenizer` is called only to generate prompts; `scheduled` is True if recorded times are replayed."""
+    """Load the dataset. `tokenizer` is called only for synthetic prompts; `scheduled`: recorded times are replayed."""
     if settings.file is None:
         if settings.format is not None:
             raise UserError(
@@ -61,7 +61,7 @@ def load(
     path = settings.file
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise UserError(
-            f"The input file '{path}' is a pipe or a device; an input is read more than once, so write it to a file first."
+            f"The input file '{path}' is a pipe or a device, and the input is read several times; save it to a file first."
         )
     format_ = detect(path, scheduled=scheduled) if settings.format is None else lookup(settings.format)
     contents = format_.read(path, settings)

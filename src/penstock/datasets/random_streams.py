@@ -29,12 +29,12 @@ def normal(rng: Random, mean: float, stddev: float) -> float:
 
 
 def length(rng: Random, mean: float, stddev: float) -> int:
-    """Draw a length of at least 1. It is rounded to the nearest integer: rounding up raises the mean by half a token."""
+    """Draw a length of at least 1. Round to the nearest integer: rounding up raises the mean by half a token."""
     return max(1, round(normal(rng, mean, stddev)))
 
 
 def conversation_ids(seed: int | None, taken: Collection[object] = ()) -> Iterator[str]:
-    """Yield ids that are not in `taken`: numbered if there is a seed, so that runs can be compared, else random UUIDs."""
+    """Yield ids that are not in `taken`: numbers if there is a seed, so that runs can be compared, else UUIDs."""
     number = 0
     while True:
         name = f"session_{number:06d}" if seed is not None else str(uuid.uuid4())

@@ -1,7 +1,7 @@
 """The `raw_payload` format: one request body per line, sent byte for byte.
 
-Each line of a file is a conversation of one turn. In a folder each `.jsonl` file is a conversation and its lines are the
-turns; files are sorted by name, and other files are ignored.
+ Each line of a file is a conversation of one turn. In a folder each `.jsonl` file is a conversation and its lines are
+the turns; files are sorted by name, and other files are ignored.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from penstock.datasets.recording import BodyLocation, RecordedConversation, Reco
 from penstock.errors import UserError
 from penstock.settings.schema import InputSettings
 
-__all__ = ["FORMAT", "Lines", "line_error", "payload_files"]
+__all__ = ["FORMAT", "Lines", "RawPayload", "payload_files"]
 
 _NAME = "raw_payload"
 
-REQUIRED = {
+_REQUIRED_KEYS = {
     "chat": "messages",
     "messages": "messages",
     "completions": "prompt",
@@ -32,11 +32,12 @@ REQUIRED = {
 }
 """The key that a request body for the endpoint type must have."""
 
-
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class RawPayload:
+    """The recording in a file or folder of request bodies."""
+
     needs_whole = False
 
     def __init__(self, path: str) -> None:
@@ -52,7 +53,7 @@ class RawPayload:
         return []
 
     def scan(self, options: RecordingOptions, errors: FileErrors) -> Iterator[RecordedConversation]:
-        check = _checker(REQUIRED.get(options.endpoint))
+        check = _checker(_REQUIRED_KEYS.get(options.endpoint))
         if self._folder is None:
             for _, offset, line in self._lines.read(0, errors):
                 if error := check(line):
@@ -149,15 +150,15 @@ def _checker(key: str | None) -> Callable[[bytes], str | None]:
         try:
             body = decode(line)
         except (msgspec.MsgspecError, RecursionError):
-            return line_error(line, key)
+            return _line_error(line, key)
         if key == "messages" and bytes(memoryview(body.messages)[:1]) != b"[":
-            return line_error(line, key)
+            return _line_error(line, key)
         return None
 
     return check
 
 
-def line_error(line: bytes, key: str | None = None) -> str | None:
+def _line_error(line: bytes, key: str | None = None) -> str | None:
     """Return why the line is not a JSON object with that key, or None if it is one."""
     try:
         members = _decode_members(replace_lone_surrogates(line))

@@ -1,8 +1,8 @@
 """Recordings: request bodies that are sent as they are in the user's files.
 
-A scan yields the location of each body, and the run stores the locations in its index. The bodies are read from the files
-when they are sent. A scan is an iterator: another process, forked in the meantime, can continue it, so that a large file is
-indexed while its first bodies are sent.
+ A scan yields the location of each body, and the run stores the locations in its index. The bodies are read from the
+files when they are sent. A scan is an iterator: another process, forked in the meantime, can continue it, so that a
+large file is indexed while its first bodies are sent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Select the conversation for the k-th session of the run, with a pure function that gives the same result in all workers.
+"""Select the conversation for the k-th session of the run. All workers compute the same selection.
 
-`shuffle` computes single positions of a permutation: building a permutation of a million entries takes 0.7 s, in which a
-worker would time replies late. A Feistel network over the next power of two takes a few microseconds for any position of
-any epoch; it is applied again while the result is not below n ("cycle walking").
+ `shuffle` computes single positions of a permutation: building a permutation of a million entries takes 0.7 s, in which
+a worker would time replies late. A Feistel network over the next power of two takes a few microseconds for any position
+of any epoch; it is applied again while the result is not below n ("cycle walking").
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _shuffled_large(n: int, seed: int) -> Callable[[int], int]:
         first, second, third, fourth = keys
         while True:
             left, right = index >> low, index & low_mask
-            # Each step changes one half by a hash of the other. It is reversible, so that no two indexes get the same result.
+            # Each step changes one half by a hash of the other. It is reversible, so that results are distinct.
             left ^= _mix(first ^ right) & high_mask
             right ^= _mix(second ^ left) & low_mask
             left ^= _mix(third ^ right) & high_mask
@@ -81,7 +81,7 @@ def _shuffled_large(n: int, seed: int) -> Callable[[int], int]:
 
 
 def _mix(value: int) -> int:
-    """Hash with the finalizer of splitmix64: a bijection on 64 bits in which every output bit depends on every input bit."""
+    """Hash 64 bits with the finalizer of splitmix64, a bijection that mixes all bits."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK

@@ -1,4 +1,7 @@
-"""The `single_turn` format: one prompt per line. Lines with the same session_id are sent in order, each without the others."""
+"""The `single_turn` format: one prompt per line.
+
+Lines with the same session_id are sent in order, each without the others.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Synthetic conversations: prompts of exact lengths that differ in their first words, the same for the same seed.
 
-Prompts are assembled in chunks from pieces with known token counts. All texts of the first chunk are counted. If each has
-the sum of the counts of its pieces, later chunks are not counted (a prompt of 550 tokens takes 17 µs to assemble and 100 to
-600 µs to count); at that length the chunk has ten thousand joins, so that it tests each sentence several times. If one
-text differs, the texts of all chunks are counted and corrected one by one.
+ Prompts are assembled in chunks from pieces with known token counts. All texts of the first chunk are counted. If each
+has the sum of the counts of its pieces, later chunks are not counted (a prompt of 550 tokens takes 17 µs to assemble
+and 100 to 600 µs to count); at that length the chunk has ten thousand joins, so that it tests each sentence several
+times. If one text differs, the texts of all chunks are counted and corrected one by one.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ def _delay_ms(rng: Random, settings: InputSettings) -> float:
 
 
 def _with_input_tokens(conversations: list[Conversation], writer: _Writer) -> list[Conversation]:
-    """Set the input tokens of conversations of one turn to those of the system prompt, the context and the turn together.
+    """Add the tokens of the system prompt and the context to the input tokens of conversations of one turn.
 
-    If these add the same number of tokens to every prompt of a sample, the others are not counted.
+    If both add the same number to every prompt of a sample, the other prompts are not counted.
     """
 
     def joined(conversation: Conversation) -> str:
@@ -219,7 +219,7 @@ class _Writer:
 
 
 def _draw_different(earlier: set[str], draw: Callable[[Random], str], rng: Random, words: int) -> str:
-    """Draw a text, again if an earlier text has the same first `words`. Give up after some draws: few texts have one token."""
+    """Draw a text, again if an earlier one has the same first `words`. Give up at last: few texts have one token."""
     for _ in range(_REDRAWS):
         text = draw(rng)
         begin = " ".join(text.split(" ", words)[:words])

@@ -1,7 +1,8 @@
 """The `mooncake_trace` format with payloads: rows `{"timestamp": ms, "session_id"?: …, "payload": {…}}`.
 
-Each payload is sent byte for byte. The rows of a session are its turns and may be anywhere in the file, and a schedule needs
-the conversations in the order of their times. So all rows are read before the first is sent, and 48 bytes of each are kept.
+ Each payload is sent byte for byte. The rows of a session are its turns and may be anywhere in the file, and a schedule
+needs the conversations in the order of their times. So all rows are read before the first is sent, and 48 bytes of each
+are kept.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class _RowError(Exception):
 
 
 class Trace:
+    """The recording in a trace."""
+
     needs_whole = True
 
     def __init__(self, path: str) -> None:
@@ -94,10 +97,7 @@ class Trace:
             speedup = options.schedule.speedup
             self._dropped = len(rows.times) - len(kept)
         if not len(kept):
-            errors.add(
-                1,
-                "no row lies between --fixed-schedule-start-offset and --fixed-schedule-end-offset",
-            )
+            errors.add(1, "no row lies between --fixed-schedule-start-offset and --fixed-schedule-end-offset")
         yield from rows.conversations(kept, zero, speedup / options.delay_ratio if options.delay_ratio else math.inf)
 
 
@@ -177,15 +177,11 @@ class _Rows:
 def _read_row(line: bytes) -> _Row:
     try:
         row = _decode(line)
-    except msgspec.ValidationError as error:
-        raise _RowError(_type_error(error, line)) from None
-    except RecursionError as error:
-        raise _RowError(explain(error, line)) from None
-    except msgspec.DecodeError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         text = replace_lone_surrogates(line)
-        if text == line:
-            raise _RowError(explain(error, line)) from None
-        return _read_row(text)
+        if text != line:
+            return _read_row(text)
+        raise _RowError(_explain_row(error, line)) from None
     payload = memoryview(row.payload)
     if bytes(payload[:1]) != b"{":
         raise _RowError("'payload' should be a request body, a JSON object")
@@ -197,9 +193,12 @@ def _read_row(line: bytes) -> _Row:
     return _check_numbers(_Row(begin, begin + len(payload), row.timestamp, row.delay, session))
 
 
-def _type_error(error: msgspec.ValidationError, line: bytes) -> str:
-    members = _decode_members(line) if line.lstrip().startswith(b"{") else {}
-    if not members or "payload" in members:
+def _explain_row(error: Exception, line: bytes) -> str:
+    try:
+        members = _decode_members(line)
+    except (msgspec.MsgspecError, RecursionError) as syntax_error:
+        return explain(syntax_error, line)
+    if "payload" in members:
         return explain(error, line)
     if form := next((form for form in _OTHER_FORMS if form in members), None):
         hint = "; for lines that are request bodies use --custom-dataset-type raw_payload" * (form == "messages")

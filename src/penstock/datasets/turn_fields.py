@@ -44,7 +44,7 @@ class TurnFields(msgspec.Struct):
 
 
 def build_turn(fields: TurnFields, folder: str) -> Turn:
-    """Build a turn, or raise a ValueError with the reason. `folder` is that of the dataset, for relative paths of media."""
+    """Build a turn, or raise ValueError with the reason. Paths of media may be relative to `folder`."""
     for field in _UNSUPPORTED:
         if getattr(fields, field):
             raise ValueError(f"it has '{field}', and this version sends text, images and audio only")

@@ -1,7 +1,7 @@
 """Images and audio that a dataset refers to by path, URL or data URL.
 
-The type of a file is checked when the dataset is read, so that an error names the line. Its content is read when the body is
-built, so that not all files are in memory.
+ The type of a file is checked when the dataset is read, so that an error names the line. Its content is read when the
+body is built, so that not all files are in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from penstock.datasets.conversation import Media, Turn
 from penstock.errors import UserError
 
-__all__ = ["MediaFiles", "audio_type", "image_type", "read_audio", "read_image"]
+__all__ = ["MediaFiles", "read_audio", "read_image"]
 
 _HEAD = 64
 """Bytes from which the type of a file is detected."""
@@ -26,20 +26,20 @@ _AUDIO_FORMATS = "WAV, MP3, FLAC, Ogg or M4A"
 
 
 def read_image(text: str, folder: str) -> Media:
-    """Return the image for a URL, a data URL or a path. A ValueError has the reason if there is none."""
+    """Return the image for a URL, a data URL or a path. Raise ValueError with the reason if there is none."""
     if _is_web_url(text):
         return Media(text)
     if text[:5].lower() == "data:":
         return Media(text, _data_url_type(text))
     path, head = _open(text, folder)
-    kind = image_type(head)
+    kind = _image_type(head)
     if kind is None:
         raise ValueError(f"'{text}' is not an image ({_IMAGE_FORMATS})")
     return Media("", kind, path)
 
 
 def read_audio(text: str, folder: str) -> Media:
-    """Return the audio for a URL, a data URL, `wav,<base64>` or a path. A ValueError has the reason if there is none."""
+    """Return the audio for a URL, a data URL, `wav,<base64>` or a path, or raise ValueError with the reason."""
     if _is_web_url(text):
         return Media(text, _extension(text) or "wav")
     if text[:5].lower() == "data:":
@@ -48,7 +48,7 @@ def read_audio(text: str, folder: str) -> Media:
     if comma and start.lower() in ("wav", "mp3"):
         return _audio_data(f"{start},…", text[len(start) + 1 :] if rest else "")
     path, head = _open(text, folder)
-    kind = audio_type(head)
+    kind = _audio_type(head)
     if kind is None:
         raise ValueError(f"'{text}' is not audio ({_AUDIO_FORMATS})")
     return Media("", kind, path)
@@ -85,7 +85,7 @@ class MediaFiles:
         return text
 
 
-def image_type(head: bytes) -> str | None:
+def _image_type(head: bytes) -> str | None:
     """Return the image type of a file with these first bytes, or None."""
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
         return "png"
@@ -100,7 +100,7 @@ def image_type(head: bytes) -> str | None:
     return "tiff" if head.startswith((b"II*\0", b"MM\0*")) else None
 
 
-def audio_type(head: bytes) -> str | None:
+def _audio_type(head: bytes) -> str | None:
     """Return the audio type of a file with these first bytes, or None."""
     if head.startswith(b"RIFF") and head[8:12] == b"WAVE":
         return "wav"
@@ -132,7 +132,7 @@ def _data_url_type(text: str) -> str:
     shown = start[:60] + ",…"
     if not comma or not start.lower().startswith("data:image/") or not start.lower().endswith(";base64"):
         raise ValueError(f"'{shown}' is not the data URL of an image, which begins with data:image/…;base64,")
-    kind = image_type(_first_bytes(data, shown))
+    kind = _image_type(_first_bytes(data, shown))
     if kind is None:
         raise ValueError(f"the data URL '{shown}' does not hold an image ({_IMAGE_FORMATS})")
     return kind
@@ -140,14 +140,14 @@ def _data_url_type(text: str) -> str:
 
 def _audio_data(shown: str, data: str) -> Media:
     shown = shown.partition(",")[0][:60] + ",…"
-    kind = audio_type(_first_bytes(data, shown))
+    kind = _audio_type(_first_bytes(data, shown))
     if kind is None:
         raise ValueError(f"'{shown}' does not hold audio ({_AUDIO_FORMATS})")
     return Media(data, kind)
 
 
 def _first_bytes(data: str, shown: str) -> bytes:
-    """Return the first bytes of base64 data. All of it is checked, because a server would refuse an error at the end."""
+    """Return the first bytes of base64 data, after checking all of it: a server would refuse an error at the end."""
     try:
         b64decode(data, validate=True)
         return b64decode(data[: _HEAD // 3 * 4])
@@ -156,7 +156,7 @@ def _first_bytes(data: str, shown: str) -> bytes:
 
 
 def _open(text: str, folder: str) -> tuple[str, bytes]:
-    """Return the path and the first bytes of a file. A relative path is relative to the working directory or to `folder`."""
+    """Return the path and the first bytes of a file. Look in the working directory, then in `folder`."""
     if text[:7].lower() == "file://":
         text = unquote(urlsplit(text).path)
     path = os.path.expanduser(text)
