@@ -1,6 +1,6 @@
 """Detect the format of a file from its first line.
 
- A line with a list `messages` is a request body of `raw_payload`, unless the run replays recorded times and the line
+A line with a list `messages` is a request body of `raw_payload`, unless the run replays recorded times and the line
 has a timestamp.
 """
 

@@ -1,6 +1,6 @@
 """The `inputs_json` format: `{"data": [{"session_id": …, "payloads": [{…}, …]}, …]}`, each payload sent byte for byte.
 
- White space around a body is lost inside a JSON document. So `inputs.json` has a member `padding` next to the payloads:
+White space around a body is lost inside a JSON document. So `inputs.json` has a member `padding` next to the payloads:
 the indexes of such payloads, with the white space to send before and after each.
 
 The document may be larger than the memory. It is read through a window that holds at least one session.

@@ -11,7 +11,7 @@ import msgspec
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.detect_format import detect
 from penstock.datasets.random_streams import fresh_seed, length, stream
-from penstock.datasets.recording import CONTEXT_MODE, Recording
+from penstock.datasets.recording import CONTEXT_MODE_COMPLETE, Recording
 from penstock.datasets.registry import lookup
 from penstock.datasets.synthetic import Progress, Synthetic
 from penstock.errors import UserError
@@ -83,7 +83,7 @@ def load(
 def _context_mode(conversations: list[Conversation], recording: Recording | None) -> str:
     multi_turn = [each for each in conversations if len(each.turns) > 1]
     if recording is not None or (multi_turn and not any(each.accumulate for each in multi_turn)):
-        return CONTEXT_MODE
+        return CONTEXT_MODE_COMPLETE
     return _CONTEXT_MODE_DELTAS
 
 

@@ -16,7 +16,10 @@ def fresh_seed() -> int:
 
 
 def stream(seed: int, purpose: str) -> Random:
-    """Return a generator for one purpose, so that more draws for one purpose do not change those for another."""
+    """Return a generator for one purpose, so that more draws for one purpose do not change those for another.
+
+    The purpose is part of the seed: renaming it changes the data of existing seeds.
+    """
     return Random(f"{seed}/{purpose}")
 
 

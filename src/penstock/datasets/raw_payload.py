@@ -1,6 +1,6 @@
 """The `raw_payload` format: one request body per line, sent byte for byte.
 
- Each line of a file is a conversation of one turn. In a folder each `.jsonl` file is a conversation and its lines are
+Each line of a file is a conversation of one turn. In a folder each `.jsonl` file is a conversation and its lines are
 the turns; files are sorted by name, and other files are ignored.
 """
 

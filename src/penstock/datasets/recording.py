@@ -1,6 +1,6 @@
 """Recordings: request bodies that are sent as they are in the user's files.
 
- A scan yields the location of each body, and the run stores the locations in its index. The bodies are read from the
+A scan yields the location of each body, and the run stores the locations in its index. The bodies are read from the
 files when they are sent. A scan is an iterator: another process, forked in the meantime, can continue it, so that a
 large file is indexed while its first bodies are sent.
 """
@@ -16,7 +16,7 @@ from penstock.errors import UserError
 from penstock.settings.schema import ScheduleSettings
 
 __all__ = [
-    "CONTEXT_MODE",
+    "CONTEXT_MODE_COMPLETE",
     "BodyLocation",
     "Identity",
     "RecordedConversation",
@@ -27,7 +27,7 @@ __all__ = [
     "source_files",
 ]
 
-CONTEXT_MODE = "message_array_with_responses"
+CONTEXT_MODE_COMPLETE = "message_array_with_responses"
 """AIPerf's name for payloads that are complete: no earlier turn or reply is added."""
 
 

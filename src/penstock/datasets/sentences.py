@@ -1,6 +1,6 @@
 """Random English sentences, built from a small grammar and the word lists of this package.
 
- All random choices use `Random.random()`, the only method whose sequence Python guarantees across versions. So a seed
+All random choices use `Random.random()`, the only method whose sequence Python guarantees across versions. So a seed
 gives the same text on every machine and Python version.
 """
 

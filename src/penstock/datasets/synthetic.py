@@ -1,6 +1,6 @@
 """Synthetic conversations: prompts of exact lengths that differ in their first words, the same for the same seed.
 
- Prompts are assembled in chunks from pieces with known token counts. All texts of the first chunk are counted. If each
+Prompts are assembled in chunks from pieces with known token counts. All texts of the first chunk are counted. If each
 has the sum of the counts of its pieces, later chunks are not counted (a prompt of 550 tokens takes 17 µs to assemble
 and 100 to 600 µs to count); at that length the chunk has ten thousand joins, so that it tests each sentence several
 times. If one text differs, the texts of all chunks are counted and corrected one by one.
@@ -219,7 +219,7 @@ class _Writer:
 
 
 def _draw_different(earlier: set[str], draw: Callable[[Random], str], rng: Random, words: int) -> str:
-    """Draw a text, again if an earlier one has the same first `words`. Give up at last: few texts have one token."""
+    """Draw a text, a few times if an earlier text has the same first `words`: few texts have one token."""
     for _ in range(_REDRAWS):
         text = draw(rng)
         begin = " ".join(text.split(" ", words)[:words])

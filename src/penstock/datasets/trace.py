@@ -1,6 +1,6 @@
 """The `mooncake_trace` format with payloads: rows `{"timestamp": ms, "session_id"?: …, "payload": {…}}`.
 
- Each payload is sent byte for byte. The rows of a session are its turns and may be anywhere in the file, and a schedule
+Each payload is sent byte for byte. The rows of a session are its turns and may be anywhere in the file, and a schedule
 needs the conversations in the order of their times. So all rows are read before the first is sent, and 48 bytes of each
 are kept.
 """

@@ -1,6 +1,6 @@
 """Images and audio that a dataset refers to by path, URL or data URL.
 
- The type of a file is checked when the dataset is read, so that an error names the line. Its content is read when the
+The type of a file is checked when the dataset is read, so that an error names the line. Its content is read when the
 body is built, so that not all files are in memory.
 """
 

@@ -1,6 +1,6 @@
 """Synthetic images: real PNG and JPEG files, all different, the same for the same seed.
 
- Noise is the worst case of both formats: 512 x 512 pixels take 790 KB as PNG and 200 KB as JPEG, where a photo has 60
+Noise is the worst case of both formats: 512 x 512 pixels take 790 KB as PNG and 200 KB as JPEG, where a photo has 60
 KB. So a JPEG is a smooth pattern and a PNG a mosaic. Measured on one core: 3 ms and 60 KB for a JPEG, 9 ms and 72 KB
 for a PNG.
 """
