@@ -150,7 +150,7 @@ def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     assert "cannot be read: Is a directory" in error_of(str(tmp_path))
 
 
-def test_a_hundred_thousand_lines_are_read(tmp_path: Path) -> None:
+def test_file_of_100_000_lines_is_read(tmp_path: Path) -> None:
     path = tmp_path / "big.jsonl"
     path.write_text('{"text": "%s", "output_length": 20}\n' % ("How are you today? " * 20) * 100_000)
     assert len(read(str(path), SETTINGS).conversations) == 100_000

@@ -1,7 +1,7 @@
 """JSON that must keep its bytes: lone surrogates, nesting and errors that msgspec does not handle.
 
 msgspec reads all replayed files, because it returns the position of a value without building it. It refuses lone
-surrogate escapes, which RFC 8259 allows, and its messages do not say where the text is wrong.
+surrogate escapes, which RFC 8259 allows, and its messages do not give the exact position of an error.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ def replace_lone_surrogates(data: bytes) -> bytes:
 
 def is_json(data: bytes) -> bool:
     """Return whether the data is one JSON value. The caller checks that it is UTF-8."""
-    for text in (data, replace_lone_surrogates(data)):
-        try:
-            msgspec.json.decode(text, type=msgspec.Raw)
-            return True
-        except (msgspec.MsgspecError, RecursionError):
-            continue
-    return False
+    return _is_accepted(data) or _is_accepted(replace_lone_surrogates(data))
+
+
+def _is_accepted(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return True
 
 
 class _NotFinite(Exception):
