@@ -1,6 +1,6 @@
-"""Replay against synthetic load, and what it costs to open large files.
+"""Throughput of replay compared with synthetic prompts, and the time and memory to open large files.
 
-python -m benchmarks.replay              files of 1 GB, which need as much room in the folder for temporary files
+python -m benchmarks.replay              files of 1 GB, in the folder for temporary files
 python -m benchmarks.replay 5            files of 5 GB
 """
 
@@ -22,30 +22,30 @@ from benchmarks.memory import _anonymous
 _LOAD = ("--concurrency", "64", "--request-count", "50000")
 _SYNTHETIC = ("--isl", "50", "--num-dataset-entries", "1000", "--osl", "100", "--random-seed", "1")
 _ROUNDS = 3
-_SLOWEST_OPEN_S = 2.0
-_MOST_BYTES = 100e6
+_MAX_OPEN_S = 2.0
+_MAX_BYTES = 100e6
 _TEXT = "a sentence that stands for what people write to models, over and over again; " * 50
 
 
 def throughput(streaming: bool) -> bool:
-    """Both load the same server with the same bytes, in turn, so that a busy machine favours neither."""
+    """Send the same bytes from both sources in turn, so that other load on the machine affects both alike."""
     flags = ["--streaming"] if streaming else []
     rates: dict[str, list[float]] = {"synthetic": [], "replay": []}
     with tempfile.TemporaryDirectory() as folder:
         inputs = os.path.join(folder, "inputs.json")
         for _ in range(_ROUNDS):
-            with far_end(100) as server, profile(server.url, *_LOAD, *_SYNTHETIC, *flags) as made:
-                rates["synthetic"].append(made.value("request_throughput"))
-                shutil.copy(os.path.join(made.folder, "inputs.json"), inputs)
-            with far_end(100) as server, profile(server.url, *_LOAD, "--input-file", inputs, *flags) as again:
-                rates["replay"].append(again.value("request_throughput"))
-    ours, theirs = (statistics.median(rates[name]) for name in ("replay", "synthetic"))
-    ratio = ours / theirs
-    passed = ratio >= 0.95  # what runs on a shared machine differ by
+            with far_end(100) as server, profile(server.url, *_LOAD, *_SYNTHETIC, *flags) as synthetic:
+                rates["synthetic"].append(synthetic.value("request_throughput"))
+                shutil.copy(os.path.join(synthetic.folder, "inputs.json"), inputs)
+            with far_end(100) as server, profile(server.url, *_LOAD, "--input-file", inputs, *flags) as replay:
+                rates["replay"].append(replay.value("request_throughput"))
+    replayed, generated = (statistics.median(rates[name]) for name in ("replay", "synthetic"))
+    ratio = replayed / generated
+    passed = ratio >= 0.95  # runs on a shared machine differ by 5 %
     line(
         f"replay of inputs.json, {'streaming' if streaming else 'not streaming'}, concurrency 64",
-        f"{ours:,.0f} req/s",
-        f"synthetic {theirs:,.0f} req/s",
+        f"{replayed:,.0f} req/s",
+        f"synthetic {generated:,.0f} req/s",
         f"{ratio:.2f} times (at least 0.95)",
         passed,
     )
@@ -53,7 +53,7 @@ def throughput(streaming: bool) -> bool:
 
 
 def opening(kind: str, gigabytes: float) -> bool:
-    """From the start of the command to its first request, and the most memory until its tenth."""
+    """Measure the time from the start of the command to its first request, and the peak memory of the run."""
     with tempfile.TemporaryDirectory() as folder, far_end(1) as server:
         path = Path(folder, "big.jsonl" if kind == "raw_payload" else "inputs.json")
         size = _write(path, kind, gigabytes * 1e9)
@@ -62,32 +62,32 @@ def opening(kind: str, gigabytes: float) -> bool:
         command += ["--use-server-token-count", "--artifact-dir", str(out), "--benchmark-duration", "1"]
         began = time.time_ns()
         process = subprocess.Popen([*command, "--custom-dataset-type", kind])
-        highest = 0
+        peak = 0
         while process.poll() is None:
-            highest = max(highest, _anonymous(process.pid) + sum(map(_anonymous, _children(process.pid))))
+            peak = max(peak, _anonymous(process.pid) + sum(map(_anonymous, _children(process.pid))))
             time.sleep(0.01)
         with open(out / "profile_export.jsonl", "rb") as file:
             first = min(json.loads(text)["metadata"]["request_start_ns"] for text in file)
     seconds = (first - began) / 1e9
-    passed = seconds < _SLOWEST_OPEN_S and highest < _MOST_BYTES
+    passed = seconds < _MAX_OPEN_S and peak < _MAX_BYTES
     line(
         f"opening {size / 1e9:.1f} GB of {kind}",
         f"{seconds:.2f} s",
-        f"at most {_SLOWEST_OPEN_S:.0f} s and {_MOST_BYTES / 1e6:.0f} MB",
-        f"{_SLOWEST_OPEN_S / seconds:.1f} times as fast; {highest / 1e6:.0f} MB anonymous",
+        f"at most {_MAX_OPEN_S:.0f} s and {_MAX_BYTES / 1e6:.0f} MB",
+        f"{_MAX_OPEN_S / seconds:.1f} times as fast; {peak / 1e6:.0f} MB anonymous",
         passed,
     )
     return passed
 
 
-def _write(path: Path, kind: str, wanted: float) -> int:
+def _write(path: Path, kind: str, size: float) -> int:
     body = {"model": "m", "stream": False, "max_tokens": 1, "messages": [{"role": "user", "content": _TEXT}]}
     text = json.dumps(body).encode()
     written = number = 0
     with open(path, "wb", buffering=1 << 22) as file:
         if kind == "inputs_json":
             file.write(b'{"data":[')
-        while written < wanted:
+        while written < size:
             if kind == "inputs_json":
                 part = b'%b{"session_id":"s%d","payloads":[%b]}' % (b"," if number else b"", number, text)
             else:

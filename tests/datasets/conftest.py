@@ -1,4 +1,4 @@
-"""Small tokenizers of every kind that matters, made here so that no test needs a download."""
+"""Small tokenizers of the common kinds, trained here so that no test needs a download."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.tokens.tokenizer import Source, Tokenizer
 
 
 class SpaceTokenizer:
-    """One token a run of non-blanks: the simplest, in Python, so that nothing in it can change with a release."""
+    """One token per word. It is written in Python, so that no release of a library can change its counts."""
 
     name = "spaces"
     source: Source = "builtin"
@@ -34,7 +34,7 @@ class SpaceTokenizer:
 
 
 class PairTokenizer(SpaceTokenizer):
-    """Two tokens a character: an odd length cannot be had."""
+    """Two tokens per character, so that no text has an odd length."""
 
     name = "pairs"
 
@@ -42,10 +42,10 @@ class PairTokenizer(SpaceTokenizer):
         return 2 * len(text)
 
 
-class DeafTokenizer(SpaceTokenizer):
-    """Makes nothing of any text."""
+class ZeroTokenizer(SpaceTokenizer):
+    """No tokens for any text."""
 
-    name = "deaf"
+    name = "zero"
 
     def count(self, text: str) -> int:
         return 0
@@ -57,7 +57,7 @@ def _corpus() -> list[str]:
 
 
 @cache
-def make(kind: str) -> Tokenizer:
+def train(kind: str) -> Tokenizer:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     if kind == "builtin":
@@ -69,13 +69,13 @@ def make(kind: str) -> Tokenizer:
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet, show_progress=False)
     elif kind == "superword BPE":
-        # Nothing splits the text, so tokens reach across words and sentences, and counts do not add up.
+        # The text is not split, so that tokens span words and sentences, and counts do not add up.
         inner = Tokenizer(models.BPE())
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(vocab_size=900, initial_alphabet=alphabet, show_progress=False)
     elif kind == "prepending BPE":
-        # A blank is put before every text, so a piece that begins with a blank counts one more by itself.
+        # A space is added before every text, so that a piece that begins with a space has one token more alone.
         inner = Tokenizer(models.BPE(unk_token="<unk>"))
         inner.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
         inner.pre_tokenizer = pre_tokenizers.Split(Regex("▁[^▁]*"), "isolated")
@@ -106,12 +106,12 @@ KINDS = ["builtin", "byte-level BPE", "superword BPE", "prepending BPE", "WordPi
 
 @pytest.fixture(params=KINDS)
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    return make(request.param)
+    return train(request.param)
 
 
 @pytest.fixture
-def real() -> Tokenizer:
-    return make("builtin")
+def builtin_tokenizer() -> Tokenizer:
+    return train("builtin")
 
 
 @pytest.fixture
@@ -125,5 +125,5 @@ def pairs() -> Tokenizer:
 
 
 @pytest.fixture
-def deaf() -> Tokenizer:
-    return DeafTokenizer()
+def zero() -> Tokenizer:
+    return ZeroTokenizer()

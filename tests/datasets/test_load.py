@@ -1,4 +1,4 @@
-"""From the settings to the dataset of the run."""
+"""The dataset of a run for its settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.settings.schema import InputSettings
 from penstock.tokens.tokenizer import Tokenizer
 
 
-def unwanted() -> Tokenizer:
+def no_tokenizer() -> Tokenizer:
     raise AssertionError("a file needs no tokenizer")
 
 
@@ -24,15 +24,15 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_no_file_is_synthetic(spaces: Tokenizer) -> None:
+def test_dataset_without_a_file_is_synthetic(spaces: Tokenizer) -> None:
     made = load(InputSettings(seed=1, input_tokens_mean=4), 7, lambda: spaces)
     assert (made.name, made.synthetic, len(list(made.conversations)), made.turns) == ("synthetic", True, 7, [1] * 7)
     assert len(load(InputSettings(seed=1, input_tokens_mean=4, entries=3), 7, lambda: spaces).turns) == 3
 
 
 @pytest.mark.parametrize("name", [None, "single_turn", "Single-Turn"])
-def test_a_file_is_read_without_a_tokenizer(file: str, name: str | None) -> None:
-    dataset = load(InputSettings(file=file, format=name), 7, unwanted)
+def test_file_is_read_without_a_tokenizer(file: str, name: str | None) -> None:
+    dataset = load(InputSettings(file=file, format=name), 7, no_tokenizer)
     assert (dataset.name, dataset.synthetic, dataset.format) == ("prompts.jsonl", False, "single_turn")
     assert [each.turns[0].texts for each in dataset.conversations] == [("a",), ("b",), ("c",), ("d",)]
     assert [each.turns[0].output_tokens for each in dataset.conversations] == [None, 5, None, None]
@@ -40,33 +40,36 @@ def test_a_file_is_read_without_a_tokenizer(file: str, name: str | None) -> None
     assert "does not use 'id'" in dataset.note
 
 
-def test_a_lines_own_reply_length_wins_over_the_runs(file: str) -> None:
+def test_reply_length_of_a_line_overrides_that_of_the_run(file: str) -> None:
     settings = InputSettings(file=file, seed=3, output_tokens_mean=1000, output_tokens_stddev=50)
-    lengths = [each.turns[0].output_tokens or 0 for each in load(settings, 7, unwanted).conversations]
+    lengths = [each.turns[0].output_tokens or 0 for each in load(settings, 7, no_tokenizer).conversations]
     assert lengths[1] == 5
     assert all(700 < length < 1300 for length in (lengths[0], *lengths[2:]))
     assert len(set(lengths)) == 4
-    assert lengths == [each.turns[0].output_tokens for each in load(settings, 7, unwanted).conversations]
+    assert lengths == [each.turns[0].output_tokens for each in load(settings, 7, no_tokenizer).conversations]
 
 
-def test_a_lines_own_reply_length_does_not_change_the_others(file: str, tmp_path: Path) -> None:
+def test_reply_length_of_a_line_does_not_change_other_lines(file: str, tmp_path: Path) -> None:
     plain = tmp_path / "plain.jsonl"
     plain.write_text('{"text": "a"}\n' * 4)
     settings = {"seed": 3, "output_tokens_mean": 1000, "output_tokens_stddev": 50}
     with_own, without = (
-        [each.turns[0].output_tokens for each in load(InputSettings(file=path, **settings), 7, unwanted).conversations]
+        [
+            each.turns[0].output_tokens
+            for each in load(InputSettings(file=path, **settings), 7, no_tokenizer).conversations
+        ]
         for path in (file, str(plain))
     )
     assert (with_own[0], with_own[2:]) == (without[0], without[2:])
 
 
-def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+def test_pipe_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     with pytest.raises(UserError, match="is a pipe or a device"):
-        load(InputSettings(file=str(path)), 10, unwanted)
+        load(InputSettings(file=str(path)), 10, no_tokenizer)
 
 
-def test_a_format_without_a_file() -> None:
+def test_format_without_a_file_is_refused() -> None:
     with pytest.raises(UserError, match="needs a file: add --input-file"):
-        load(InputSettings(format="single_turn"), 7, unwanted)
+        load(InputSettings(format="single_turn"), 7, no_tokenizer)

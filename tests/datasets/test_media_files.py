@@ -1,4 +1,4 @@
-"""Images and sound in files: paths, URLs and data URLs."""
+"""Images and audio by path, URL and data URL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from penstock.datasets.conversation import Media, Turn
 from penstock.datasets.media import files
 from penstock.datasets.media.audio import record_mp3, record_wav
-from penstock.datasets.media.files import MediaFiles, audio_of, image_of
+from penstock.datasets.media.files import MediaFiles, read_audio, read_image
 from penstock.datasets.media.images import draw_jpeg, draw_png
 from penstock.datasets.single_turn import read
 from penstock.errors import UserError
@@ -39,8 +39,8 @@ def folder(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("a.png", "png"), ("b.jpg", "jpeg"), ("odd", "png"), ("e.gif", "gif")])
-def test_an_image_file_becomes_a_data_url(folder: str, name: str, kind: str) -> None:
-    media = image_of(name, folder)
+def test_image_file_becomes_a_data_url(folder: str, name: str, kind: str) -> None:
+    media = read_image(name, folder)
     assert (media.data, media.format, media.path) == ("", kind, os.path.join(folder, name))
     (image,) = MediaFiles().inlined(Turn(images=(media,))).images
     assert image.data == f"data:image/{kind};base64,{base64.b64encode(FILES[name]).decode()}"
@@ -48,40 +48,40 @@ def test_an_image_file_becomes_a_data_url(folder: str, name: str, kind: str) -> 
 
 
 @pytest.mark.parametrize(("name", "kind"), [("c.wav", "wav"), ("d.mp3", "mp3")])
-def test_a_sound_file_becomes_base64(folder: str, name: str, kind: str) -> None:
-    (audio,) = MediaFiles().inlined(Turn(audios=(audio_of(name, folder),))).audios
+def test_audio_file_becomes_base64(folder: str, name: str, kind: str) -> None:
+    (audio,) = MediaFiles().inlined(Turn(audios=(read_audio(name, folder),))).audios
     assert audio == Media(base64.b64encode(FILES[name]).decode(), kind)
 
 
-def test_absolute_paths_and_file_urls(folder: str) -> None:
-    assert image_of(os.path.join(folder, "a.png"), "/nowhere").path == os.path.join(folder, "a.png")
-    assert image_of("file://" + os.path.join(folder, "a.png"), "").path == os.path.join(folder, "a.png")
+def test_absolute_paths_and_file_urls_are_read(folder: str) -> None:
+    assert read_image(os.path.join(folder, "a.png"), "/nowhere").path == os.path.join(folder, "a.png")
+    assert read_image("file://" + os.path.join(folder, "a.png"), "").path == os.path.join(folder, "a.png")
 
 
-def test_a_path_counts_from_where_the_user_is_first(folder: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    here = tmp_path_factory.mktemp("here")
-    (here / "a.png").write_bytes(JPEG)
+def test_path_is_relative_to_the_working_directory_first(folder: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    working_directory = tmp_path_factory.mktemp("cwd")
+    (working_directory / "a.png").write_bytes(JPEG)
     before = os.getcwd()
-    os.chdir(here)
+    os.chdir(working_directory)
     try:
-        assert image_of("a.png", folder).format == "jpeg"
+        assert read_image("a.png", folder).format == "jpeg"
     finally:
         os.chdir(before)
 
 
-def test_urls_are_passed_on() -> None:
-    assert image_of("https://host/a.png?x=1", "") == Media("https://host/a.png?x=1")
-    assert audio_of("http://host/b.MP3", "") == Media("http://host/b.MP3", "mp3")
-    assert audio_of("http://host/stream", "") == Media("http://host/stream", "wav")
+def test_urls_are_kept() -> None:
+    assert read_image("https://host/a.png?x=1", "") == Media("https://host/a.png?x=1")
+    assert read_audio("http://host/b.MP3", "") == Media("http://host/b.MP3", "mp3")
+    assert read_audio("http://host/stream", "") == Media("http://host/stream", "wav")
 
 
-def test_data_urls_are_passed_on() -> None:
+def test_data_urls_are_kept() -> None:
     url = "data:image/png;base64," + base64.b64encode(PNG).decode()
-    assert image_of(url, "") == Media(url, "png")
-    sound = base64.b64encode(WAV).decode()
-    assert audio_of("data:audio/wav;base64," + sound, "") == Media(sound, "wav")
-    assert audio_of("wav," + sound, "") == Media(sound, "wav")
-    assert audio_of("mp3," + base64.b64encode(MP3).decode(), "").format == "mp3"
+    assert read_image(url, "") == Media(url, "png")
+    audio = base64.b64encode(WAV).decode()
+    assert read_audio("data:audio/wav;base64," + audio, "") == Media(audio, "wav")
+    assert read_audio("wav," + audio, "") == Media(audio, "wav")
+    assert read_audio("mp3," + base64.b64encode(MP3).decode(), "").format == "mp3"
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_data_urls_are_passed_on() -> None:
         ("data:image/png;base64,aGVsbG8=", "does not hold an image"),
     ],
 )
-def test_what_is_no_image(folder: str, text: str, reason: str) -> None:
+def test_invalid_image_is_refused(folder: str, text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=r"'|the data URL") as caught:
-        image_of(text, folder)
+        read_image(text, folder)
     assert reason in str(caught.value)
 
 
@@ -114,20 +114,20 @@ def test_what_is_no_image(folder: str, text: str, reason: str) -> None:
         ("data:audio/wav;base64,aGVsbG8=", "does not hold audio"),
     ],
 )
-def test_what_is_no_audio(folder: str, text: str, reason: str) -> None:
+def test_invalid_audio_is_refused(folder: str, text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=r"'|the data URL") as caught:
-        audio_of(text, folder)
+        read_audio(text, folder)
     assert reason in str(caught.value)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read(folder: str) -> None:
+def test_file_without_permission_is_refused(folder: str) -> None:
     os.chmod(os.path.join(folder, "a.png"), 0)
     with pytest.raises(ValueError, match="Permission denied"):
-        image_of("a.png", folder)
+        read_image("a.png", folder)
 
 
-def test_media_in_a_single_turn_file(folder: str) -> None:
+def test_single_turn_file_may_have_media(folder: str) -> None:
     lines = [
         {"text": "One", "image": "a.png"},
         {"images": ["a.png", {"name": "more", "contents": ["https://h/x.png"]}], "audio": "c.wav"},
@@ -155,7 +155,7 @@ def test_media_in_a_single_turn_file(folder: str) -> None:
         ({"image": 5}, "'image' should be a string, not a whole number"),
     ],
 )
-def test_mistakes_are_told_with_file_and_line(folder: str, line: dict[str, object], reason: str) -> None:
+def test_error_names_file_and_line(folder: str, line: dict[str, object], reason: str) -> None:
     path = os.path.join(folder, "prompts.jsonl")
     Path(path).write_text('{"text": "fine"}\n' + json.dumps(line))
     with pytest.raises(UserError) as caught:
@@ -163,14 +163,14 @@ def test_mistakes_are_told_with_file_and_line(folder: str, line: dict[str, objec
     assert str(caught.value) == f"prompts.jsonl:2: {reason}"
 
 
-def test_what_is_kept_is_bounded_by_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_is_bounded_by_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    encoded = files._encoded
-    monkeypatch.setattr(files, "_encoded", lambda path: opened.append(os.path.basename(path)) or encoded(path))
+    encoded = files._read_base64
+    monkeypatch.setattr(files, "_read_base64", lambda path: opened.append(os.path.basename(path)) or encoded(path))
     for name, size in {"a": 3000, "b": 3000, "c": 3000, "huge": 30_000}.items():
         (tmp_path / name).write_bytes(WAV[:44].ljust(size, b"\0"))
-    media = MediaFiles(most_bytes=8000)  # of Base64: two of the small ones
+    media = MediaFiles(max_bytes=8000)  # the base64 text of two small files
     for name in ("a", "b", "a", "c", "a", "b", "huge", "huge"):
-        (audio,) = media.inlined(Turn(audios=(audio_of(name, str(tmp_path)),))).audios
+        (audio,) = media.inlined(Turn(audios=(read_audio(name, str(tmp_path)),))).audios
         assert base64.b64decode(audio.data) == (tmp_path / name).read_bytes()
     assert opened == ["a", "b", "c", "b", "huge", "huge"]

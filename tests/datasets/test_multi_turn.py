@@ -29,13 +29,13 @@ def write(tmp_path: Path) -> Callable[..., str]:
     return write
 
 
-def problem(path: str) -> str:
+def error_of(path: str) -> str:
     with pytest.raises(UserError) as caught:
         read(path, SETTINGS)
     return str(caught.value)
 
 
-def test_turns_in_order_with_their_fields(write: Callable[..., str]) -> None:
+def test_turns_are_read_in_order_with_their_fields(write: Callable[..., str]) -> None:
     path = write(
         {
             "session_id": "a",
@@ -65,18 +65,18 @@ def test_lines_of_one_session_are_one_conversation(write: Callable[..., str]) ->
         {"session_id": "x", "turns": [{"text": "b"}]},
         {"session_id": 7, "turns": [{"text": "c"}]},
     )
-    said = {each.id: [turn.texts[0] for turn in each.turns] for each in read(path, SETTINGS).conversations}
-    assert said == {"7": ["a", "c"], "x": ["b"]}
+    texts = {each.id: [turn.texts[0] for turn in each.turns] for each in read(path, SETTINGS).conversations}
+    assert texts == {"7": ["a", "c"], "x": ["b"]}
 
 
-def test_a_leading_system_turn_goes_with_every_turn(write: Callable[..., str]) -> None:
+def test_leading_system_turn_becomes_the_system_prompt(write: Callable[..., str]) -> None:
     path = write({"turns": [{"role": "system", "texts": ["Be brief.", "Be kind."]}, {"text": "a"}, {"text": "b"}]})
     (only,) = read(path, SETTINGS).conversations
     assert only.system == "Be brief.\n\nBe kind."
     assert [turn.texts for turn in only.turns] == [("a",), ("b",)]
 
 
-def test_a_system_turn_with_a_time_or_in_the_middle_is_a_turn(write: Callable[..., str]) -> None:
+def test_system_turn_with_a_delay_or_in_the_middle_stays_a_turn(write: Callable[..., str]) -> None:
     path = write(
         {"turns": [{"role": "system", "text": "x", "delay": 5}, {"text": "a"}]},
         {"turns": [{"text": "a"}, {"role": "system", "text": "x"}]},
@@ -102,21 +102,21 @@ def test_a_system_turn_with_a_time_or_in_the_middle_is_a_turn(write: Callable[..
         ("{", "not valid JSON (expecting property name enclosed in double quotes, column 2)"),
     ],
 )
-def test_each_mistake_is_named_with_its_line(write: Callable[..., str], line: Any, reason: str) -> None:
-    assert problem(write({"turns": [{"text": "fine"}]}, line)) == f"chats.jsonl:2: {reason}"
+def test_error_names_its_line(write: Callable[..., str], line: Any, reason: str) -> None:
+    assert error_of(write({"turns": [{"text": "fine"}]}, line)) == f"chats.jsonl:2: {reason}"
 
 
-def test_an_empty_file(write: Callable[..., str]) -> None:
-    assert "is empty" in problem(write())
+def test_empty_file_is_refused(write: Callable[..., str]) -> None:
+    assert "is empty" in error_of(write())
 
 
-def test_fields_that_are_not_used_are_named(write: Callable[..., str]) -> None:
+def test_unused_fields_are_named(write: Callable[..., str]) -> None:
     note = read(write({"turns": [{"text": "a", "mood": "good"}], "category": 1}), SETTINGS).note
     assert note is not None
     assert note.endswith("the format multi_turn does not use 'category', 'mood'.")
 
 
-def test_lengths_and_pauses_of_the_run_keep_the_conversation_whole(write: Callable[..., str]) -> None:
+def test_reply_length_and_delay_ratio_of_the_run_apply_to_every_turn(write: Callable[..., str]) -> None:
     path = write({"turns": [{"role": "system", "text": "s"}, {"text": "a"}, {"text": "b", "delay": 100}]})
     settings = InputSettings(
         file=path, output_tokens_mean=9, conversation=ConversationSettings(delay_ratio=2.5), seed=1

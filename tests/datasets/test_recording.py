@@ -1,4 +1,4 @@
-"""Files of bodies: what is found in them, what is wrong with them, and what they are taken for."""
+"""Replayed files: their formats, the locations of their bodies, and their errors."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ import pytest
 
 from penstock.datasets.detect_format import detect
 from penstock.datasets.inputs_json import InputsJson
-from penstock.datasets.jsonl import Problems
+from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.raw_payload import RawPayload
-from penstock.datasets.recording import Recorded, Recording, RecordingOptions, chosen
+from penstock.datasets.recording import RecordedConversation, Recording, RecordingOptions, select_sessions
 from penstock.datasets.trace import Trace, first_row_is_timed
 from penstock.errors import UserError
 from penstock.settings.schema import ScheduleSettings
 
 
-def scan(recording: Recording, wish: RecordingOptions | None = None) -> tuple[list[Recorded], str]:
-    problems = Problems(recording.files[0].path)
-    found = list(recording.scan(wish or RecordingOptions("chat"), problems))
-    return found, problems.text() if problems.count else ""
+def scan(recording: Recording, options: RecordingOptions | None = None) -> tuple[list[RecordedConversation], str]:
+    """Return the conversations and the text of the errors."""
+    errors = FileErrors(recording.files[0].path)
+    conversations = list(recording.scan(options or RecordingOptions("chat"), errors))
+    return conversations, errors.text() if errors.count else ""
 
 
-def make(tmp_path: Path, content: bytes | str, name: str = "f.jsonl") -> str:
+def write(tmp_path: Path, content: bytes | str, name: str = "f.jsonl") -> str:
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return str(path)
 
 
 @pytest.mark.parametrize(
-    ("content", "taken_for"),
+    ("content", "expected"),
     [
         ('{"messages": []}', "raw_payload"),
         ('\n \n{"text": "x", "messages": [{"role": "user", "content": "y"}]}\nrubbish', "raw_payload"),
         ('{"messages": [], "timestamp": 3}', "raw_payload"),
         ('{"messages": [{"role":"user","content":"\\ud800"}]}', "raw_payload"),
-        ('{"messages": [], "deep": ' + "[" * 5000 + "]" * 5000 + "}", "raw_payload"),
+        ('{"messages": [], "deep": ' + "[" * 500 + "]" * 500 + "}", "raw_payload"),
         ('{"data": [{"session_id": "s", "payloads": [{}]}]}', "inputs_json"),
         ('{\n  "data": [\n    {"payloads": []}\n  ]\n}', "inputs_json"),
         ('\ufeff{"first": {"data": 1}, "data":[{"payloads":["\\ud800"]}]}', "inputs_json"),
@@ -45,40 +46,38 @@ def make(tmp_path: Path, content: bytes | str, name: str = "f.jsonl") -> str:
         ('{"timestamp": 0, "input_length": 3}', "mooncake_trace"),
     ],
 )
-def test_what_a_file_is_taken_for(tmp_path: Path, content: str, taken_for: str) -> None:
-    assert detect(make(tmp_path, content)).name == taken_for
+def test_format_is_detected(tmp_path: Path, content: str, expected: str) -> None:
+    assert detect(write(tmp_path, content)).name == expected
 
 
-def test_with_a_schedule_rows_with_a_time_are_a_trace(tmp_path: Path) -> None:
-    path = make(tmp_path, '{"messages": [], "timestamp": 3}')
+def test_rows_with_a_timestamp_are_a_trace_when_scheduled(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"messages": [], "timestamp": 3}')
     assert detect(path, scheduled=True).name == "mooncake_trace"
     assert scan(Trace(path))[1].endswith(
-        "it has 'messages' and no 'payload'; of mooncake_trace this version reads rows with a 'payload'; for lines that are "
-        "request bodies say --custom-dataset-type raw_payload"
+        "it has 'messages' and no 'payload'; this version reads only rows of mooncake_trace with a 'payload'; for lines that "
+        "are request bodies use --custom-dataset-type raw_payload"
     )
-    assert detect(make(tmp_path, '{"messages": []}'), scheduled=True).name == "raw_payload"
+    assert detect(write(tmp_path, '{"messages": []}'), scheduled=True).name == "raw_payload"
 
 
 @pytest.mark.parametrize("content", ['{"messages": [], "conversation_id": 1}', '{"messages": [], "data": []}'])
-def test_keys_of_other_formats_need_the_type_named(tmp_path: Path, content: str) -> None:
-    assert detect(make(tmp_path, content)).name != "raw_payload"
-    assert scan(RawPayload(make(tmp_path, content)))[1] == ""
+def test_payload_with_keys_of_another_format_is_not_detected_but_readable(tmp_path: Path, content: str) -> None:
+    assert detect(write(tmp_path, content)).name != "raw_payload"
+    assert scan(RawPayload(write(tmp_path, content)))[1] == ""
 
 
-def test_a_folder_is_known_by_its_first_conversation(tmp_path: Path) -> None:
-    make(tmp_path, "not looked at", "a.txt")
-    make(tmp_path, '{"messages": []}', "b.jsonl")
-    make(tmp_path, "not looked at", "c.jsonl")
+def test_format_of_a_folder_is_that_of_its_first_jsonl_file(tmp_path: Path) -> None:
+    write(tmp_path, "not looked at", "a.txt")
+    write(tmp_path, '{"messages": []}', "b.jsonl")
+    write(tmp_path, "not looked at", "c.jsonl")
     assert detect(str(tmp_path)).name == "raw_payload"
-    make(tmp_path, '{"text": "x"}', "a.jsonl")
-    with pytest.raises(
-        UserError, match=r"a\.jsonl in it looks like single_turn, and of folders this version reads raw"
-    ):
+    write(tmp_path, '{"text": "x"}', "a.jsonl")
+    with pytest.raises(UserError, match=r"a\.jsonl in it looks like single_turn, and only raw_payload may be a folder"):
         detect(str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "line", "wrong"),
+    ("endpoint", "line", "reason"),
     [
         ("chat", '{"messages": []}', None),
         ("chat", '{"prompt": "x"}', "it has no 'messages', which this endpoint needs"),
@@ -91,20 +90,22 @@ def test_a_folder_is_known_by_its_first_conversation(tmp_path: Path) -> None:
         ("completions", '{"prompt": ["x"]}', None),
         ("completions", '{"input": "x"}', "it has no 'prompt'"),
         ("raw", "{}", None),
-        ("raw", "[]", "the line should be a JSON object, not a list"),
-        ("template", '{"x": 1} {"y": 2}', "not valid JSON (more follows behind the value, at column 10)"),
-        ("raw", '{"x": 1', "not valid JSON (the line ends before the value does)"),
+        ("raw", "[]", "the line should be an object, not a list"),
+        ("template", '{"x": 1} {"y": 2}', "not valid JSON (extra data, column 10)"),
+        ("raw", '{"x": 1', "not valid JSON (expecting ',' delimiter, column 8)"),
         ("raw", "\ufeff{}", None),
     ],
 )
-def test_the_key_that_an_endpoint_needs(tmp_path: Path, endpoint: str, line: str, wrong: str | None) -> None:
-    found, said = scan(RawPayload(make(tmp_path, line)), RecordingOptions(endpoint))
-    assert (said == "") == (wrong is None) == bool(found)
-    assert (wrong or "") in said
+def test_payload_must_have_the_key_of_its_endpoint(
+    tmp_path: Path, endpoint: str, line: str, reason: str | None
+) -> None:
+    conversations, errors = scan(RawPayload(write(tmp_path, line)), RecordingOptions(endpoint))
+    assert (errors == "") == (reason is None) == bool(conversations)
+    assert (reason or "") in errors
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("", "f.json:1: the file is empty"),
         ("[]", "f.json:1: the file should be one JSON object with a list 'data'"),
@@ -120,49 +121,64 @@ def test_the_key_that_an_endpoint_needs(tmp_path: Path, endpoint: str, line: str
         ('{"data":[{"session_id":"s","payloads":[\n"x"]}]}', "f.json:2: a payload of session 's' is not a JSON object"),
         (
             '{"data":[\n{"session_id":"s","payloads":[{]}]}',
-            "f.json:2: not valid JSON (a key in quotes should be here, at column 32)",
+            "f.json:2: not valid JSON (expecting property name enclosed in double quotes, column 32)",
         ),
         ('{"data":[\n{"session_id":"s","payloads":[{}]}', "f.json:2: the file ends before its JSON does"),
         (
             '{"data":[{"session_id":"s","payloads":[{}]}]}\n}',
-            "f.json:2: not valid JSON (more follows behind the end of",
+            "f.json:2: not valid JSON (extra data after the end of",
         ),
         (b'{"data":[{"session_id":"s","payloads":[{"a":"\xff"}]}]}', "f.json:1: not valid UTF-8"),
     ],
 )
-def test_what_is_wrong_with_an_inputs_json(tmp_path: Path, content: Any, said: str) -> None:
-    found, problems = scan(InputsJson(make(tmp_path, content, "f.json")))
-    assert said in problems
-    assert len(found) == (said.endswith(("JSON does", "the end of")))  # what was sound before
+def test_error_of_an_inputs_json_names_its_line(tmp_path: Path, content: Any, message: str) -> None:
+    conversations, errors = scan(InputsJson(write(tmp_path, content, "f.json")))
+    assert message in errors
+    assert len(conversations) == (message.endswith(("JSON does", "the end of")))  # the session before the error
 
 
-def test_a_second_list_of_sessions_is_a_problem(tmp_path: Path) -> None:
+@pytest.mark.parametrize("read", [InputsJson, RawPayload, Trace])
+def test_too_deep_nesting_is_refused_by_line(
+    tmp_path: Path, read: type[InputsJson] | type[RawPayload] | type[Trace]
+) -> None:
+    deep = '{"messages":' + "[" * 100_000 + "]" * 100_000 + "}"
+    content = {
+        InputsJson: '{"data":[\n{"session_id":"s","payloads":[%s]}]}',
+        RawPayload: '{"messages":[]}\n%s',
+        Trace: '{"payload":{}}\n{"payload":%s}',
+    }
+    _, errors = scan(read(write(tmp_path, content[read] % deep)))
+    assert errors.startswith("f.jsonl:2: ")
+    assert "the JSON is nested too deeply; 500 levels are supported" in errors
+
+
+def test_second_list_of_sessions_is_an_error(tmp_path: Path) -> None:
     session = '[{"session_id":"s","payloads":[{}]}]'
-    _, problems = scan(InputsJson(make(tmp_path, f'{{"data":{session},\n"data":{session}}}', "f.json")))
-    assert problems == "f.json:2: 'data' stands here for the second time; keep one of them"
+    _, errors = scan(InputsJson(write(tmp_path, f'{{"data":{session},\n"data":{session}}}', "f.json")))
+    assert errors == "f.json:2: the file has a second 'data'; keep one"
 
 
-def test_sessions_keep_their_names_and_numbers_are_names_too(tmp_path: Path) -> None:
-    path = make(tmp_path, '{"data":[{"session_id":7,"payloads":[{}]},{"payloads":[[1],{ }],"session_id":"\\ud800"}]}')
-    found, problems = scan(InputsJson(path))
-    assert (problems, [each.session for each in found]) == ("", ["7", "?"])
-    assert [place.length for place in found[1].places] == [3, 3]
-    assert [each.session for each in chosen(iter(found), {"?"})] == ["?"]
-    alone = [Recorded(None, []), Recorded("x", [])]
-    assert [each.session for each in chosen(iter(alone), {"session_000000"})] == ["session_000000"]
+def test_session_id_may_be_a_string_or_a_number(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"data":[{"session_id":7,"payloads":[{}]},{"payloads":[[1],{ }],"session_id":"\\ud800"}]}')
+    found, errors = scan(InputsJson(path))
+    assert (errors, [each.session for each in found]) == ("", ["7", "?"])
+    assert [body.length for body in found[1].bodies] == [3, 3]
+    assert [each.session for each in select_sessions(iter(found), {"?"})] == ["?"]
+    alone = [RecordedConversation(None, []), RecordedConversation("x", [])]
+    assert [each.session for each in select_sessions(iter(alone), {"session_000000"})] == ["session_000000"]
 
 
-def rows(*found: dict[str, Any]) -> str:
-    return "\n".join(json.dumps({"payload": {"n": n}} | row) for n, row in enumerate(found))
+def rows(*fields: dict[str, Any]) -> str:
+    return "\n".join(json.dumps({"payload": {"n": n}} | row) for n, row in enumerate(fields))
 
 
-def numbers(path: str, found: list[Recorded]) -> list[list[int]]:
+def numbers(path: str, found: list[RecordedConversation]) -> list[list[int]]:
     text = Path(path).read_bytes()
-    return [[json.loads(text[p.offset : p.offset + p.length])["n"] for p in each.places] for each in found]
+    return [[json.loads(text[p.offset : p.offset + p.length])["n"] for p in each.bodies] for each in found]
 
 
-def test_a_trace_is_put_in_order_and_grouped(tmp_path: Path) -> None:
-    path = make(
+def test_trace_is_sorted_by_time_and_grouped_by_session(tmp_path: Path) -> None:
+    path = write(
         tmp_path,
         rows(
             {"timestamp": 50},
@@ -173,16 +189,16 @@ def test_a_trace_is_put_in_order_and_grouped(tmp_path: Path) -> None:
             {"timestamp": 45, "session_id": 7},
         ),
     )
-    found, problems = scan(Trace(path), RecordingOptions("chat", ScheduleSettings(on=True, speedup=2)))
-    assert problems == ""
+    found, errors = scan(Trace(path), RecordingOptions("chat", ScheduleSettings(on=True, speedup=2)))
+    assert errors == ""
     assert numbers(path, found) == [[2, 5], [4], [1, 3], [0]]
     assert [each.session for each in found] == ["7", None, "s", None]
-    assert [[p.timestamp_ms for p in each.places] for each in found] == [[0, 25], [10], [20, None], [30]]
-    assert found[2].places[1].delay_ms == 15
+    assert [[p.timestamp_ms for p in each.bodies] for each in found] == [[0, 25], [10], [20, None], [30]]
+    assert found[2].bodies[1].delay_ms == 15
     longer, _ = scan(Trace(path), RecordingOptions("chat", None, delay_ratio=3))
-    assert longer[1].places[1].delay_ms == 90
-    assert scan(Trace(path), RecordingOptions("chat", None, delay_ratio=0))[0][1].places[1].delay_ms == 0
-    assert numbers(path, scan(Trace(path))[0]) == [[0], [1, 3], [2, 5], [4]], "without a schedule, as they come"
+    assert longer[1].bodies[1].delay_ms == 90
+    assert scan(Trace(path), RecordingOptions("chat", None, delay_ratio=0))[0][1].bodies[1].delay_ms == 0
+    assert numbers(path, scan(Trace(path))[0]) == [[0], [1, 3], [2, 5], [4]], "in file order without a schedule"
 
 
 @pytest.mark.parametrize(
@@ -195,20 +211,20 @@ def test_a_trace_is_put_in_order_and_grouped(tmp_path: Path) -> None:
         (ScheduleSettings(on=True, start_ms=110, end_ms=110), [1], [0]),
     ],
 )
-def test_the_part_of_a_schedule(
+def test_only_the_requested_part_of_a_schedule_is_replayed(
     tmp_path: Path, schedule: ScheduleSettings, expected: list[int], times: list[float]
 ) -> None:
-    path = make(tmp_path, rows({"timestamp": 100}, {"timestamp": 110.0}, {"timestamp": 120}))
+    path = write(tmp_path, rows({"timestamp": 100}, {"timestamp": 110.0}, {"timestamp": 120}))
     trace = Trace(path)
-    found, problems = scan(trace, RecordingOptions("chat", schedule))
-    assert problems == ""
+    found, errors = scan(trace, RecordingOptions("chat", schedule))
+    assert errors == ""
     assert numbers(path, found) == [[n] for n in expected]
-    assert [each.places[0].timestamp_ms for each in found] == times
+    assert [each.bodies[0].timestamp_ms for each in found] == times
     assert bool(trace.notes()) == (len(expected) < 3)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ('{"timestamp": 3}', "it has no 'payload', the request body to send"),
         ('{"timestamp": 3, "input_length": 9}', "it has 'input_length' and no 'payload'"),
@@ -217,28 +233,31 @@ def test_the_part_of_a_schedule(
         ('{"payload": {}}', "it has no 'timestamp', which --fixed-schedule needs"),
         ('{"timestamp": 3, "payload": []}', "'payload' should be a request body, a JSON object"),
         ("{", "not valid JSON"),
+        ('{"timestamp": "x", oops', "not valid JSON (expecting property name enclosed in double quotes, column 20)"),
+        ('{"timestamp": "x", "payload": {"a": "\\ud800"}}', "'timestamp' should be a number, not a string"),
+        ("[]", "the line should be an object, not a list"),
     ],
 )
-def test_what_is_wrong_with_a_trace(tmp_path: Path, line: str, said: str) -> None:
-    _, problems = scan(Trace(make(tmp_path, line)), RecordingOptions("chat", ScheduleSettings(on=True)))
-    assert said in problems
+def test_error_of_a_trace_is_described(tmp_path: Path, line: str, message: str) -> None:
+    _, errors = scan(Trace(write(tmp_path, line)), RecordingOptions("chat", ScheduleSettings(on=True)))
+    assert message in errors
 
 
-def test_rows_that_only_the_slow_reader_takes(tmp_path: Path) -> None:
-    path = make(
+def test_trace_row_may_have_lone_surrogates(tmp_path: Path) -> None:
+    path = write(
         tmp_path, '{"payload": {"n":0,"x":"\\ud800"}, "timestamp": 1e1, "session_id": "\\ud800", "delay": null}'
     )
-    found, problems = scan(Trace(path), RecordingOptions("chat", ScheduleSettings(on=True)))
-    assert (problems, numbers(path, found), found[0].session, found[0].places[0].timestamp_ms) == ("", [[0]], "?", 0)
+    found, errors = scan(Trace(path), RecordingOptions("chat", ScheduleSettings(on=True)))
+    assert (errors, numbers(path, found), found[0].session, found[0].bodies[0].timestamp_ms) == ("", [[0]], "?", 0)
 
 
-def test_a_payload_is_found_behind_texts_that_look_like_it(tmp_path: Path) -> None:
-    path = make(tmp_path, '{"note": {"payload": {"n": 1}}, "text": "\\"payload\\": {}", "payload" : {"n":2}}')
+def test_payload_is_found_after_texts_with_the_same_key(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"note": {"payload": {"n": 1}}, "text": "\\"payload\\": {}", "payload" : {"n":2}}')
     assert numbers(path, scan(Trace(path))[0]) == [[2]]
 
 
-def test_whether_a_trace_has_times(tmp_path: Path) -> None:
-    assert first_row_is_timed(make(tmp_path, '\n{"timestamp": 1, "payload": {}}\n'))
-    assert not first_row_is_timed(make(tmp_path, '{"payload": {}}'))
-    assert not first_row_is_timed(make(tmp_path, "nonsense"))
+def test_first_row_is_timed_only_if_it_has_a_timestamp(tmp_path: Path) -> None:
+    assert first_row_is_timed(write(tmp_path, '\n{"timestamp": 1, "payload": {}}\n'))
+    assert not first_row_is_timed(write(tmp_path, '{"payload": {}}'))
+    assert not first_row_is_timed(write(tmp_path, "nonsense"))
     assert not first_row_is_timed(str(tmp_path / "none"))

@@ -1,4 +1,4 @@
-"""Which conversation comes next: every worker must compute the same answer for every k, in any order."""
+"""Sampling strategies: every worker must compute the same conversation for every k, in any order."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def test_sequential_wraps_around(n: int, k: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(n=sizes, seed=seeds, epoch=st.integers(0, 1000))
-def test_a_shuffled_epoch_has_each_conversation_once(n: int, seed: int, epoch: int) -> None:
+def test_shuffled_epoch_has_each_conversation_once(n: int, seed: int, epoch: int) -> None:
     pick = picker("shuffle", n, seed)
     assert sorted(pick(k) for k in range(epoch * n, (epoch + 1) * n)) == list(range(n))
 
 
 @pytest.mark.parametrize("strategy", ["shuffle", "random"])
 @given(n=sizes, seed=seeds, ks=st.lists(st.integers(0, 2**32), min_size=1, max_size=20))
-def test_any_k_can_be_asked_in_any_order(strategy: Strategy, n: int, seed: int, ks: list[int]) -> None:
+def test_result_does_not_depend_on_earlier_calls(strategy: Strategy, n: int, seed: int, ks: list[int]) -> None:
     together, alone = picker(strategy, n, seed), [picker(strategy, n, seed)(k) for k in ks]
     assert [together(k) for k in ks] == alone
     assert [together(k) for k in reversed(ks)] == alone[::-1]
@@ -47,7 +47,7 @@ def test_epochs_and_seeds_are_shuffled_differently(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [3, 257, 1000])
-def test_shuffling_favours_no_place(n: int) -> None:
+def test_shuffle_is_uniform(n: int) -> None:
     epochs = 3000
     pick = picker("shuffle", n, 5)
     first = Counter(pick(epoch * n) * 3 // n for epoch in range(epochs))
@@ -57,7 +57,7 @@ def test_shuffling_favours_no_place(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 7, 1000])
-def test_random_draws_are_even(n: int) -> None:
+def test_random_draws_are_uniform(n: int) -> None:
     draws = 20_000
     pick = picker("random", n, 5)
     seen = Counter(pick(k) for k in range(draws))
@@ -66,12 +66,12 @@ def test_random_draws_are_even(n: int) -> None:
     assert [pick(k) for k in range(20)] != [picker("random", n, 6)(k) for k in range(20)]
 
 
-def test_the_order_of_a_seed_is_kept_between_versions() -> None:
+def test_order_of_a_seed_does_not_change_between_versions() -> None:
     assert [picker("shuffle", 10, 42)(k) for k in range(10)] == [9, 7, 5, 4, 6, 1, 3, 0, 8, 2]
     assert [picker("shuffle", 1000, 42)(k) for k in range(5)] == [418, 470, 315, 549, 591]
     assert [picker("random", 1000, 42)(k) for k in range(5)] == [459, 209, 42, 381, 78]
 
 
-def test_an_empty_dataset_is_a_mistake_of_the_caller() -> None:
+def test_empty_dataset_raises_value_error() -> None:
     with pytest.raises(ValueError, match="at least one"):
         picker("sequential", 0, 0)

@@ -1,4 +1,4 @@
-"""A file of prompts: what is read from it, and what is said when it is wrong."""
+"""The single_turn format."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def turns(path: str) -> list[Turn]:
     return [turn for each in read(path, SETTINGS).conversations for turn in each.turns]
 
 
-def problem(path: str) -> str:
+def error_of(path: str) -> str:
     with pytest.raises(UserError) as caught:
         read(path, SETTINGS)
     return str(caught.value)
 
 
-def test_every_field(write: Callable[..., str]) -> None:
+def test_every_field_is_read(write: Callable[..., str]) -> None:
     path = write(
         {"text": "Hello", "role": "system", "session_id": "a", "output_length": 7, "extra": {"top_k": 3}, "delay": 250},
         {"texts": ["one", {"name": "more", "contents": ["two", "three"]}], "timestamp": 12.5, "type": "single_turn"},
@@ -58,11 +58,11 @@ def test_lines_of_one_session_are_one_conversation_in_order(write: Callable[...,
         {"text": "free"},
         {"text": "a2", "session_id": "a"},
     )
-    said = {each.id: [turn.texts[0] for turn in each.turns] for each in read(path, SETTINGS).conversations}
-    assert said == {"a": ["a1", "a2"], "5": ["b1"], "session_000000": ["free"]}
+    texts = {each.id: [turn.texts[0] for turn in each.turns] for each in read(path, SETTINGS).conversations}
+    assert texts == {"a": ["a1", "a2"], "5": ["b1"], "session_000000": ["free"]}
 
 
-def test_made_up_ids_keep_clear_of_given_ones(write: Callable[..., str]) -> None:
+def test_generated_ids_differ_from_given_ids(write: Callable[..., str]) -> None:
     path = write({"text": "x"}, {"text": "y", "session_id": "session_000000"}, {"text": "z", "session_id": ""})
     ids = [each.id for each in read(path, SETTINGS).conversations]
     assert ids == ["session_000001", "session_000000", "session_000002"]
@@ -71,17 +71,17 @@ def test_made_up_ids_keep_clear_of_given_ones(write: Callable[..., str]) -> None
     assert len(fresh[0]) == 36
 
 
-def test_blank_lines_a_byte_order_mark_and_windows_line_ends(write: Callable[..., str]) -> None:
+def test_blank_lines_byte_order_mark_and_crlf_are_ignored(write: Callable[..., str]) -> None:
     path = write(b'\xef\xbb\xbf{"text": "one"}\r', "", "   \r", '{"text": "zwölf"}\r')
     assert [turn.texts[0] for turn in turns(path)] == ["one", "zwölf"]
 
 
-def test_null_is_as_good_as_absent(write: Callable[..., str]) -> None:
+def test_null_field_counts_as_absent(write: Callable[..., str]) -> None:
     path = write({"text": "x", "texts": None, "image": None, "delay": None, "timestamp": 3, "role": None})
     assert turns(path) == [Turn(texts=("x",), timestamp_ms=3)]
 
 
-def test_fields_that_are_not_used_are_named(write: Callable[..., str]) -> None:
+def test_unused_fields_are_named(write: Callable[..., str]) -> None:
     contents = read(write({"text": "x", "category": 1}, {"text": "y", "max_tokens": 5}), SETTINGS)
     assert contents.note is not None
     assert contents.note.endswith("prompts.jsonl: the format single_turn does not use 'category', 'max_tokens'.")
@@ -118,41 +118,39 @@ def test_fields_that_are_not_used_are_named(write: Callable[..., str]) -> None:
         (b'{"text": "x", "note": "caf\xe9"}', "not valid UTF-8 (byte 27 of the line)"),
     ],
 )
-def test_each_mistake_is_named_with_its_line(
-    write: Callable[..., str], line: dict[str, Any] | str | bytes, reason: str
-) -> None:
-    assert problem(write({"text": "fine"}, "", line)) == f"prompts.jsonl:3: {reason}"
+def test_error_names_its_line(write: Callable[..., str], line: dict[str, Any] | str | bytes, reason: str) -> None:
+    assert error_of(write({"text": "fine"}, "", line)) == f"prompts.jsonl:3: {reason}"
 
 
-def test_all_mistakes_are_listed_together(write: Callable[..., str]) -> None:
-    assert problem(write({"text": "fine"}, {}, {"text": 1})) == (
-        "prompts.jsonl has 2 problems:\n"
+def test_all_errors_are_listed(write: Callable[..., str]) -> None:
+    assert error_of(write({"text": "fine"}, {}, {"text": 1})) == (
+        "prompts.jsonl has 2 errors:\n"
         "  prompts.jsonl:2: it has no content: give it 'text', 'image' or 'audio'\n"
         "  prompts.jsonl:3: 'text' should be a string, not a whole number"
     )
-    many = problem(write(*[{}] * 1500)).splitlines()
-    assert many[0] == "prompts.jsonl has 1,500 problems:"
+    many = error_of(write(*[{}] * 1500)).splitlines()
+    assert many[0] == "prompts.jsonl has 1,500 errors:"
     assert len(many) == 22
     assert many[-1] == "  and 1,480 more"
 
 
-def test_an_empty_file(write: Callable[..., str]) -> None:
+def test_empty_file_is_refused(write: Callable[..., str]) -> None:
     for lines in ((), ("", " ")):
-        assert problem(write(*lines)).endswith("is empty; give --input-file a file with a JSON object a line.")
+        assert error_of(write(*lines)).endswith("is empty; give --input-file a file with one JSON object per line.")
 
 
-def test_a_file_in_utf_16(write: Callable[..., str]) -> None:
+def test_utf_16_file_is_refused(write: Callable[..., str]) -> None:
     path = write('{"text": "x"}'.encode("utf-16"))
-    assert problem(path) == "prompts.jsonl:1: the file is in UTF-16; save it as UTF-8"
+    assert error_of(path) == "prompts.jsonl:1: the file is in UTF-16; save it as UTF-8"
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    message = problem(str(tmp_path / "none.jsonl"))
+def test_unreadable_file_is_refused(tmp_path: Path) -> None:
+    message = error_of(str(tmp_path / "none.jsonl"))
     assert message.endswith("none.jsonl' cannot be read: No such file or directory; check --input-file.")
-    assert "cannot be read: Is a directory" in problem(str(tmp_path))
+    assert "cannot be read: Is a directory" in error_of(str(tmp_path))
 
 
-def test_a_hundred_thousand_lines_are_read(tmp_path: Path) -> None:
+def test_file_of_100_000_lines_is_read(tmp_path: Path) -> None:
     path = tmp_path / "big.jsonl"
     path.write_text('{"text": "%s", "output_length": 20}\n' % ("How are you today? " * 20) * 100_000)
     assert len(read(str(path), SETTINGS).conversations) == 100_000

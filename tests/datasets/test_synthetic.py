@@ -1,4 +1,4 @@
-"""Prompts have the length that was asked for, whatever counts them."""
+"""Synthetic prompts have the requested number of tokens with every tokenizer."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def texts(conversations: Sequence[Conversation]) -> list[str]:
 
 
 @pytest.mark.parametrize("target", [1, 2, 3, 4, 7, 16, 63, 550])
-def test_every_prompt_has_exactly_the_length_asked_for(tokenizer: Tokenizer, target: int) -> None:
+def test_every_prompt_has_exactly_the_requested_length(tokenizer: Tokenizer, target: int) -> None:
     made = synthesize(InputSettings(seed=1, input_tokens_mean=target), 40, tokenizer)
     assert [tokenizer.count(text) for text in texts(made)] == [target] * 40
     assert [each.turns[0].input_tokens for each in made] == [target] * 40
 
 
-def test_drawn_lengths_are_met_one_by_one(tokenizer: Tokenizer) -> None:
+def test_every_prompt_has_its_drawn_length(tokenizer: Tokenizer) -> None:
     made = synthesize(InputSettings(seed=2, input_tokens_mean=40, input_tokens_stddev=25), 300, tokenizer)
     counts = [tokenizer.count(text) for text in texts(made)]
     assert counts == [each.turns[0].input_tokens for each in made]
@@ -34,15 +34,15 @@ def test_drawn_lengths_are_met_one_by_one(tokenizer: Tokenizer) -> None:
     assert min(counts) >= 1
 
 
-def test_beyond_the_counted_sample_prompts_are_exact_too(real: Tokenizer) -> None:
-    made = synthesize(InputSettings(seed=5, input_tokens_mean=200, input_tokens_stddev=60), 3000, real)
-    assert real.count_many(texts(made)) == [each.turns[0].input_tokens for each in made]
+def test_prompts_after_the_counted_chunk_are_exact(builtin_tokenizer: Tokenizer) -> None:
+    made = synthesize(InputSettings(seed=5, input_tokens_mean=200, input_tokens_stddev=60), 3000, builtin_tokenizer)
+    assert builtin_tokenizer.count_many(texts(made)) == [each.turns[0].input_tokens for each in made]
 
 
 @pytest.mark.parametrize("target", [20_000, 100_001])
-def test_long_prompts(real: Tokenizer, target: int) -> None:
-    made = synthesize(InputSettings(seed=5, input_tokens_mean=target), 2, real)
-    assert real.count_many(texts(made)) == [target, target]
+def test_long_prompts_are_exact(builtin_tokenizer: Tokenizer, target: int) -> None:
+    made = synthesize(InputSettings(seed=5, input_tokens_mean=target), 2, builtin_tokenizer)
+    assert builtin_tokenizer.count_many(texts(made)) == [target, target]
 
 
 def test_prompts_differ_within_their_first_three_words(tokenizer: Tokenizer) -> None:
@@ -51,12 +51,12 @@ def test_prompts_differ_within_their_first_three_words(tokenizer: Tokenizer) -> 
     assert len({text.split()[0] for text in made}) > 150
 
 
-def test_short_prompts_differ_as_far_as_the_vocabulary_goes(real: Tokenizer) -> None:
-    made = texts(synthesize(InputSettings(seed=3, input_tokens_mean=3), 1000, real))
+def test_short_prompts_nearly_all_differ(builtin_tokenizer: Tokenizer) -> None:
+    made = texts(synthesize(InputSettings(seed=3, input_tokens_mean=3), 1000, builtin_tokenizer))
     assert len(set(made)) > 990
 
 
-def test_the_same_seed_gives_the_same_bytes(spaces: Tokenizer) -> None:
+def test_same_seed_gives_the_same_bytes(spaces: Tokenizer) -> None:
     settings = InputSettings(seed=42, input_tokens_mean=60, input_tokens_stddev=20, output_tokens_mean=100)
     made = synthesize(settings, 300, spaces)
     digest = hashlib.sha256("\n".join(texts(made)).encode()).hexdigest()
@@ -65,17 +65,17 @@ def test_the_same_seed_gives_the_same_bytes(spaces: Tokenizer) -> None:
     assert made == synthesize(settings, 300, spaces)
 
 
-def test_more_prompts_begin_with_the_same_ones(tokenizer: Tokenizer) -> None:
+def test_first_prompts_do_not_depend_on_the_number_of_prompts(tokenizer: Tokenizer) -> None:
     settings = InputSettings(seed=9, input_tokens_mean=30, input_tokens_stddev=9, output_tokens_mean=8)
     assert synthesize(settings, 270, tokenizer)[:50] == synthesize(settings, 50, tokenizer)
 
 
-def test_another_seed_or_none_gives_other_prompts(spaces: Tokenizer) -> None:
+def test_other_seed_or_none_gives_other_prompts(spaces: Tokenizer) -> None:
     runs = [synthesize(InputSettings(seed=seed, input_tokens_mean=30), 5, spaces) for seed in (1, 2, -1, None, None)]
     assert len({texts(run)[0] for run in runs}) == 5
 
 
-def test_ids_are_numbered_under_a_seed_and_unique_without(spaces: Tokenizer) -> None:
+def test_ids_are_numbered_with_a_seed_and_random_without(spaces: Tokenizer) -> None:
     numbered = synthesize(InputSettings(seed=1, input_tokens_mean=5), 3, spaces)
     assert [each.id for each in numbered] == ["session_000000", "session_000001", "session_000002"]
     fresh = synthesize(InputSettings(input_tokens_mean=5), 100, spaces)
@@ -83,27 +83,27 @@ def test_ids_are_numbered_under_a_seed_and_unique_without(spaces: Tokenizer) -> 
     assert all(len(each.id) == 36 and each.id[14] == "4" for each in fresh)
 
 
-def test_drawn_lengths_have_the_mean_and_spread_asked_for(spaces: Tokenizer) -> None:
+def test_drawn_lengths_have_the_requested_mean_and_deviation(spaces: Tokenizer) -> None:
     settings = InputSettings(
         seed=1, input_tokens_mean=64, input_tokens_stddev=4, output_tokens_mean=128.25, output_tokens_stddev=16
     )
     made = synthesize(settings, 4000, spaces)
     inputs = [each.turns[0].input_tokens or 0 for each in made]
     outputs = [each.turns[0].output_tokens or 0 for each in made]
-    # Three standard errors; rounding up, as is common, would be off by seven of them.
+    # Within three standard errors. Rounding up would shift the mean by seven standard errors.
     assert statistics.mean(inputs) == pytest.approx(64, abs=3 * 4 / 4000**0.5)
     assert statistics.stdev(inputs) == pytest.approx(4, rel=0.05)
     assert statistics.mean(outputs) == pytest.approx(128.25, abs=3 * 16 / 4000**0.5)
     assert statistics.stdev(outputs) == pytest.approx(16, rel=0.05)
 
 
-def test_without_a_spread_every_length_is_the_mean_and_no_reply_length_means_none(spaces: Tokenizer) -> None:
+def test_without_deviation_every_length_is_the_mean_and_no_reply_length_is_set(spaces: Tokenizer) -> None:
     made = synthesize(InputSettings(seed=1, input_tokens_mean=12.4), 20, spaces)
     assert {each.turns[0].input_tokens for each in made} == {12}
     assert {each.turns[0].output_tokens for each in made} == {None}
 
 
-def test_a_batch_is_several_texts_of_that_length_in_one_turn(tokenizer: Tokenizer) -> None:
+def test_batch_is_several_texts_of_the_length_in_one_turn(tokenizer: Tokenizer) -> None:
     made = synthesize(InputSettings(seed=1, input_tokens_mean=30, batch=3), 10, tokenizer)
     for each in made:
         (turn,) = each.turns
@@ -120,9 +120,9 @@ def test_progress_rises_to_the_total(spaces: Tokenizer) -> None:
     assert seen[-1] == (1000, 1000)
 
 
-def test_a_length_that_cannot_be_had_names_the_tokenizer(pairs: Tokenizer, deaf: Tokenizer) -> None:
+def test_error_for_an_impossible_length_names_the_tokenizer(pairs: Tokenizer, zero: Tokenizer) -> None:
     assert [pairs.count(text) for text in texts(synthesize(InputSettings(input_tokens_mean=24), 5, pairs))] == [24] * 5
-    for tokenizer in (pairs, deaf):
+    for tokenizer in (pairs, zero):
         with pytest.raises(UserError) as caught:
             synthesize(InputSettings(input_tokens_mean=25), 5, tokenizer)
         assert str(caught.value) == (

@@ -1,4 +1,4 @@
-"""Synthetic conversations: turns, pauses, what they begin with, and media beside the text."""
+"""Synthetic conversations: turns, delays, system prompts, contexts and media."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def shaped(**fields: object) -> InputSettings:
     return InputSettings(seed=3, input_tokens_mean=20, conversation=ConversationSettings(**fields))  # type: ignore[arg-type]
 
 
-def test_turns_are_drawn_around_their_mean(spaces: Tokenizer) -> None:
+def test_number_of_turns_has_the_requested_mean(spaces: Tokenizer) -> None:
     made = synthesize(shaped(turns_mean=5, turns_stddev=2), 400, spaces)
     counts = [len(each.turns) for each in made]
     assert 4.7 < statistics.mean(counts) < 5.4
@@ -25,15 +25,15 @@ def test_turns_are_drawn_around_their_mean(spaces: Tokenizer) -> None:
     assert made == synthesize(shaped(turns_mean=5, turns_stddev=2), 400, spaces)
 
 
-def test_a_pause_lies_before_every_turn_but_the_first(spaces: Tokenizer) -> None:
+def test_every_turn_but_the_first_has_a_delay(spaces: Tokenizer) -> None:
     made = synthesize(shaped(turns_mean=3, delay_mean_ms=100, delay_stddev_ms=10, delay_ratio=0.5), 200, spaces)
     assert {each.turns[0].delay_ms for each in made} == {0.0}
-    pauses = [turn.delay_ms for each in made for turn in each.turns[1:]]
-    assert 49 < statistics.mean(pauses) < 51
-    assert 4 < statistics.stdev(pauses) < 6
+    delays = [turn.delay_ms for each in made for turn in each.turns[1:]]
+    assert 49 < statistics.mean(delays) < 51
+    assert 4 < statistics.stdev(delays) < 6
 
 
-def test_one_system_prompt_for_all_and_a_context_for_each(tokenizer: Tokenizer) -> None:
+def test_system_prompt_is_shared_and_contexts_differ(tokenizer: Tokenizer) -> None:
     made = synthesize(shaped(system_tokens=37, context_tokens=23), 60, tokenizer)
     (system,) = {each.system for each in made}
     assert system is not None
@@ -43,7 +43,7 @@ def test_one_system_prompt_for_all_and_a_context_for_each(tokenizer: Tokenizer) 
     assert [tokenizer.count(text or "") for text in contexts] == [23] * 60
 
 
-def test_the_length_of_a_prompt_counts_what_goes_before_it(tokenizer: Tokenizer) -> None:
+def test_input_tokens_include_system_prompt_and_context(tokenizer: Tokenizer) -> None:
     for shape in (shaped(system_tokens=37), shaped(context_tokens=23), shaped(system_tokens=37, context_tokens=23)):
         made = synthesize(shape, 40, tokenizer)
         for each in made:
@@ -51,12 +51,12 @@ def test_the_length_of_a_prompt_counts_what_goes_before_it(tokenizer: Tokenizer)
             assert each.turns[0].input_tokens == tokenizer.count(joined)
 
 
-def test_what_goes_before_does_not_change_the_prompts(spaces: Tokenizer) -> None:
+def test_system_prompt_and_context_do_not_change_the_prompts(spaces: Tokenizer) -> None:
     plain, shaped_ = synthesize(shaped(), 30, spaces), synthesize(shaped(system_tokens=9, context_tokens=9), 30, spaces)
     assert [each.turns[0].texts for each in plain] == [each.turns[0].texts for each in shaped_]
 
 
-def test_media_lie_beside_the_text_of_each_turn(spaces: Tokenizer) -> None:
+def test_each_turn_has_its_images_and_audio(spaces: Tokenizer) -> None:
     settings = InputSettings(
         seed=3,
         input_tokens_mean=5,
@@ -71,7 +71,7 @@ def test_media_lie_beside_the_text_of_each_turn(spaces: Tokenizer) -> None:
     assert made == synthesize(settings, 10, spaces)
 
 
-def test_images_begin_again_when_there_are_fewer_than_turns(spaces: Tokenizer) -> None:
+def test_images_repeat_if_there_are_fewer_than_turns(spaces: Tokenizer) -> None:
     settings = InputSettings(seed=3, input_tokens_mean=2, images=ImageSettings(width_mean=1, height_mean=1))
     made = synthesize(settings, 1100, spaces)
     assert made[0].turns[0].images == made[1024].turns[0].images

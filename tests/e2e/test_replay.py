@@ -403,13 +403,13 @@ def test_all_problems_of_a_file_are_listed(program: Program, capture: Capture) -
     done = replay(program, capture.url, path)
     assert done.status == 2
     assert done.err.splitlines() == [
-        "aiperf profile: p.jsonl has 35 problems:",
-        "  p.jsonl:2: not valid JSON (the line ends before the value does)",
-        "  p.jsonl:3: the line should be a JSON object, not a list",
+        "aiperf profile: p.jsonl has 35 errors:",
+        "  p.jsonl:2: not valid JSON (expecting property name enclosed in double quotes, column 2)",
+        "  p.jsonl:3: the line should be an object, not a list",
         "  p.jsonl:4: it has no 'messages', which this endpoint needs (--endpoint-type raw takes any object)",
         "  p.jsonl:5: 'messages' should be a list, not a number",
         "  p.jsonl:6: not valid UTF-8 (byte 16 of the line)",
-        *[f"  p.jsonl:{n}: not valid JSON ('nonsense' is not a JSON value, at column 1)" for n in range(7, 22)],
+        *[f"  p.jsonl:{n}: not valid JSON (expecting value, column 1)" for n in range(7, 22)],
         "  and 15 more",
     ]
     assert not capture.requests
@@ -419,7 +419,10 @@ def test_all_problems_of_a_file_are_listed(program: Program, capture: Capture) -
     ("make", "said"),
     [
         (lambda p: (p / "x.jsonl").write_bytes(b"\n \n"), "x.jsonl:1: the file is empty"),
-        (lambda p: (p / "x.jsonl").mkdir(), "x.jsonl' is empty; a replay of a folder reads one conversation from each"),
+        (
+            lambda p: (p / "x.jsonl").mkdir(),
+            "x.jsonl' is empty; give --input-file a folder with one .jsonl file for each",
+        ),
         (
             lambda p: ((p / "x.jsonl").mkdir(), (p / "x.jsonl" / "a.txt").write_text("x")),
             "x.jsonl' has no .jsonl file in it",

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.datasets.inputs_json import InputsJson
-from penstock.datasets.jsonl import Problems
+from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.raw_payload import RawPayload
 from penstock.datasets.recording import RecordingOptions
 from penstock.records.payloads import PayloadStore, PayloadWriter
@@ -121,11 +121,11 @@ def test_problems_are_found_through_a_window_of_any_size(tmp_path: Path, monkeyp
         monkeypatch.setattr("penstock.datasets.json_window._SIZE", size)
         for cut in (len(text), len(text) - 1, len(text) // 2):
             path.write_bytes(text[:cut])
-            problems = Problems(str(path))
+            problems = FileErrors(str(path))
             found = list(InputsJson(str(path)).scan(RecordingOptions("chat"), problems))
             if cut == len(text):
                 assert [each.session for each in found] == [f"s{n}" for n in range(12)]
-                assert all(text[p.offset : p.offset + p.length].startswith(b"{") for each in found for p in each.places)
+                assert all(text[p.offset : p.offset + p.length].startswith(b"{") for each in found for p in each.bodies)
                 assert not problems.count
             else:
                 assert "the file ends before its JSON does" in problems.text()

@@ -53,8 +53,8 @@ def test_a_bad_line_found_later_ends_the_run(program: Program, mock: Callable[..
     path = big(program, 6000, {5000: "oops", 5500: "[]"})
     done = replay(program, server, path)
     assert done.status == 2, done
-    assert "big.jsonl has 2 problems:\n  big.jsonl:5000: not valid JSON ('oops' is not a JSON value" in done.err
-    assert "  big.jsonl:5500: the line should be a JSON object, not a list" in done.err
+    assert "big.jsonl has 2 errors:\n  big.jsonl:5000: not valid JSON (expecting value, column 1)" in done.err
+    assert "  big.jsonl:5500: the line should be an object, not a list" in done.err
     assert done.summary["is_complete"] is False
     assert "big.jsonl:5000" in done.summary["incomplete_reason"]
     assert 0 < done.summary["request_count"]["avg"] < 5000

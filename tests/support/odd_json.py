@@ -1,4 +1,4 @@
-"""Odd but valid JSON, as text: escapes, numbers, repeated keys, nesting, white space and any Unicode."""
+"""Strategies for unusual valid JSON: escapes, numbers, repeated keys, nesting, white space and any Unicode."""
 
 from __future__ import annotations
 
@@ -23,23 +23,32 @@ NUMBERS = st.one_of(
     ),
     st.integers().map(str),
 )
-WORDS = st.sampled_from(["true", "false", "null"])
+CONSTANTS = st.sampled_from(["true", "false", "null"])
 
 
-def _escaped(character: str, how: int) -> str:
-    """One character as it may stand in a JSON string."""
+def _escaped(character: str, variant: int) -> str:
+    """Return one of the forms that the character can have in a JSON string."""
     code = ord(character)
-    named = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "/": "\\/"}
+    short_forms = {
+        '"': '\\"',
+        "\\": "\\\\",
+        "\b": "\\b",
+        "\f": "\\f",
+        "\n": "\\n",
+        "\r": "\\r",
+        "\t": "\\t",
+        "/": "\\/",
+    }
     if 0xD800 <= code <= 0xDFFF:
-        return f"\\u{code:04x}" if how % 2 else f"\\u{code:04X}"
-    if character in named and (how % 3 or character in '"\\'):
-        return named[character]
-    if code < 0x20 or how == 0:
-        return "".join(f"\\u{unit:04x}" for unit in _units(code))
+        return f"\\u{code:04x}" if variant % 2 else f"\\u{code:04X}"
+    if character in short_forms and (variant % 3 or character in '"\\'):
+        return short_forms[character]
+    if code < 0x20 or variant == 0:
+        return "".join(f"\\u{unit:04x}" for unit in _utf16_units(code))
     return character
 
 
-def _units(code: int) -> list[int]:
+def _utf16_units(code: int) -> list[int]:
     if code < 0x10000:
         return [code]
     return [0xD800 + (code - 0x10000 >> 10), 0xDC00 + (code - 0x10000 & 0x3FF)]
@@ -69,16 +78,16 @@ def _objects(draw: st.DrawFn, inner: st.SearchStrategy[str]) -> str:
 
 
 VALUES = st.recursive(
-    st.one_of(NUMBERS, WORDS, STRINGS), lambda inner: st.one_of(_lists(inner), _objects(inner)), max_leaves=8
+    st.one_of(NUMBERS, CONSTANTS, STRINGS), lambda inner: st.one_of(_lists(inner), _objects(inner)), max_leaves=8
 )
-DEEP = st.tuples(st.sampled_from(["[]", '{"a":}']), st.integers(1, 3000)).map(
+DEEP = st.tuples(st.sampled_from(["[]", '{"a":}']), st.integers(1, 480)).map(
     lambda shape: (shape[0][:-1] * shape[1]) + ("0" if ":" in shape[0] else "") + shape[0][-1] * shape[1]
 )
 
 
 @st.composite
 def payloads(draw: st.DrawFn) -> bytes:
-    """A request body for chat: an object whose last `messages` is a list."""
+    """Draw a request body for chat: an object whose last `messages` is a list."""
     members = [
         f"{key}{draw(SPACE)}:{draw(SPACE)}{value}"
         for key, value in draw(st.lists(st.tuples(STRINGS, st.one_of(VALUES, VALUES, VALUES, DEEP)), max_size=3))

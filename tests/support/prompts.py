@@ -1,4 +1,4 @@
-"""Synthetic conversations, all of them at once."""
+"""Generate all conversations of a synthetic dataset."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from penstock.datasets.conversation import Conversation
 from penstock.datasets.synthetic import Synthetic
 
 
-def synthesize(*given: Any) -> list[Conversation]:
-    made = Synthetic(*given)
-    found = list(made)
-    assert made.turns == [len(each.turns) for each in found]
-    return found
+def synthesize(*arguments: Any) -> list[Conversation]:
+    dataset = Synthetic(*arguments)
+    conversations = list(dataset)
+    assert dataset.turns == [len(each.turns) for each in conversations]
+    return conversations

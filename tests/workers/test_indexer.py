@@ -61,7 +61,7 @@ def test_large_bodies_do_not_wait_for_a_thousand_of_them(tmp_path: Path, monkeyp
 def test_no_more_is_written_than_the_run_can_need_and_all_of_the_stretch_is_checked(tmp_path: Path) -> None:
     index, _ = index_of(tmp_path, file_of(tmp_path, 50, bad=40), most=5)
     index.advance(100_000)
-    assert index.problems.text() == "p.jsonl:41: not valid JSON ('oops' is not a JSON value, at column 1)"
+    assert index.problems.text() == "p.jsonl:41: not valid JSON (expecting value, column 1)"
     index, recording = index_of(tmp_path, file_of(tmp_path, 50), most=5)
     index.advance(60)
     assert (index.done, recording.scanned < 200) == (False, True)
@@ -95,7 +95,7 @@ def test_a_child_carries_on_and_a_reader_follows(tmp_path: Path, bad: int | None
         assert (deck.size, wrong) == (5000, None)
     else:
         assert deck.size is None
-        assert wrong == "p.jsonl:2501: not valid JSON ('oops' is not a JSON value, at column 1)"
+        assert wrong == "p.jsonl:2501: not valid JSON (expecting value, column 1)"
 
 
 def test_an_unfinished_child_is_ended_with_the_run(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What to say, and nothing about when."""
+"""The content of requests: conversations of turns, without their times of sending."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["Conversation", "Media", "Turn"]
 
 
 class Media(msgspec.Struct, frozen=True):
-    """An image or a sound, as an API takes it."""
+    """An image or an audio clip."""
 
     data: str = ""
-    """Of an image: its URL, which may be a data URL. Of a sound: base64, or a URL."""
+    """For an image its URL, which may be a data URL. For audio base64 or a URL."""
     format: str = ""
     """`png`, `jpeg`, `wav`, `mp3`, …"""
     path: str | None = None
-    """It still lies in this file: `datasets.media.files.MediaFiles` reads it when the body is made."""
+    """The file that has the data. `datasets.media.files.MediaFiles` reads it when the body is built."""
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,9 +28,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int | None = None
     """The reply length to ask for."""
     extra: dict[str, Any] = {}
-    """Body fields of this turn alone; they win over the run's extra inputs."""
+    """Body fields of this turn; they override the extra inputs of the run."""
     input_tokens: int | None = None
-    """How many tokens the texts, joined by a space, have, when the maker of the turn knows it."""
+    """The number of tokens of the texts joined by spaces, if known."""
     delay_ms: float = 0.0
     timestamp_ms: float | None = None
 
@@ -39,8 +39,8 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     turns: tuple[Turn, ...]
     system: str | None = None
-    """System text that goes with every turn."""
+    """System text that is sent with every turn."""
     context: str | None = None
     """A user message before the first turn."""
     accumulate: bool = False
-    """Each turn carries the turns and replies before it; otherwise each is complete in itself."""
+    """True if each turn is sent with the turns and replies before it."""

@@ -1,6 +1,7 @@
-"""Which format a file is in, from its name and its first line.
+"""Detect the format of a file from its first line.
 
-A line with a list `messages` is a request body of `raw_payload`, unless the run follows recorded times and the line has one.
+A line with a list `messages` is a request body of `raw_payload`, unless the run replays recorded times and the line
+has a timestamp.
 """
 
 from __future__ import annotations
@@ -9,13 +10,10 @@ import json
 import os
 from typing import Any
 
-import msgspec
-
 from penstock.datasets import inputs_json, raw_payload, trace
 from penstock.datasets.format import Format
-from penstock.datasets.json_text import outline
-from penstock.datasets.jsonl import Problems, empty_file, explain, numbered_lines, open_failure
-from penstock.datasets.registry import FORMATS, PLANNED, lookup, planned_name, what_is_read
+from penstock.datasets.jsonl import FileErrors, empty_file, explain, numbered_lines, open_failure
+from penstock.datasets.registry import FORMATS, is_known, lookup, supported_formats
 from penstock.errors import UserError
 
 __all__ = ["detect"]
@@ -24,88 +22,70 @@ _WHOLE_FILE_LIMIT = 64 * 1024 * 1024
 
 
 def detect(path: str, *, scheduled: bool = False) -> Format:
-    """`scheduled`: the run sends at recorded times."""
+    """Return the format of a file or folder. `scheduled` is True if the run replays recorded times."""
     if os.path.isdir(path):
-        return _of_folder(path)
-    if path.lower().endswith((".parquet", ".arrow", ".ipc")):
-        raise _not_built(path, "baseten_trace")
+        return _folder_format(path)
     if inputs_json.is_inputs_json(path):
         return inputs_json.FORMAT
-    return _of_object(path, _first_object(path, *_first_line(path)), scheduled)
+    return _match(path, _first_object(path, *_first_line(path)), scheduled)
 
 
 def _first_line(path: str) -> tuple[int, bytes]:
-    problems = Problems(path)
-    number, line = next(numbered_lines(path, problems), (0, b""))
-    problems.raise_any()
+    errors = FileErrors(path)
+    number, line = next(numbered_lines(path, errors), (0, b""))
+    errors.raise_any()
     if not line:
         raise empty_file(path)
     return number, line
 
 
-def _of_folder(path: str) -> Format:
-    """By the first line of its first .jsonl file."""
+def _folder_format(path: str) -> Format:
+    """Detect the format from the first line of the first .jsonl file."""
     first = raw_payload.payload_files(path)[0]
-    found = _of_object(first, _first_object(first, *_first_line(first)), scheduled=False)
-    if found is not raw_payload.FORMAT:
+    format_ = _match(first, _first_object(first, *_first_line(first)), scheduled=False)
+    if format_ is not raw_payload.FORMAT:
         raise UserError(
-            f"The folder '{path}' is not known: {os.path.basename(first)} in it looks like {found.name}, and of folders "
-            f"this version reads raw_payload ({raw_payload.FORMAT.needs})."
+            f"The folder '{path}' cannot be read: {os.path.basename(first)} in it looks like {format_.name}, and only "
+            f"raw_payload may be a folder ({raw_payload.FORMAT.needs})."
         )
-    return found
+    return format_
 
 
-def _of_object(path: str, first: dict[str, Any], scheduled: bool) -> Format:
-    named = first.get("type")
-    if isinstance(named, str):
-        if planned := planned_name(named):
-            raise _not_built(path, planned)
-        try:
-            return lookup(named)
-        except UserError:
-            pass  # a field of the user's own that happens to be called type
+def _match(path: str, first: dict[str, Any], scheduled: bool) -> Format:
+    name = first.get("type")
+    if isinstance(name, str) and is_known(name):
+        return lookup(name)
     if scheduled and "timestamp" in first and isinstance(first.get("messages"), list):
         return trace.FORMAT
-    for each in FORMATS:
-        if each.matches(first):
-            return each
-    for name, looks_like_it in PLANNED.items():
-        if looks_like_it(first):
-            raise _not_built(path, name)
+    for format_ in FORMATS:
+        if format_.matches(first):
+            return format_
     fields = ", ".join(f"'{field}'" for field in list(first)[:8]) or "nothing"
-    raise UserError(f"The format of '{path}' is not known: its first line has {fields}. {what_is_read()}")
+    raise UserError(f"The format of '{path}' is not known: its first line has {fields}. {supported_formats()}")
 
 
 def _first_object(path: str, number: int, line: bytes) -> dict[str, Any]:
     try:
-        first = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        if b"Request tokens" in line and b"," in line:
-            raise _not_built(path, "burst_gpt_trace") from None
-        first = outline(line) or _whole(path)
-        if first is None:
-            place = f"{os.path.basename(path)}:{number}"
-            raise UserError(f"{place}: {explain(error, line)}. {what_is_read()}") from None
+        first = json.loads(line, parse_int=float)  # int() refuses more than 4,300 digits
+    except (ValueError, RecursionError) as error:
+        _refuse_whole_object(path)
+        place = f"{os.path.basename(path)}:{number}"
+        raise UserError(f"{place}: {explain(error, line)}. {supported_formats()}") from None
     if not isinstance(first, dict):
-        raise UserError(f"{os.path.basename(path)}:{number}: the line should be an object. {what_is_read()}")
+        raise UserError(f"{os.path.basename(path)}:{number}: the line should be an object. {supported_formats()}")
     return first
 
 
-def _whole(path: str) -> dict[str, Any] | None:
-    """The object that a file of several lines is as a whole, if it is one."""
+def _refuse_whole_object(path: str) -> None:
+    """Raise an error if the file is one JSON object over several lines."""
     try:
         if os.path.getsize(path) > _WHOLE_FILE_LIMIT:
-            return None
+            return
         with open(path, "rb") as file:
             value = json.loads(file.read())
     except OSError as error:
         raise open_failure(path, error) from None
     except (ValueError, RecursionError):
-        return None
-    if isinstance(value, dict) and not any(looks_like_it(value) for looks_like_it in PLANNED.values()):
-        raise UserError(f"'{path}' is one JSON object over several lines. {what_is_read()}")
-    return value if isinstance(value, dict) else None
-
-
-def _not_built(path: str, name: str) -> UserError:
-    return UserError(f"'{path}' looks like {name}, a format that is not built yet. {what_is_read()}")
+        return
+    if isinstance(value, dict):
+        raise UserError(f"'{path}' is one JSON object over several lines. {supported_formats()}")

@@ -1,4 +1,7 @@
-"""Make a text have exactly so many tokens when the counts of its pieces do not add up."""
+"""Change the end of a text until it has an exact number of tokens.
+
+This is needed for tokenizers with which the token counts of the pieces of a text do not add up to that of the text.
+"""
 
 from __future__ import annotations
 
@@ -7,37 +10,41 @@ from random import Random
 
 from penstock.datasets.text_pieces import TextPieces
 
-__all__ = ["fit"]
+__all__ = ["fit_length"]
 
 _ROUNDS = 8
 _NEARBY = 96
-_ENDS = tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,;:!?-")
+"""Characters before and after the best cut at which other cuts are tried."""
+_LAST_CHARACTERS = tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,;:!?-")
 
 
-def fit(text: str, target: int, count: Callable[[str], int], bank: TextPieces, rng: Random) -> str | None:
-    """The text with its end changed until it has `target` tokens; None when no end was found that does it."""
+def fit_length(text: str, target: int, count: Callable[[str], int], pieces: TextPieces, rng: Random) -> str | None:
+    """Return the text with another end so that it has `target` tokens; None if no such end is found."""
     for attempt in range(_ROUNDS):
-        have = count(text)
-        if have == target:
+        tokens = count(text)
+        if tokens == target:
             return text
-        # Each round cuts a little deeper, or the same few pieces could be taken off and put back for ever.
-        text = _cut(text, have, target, attempt // 2) if have > target else text + bank.tail(target - have, rng)
-        text = text or bank.short(target, rng)
-    return _search(text, target, count, bank, rng)
+        # Later rounds remove more words; otherwise the same pieces could be removed and added again for ever.
+        if tokens > target:
+            text = _shorten(text, tokens, target, attempt // 2)
+        else:
+            text += pieces.continuation(target - tokens, rng)
+        text = text or pieces.short_text(target, rng)
+    return _search(text, target, count, pieces, rng)
 
 
-def _cut(text: str, have: int, target: int, deeper: int) -> str:
+def _shorten(text: str, tokens: int, target: int, extra: int) -> str:
     words = text.split(" ")
-    drop = max(1, (have - target) * len(words) // have) + deeper
+    drop = max(1, (tokens - target) * len(words) // tokens) + extra
     return " ".join(words[:-drop])
 
 
-def _search(text: str, target: int, count: Callable[[str], int], bank: TextPieces, rng: Random) -> str | None:
-    """Try every cut near the right length, then every cut with one more character."""
+def _search(text: str, target: int, count: Callable[[str], int], pieces: TextPieces, rng: Random) -> str | None:
+    """Try every cut near the right length, then the best cuts with one more character."""
     while count(text) <= target:
-        longer = text + bank.tail(target, rng)
+        longer = text + pieces.continuation(target, rng)
         if count(longer) <= count(text):
-            break  # a tokenizer that makes nothing of our letters
+            break  # the tokenizer gives no tokens for this text
         text = longer
     low, high = 0, len(text)
     while low < high:
@@ -46,16 +53,16 @@ def _search(text: str, target: int, count: Callable[[str], int], bank: TextPiece
             low = middle + 1
         else:
             high = middle
-    near: list[tuple[int, str]] = []
+    candidates: list[tuple[int, str]] = []
     for cut in sorted(range(1, len(text) + 1), key=lambda cut: abs(cut - low))[: 2 * _NEARBY]:
         begin = text[:cut]
         if not begin.endswith(" "):
-            have = count(begin)
-            if have == target:
+            tokens = count(begin)
+            if tokens == target:
                 return begin
-            near.append((abs(have - target), begin))
-    for _, begin in sorted(near, key=lambda each: each[0])[:4]:
-        for end in _ENDS:
-            if count(begin + end) == target:
-                return begin + end
+            candidates.append((abs(tokens - target), begin))
+    for _, begin in sorted(candidates, key=lambda candidate: candidate[0])[:4]:
+        for character in _LAST_CHARACTERS:
+            if count(begin + character) == target:
+                return begin + character
     return None

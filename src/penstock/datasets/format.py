@@ -1,4 +1,4 @@
-"""What a dataset format is: a reader, and a test for what a file of it looks like."""
+"""The interface of a dataset format."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ __all__ = ["Contents", "Format"]
 
 
 class Contents(NamedTuple):
+    """What a format read from a file."""
+
     conversations: list[Conversation]
     note: str | None = None
-    """A sentence for the user about something in the file that is not used."""
+    """A sentence for the user about unused fields of the file."""
     recording: Recording | None = None
-    """Instead of conversations: bodies that are sent as they lie in the file."""
+    """Replaces the conversations if bodies are sent as they are in the file."""
 
 
 class Format(NamedTuple):
     name: str
     needs: str
-    """What a line must be, to complete "it reads <name>: …"."""
+    """What a line must be; messages show it after the name."""
     matches: Callable[[dict[str, Any]], bool]
-    """Whether a file whose first line is this object is of the format."""
+    """Whether a file with this first line has the format."""
     read: Callable[[str, InputSettings], Contents]

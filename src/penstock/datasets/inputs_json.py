@@ -1,10 +1,9 @@
 """The `inputs_json` format: `{"data": [{"session_id": …, "payloads": [{…}, …]}, …]}`, each payload sent byte for byte.
 
-A body that had white space around it cannot show that within JSON: `inputs.json` then has a member `padding` beside the
-payloads, with the places of such payloads and what stood before and behind each, and it is sent again.
+White space around a body is lost inside a JSON document. So `inputs.json` has a member `padding` next to the payloads:
+the indexes of such payloads, with the white space to send before and after each.
 
-The document may be far larger than the memory. It is read through a window that holds one session at a time; where a session
-ends msgspec finds out (1 GB/s), and the slower reader of `json_text` when msgspec gives up.
+The document may be larger than the memory. It is read through a window that holds at least one session.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from typing import Any
 import msgspec
 
 from penstock.datasets.format import Contents, Format
-from penstock.datasets.json_text import Cut, Malformed, items, members, skip_space, text_of
-from penstock.datasets.json_window import LineNumbers, Window
-from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, Problems
-from penstock.datasets.recording import BodyLocation, Recorded, RecordingOptions, SourceFile, source_files
+from penstock.datasets.json_text import TOO_DEEP, address
+from penstock.datasets.json_window import LineNumbers, Malformed, Truncated, Window, skip_space
+from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, FileErrors
+from penstock.datasets.recording import BodyLocation, RecordedConversation, RecordingOptions, SourceFile, source_files
 from penstock.settings.schema import InputSettings
 
-__all__ = ["FORMAT", "InputsJson", "address", "is_inputs_json"]
+__all__ = ["FORMAT", "InputsJson", "is_inputs_json"]
 
 _NAME = "inputs_json"
-_BODIES = (b"{", b"[")
-_LIST = re.compile(rb'"payloads"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*')
-_STORED_REPLY = re.compile(rb'"previous_response_id"[ \t\r\n]*:[ \t\r\n]*"')
-_SHOWN = 5
+_BODY_STARTS = (b"{", b"[")
+_PAYLOADS = re.compile(rb'"payloads"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*')
+_PREVIOUS_RESPONSE = re.compile(rb'"previous_response_id"[ \t\r\n]*:[ \t\r\n]*"')
+_SHOWN_LINES = 5
 _MASK = (1 << 64) - 1
 
 
@@ -38,134 +37,142 @@ _Padding = dict[str, tuple[str, str]]
 
 
 class _Session(msgspec.Struct):
-    session_id: str | int
-    payloads: list[msgspec.Raw]
+    session_id: str | int | float
+    payloads: list[msgspec.Raw] = []
     padding: _Padding | None = None
 
 
 _decode_session = msgspec.json.Decoder(_Session).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
-
-def address(data: Any) -> int:
-    """Where in memory a buffer begins. msgspec.Raw does not copy: its address minus that of the text is an offset."""
-    import numpy as np
-
-    return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0])
+_EXPECTED_TYPES = {
+    "session_id": "'session_id' should be a string",
+    "payloads": "'payloads' should be a list of request bodies",
+    "padding": "'padding' should be an object of pairs of strings",
+}
+_MEMBER = re.compile(rf" - at `\$\.({'|'.join(_EXPECTED_TYPES)})")
 
 
 class InputsJson:
+    """The recording in an `inputs.json` file."""
+
     needs_whole = False
 
     def __init__(self, path: str) -> None:
         self.files: list[SourceFile] = source_files([path])
-        self._names = _Names()
+        self._session_ids = _SessionIds()
         self._path = path
         self._chained = 0
-        """Sessions that refer to replies which a server has stored."""
+        """The number of sessions with a `previous_response_id`."""
         self.scanned = 0
 
     def notes(self) -> list[str]:
-        return [*self._repeated(), *self._stored()]
+        return [*self._note_repeated_ids(), *self._note_stored_replies()]
 
-    def _stored(self) -> list[str]:
+    def _note_stored_replies(self) -> list[str]:
         if not self._chained:
             return []
-        which = f"{os.path.basename(self._path)}: {self._chained:,} session(s) refer to replies that the recorded server has"
-        return [f"{which} stored (previous_response_id); no other server knows them, so it will refuse these turns."]
+        count = f"{os.path.basename(self._path)}: {self._chained:,} session(s)"
+        stored = "replies that the recorded server has stored (previous_response_id)"
+        return [f"{count} refer to {stored}; another server will refuse these turns."]
 
-    def _repeated(self) -> list[str]:
+    def _note_repeated_ids(self) -> list[str]:
         lines = LineNumbers(self.files[0].path)
-        places = [lines.at(offset) for offset in self._names.repeated()]
-        if not places:
+        numbers = [lines.line(offset) for offset in self._session_ids.repeated()]
+        if not numbers:
             return []
-        shown = ", ".join(map(str, places[:_SHOWN])) + (", …" if len(places) > _SHOWN else "")
-        which = (
-            f"{os.path.basename(self._path)}: {len(places):,} session(s) have the id of an earlier one (line {shown})"
-        )
-        return [f"{which}; they are sent all the same, and share its name in the records."]
+        shown = ", ".join(map(str, numbers[:_SHOWN_LINES])) + (", …" if len(numbers) > _SHOWN_LINES else "")
+        count = f"{os.path.basename(self._path)}: {len(numbers):,} session(s)"
+        return [f"{count} have the id of an earlier one (line {shown}); they are sent under the same id."]
 
-    def scan(self, wish: RecordingOptions, problems: Problems) -> Iterator[Recorded]:
-        del wish  # payloads are not inspected, and have no times
+    def scan(self, options: RecordingOptions, errors: FileErrors) -> Iterator[RecordedConversation]:
+        del options  # the payloads are not checked and have no times
         path = self.files[0].path
         lines = LineNumbers(path)
         with open(path, "rb", buffering=0) as file:
             window = Window(file)
             try:
-                yield from self._sessions(window, lines, problems)
-            except Malformed as wrong:
-                line, column = lines.place(wrong.at)
-                problems.add(line, f"not valid JSON ({wrong.reason}, at column {column})")
-            except Cut:
-                problems.add(lines.at(self.files[0].identity.size), "the file ends before its JSON does")
+                yield from self._sessions(window, lines, errors)
+            except Malformed as error:
+                line, column = lines.line_and_column(error.offset)
+                errors.add(line, f"not valid JSON ({error.reason}, column {column})")
+            except Truncated:
+                errors.add(lines.line(self.files[0].identity.size), "the file ends before its JSON does")
 
-    def _sessions(self, window: Window, lines: LineNumbers, problems: Problems) -> Iterator[Recorded]:
+    def _sessions(self, window: Window, lines: LineNumbers, errors: FileErrors) -> Iterator[RecordedConversation]:
         if window.peek(len(BOM)) == BOM:
-            window.at += len(BOM)
+            window.position += len(BOM)
         elif window.peek(2) in UTF16:
-            problems.add(1, IN_UTF16)
+            errors.add(1, IN_UTF16)
             return
         window.skip_space()
         if not window.peek(1):
-            problems.add(1, "the file is empty")
+            errors.add(1, "the file is empty")
             return
         if window.peek(1) != b"{":
-            problems.add(lines.at(window.offset), "the file should be one JSON object with a list 'data'")
+            errors.add(lines.line(window.offset), "the file should be one JSON object with a list 'data'")
             return
-        found = False
+        has_data = False
         for name in window.member_names():
-            if name == "data" and found:
-                problems.add(lines.at(window.offset), "'data' stands here for the second time; keep one of them")
+            if name == "data" and has_data:
+                errors.add(lines.line(window.offset), "the file has a second 'data'; keep one")
             if name != "data" or window.peek(1) != b"[":
                 if name == "data":
-                    found = True
-                    problems.add(lines.at(window.offset), "'data' should be a list of sessions")
-                window.at = window.value_end()
+                    has_data = True
+                    errors.add(lines.line(window.offset), "'data' should be a list of sessions")
+                window.position = window.value_end()
                 continue
-            found = True
+            has_data = True
             for begin, end in window.items():
-                recorded = self._session(window, begin, end, lines, problems)
+                recorded = self._session(window, begin, end, lines, errors)
                 self.scanned = window.base + end
                 if recorded is not None:
                     yield recorded
         self.scanned = self.files[0].identity.size
-        if not found:
-            problems.add(1, "the file has no 'data', the list of sessions")
-        elif not self._names.count and not problems.count:
-            problems.add(1, "the list 'data' is empty: there is no session to replay")
+        if not has_data:
+            errors.add(1, "the file has no 'data', the list of sessions")
+        elif not self._session_ids.count and not errors.count:
+            errors.add(1, "the list 'data' is empty: there is no session to replay")
 
-    def _session(self, window: Window, begin: int, end: int, lines: LineNumbers, problems: Problems) -> Recorded | None:
-        """One session, or None and a problem."""
+    def _session(
+        self, window: Window, begin: int, end: int, lines: LineNumbers, errors: FileErrors
+    ) -> RecordedConversation | None:
+        """Read a session. Add an error and return None if it cannot be replayed."""
         offset = window.base + begin
         try:
             if not window.is_utf8(begin, end):
-                raise _Fault(offset, "not valid UTF-8")
+                raise _SessionError(offset, "not valid UTF-8")
             view = memoryview(window.data)[begin:end]
             try:
                 session = _decode_session(view)
-                name, spans = str(session.session_id), _spans(window.data, begin, view, session.payloads)
-                padding = session.padding or {}
-            except (msgspec.MsgspecError, RecursionError):
-                name, spans, padding = _read_slowly(window.data, begin, end, window.base)
-            for at, _ in spans:
-                if window.data[at : at + 1] not in _BODIES:
-                    raise _Fault(window.base + at, f"a payload of session {name!r} is not a JSON object")
+            except msgspec.ValidationError as error:
+                raise _type_error(error, view, offset) from None
+            except RecursionError:
+                raise _SessionError(offset, TOO_DEEP) from None
+            name, spans = str(session.session_id), _spans(window.data, begin, view, session.payloads)
+            padding = session.padding or {}
+            for start, _ in spans:
+                if window.data[start : start + 1] not in _BODY_STARTS:
+                    raise _SessionError(window.base + start, f"a payload of session {name!r} is not a JSON object")
             if not spans:
-                raise _Fault(offset, f"session {name!r} has no payloads")
-        except _Fault as fault:
-            problems.add(lines.at(fault.offset), fault.reason)
+                raise _SessionError(offset, f"session {name!r} has no payloads")
+        except _SessionError as error:
+            errors.add(lines.line(error.offset), error.reason)
             return None
-        self._names.add(name, offset)
-        self._chained += _STORED_REPLY.search(window.data, begin, end) is not None
-        return Recorded(
+        self._session_ids.add(name, offset)
+        self._chained += _PREVIOUS_RESPONSE.search(window.data, begin, end) is not None
+        return RecordedConversation(
             name,
             [
-                BodyLocation(0, window.base + at, stop - at, padding=_white(padding.get(str(turn))))
-                for turn, (at, stop) in enumerate(spans)
+                BodyLocation(0, window.base + start, stop - start, padding=_white_space(padding.get(str(turn))))
+                for turn, (start, stop) in enumerate(spans)
             ],
         )
 
 
-class _Fault(Exception):
+class _SessionError(Exception):
+    """A session cannot be replayed."""
+
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(reason)
         self.offset = offset
@@ -173,66 +180,47 @@ class _Fault(Exception):
 
 
 def _spans(data: bytes, begin: int, view: memoryview, payloads: list[msgspec.Raw]) -> list[tuple[int, int]]:
-    """Begin and end of each payload. Where the list begins is guessed, and commas part the rest: that takes 1 µs a payload,
-    and asking for an address 7 µs. A guess counts only if every payload stands, byte for byte, where it puts it."""
-    guess = _LIST.search(data, begin, begin + len(view))
-    at = guess.end() if guess is not None else begin
+    """Return the begin and end of each payload.
+
+    The first key `payloads` is assumed to be that of the session, which is checked byte for byte: that takes 1 µs per
+    payload, and computing the offset from a memory address 7 µs.
+    """
+    guess = _PAYLOADS.search(data, begin, begin + len(view))
+    start = guess.end() if guess is not None else begin
     spans = []
     for payload in payloads:
         text = bytes(payload)
-        if not data.startswith(text, at):  # the key stands in some text or object before it, or twice
+        if not data.startswith(text, start):  # an earlier text or object has the same key
             return _spans_by_address(begin - address(view), payloads)
-        end = at + len(text)
-        spans.append((at, end))
-        at = skip_space(data, skip_space(data, end) + 1)
+        end = start + len(text)
+        spans.append((start, end))
+        start = skip_space(data, skip_space(data, end) + 1)
     return spans
 
 
 def _spans_by_address(base: int, payloads: list[msgspec.Raw]) -> list[tuple[int, int]]:
-    begins = [base + address(each) for each in payloads]
-    return [(at, at + len(memoryview(each))) for at, each in zip(begins, payloads, strict=True)]
+    starts = [base + address(payload) for payload in payloads]
+    return [(start, start + len(memoryview(payload))) for start, payload in zip(starts, payloads, strict=True)]
 
 
-def _white(padding: tuple[str, str] | None) -> tuple[bytes, bytes] | None:
+def _white_space(padding: tuple[str, str] | None) -> tuple[bytes, bytes] | None:
     if padding is None or "".join(padding).strip(" \t\r\n"):
         return None
     return padding[0].encode(), padding[1].encode()
 
 
-def _read_slowly(data: bytes, begin: int, end: int, base: int) -> tuple[str, list[tuple[int, int]], _Padding]:
-    """A session that msgspec refuses: it is right all the same, or this says what is wrong with it."""
-    if data[begin : begin + 1] != b"{":
-        raise _Fault(base + begin, "a session should be an object with 'session_id' and 'payloads'")
-    name: str | None = None
-    spans: list[tuple[int, int]] | None = None
-    padding: _Padding = {}
-    for member in members(data[:end], begin):
-        first = data[member.begin : member.begin + 1]
-        if member.name == "session_id":
-            if first == b'"':
-                name = text_of(data, member.begin, member.end).encode("utf-8", "replace").decode()
-            elif first not in (b"{", b"[", b"t", b"f", b"n"):
-                name = data[member.begin : member.end].decode()
-            else:
-                raise _Fault(base + member.begin, "'session_id' should be a string")
-        elif member.name == "payloads":
-            if first != b"[":
-                raise _Fault(base + member.begin, "'payloads' should be a list of request bodies")
-            spans = list(items(data, member.begin))
-        elif member.name == "padding":
-            try:
-                padding = msgspec.json.decode(data[member.begin : member.end], type=_Padding)
-            except msgspec.MsgspecError:
-                raise _Fault(base + member.begin, "'padding' should be an object of pairs of texts") from None
-    if name is None:
-        raise _Fault(base + begin, "a session has no 'session_id'")
-    if spans is None:
-        raise _Fault(base + begin, f"session {name!r} has no payloads")
-    return name, spans, padding
+def _type_error(error: msgspec.ValidationError, view: memoryview, offset: int) -> _SessionError:
+    """Describe why the session at `offset` is refused. The position is that of the member with the wrong type."""
+    if (found := _MEMBER.search(str(error))) is not None:
+        member = _decode_members(view)[found[1]]
+        return _SessionError(offset + address(member) - address(view), _EXPECTED_TYPES[found[1]])
+    if "missing required field" in str(error):
+        return _SessionError(offset, "a session has no 'session_id'")
+    return _SessionError(offset, "a session should be an object with 'session_id' and 'payloads'")
 
 
-class _Names:
-    """Finds session ids that come twice, in 16 bytes a session."""
+class _SessionIds:
+    """Finds repeated session ids. It keeps 16 bytes per session."""
 
     def __init__(self) -> None:
         self._hashes = array("Q")
@@ -242,42 +230,41 @@ class _Names:
     def count(self) -> int:
         return len(self._hashes)
 
-    def add(self, name: str, offset: int) -> None:
-        self._hashes.append(hash(name) & _MASK)
+    def add(self, session_id: str, offset: int) -> None:
+        self._hashes.append(hash(session_id) & _MASK)
         self._offsets.append(offset)
 
     def repeated(self) -> list[int]:
-        """Offsets of the sessions whose name came before."""
+        """Return the offsets of the sessions whose id an earlier session has."""
         import numpy as np
 
         hashes = np.frombuffer(self._hashes, np.uint64) if self._hashes else np.empty(0, np.uint64)
         order = np.argsort(hashes, kind="stable")
-        again = order[1:][hashes[order[1:]] == hashes[order[:-1]]]
-        return sorted(self._offsets[int(i)] for i in again)
+        repeated = order[1:][hashes[order[1:]] == hashes[order[:-1]]]
+        return sorted(self._offsets[int(i)] for i in repeated)
 
 
-def _looks_like_it(first: dict[str, Any]) -> bool:
+def _matches(first: dict[str, Any]) -> bool:
     data = first.get("data")
     return isinstance(data, list) and bool(data) and isinstance(data[0], dict) and "payloads" in data[0]
 
 
 def is_inputs_json(path: str) -> bool:
-    """The same for a file of any size and layout, of which no more is read than the first session."""
+    """Detect the format of a file of any size and layout. Only the part up to the first session is read."""
     try:
         with open(path, "rb", buffering=0) as file:
             window = Window(file)
             if window.peek(len(BOM)) == BOM:
-                window.at += len(BOM)
+                window.position += len(BOM)
             window.skip_space()
             if window.peek(1) != b"{":
                 return False
             for name in window.member_names():
                 if name == "data" and window.peek(1) == b"[":
-                    begin, end = next(window.items(), (0, 0))
-                    names = members(window.data, begin) if window.data[begin : begin + 1] == b"{" else ()
-                    return begin < end and any(member.name == "payloads" for member in names)
-                window.at = window.value_end()
-    except (Cut, Malformed, UnicodeError, OSError):
+                    session = next((window.data[begin:end] for begin, end in window.items()), b"")
+                    return session.startswith(b"{") and "payloads" in _decode_members(session)
+                window.position = window.value_end()
+    except (Malformed, Truncated, UnicodeError, RecursionError, OSError):
         pass
     return False
 
@@ -289,6 +276,6 @@ def _read(path: str, _settings: InputSettings) -> Contents:
 FORMAT = Format(
     name=_NAME,
     needs="the sessions of an earlier run: an object with a list 'data' of 'session_id' and 'payloads'",
-    matches=_looks_like_it,
+    matches=_matches,
     read=_read,
 )

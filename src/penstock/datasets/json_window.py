@@ -1,4 +1,4 @@
-"""A JSON document that is read piece by piece: at hand is only a window of it."""
+"""A JSON document that is read through a window: only a part of the file is in memory."""
 
 from __future__ import annotations
 
@@ -8,139 +8,176 @@ from typing import BinaryIO
 
 import msgspec
 
-from penstock.datasets.json_text import Cut, Malformed, end_of_value, skip_space, text_of
+from penstock.datasets.json_text import TOO_DEEP, replace_lone_surrogates, syntax_error
 
-__all__ = ["LineNumbers", "Window"]
+__all__ = ["LineNumbers", "Malformed", "Truncated", "Window", "skip_space"]
 
 _SIZE = 1 << 22
-_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _BLANKS = b" \t\r\n"
-_NEXT = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
-_GOES_ON, _CANNOT_SAY = -1, -2
+_SPACE = re.compile(rb"[ \t\r\n]*")
+_NEXT_ITEM = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
+_ERROR_BYTE = re.compile(r"\(byte (\d+)\)")
 
 _decode_any = msgspec.json.Decoder(msgspec.Raw).decode
+_decode_string = msgspec.json.Decoder(str).decode
+
+
+class Malformed(Exception):
+    """The text is not JSON. The offset is that in the file."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(reason)
+        self.offset = offset
+        self.reason = reason
+
+
+class Truncated(Exception):
+    """The text ends before the value does."""
+
+
+def skip_space(data: bytes, begin: int) -> int:
+    """Return the offset of the first byte at or after `begin` that is not white space."""
+    return _SPACE.match(data, begin).end()  # type: ignore[union-attr]
 
 
 class Window:
-    """The part of the file that is at hand. Offsets into `data`; `base` is where it begins in the file."""
+    """The part of a file that is in memory. `data` begins at the file offset `base` and is read up to `position`.
+
+    Lone surrogate escapes in `data` may be replaced by other escapes of the same length, because msgspec refuses them.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._ended = False
         self.data = b""
         self.base = 0
-        self.at = 0
+        self.position = 0
 
     @property
     def offset(self) -> int:
-        return self.base + self.at
+        return self.base + self.position
 
     def more(self) -> bool:
-        """Let go of what is behind and take in more: as much again as is left, at least a window."""
+        """Drop the data before the reading position and read as much again as is left, at least one window."""
         if self._ended:
             return False
-        left = self.data[self.at :]
+        left = self.data[self.position :]
         read = self._file.read(max(_SIZE, len(left)))
         self._ended = not read
-        self.base += self.at
-        self.at = 0
+        self.base += self.position
+        self.position = 0
         self.data = left + read
         return bool(read)
 
     def peek(self, count: int) -> bytes:
-        while len(self.data) - self.at < count and self.more():
+        while len(self.data) - self.position < count and self.more():
             pass
-        return self.data[self.at : self.at + count]
+        return self.data[self.position : self.position + count]
 
     def skip_space(self) -> None:
-        self.at = skip_space(self.data, self.at)
-        while self.at == len(self.data) and self.more():
-            self.at = skip_space(self.data, self.at)
+        self.position = skip_space(self.data, self.position)
+        while self.position == len(self.data) and self.more():
+            self.position = skip_space(self.data, self.position)
 
-    def take(self, mark: bytes, what: str) -> None:
-        found = self.peek(1)
-        if not found:
-            raise Cut
-        if found != mark:
-            raise Malformed(self.offset, what)
-        self.at += 1
+    def take(self, mark: bytes, reason: str) -> None:
+        byte = self.peek(1)
+        if not byte:
+            raise Truncated
+        if byte != mark:
+            raise Malformed(self.offset, reason)
+        self.position += 1
 
     def value_end(self) -> int:
-        """Where the value ends that begins here, after taking in all of it."""
+        """Read until the value at the reading position is in memory, and return the offset of its end in `data`."""
         while True:
-            end = self._fast_end()
-            if end >= 0:
-                return end
-            if end == _CANNOT_SAY or self._ended:
-                try:
-                    return end_of_value(self.data, self.at)
-                except Malformed as wrong:
-                    raise Malformed(self.base + wrong.at, wrong.reason) from None
-                except Cut:
-                    if self._ended:
-                        raise
-            self.more()
+            view = memoryview(self.data)[self.position :]
+            try:
+                _decode_any(view)
+            except RecursionError:
+                raise Malformed(self.offset, TOO_DEEP) from None
+            except msgspec.DecodeError as error:
+                message = str(error)
+                byte = _ERROR_BYTE.search(message)
+                if byte is not None and "trailing characters" in message:
+                    # msgspec gives the position after the byte at which it stopped, and has skipped white space.
+                    return self.position + len(
+                        self.data[self.position : self.position + int(byte[1]) - 1].rstrip(_BLANKS)
+                    )
+                truncated = byte is None or int(byte[1]) >= len(view)
+                if (truncated and self.more()) or self._replace_lone_surrogates():
+                    continue
+                if truncated:
+                    raise Truncated from None
+                offset, reason = syntax_error(self.data, self.position) or (self.position, message)
+                raise Malformed(self.base + offset, reason) from None
+            # The value fills the rest of the window. Only objects, lists and strings show their end.
+            if self.data[self.position : self.position + 1] in (b"{", b"[", b'"') or not self.more():
+                return len(self.data.rstrip(_BLANKS))
 
-    def _fast_end(self) -> int:
-        try:
-            _decode_any(memoryview(self.data)[self.at :])
-        except (msgspec.MsgspecError, RecursionError) as error:
-            if found := _TRAILING.search(str(error)):
-                # The byte behind the one at which it stopped, and it has passed the white space behind the value.
-                return self.at + len(self.data[self.at : self.at + int(found[1]) - 1].rstrip(_BLANKS))
-            return _GOES_ON if "truncated" in str(error) else _CANNOT_SAY
-        # It fills the window to its end: only of these is it sure that they do not go on behind it.
-        if self._ended or self.data[self.at : self.at + 1] in (b"{", b"[", b'"'):
-            return len(self.data.rstrip(_BLANKS))
-        return _GOES_ON
+    def _replace_lone_surrogates(self) -> bool:
+        """Return whether there were any."""
+        data = self.data[: self.position] + replace_lone_surrogates(self.data[self.position :])
+        changed = data != self.data
+        self.data = data
+        return changed
 
     def member_names(self) -> Iterator[str]:
-        """The keys of the object that begins here; at each the window stands at its value, and must be moved past it."""
-        self.take(b"{", "an object should be here")
+        """Yield the keys of the object at the reading position. The caller must move the position past each value."""
+        self.take(b"{", "expecting an object")
         self.skip_space()
         if self.peek(1) == b"}":
-            self.at += 1
+            self.position += 1
         else:
             while True:
                 if self.peek(1) != b'"':
-                    raise Malformed(self.offset, "a key in quotes should be here") if self.peek(1) else Cut
+                    raise (
+                        Malformed(self.offset, "expecting property name enclosed in double quotes")
+                        if self.peek(1)
+                        else Truncated
+                    )
                 end = self.value_end()
-                name = text_of(self.data, self.at, end)
-                self.at = end
+                name = self._name(end)
+                self.position = end
                 self.skip_space()
-                self.take(b":", "a colon should be here")
+                self.take(b":", "expecting ':' delimiter")
                 self.skip_space()
                 yield name
                 self.skip_space()
                 if self.peek(1) == b"}":
-                    self.at += 1
+                    self.position += 1
                     break
-                self.take(b",", "a comma or } should be here")
+                self.take(b",", "expecting ',' delimiter")
                 self.skip_space()
         self.skip_space()
         if self.peek(1):
-            raise Malformed(self.offset, "more follows behind the end of the object")
+            raise Malformed(self.offset, "extra data after the end of the object")
+
+    def _name(self, end: int) -> str:
+        try:
+            return _decode_string(self.data[self.position : end])
+        except UnicodeDecodeError:
+            raise Malformed(self.offset, "a key is not valid UTF-8") from None
 
     def items(self) -> Iterator[tuple[int, int]]:
-        """Begin and end of each item of the list that begins here."""
-        self.take(b"[", "a list should be here")
+        """Yield the begin and end of each item of the list at the reading position."""
+        self.take(b"[", "expecting a list")
         self.skip_space()
         if self.peek(1) == b"]":
-            self.at += 1
+            self.position += 1
             return
         while True:
             end = self.value_end()
-            yield self.at, end
-            # The usual case in one match: a comma and the next item, both at hand.
-            if (found := _NEXT.match(self.data, end)) is not None and found.end() < len(self.data):
-                self.at = found.end()
+            yield self.position, end
+            # Usually the comma and the begin of the next item are in the window.
+            if (comma := _NEXT_ITEM.match(self.data, end)) is not None and comma.end() < len(self.data):
+                self.position = comma.end()
                 continue
-            self.at = end
+            self.position = end
             self.skip_space()
             if self.peek(1) == b"]":
-                self.at += 1
+                self.position += 1
                 return
-            self.take(b",", "a comma or ] should be here")
+            self.take(b",", "expecting ',' delimiter")
             self.skip_space()
 
     def is_utf8(self, begin: int, end: int) -> bool:
@@ -155,25 +192,24 @@ class Window:
 
 
 class LineNumbers:
-    """Which line an offset is in, counted on from the last one that was asked for."""
+    """Converts offsets in a file to line numbers. It counts from the previous offset if that is smaller."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._known = (0, 1)
+        self._last = (0, 1)
 
-    def at(self, offset: int) -> int:
-        begin, line = self._known if self._known[0] <= offset else (0, 1)
+    def line(self, offset: int) -> int:
+        begin, line = self._last if self._last[0] <= offset else (0, 1)
         with open(self._path, "rb") as file:
             file.seek(begin)
             while begin < offset and (data := file.read(min(1 << 22, offset - begin))):
                 line += data.count(b"\n")
                 begin += len(data)
-        self._known = (offset, line)
+        self._last = (offset, line)
         return line
 
-    def place(self, offset: int) -> tuple[int, int]:
-        """Line and column."""
-        line = self.at(offset)
+    def line_and_column(self, offset: int) -> tuple[int, int]:
+        line = self.line(offset)
         with open(self._path, "rb") as file:
             file.seek(max(0, offset - (1 << 20)))
             before = file.read(min(offset, 1 << 20))

@@ -1,29 +1,29 @@
-"""Files of one JSON object a line: reading them, and saying what is wrong with them, all at once."""
+"""Read files with one JSON object per line, and collect the errors of a file."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator
 
 import msgspec
 
+from penstock.datasets.json_text import TOO_DEEP, syntax_error
 from penstock.errors import UserError
 
-__all__ = ["BOM", "IN_UTF16", "UTF16", "Problems", "empty_file", "explain", "numbered_lines", "open_failure"]
+__all__ = ["BOM", "IN_UTF16", "UTF16", "FileErrors", "empty_file", "explain", "numbered_lines", "open_failure"]
 
 _SHOWN = 20
 BOM = b"\xef\xbb\xbf"
-"""A mark before the first line, which is none of it."""
+"""A byte-order mark, which is not part of the first line."""
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
-"""How a file in that coding begins."""
+"""The byte-order marks of UTF-16."""
 IN_UTF16 = "the file is in UTF-16; save it as UTF-8"
 
 _EXPECTED = re.compile(
-    r"Expected `(?P<wanted>[^`]+)`(?P<limit> [<>]=? [-\d.]+)?(?:, got `(?P<got>[^`]+)`)?(?: - at `\$\.?(?P<where>.*)`)?"
+    r"Expected `(?P<expected>[^`]+)`(?P<limit> [<>]=? [-\d.]+)?(?:, got `(?P<got>[^`]+)`)?(?: - at `\$\.?(?P<path>.*)`)?"
 )
-_KINDS = {
+_TYPES = {
     "str": "a string",
     "int": "a whole number",
     "float": "a number",
@@ -34,22 +34,22 @@ _KINDS = {
 }
 
 
-class Problems:
-    """Collects what is wrong with a file; keeps the first few and counts the rest."""
+class FileErrors:
+    """The errors of a file: the text of the first 20 and the number of all."""
 
     def __init__(self, path: str) -> None:
         self._file = os.path.basename(path.rstrip("/")) or path
         self._first: list[str] = []
         self._count = 0
         self.on_first: Callable[[str], None] | None = None
-        """Told of the first problem when it is found."""
+        """Called with the first error as soon as it is added."""
 
     @property
     def count(self) -> int:
         return self._count
 
     def add(self, line: int, reason: str, file: str | None = None) -> None:
-        """`file` is the one in question when the input is a folder."""
+        """Add an error. `file` is the name of the file if the input is a folder."""
         self._count += 1
         if self._count <= _SHOWN:
             self._first.append(f"{file or self._file}:{line}: {reason}")
@@ -60,27 +60,27 @@ class Problems:
         if self._count == 1:
             return self._first[0]
         more = [f"and {self._count - _SHOWN:,} more"] if self._count > _SHOWN else []
-        return "\n  ".join([f"{self._file} has {self._count:,} problems:", *self._first, *more])
+        return "\n  ".join([f"{self._file} has {self._count:,} errors:", *self._first, *more])
 
     def raise_any(self) -> None:
         if self._count:
             raise UserError(self.text())
 
 
-def numbered_lines(path: str, problems: Problems) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, with their numbers; a line that is not UTF-8 becomes a problem instead."""
+def numbered_lines(path: str, errors: FileErrors) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the text of each line that is not blank. Add an error for a line that is not UTF-8."""
     try:
         with open(path, "rb") as file:
             for number, raw in enumerate(file, 1):
                 line = raw.removeprefix(BOM) if number == 1 else raw
                 if not line.isascii():
                     if number == 1 and line.startswith(UTF16):
-                        problems.add(1, IN_UTF16)
+                        errors.add(1, IN_UTF16)
                         return
                     try:
                         line.decode()
                     except UnicodeDecodeError as error:
-                        problems.add(number, f"not valid UTF-8 (byte {error.start + 1} of the line)")
+                        errors.add(number, f"not valid UTF-8 (byte {error.start + 1} of the line)")
                         continue
                 if not line.isspace() and line:
                     yield number, line
@@ -93,30 +93,29 @@ def open_failure(path: str, error: OSError) -> UserError:
 
 
 def empty_file(path: str) -> UserError:
-    return UserError(f"The input file '{path}' is empty; give --input-file a file with a JSON object a line.")
+    return UserError(f"The input file '{path}' is empty; give --input-file a file with one JSON object per line.")
 
 
 def explain(error: Exception, line: bytes) -> str:
-    """What a msgspec error means, in the words of someone who wrote the file by hand."""
+    """Describe a decoding error in terms of the file."""
     if isinstance(error, msgspec.ValidationError):
-        return _mismatch(str(error))
-    # The standard library says more precisely where the JSON breaks, and takes some that the standard forbids.
-    try:
-        json.loads(line.rstrip())
-    except json.JSONDecodeError as precise:
-        return f"not valid JSON ({precise.msg.lower()}, column {precise.colno})"
-    except (ValueError, RecursionError):
-        pass
+        return _type_error(str(error))
+    if isinstance(error, RecursionError):
+        return TOO_DEEP
+    if (position := syntax_error(line)) is not None:
+        offset, reason = position
+        column = len(line[:offset].decode(errors="replace")) + 1
+        return f"not valid JSON ({reason}, column {column})"
     if re.search(rb"\\u[dD][89a-fA-F]", line):
         return "not valid JSON (half of a \\u surrogate pair without its other half)"
     return f"not valid JSON ({error})"
 
 
-def _mismatch(message: str) -> str:
-    found = _EXPECTED.fullmatch(message)
-    if not found:
+def _type_error(message: str) -> str:
+    parts = _EXPECTED.fullmatch(message)
+    if not parts:
         return message.replace("`", "'")
-    wanted = [kind for kind in found["wanted"].split(" | ") if kind != "null"]
-    what = f"'{found['where']}'" if found["where"] else "the line"
-    not_this = f", not {_KINDS.get(found['got'], found['got'])}" if found["got"] else ""
-    return f"{what} should be {' or '.join(_KINDS.get(kind, kind) for kind in wanted)}{found['limit'] or ''}{not_this}"
+    expected = " or ".join(_TYPES.get(name, name) for name in parts["expected"].split(" | ") if name != "null")
+    subject = f"'{parts['path']}'" if parts["path"] else "the line"
+    got = f", not {_TYPES.get(parts['got'], parts['got'])}" if parts["got"] else ""
+    return f"{subject} should be {expected}{parts['limit'] or ''}{got}"

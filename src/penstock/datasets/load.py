@@ -1,4 +1,4 @@
-"""The dataset of a run: from a file, or made up."""
+"""Load the dataset of a run: read a file or generate prompts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.detect_format import detect
 from penstock.datasets.random_streams import fresh_seed, length, stream
-from penstock.datasets.recording import CONTEXT_MODE, Recording
+from penstock.datasets.recording import CONTEXT_MODE_COMPLETE, Recording
 from penstock.datasets.registry import lookup
 from penstock.datasets.synthetic import Progress, Synthetic
 from penstock.errors import UserError
@@ -20,24 +20,24 @@ from penstock.tokens.tokenizer import Tokenizer
 
 __all__ = ["Dataset", "load"]
 
-WITHOUT_RESPONSES = "deltas_without_responses"
+_CONTEXT_MODE_DELTAS = "deltas_without_responses"
 
 
 class Dataset(NamedTuple):
     name: str
     """The file's name, or `synthetic`."""
     conversations: Iterable[Conversation]
-    """To be gone through once: those of a synthetic dataset are made on the way."""
+    """Iterate over it once only: synthetic conversations are generated during iteration."""
     turns: list[int]
-    """How many each of them has."""
+    """The number of turns of each conversation."""
     synthetic: bool
     format: str | None = None
     note: str | None = None
-    """A sentence for the user about something in the file that is not used."""
+    """A sentence for the user about unused fields of the file."""
     recording: Recording | None = None
-    """Instead of conversations: bodies that are sent as they lie in the file."""
-    context_mode: str = WITHOUT_RESPONSES
-    """What a turn carries of the turns before it."""
+    """Replaces the conversations if bodies are sent as they are in the file."""
+    context_mode: str = _CONTEXT_MODE_DELTAS
+    """AIPerf's name for what a turn is sent with."""
 
 
 def load(
@@ -48,7 +48,7 @@ def load(
     *,
     scheduled: bool = False,
 ) -> Dataset:
-    """The tokenizer is asked for only when prompts are made up; `scheduled`: the run sends at recorded times."""
+    """Load the dataset. `tokenizer` is called only for synthetic prompts; `scheduled`: recorded times are replayed."""
     if settings.file is None:
         if settings.format is not None:
             raise UserError(
@@ -56,16 +56,18 @@ def load(
                 "--custom-dataset-type for synthetic prompts."
             )
         count = default_count if settings.entries is None else settings.entries
-        made = Synthetic(settings, count, tokenizer(), progress)
-        return Dataset("synthetic", made, made.turns, synthetic=True)
+        synthetic = Synthetic(settings, count, tokenizer(), progress)
+        return Dataset("synthetic", synthetic, synthetic.turns, synthetic=True)
     path = settings.file
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise UserError(
-            f"The input file '{path}' is a pipe or a device; an input is read more than once, so write it to a file first."
+            f"The input file '{path}' is a pipe or a device, and the input is read several times; save it to a file first."
         )
     format_ = detect(path, scheduled=scheduled) if settings.format is None else lookup(settings.format)
     contents = format_.read(path, settings)
-    conversations = _with_pauses(_with_lengths(contents.conversations, settings), settings.conversation.delay_ratio)
+    conversations = _with_scaled_delays(
+        _with_output_tokens(contents.conversations, settings), settings.conversation.delay_ratio
+    )
     return Dataset(
         os.path.basename(path.rstrip("/")),
         conversations,
@@ -79,21 +81,21 @@ def load(
 
 
 def _context_mode(conversations: list[Conversation], recording: Recording | None) -> str:
-    several = [each for each in conversations if len(each.turns) > 1]
-    if recording is not None or (several and not any(each.accumulate for each in several)):
-        return CONTEXT_MODE
-    return WITHOUT_RESPONSES
+    multi_turn = [each for each in conversations if len(each.turns) > 1]
+    if recording is not None or (multi_turn and not any(each.accumulate for each in multi_turn)):
+        return CONTEXT_MODE_COMPLETE
+    return _CONTEXT_MODE_DELTAS
 
 
-def _with_lengths(conversations: list[Conversation], settings: InputSettings) -> list[Conversation]:
-    """The run's reply length for each turn that has none of its own."""
+def _with_output_tokens(conversations: list[Conversation], settings: InputSettings) -> list[Conversation]:
+    """Set the reply length of the run for each turn that has none."""
     mean, stddev = settings.output_tokens_mean, settings.output_tokens_stddev
     if mean is None:
         return conversations
     rng = stream(fresh_seed() if settings.seed is None else settings.seed, "output lengths")
 
     def with_length(turn: Turn) -> Turn:
-        # Drawn for every turn, used or not, so that a line's own length does not change those of the lines behind it.
+        # Draw for every turn, so that a length given in one line does not change those of later lines.
         drawn = length(rng, mean, stddev)
         return turn if turn.output_tokens is not None else msgspec.structs.replace(turn, output_tokens=drawn)
 
@@ -102,7 +104,7 @@ def _with_lengths(conversations: list[Conversation], settings: InputSettings) ->
     ]
 
 
-def _with_pauses(conversations: list[Conversation], ratio: float) -> list[Conversation]:
+def _with_scaled_delays(conversations: list[Conversation], ratio: float) -> list[Conversation]:
     if ratio == 1:
         return conversations
 

@@ -1,9 +1,10 @@
-"""What is drawn at random about a dataset: lengths, and names for conversations that have none."""
+"""Random draws for datasets: lengths, and ids of conversations that have none."""
 
 from __future__ import annotations
 
 import math
 import os
+import uuid
 from collections.abc import Collection, Iterator
 from random import Random
 
@@ -15,34 +16,31 @@ def fresh_seed() -> int:
 
 
 def stream(seed: int, purpose: str) -> Random:
-    """One sequence a purpose, so that drawing more of one thing does not change another."""
+    """Return a generator for one purpose, so that more draws for one purpose do not change those for another.
+
+    The purpose is part of the seed: renaming it changes the data of existing seeds.
+    """
     return Random(f"{seed}/{purpose}")
 
 
 def normal(rng: Random, mean: float, stddev: float) -> float:
     if stddev == 0:
         return mean
-    # Box and Muller's method, spelled out because Python promises the sequence of random() only.
+    # The Box-Muller method, written out because Python guarantees only the sequence of random() across versions.
     radius = math.sqrt(-2.0 * math.log(1.0 - rng.random()))
     return mean + stddev * radius * math.cos(2.0 * math.pi * rng.random())
 
 
 def length(rng: Random, mean: float, stddev: float) -> int:
-    """A normal draw, rounded to the nearest and at least 1: rounding up would raise the mean by half a token."""
+    """Draw a length of at least 1. Round to the nearest integer: rounding up raises the mean by half a token."""
     return max(1, round(normal(rng, mean, stddev)))
 
 
 def conversation_ids(seed: int | None, taken: Collection[object] = ()) -> Iterator[str]:
-    """Numbered under a seed, so that runs can be compared line by line; otherwise unlike those of any other run."""
+    """Yield ids that are not in `taken`: numbers if there is a seed, so that runs can be compared, else UUIDs."""
     number = 0
     while True:
-        name = f"session_{number:06d}" if seed is not None else _uuid4()
+        name = f"session_{number:06d}" if seed is not None else str(uuid.uuid4())
         number += 1
         if name not in taken:
             yield name
-
-
-def _uuid4() -> str:
-    # str(uuid.uuid4()) takes twice as long, which a file of a million lines would feel.
-    text = os.urandom(16).hex()
-    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{'89ab'[int(text[16], 16) & 3]}{text[17:20]}-{text[20:]}"

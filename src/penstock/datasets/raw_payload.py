@@ -1,7 +1,7 @@
-"""The `raw_payload` format: request bodies, one a line, sent byte for byte.
+"""The `raw_payload` format: one request body per line, sent byte for byte.
 
-A file is a list of conversations of one turn. In a folder each `.jsonl` file is a conversation, its lines are the turns, and
-the files come in the order of their names; other files are not looked at.
+Each line of a file is a conversation of one turn. In a folder each `.jsonl` file is a conversation and its lines are
+the turns; files are sorted by name, and other files are ignored.
 """
 
 from __future__ import annotations
@@ -13,42 +13,31 @@ from typing import Any
 import msgspec
 
 from penstock.datasets.format import Contents, Format
-from penstock.datasets.json_text import Cut, Malformed, end_of_value, members, skip_space
-from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, Problems
-from penstock.datasets.recording import BodyLocation, Recorded, RecordingOptions, SourceFile, source_files
+from penstock.datasets.json_text import replace_lone_surrogates
+from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, FileErrors, explain
+from penstock.datasets.recording import BodyLocation, RecordedConversation, RecordingOptions, SourceFile, source_files
 from penstock.errors import UserError
 from penstock.settings.schema import InputSettings
 
-__all__ = ["FORMAT", "Lines", "line_fault", "payload_files"]
+__all__ = ["FORMAT", "Lines", "RawPayload", "payload_files"]
 
 _NAME = "raw_payload"
 
-REQUIRED = {
+_REQUIRED_KEYS = {
     "chat": "messages",
     "messages": "messages",
     "completions": "prompt",
     "responses": "input",
     "embeddings": "input",
 }
-"""The key without which the endpoint would have nothing to answer."""
+"""The key that a request body for the endpoint type must have."""
 
-
-class _Messages(msgspec.Struct):
-    messages: msgspec.Raw
-
-
-class _Prompt(msgspec.Struct):
-    prompt: msgspec.Raw
-
-
-class _Input(msgspec.Struct):
-    input: msgspec.Raw
-
-
-_SHAPES: dict[str, type[msgspec.Struct]] = {"messages": _Messages, "prompt": _Prompt, "input": _Input}
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class RawPayload:
+    """The recording in a file or folder of request bodies."""
+
     needs_whole = False
 
     def __init__(self, path: str) -> None:
@@ -63,46 +52,46 @@ class RawPayload:
     def notes(self) -> list[str]:
         return []
 
-    def scan(self, wish: RecordingOptions, problems: Problems) -> Iterator[Recorded]:
-        check = _checker(REQUIRED.get(wish.endpoint))
+    def scan(self, options: RecordingOptions, errors: FileErrors) -> Iterator[RecordedConversation]:
+        check = _checker(_REQUIRED_KEYS.get(options.endpoint))
         if self._folder is None:
-            for _, offset, line in self._lines.of(0, problems):
-                if fault := check(line):
-                    problems.add(self._lines.number, fault)
+            for _, offset, line in self._lines.read(0, errors):
+                if error := check(line):
+                    errors.add(self._lines.number, error)
                 else:
-                    yield Recorded(None, [BodyLocation(0, offset, len(line))])
+                    yield RecordedConversation(None, [BodyLocation(0, offset, len(line))])
             if not self._lines.seen:
-                problems.add(1, "the file is empty: each line should be a request body, a JSON object")
+                errors.add(1, "the file is empty: each line should be a request body, a JSON object")
             return
         for number, file in enumerate(self.files):
             name = os.path.basename(file.path)
-            before = problems.count
-            places = []
-            for _, offset, line in self._lines.of(number, problems):
-                if fault := check(line):
-                    problems.add(self._lines.number, fault, name)
+            before = errors.count
+            bodies = []
+            for _, offset, line in self._lines.read(number, errors):
+                if error := check(line):
+                    errors.add(self._lines.number, error, name)
                 else:
-                    places.append(BodyLocation(number, offset, len(line)))
-            if places:
-                yield Recorded(os.path.splitext(name)[0], places)
-            elif problems.count == before:
-                problems.add(1, "the file is empty: each line should be a request body, a JSON object", name)
+                    bodies.append(BodyLocation(number, offset, len(line)))
+            if bodies:
+                yield RecordedConversation(os.path.splitext(name)[0], bodies)
+            elif errors.count == before:
+                errors.add(1, "the file is empty: each line should be a request body, a JSON object", name)
 
 
 class Lines:
-    """The lines of files, with the place of each: what stands before the line end, without the file's BOM."""
+    """The lines of files with their offsets, without line ends and byte-order marks."""
 
     def __init__(self, files: list[SourceFile]) -> None:
         self._files = files
         self._several = len(files) > 1
         self.number = 0
-        """Of the line at hand, from 1."""
+        """The number of the current line, from 1."""
         self.scanned = 0
         self.seen = False
-        """There was a line that is not blank."""
+        """True once a line is not blank."""
 
-    def of(self, file: int, problems: Problems) -> Iterator[tuple[int, int, bytes]]:
-        """(number, offset, line) of each line that is not blank; one that is not UTF-8 becomes a problem instead."""
+    def read(self, file: int, errors: FileErrors) -> Iterator[tuple[int, int, bytes]]:
+        """Yield (number, offset, line) for each line that is not blank. Add an error for a line that is not UTF-8."""
         path = self._files[file].path
         name = os.path.basename(path) if self._several else None
         before = self.scanned
@@ -118,7 +107,7 @@ class Lines:
                     line = line[:-1]
                 if begin == 0:
                     if line.startswith(UTF16):
-                        problems.add(1, IN_UTF16, name)
+                        errors.add(1, IN_UTF16, name)
                         return
                     if line.startswith(BOM):
                         begin, line = len(BOM), line[len(BOM) :]
@@ -127,7 +116,7 @@ class Lines:
                         line.decode()
                     except UnicodeDecodeError as error:
                         self.seen = True
-                        problems.add(self.number, f"not valid UTF-8 (byte {error.start + 1} of the line)", name)
+                        errors.add(self.number, f"not valid UTF-8 (byte {error.start + 1} of the line)", name)
                         continue
                 elif not line or line.isspace():
                     continue
@@ -136,7 +125,7 @@ class Lines:
 
 
 def payload_files(folder: str) -> list[str]:
-    """The conversations of a folder, in order."""
+    """Return the paths of the .jsonl files of a folder, sorted by name."""
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
@@ -144,64 +133,52 @@ def payload_files(folder: str) -> list[str]:
     paths = [os.path.join(folder, name) for name in names if name.endswith(".jsonl")]
     paths = [path for path in paths if os.path.isfile(path)]
     if not paths:
-        what = "is empty" if not names else "has no .jsonl file in it"
+        reason = "is empty" if not names else "has no .jsonl file in it"
         raise UserError(
-            f"The folder '{folder}' {what}; a replay of a folder reads one conversation from each .jsonl file."
+            f"The folder '{folder}' {reason}; give --input-file a folder with one .jsonl file for each conversation."
         )
     return paths
 
 
 def _checker(key: str | None) -> Callable[[bytes], str | None]:
-    """What is wrong with a line, or None. The typed decoder answers for nearly all lines, the slow reader for the rest."""
-    decode = msgspec.json.Decoder(_SHAPES[key]).decode if key is not None else None
-    decode_any = msgspec.json.Decoder(msgspec.Raw).decode
+    """Return a function that returns the error of a line, or None. The typed decoder accepts nearly all lines."""
+    decode: Callable[[bytes], Any] = _decode_members
+    if key is not None:
+        decode = msgspec.json.Decoder(msgspec.defstruct("_Body", [(key, msgspec.Raw)])).decode
 
     def check(line: bytes) -> str | None:
         try:
-            if decode is None:
-                decode_any(line)
-                sound = line.lstrip()[:1] == b"{"
-            else:
-                found = decode(line)
-                sound = key != "messages" or bytes(memoryview(found.messages)[:1]) == b"["  # type: ignore[attr-defined]
+            body = decode(line)
         except (msgspec.MsgspecError, RecursionError):
-            sound = False
-        return None if sound else line_fault(line, key)
+            return _line_error(line, key)
+        if key == "messages" and bytes(memoryview(body.messages)[:1]) != b"[":
+            return _line_error(line, key)
+        return None
 
     return check
 
 
-def line_fault(line: bytes, key: str | None = None) -> str | None:
-    """Why the line is not a JSON object with that key; None when it is one after all."""
-    begin = skip_space(line, 0)
+def _line_error(line: bytes, key: str | None = None) -> str | None:
+    """Return why the line is not a JSON object with that key, or None if it is one."""
     try:
-        end = end_of_value(line, begin)
-        rest = skip_space(line, end)
-        if rest < len(line):
-            return f"not valid JSON (more follows behind the value, at column {rest + 1})"
-    except Malformed as wrong:
-        return f"not valid JSON ({wrong.reason}, at column {wrong.at + 1})"
-    except Cut:
-        return "not valid JSON (the line ends before the value does)"
-    if line[begin : begin + 1] != b"{":
-        return f"the line should be a JSON object, not {_kind(line[begin : begin + 1])}"
+        members = _decode_members(replace_lone_surrogates(line))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return explain(error, line)
     if key is None:
         return None
-    values = [line[member.begin : member.begin + 1] for member in members(line, begin) if member.name == key]
-    if not values:
+    if key not in members:
         return f"it has no '{key}', which this endpoint needs (--endpoint-type raw takes any object)"
-    if key == "messages" and values[-1] != b"[":
-        return f"'messages' should be a list, not {_kind(values[-1])}"
-    return None
+    first = bytes(members[key])[:1]
+    return f"'messages' should be a list, not {_type_name(first)}" if key == "messages" and first != b"[" else None
 
 
-def _kind(first: bytes) -> str:
-    named = {b"[": "a list", b"{": "an object", b'"': "a string", b"t": "true", b"f": "false", b"n": "null"}
-    return named.get(first, "a number")
+def _type_name(first: bytes) -> str:
+    types = {b"{": "an object", b'"': "a string", b"t": "true", b"f": "false", b"n": "null"}
+    return types.get(first, "a number")
 
 
 def _matches(first: dict[str, Any]) -> bool:
-    """The keys of other formats win; a file of payloads that have them needs its type named."""
+    """Keys of other formats take precedence: for payloads with such keys the user must name the format."""
     if "conversation_id" in first or isinstance(first.get("data"), list):
         return False
     return isinstance(first.get("messages"), list)
@@ -213,7 +190,7 @@ def _read(path: str, _settings: InputSettings) -> Contents:
 
 FORMAT = Format(
     name=_NAME,
-    needs="a request body a line, sent as it is: a JSON object with a list 'messages', or what the endpoint needs",
+    needs="one request body per line, sent as it is: a JSON object with a list 'messages', or what the endpoint needs",
     matches=_matches,
     read=_read,
 )

@@ -1,8 +1,8 @@
-"""Bodies that are sent as they lie in the user's files: where each one is, read once and never kept.
+"""Recordings: request bodies that are sent as they are in the user's files.
 
-A recording is scanned in the order of its files. What a scan yields goes into the index of the run; the bodies stay where
-they are until they are sent. A scan can be stopped and carried on, also by a process forked in between, so that a large file
-is indexed ahead of the sending.
+A scan yields the location of each body, and the run stores the locations in its index. The bodies are read from the
+files when they are sent. A scan is an iterator: another process, forked in the meantime, can continue it, so that a
+large file is indexed while its first bodies are sent.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import os
 from collections.abc import Collection, Iterator
 from typing import NamedTuple, Protocol
 
-from penstock.datasets.jsonl import Problems, open_failure
+from penstock.datasets.jsonl import FileErrors, open_failure
 from penstock.errors import UserError
 from penstock.settings.schema import ScheduleSettings
 
 __all__ = [
-    "CONTEXT_MODE",
+    "CONTEXT_MODE_COMPLETE",
     "BodyLocation",
     "Identity",
-    "Recorded",
+    "RecordedConversation",
     "Recording",
     "RecordingOptions",
     "SourceFile",
-    "chosen",
+    "select_sessions",
     "source_files",
 ]
 
-CONTEXT_MODE = "message_array_with_responses"
-"""Each payload holds all that its turn needs: nothing is added to it and no reply is kept."""
+CONTEXT_MODE_COMPLETE = "message_array_with_responses"
+"""AIPerf's name for payloads that are complete: no earlier turn or reply is added."""
 
 
 class BodyLocation(NamedTuple):
-    """A body in a file of the user's."""
+    """The location of a request body in one of the user's files."""
 
     file: int
     """Index into the recording's files."""
@@ -41,43 +41,43 @@ class BodyLocation(NamedTuple):
     timestamp_ms: float | None = None
     delay_ms: float = 0.0
     padding: tuple[bytes, bytes] | None = None
-    """White space to send before and behind it, which stands elsewhere in the file."""
+    """White space to send before and after the body."""
 
 
-class Recorded(NamedTuple):
-    """A conversation: its bodies in the order of its turns."""
+class RecordedConversation(NamedTuple):
+    """A conversation: the locations of its bodies in the order of its turns."""
 
     session: str | None
-    """None when the file gives it no name."""
-    places: list[BodyLocation]
+    """None if the file does not name the conversation."""
+    bodies: list[BodyLocation]
 
 
 class Identity(NamedTuple):
-    """What changes when a file does."""
+    """File attributes that show whether the file has changed."""
 
     size: int
     mtime_ns: int
     inode: int
 
     @classmethod
-    def of(cls, found: os.stat_result) -> Identity:
-        return cls(found.st_size, found.st_mtime_ns, found.st_ino)
+    def of(cls, status: os.stat_result) -> Identity:
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 class SourceFile(NamedTuple):
     path: str
-    """Absolute: it is read by other processes, and again after the run."""
+    """Absolute, because other processes read the file, and the reports read it after the run."""
     identity: Identity
 
 
 class RecordingOptions(NamedTuple):
-    """What a run wants of a recording."""
+    """How a run uses a recording."""
 
     endpoint: str
     schedule: ScheduleSettings | None = None
-    """Send at the recorded times."""
+    """Set if requests are sent at their recorded times."""
     delay_ratio: float = 1.0
-    """What the recorded waits within a conversation are multiplied by."""
+    """Factor for the recorded delays within a conversation."""
 
 
 class Recording(Protocol):
@@ -85,43 +85,45 @@ class Recording(Protocol):
 
     @property
     def needs_whole(self) -> bool:
-        """Nothing can be sent before all of it has been read."""
+        """True if all files must be scanned before the first request."""
         ...
 
     @property
     def scanned(self) -> int:
-        """Bytes looked at so far."""
+        """The number of bytes scanned so far."""
         ...
 
-    def scan(self, wish: RecordingOptions, problems: Problems) -> Iterator[Recorded]:
-        """What is wrong with the files goes to `problems`; a conversation with a problem is not yielded."""
+    def scan(self, options: RecordingOptions, errors: FileErrors) -> Iterator[RecordedConversation]:
+        """Yield the conversations without errors, and add the errors of the files to `errors`."""
         ...
 
     def notes(self) -> list[str]:
-        """Sentences about what has been scanned that stop nothing."""
+        """Return sentences for the user about the scanned part that are not errors."""
         ...
 
 
 def source_files(paths: list[str]) -> list[SourceFile]:
-    found = []
+    files = []
     for path in paths:
-        whole = os.path.abspath(path)
+        absolute = os.path.abspath(path)
         try:
-            status = os.stat(whole)
+            status = os.stat(absolute)
         except OSError as error:
             raise open_failure(path, error) from None
-        if not os.path.isfile(whole):
+        if not os.path.isfile(absolute):
             raise UserError(
                 f"The input '{path}' is not a regular file, and a replay reads its bodies again when it sends them; "
                 "save it to a file first."
             )
-        found.append(SourceFile(whole, Identity.of(status)))
-    return found
+        files.append(SourceFile(absolute, Identity.of(status)))
+    return files
 
 
-def chosen(conversations: Iterator[Recorded], sessions: Collection[str]) -> Iterator[Recorded]:
-    """Those that are called by one of these names. One without a name is called by its number."""
-    for number, each in enumerate(conversations):
-        name = each.session or f"session_{number:06d}"
+def select_sessions(
+    conversations: Iterator[RecordedConversation], sessions: Collection[str]
+) -> Iterator[RecordedConversation]:
+    """Yield the conversations with one of these names. A conversation without a name gets one from its number."""
+    for number, conversation in enumerate(conversations):
+        name = conversation.session or f"session_{number:06d}"
         if name in sessions:
-            yield Recorded(name, each.places)
+            yield RecordedConversation(name, conversation.bodies)

@@ -1,19 +1,16 @@
-"""The dataset formats by name: those that are read, and those that are only known, so that they can be named.
+"""The dataset formats by name.
 
-A new format is a file that defines a FORMAT and a line in `FORMATS`; its entry in `PLANNED` goes.
+To add a format, define a FORMAT in a module of its own, list it in `FORMATS` and remove its name from `PLANNED`.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 from penstock.datasets import inputs_json, multi_turn, raw_payload, single_turn, trace
 from penstock.datasets.format import Format
 from penstock.errors import UserError
 from penstock.suggest import nearest
 
-__all__ = ["FORMATS", "PLANNED", "lookup", "plain_name", "planned_name", "what_is_read"]
+__all__ = ["FORMATS", "PLANNED", "is_known", "lookup", "plain_name", "supported_formats"]
 
 FORMATS: tuple[Format, ...] = (
     single_turn.FORMAT,
@@ -22,59 +19,54 @@ FORMATS: tuple[Format, ...] = (
     raw_payload.FORMAT,
     trace.FORMAT,
 )
-"""In the order in which to ask whether a file is of the format."""
+"""Formats are tried in this order to detect that of a file."""
 
 
-def _branching_turns(first: dict[str, Any]) -> bool:
-    turns = first.get("turns")
-    marks = multi_turn.BRANCHING
-    return isinstance(turns, list) and any(isinstance(turn, dict) and marks & turn.keys() for turn in turns)
+PLANNED = (
+    "bailian_trace",
+    "baseten_trace",
+    "burst_gpt_trace",
+    "dag_jsonl",
+    "random_pool",
+    "sagemaker_data_capture",
+    "tracelab",
+    "weka_trace",
+)
+"""Formats of AIPerf that are not built yet."""
 
-
-def _never(_: dict[str, Any]) -> bool:
-    return False
-
-
-PLANNED: dict[str, Callable[[dict[str, Any]], bool]] = {
-    "dag_jsonl": _branching_turns,
-    "bailian_trace": lambda first: {"chat_id", "timestamp", "input_length", "output_length"} <= first.keys(),
-    "sagemaker_data_capture": lambda first: {"captureData", "eventMetadata"} <= first.keys(),
-    "random_pool": _never,
-    "burst_gpt_trace": _never,
-    "baseten_trace": _never,
-    "tracelab": _never,
-    "weka_trace": _never,
-}
-"""Known and not built yet: what the first line of such a file looks like, in the order in which to ask."""
-
-_PLANNED_FAMILIES = ("speedbench",)
-"""Beginnings of whole families of names."""
+_PLANNED_PREFIXES = ("speedbench",)
+"""Prefixes of names that are not built either."""
 
 
 def lookup(name: str) -> Format:
     key = plain_name(name)
-    for each in FORMATS:
-        if plain_name(each.name) == key:
-            return each
-    if planned := planned_name(name):
-        raise UserError(f"The dataset format '{planned}' is not built yet. {what_is_read()}")
+    for format_ in FORMATS:
+        if plain_name(format_.name) == key:
+            return format_
+    if planned := _planned_name(name):
+        raise UserError(f"The dataset format '{planned}' is not built yet. {supported_formats()}")
     guess = nearest(name.strip().lower().replace("-", "_"), [each.name for each in FORMATS])
-    hint = f"; did you mean {guess}?" if guess else f". {what_is_read()}"
+    hint = f"; did you mean {guess}?" if guess else f". {supported_formats()}"
     raise UserError(f"There is no dataset format '{name}' (--custom-dataset-type){hint}")
 
 
-def planned_name(name: str) -> str | None:
+def is_known(name: str) -> bool:
+    """Return whether the name is that of a format, built or planned."""
+    return plain_name(name) in {plain_name(each.name) for each in FORMATS} or _planned_name(name) is not None
+
+
+def _planned_name(name: str) -> str | None:
     key = plain_name(name)
-    if key.startswith(_PLANNED_FAMILIES):
+    if key.startswith(_PLANNED_PREFIXES):
         return name
     return next((each for each in PLANNED if plain_name(each) == key), None)
 
 
-def what_is_read() -> str:
-    """To stand behind a sentence: a line for each format, since all of them in one would be a wall."""
+def supported_formats() -> str:
+    """Return the supported formats, one per line, to append to an error message."""
     return "\n  ".join(["This version reads:", *(f"{each.name}: {each.needs}" for each in FORMATS)])
 
 
 def plain_name(name: str) -> str:
-    """The name as it is compared: `Mooncake-Trace` is `mooncake_trace`."""
+    """Return the name without case, hyphens and underscores, for comparisons."""
     return name.strip().lower().replace("-", "").replace("_", "")

@@ -1,8 +1,8 @@
-"""Which conversation of the dataset is the k-th of the run: a pure function, so workers agree without talking.
+"""Select the conversation for the k-th session of the run. All workers compute the same selection.
 
-`shuffle` computes a place in a permutation instead of storing the permutation: making one of a million entries takes
-0.7 s, during which a worker that also reads replies would read late. A Feistel network over the next power of two,
-walked until it lands inside, takes a few microseconds for any place of any epoch.
+`shuffle` computes single positions of a permutation: building a permutation of a million entries takes 0.7 s, in which
+a worker would time replies late. A Feistel network over the next power of two takes a few microseconds for any position
+of any epoch; it is applied again while the result is not below n ("cycle walking").
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["picker"]
 _MASK = (1 << 64) - 1
 _ROUNDS = 4
 _SMALL = 256
-"""Up to here a real shuffle is as fast, and free of the patterns of a network with so few bits."""
+"""Up to this size a stored shuffle is as fast, and a network with so few bits would show patterns."""
 
 
 def picker(strategy: Literal["sequential", "shuffle", "random"], n: int, seed: int) -> Callable[[int], int]:
-    """`seed` must be the same in every worker; it is not used by `sequential`."""
+    """Return a function from k to the index of a conversation. `seed` must be the same in every worker."""
     if n < 1:
         raise ValueError("a dataset has at least one conversation")
     if strategy == "sequential" or n == 1:
@@ -62,26 +62,26 @@ def _shuffled_large(n: int, seed: int) -> Callable[[int], int]:
 
     def pick(k: int) -> int:
         nonlocal current, keys
-        epoch, place = divmod(k, n)
+        epoch, index = divmod(k, n)
         if epoch != current:
-            current, keys = epoch, [_mix(key + epoch * _ROUNDS + index) for index in range(_ROUNDS)]
+            current, keys = epoch, [_mix(key + epoch * _ROUNDS + number) for number in range(_ROUNDS)]
         first, second, third, fourth = keys
         while True:
-            left, right = place >> low, place & low_mask
-            # Each half is changed by a hash of the other, which can be undone, so no two places meet.
+            left, right = index >> low, index & low_mask
+            # Each step changes one half by a hash of the other. It is reversible, so that results are distinct.
             left ^= _mix(first ^ right) & high_mask
             right ^= _mix(second ^ left) & low_mask
             left ^= _mix(third ^ right) & high_mask
             right ^= _mix(fourth ^ left) & low_mask
-            place = left << low | right
-            if place < n:
-                return place
+            index = left << low | right
+            if index < n:
+                return index
 
     return pick
 
 
 def _mix(value: int) -> int:
-    """The finaliser of splitmix64: a bijection on 64 bits in which every output bit depends on every input bit."""
+    """Hash 64 bits with the finalizer of splitmix64, a bijection that mixes all bits."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK

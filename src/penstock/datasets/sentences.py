@@ -1,7 +1,7 @@
-"""English that nobody wrote: sentences from a small grammar over our own word lists.
+"""Random English sentences, built from a small grammar and the word lists of this package.
 
-Everything is drawn through `Random.random()`, the one method whose sequence Python promises to keep, so a seed gives
-the same text on every machine and version.
+All random choices use `Random.random()`, the only method whose sequence Python guarantees across versions. So a seed
+gives the same text on every machine and Python version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.datasets.word_lists import (
     TRANSITIVE,
 )
 
-__all__ = ["heads", "opening", "pick", "sentence", "short_sentence", "words"]
+__all__ = ["first_words", "opening_sentence", "pick", "sentence", "short_sentence", "words"]
 
 T = TypeVar("T")
 
@@ -31,8 +31,8 @@ _PREPOSITIONS = (
     "above", "across", "against", "along", "around", "before", "behind", "below", "beside", "beyond", "by", "near",
     "past", "under",
 )
-_LINKING = ("and", "but", "so", "while", "because", "until", "although", "and then")
-_FEELINGS = ("was", "seemed", "became", "looked", "felt", "stayed", "remained")
+_CONJUNCTIONS = ("and", "but", "so", "while", "because", "until", "although", "and then")
+_LINKING_VERBS = ("was", "seemed", "became", "looked", "felt", "stayed", "remained")
 _REMARKS = (
     "Yes.", "No.", "Perhaps.", "Indeed.", "Of course.", "Not yet.", "So it goes.", "Nobody knew.", "Nobody answered.",
     "Nothing changed.", "Everything stopped.", "It was over.", "That was all.", "Who knows?", "What next?", "Why not?",
@@ -42,25 +42,26 @@ _REMARKS = (
 
 
 def pick(rng: Random, items: Sequence[T]) -> T:
+    """Return a random item."""
     return items[int(rng.random() * len(items))]
 
 
 def words() -> tuple[str, ...]:
-    """Every single word, each once, in a fixed order."""
+    """Return every word of the lists once, in a fixed order."""
     lists = (NOUNS, PEOPLE, PLACES, ADJECTIVES, TRANSITIVE, INTRANSITIVE, ADVERBS, NUMBERS)
-    return tuple(dict.fromkeys(word for each in lists for word in each))
+    return tuple(dict.fromkeys(word for words in lists for word in words))
 
 
-def heads() -> tuple[str, ...]:
-    """Words that can begin a text."""
+def first_words() -> tuple[str, ...]:
+    """Return the words that can begin a text."""
     return tuple(word.capitalize() for word in words())
 
 
-def opening(rng: Random) -> str:
-    """A sentence whose first words differ from text to text: there are over ten million beginnings of three words."""
+def opening_sentence(rng: Random) -> str:
+    """Return a sentence to begin a prompt with. Over ten million combinations of its first three words are possible."""
     first = pick(rng, ADJECTIVES).capitalize()
     subject = pick(rng, _COUNTABLE) + "s"
-    return f"{first} {subject} {pick(rng, INTRANSITIVE)} {_where(rng)}."
+    return f"{first} {subject} {pick(rng, INTRANSITIVE)} {_location(rng)}."
 
 
 def sentence(rng: Random) -> str:
@@ -76,7 +77,7 @@ def short_sentence(rng: Random) -> str:
 _COUNTABLE = NOUNS + PEOPLE
 
 
-def _article(rng: Random, phrase: str) -> str:
+def _with_article(rng: Random, phrase: str) -> str:
     draw = rng.random()
     if draw < 0.55:
         return f"the {phrase}"
@@ -85,45 +86,49 @@ def _article(rng: Random, phrase: str) -> str:
     return f"an {phrase}" if phrase[0] in "aeiou" else f"a {phrase}"
 
 
-def _described(rng: Random, noun: str) -> str:
+def _noun_phrase(rng: Random, noun: str) -> str:
     return f"{pick(rng, ADJECTIVES)} {noun}" if rng.random() < 0.45 else noun
 
 
-def _person(rng: Random) -> str:
-    return _article(rng, _described(rng, pick(rng, PEOPLE)))
+def _person_phrase(rng: Random) -> str:
+    return _with_article(rng, _noun_phrase(rng, pick(rng, PEOPLE)))
 
 
-def _thing(rng: Random) -> str:
+def _thing_phrase(rng: Random) -> str:
     if rng.random() < 0.15:
-        return f"{pick(rng, NUMBERS)} {_described(rng, pick(rng, NOUNS))}s"
-    return _article(rng, _described(rng, pick(rng, NOUNS)))
+        return f"{pick(rng, NUMBERS)} {_noun_phrase(rng, pick(rng, NOUNS))}s"
+    return _with_article(rng, _noun_phrase(rng, pick(rng, NOUNS)))
 
 
-def _where(rng: Random) -> str:
-    place = _described(rng, pick(rng, PLACES if rng.random() < 0.7 else NOUNS))
+def _location(rng: Random) -> str:
+    place = _noun_phrase(rng, pick(rng, PLACES if rng.random() < 0.7 else NOUNS))
     return f"{pick(rng, _PREPOSITIONS)} the {place}"
 
 
-def _event(rng: Random) -> str:
+def _clause(rng: Random) -> str:
     draw = rng.random()
     if draw < 0.5:
-        return f"{_person(rng)} {pick(rng, TRANSITIVE)} {_thing(rng)}"
+        return f"{_person_phrase(rng)} {pick(rng, TRANSITIVE)} {_thing_phrase(rng)}"
     if draw < 0.75:
-        return f"{_person(rng)} {pick(rng, INTRANSITIVE)} {_where(rng)}"
+        return f"{_person_phrase(rng)} {pick(rng, INTRANSITIVE)} {_location(rng)}"
     if draw < 0.9:
-        return f"{_thing(rng)} {pick(rng, _FEELINGS)} {pick(rng, ADJECTIVES)}"
-    return f"{_person(rng)} {pick(rng, INTRANSITIVE)} {pick(rng, ADVERBS)}"
+        return f"{_thing_phrase(rng)} {pick(rng, _LINKING_VERBS)} {pick(rng, ADJECTIVES)}"
+    return f"{_person_phrase(rng)} {pick(rng, INTRANSITIVE)} {pick(rng, ADVERBS)}"
 
 
 _SENTENCES: tuple[Callable[[Random], str], ...] = (
-    lambda rng: f"{_event(rng)}.",
-    lambda rng: f"{_event(rng)} {pick(rng, TIMES)}.",
-    lambda rng: f"{pick(rng, TIMES)}, {_event(rng)}.",
-    lambda rng: f"{_event(rng)}, {pick(rng, _LINKING)} {_event(rng)}.",
-    lambda rng: f"when {_event(rng)}, {_event(rng)}.",
-    lambda rng: f"{_person(rng)}, who {pick(rng, INTRANSITIVE)} {_where(rng)}, {pick(rng, TRANSITIVE)} {_thing(rng)}.",
-    lambda rng: f"who {pick(rng, TRANSITIVE)} {_thing(rng)} {_where(rng)}?",
-    lambda rng: f"{pick(rng, NUMBERS)} {pick(rng, PEOPLE)}s {pick(rng, TRANSITIVE)} {_thing(rng)} {_where(rng)}.",
+    lambda rng: f"{_clause(rng)}.",
+    lambda rng: f"{_clause(rng)} {pick(rng, TIMES)}.",
+    lambda rng: f"{pick(rng, TIMES)}, {_clause(rng)}.",
+    lambda rng: f"{_clause(rng)}, {pick(rng, _CONJUNCTIONS)} {_clause(rng)}.",
+    lambda rng: f"when {_clause(rng)}, {_clause(rng)}.",
+    lambda rng: (
+        f"{_person_phrase(rng)}, who {pick(rng, INTRANSITIVE)} {_location(rng)}, {pick(rng, TRANSITIVE)} {_thing_phrase(rng)}."
+    ),
+    lambda rng: f"who {pick(rng, TRANSITIVE)} {_thing_phrase(rng)} {_location(rng)}?",
+    lambda rng: (
+        f"{pick(rng, NUMBERS)} {pick(rng, PEOPLE)}s {pick(rng, TRANSITIVE)} {_thing_phrase(rng)} {_location(rng)}."
+    ),
 )
 
 _SHORT: tuple[Callable[[Random], str], ...] = (

@@ -1,9 +1,9 @@
-"""Conversations of prompts of exact lengths, all different from their first words on, the same for the same seed.
+"""Synthetic conversations: prompts of exact lengths that differ in their first words, the same for the same seed.
 
-The prompts are made in chunks. The first chunk is counted as a whole: when every text in it has the length that its
-pieces promised, the tokenizer splits text where pieces meet, and the rest need no counting (550 tokens: 17 µs to put
-together, 100 to 600 µs to count). At that length it holds ten thousand joins, so each sentence of the bank has been
-seen in several places. When a single text is off, this chunk and all others are counted and corrected one by one.
+Prompts are assembled in chunks from pieces with known token counts. All texts of the first chunk are counted. If each
+has the sum of the counts of its pieces, later chunks are not counted (a prompt of 550 tokens takes 17 µs to assemble
+and 100 to 600 µs to count); at that length the chunk has ten thousand joins, so that it tests each sentence several
+times. If one text differs, the texts of all chunks are counted and corrected one by one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from random import Random
 import msgspec
 
 from penstock.datasets.conversation import Conversation, Turn
-from penstock.datasets.exact_length import fit
-from penstock.datasets.media.audio import sounds
+from penstock.datasets.exact_length import fit_length
+from penstock.datasets.media.audio import audio_clips
 from penstock.datasets.media.images import images
 from penstock.datasets.random_streams import conversation_ids, fresh_seed, length, normal, stream
-from penstock.datasets.sentences import opening
+from penstock.datasets.sentences import opening_sentence
 from penstock.datasets.text_pieces import TextPieces, build_text_pieces
 from penstock.errors import UserError
 from penstock.processes import cores
@@ -30,16 +30,16 @@ from penstock.tokens.tokenizer import Tokenizer
 __all__ = ["Progress", "Synthetic"]
 
 Progress = Callable[[int, int], None]
-"""Called with (done, total) now and then, and at the end."""
+"""Called with (done, total) after each chunk."""
 
 _CHUNK_TEXTS = 256
 _CHUNK_TOKENS = 200_000
-_CHUNK_LEAST = 8
+_CHUNK_MIN_TEXTS = 8
 _REDRAWS = 8
 
 
 class Synthetic:
-    """Conversations that are made as they are asked for: a million prompts of one run never are in memory together."""
+    """Conversations that are generated while they are iterated over, so that not all prompts are in memory."""
 
     def __init__(
         self, settings: InputSettings, count: int, tokenizer: Tokenizer, progress: Progress | None = None
@@ -49,9 +49,9 @@ class Synthetic:
         self._writer = _Writer(tokenizer, self._seed)
         self._progress = progress
         shape = settings.conversation
-        numbers = stream(self._seed, "turns")
-        self.turns = [length(numbers, shape.turns_mean, shape.turns_stddev) for _ in range(count)]
-        """How many each conversation has."""
+        rng = stream(self._seed, "turns")
+        self.turns = [length(rng, shape.turns_mean, shape.turns_stddev) for _ in range(count)]
+        """The number of turns of each conversation."""
 
     def __iter__(self) -> Iterator[Conversation]:
         settings, seed, writer = self._settings, self._seed, self._writer
@@ -60,22 +60,22 @@ class Synthetic:
         shape = settings.conversation
         if not shape.system_tokens and not shape.context_tokens:
             return self._conversations(turns, None, repeat(None, len(self.turns)))
-        turns = iter(list(turns))  # before what goes before them, so that the same seed gives the same prompts
+        turns = iter(list(turns))  # drawn first, so that a system prompt or context does not change the prompts
         system = writer.exact(shape.system_tokens) if shape.system_tokens else None
         contexts: Iterable[str | None] = repeat(None, len(self.turns))
         if shape.context_tokens:
             contexts = writer.write([shape.context_tokens] * len(self.turns))
-        return iter(_with_sizes(list(self._conversations(turns, system, contexts)), writer))
+        return iter(_with_input_tokens(list(self._conversations(turns, system, contexts)), writer))
 
     def _conversations(
         self, turns: Iterator[Turn], system: str | None, contexts: Iterable[str | None]
     ) -> Iterator[Conversation]:
         settings = self._settings
         ids = conversation_ids(settings.seed)
-        pauses = stream(self._seed, "pauses")
+        rng = stream(self._seed, "pauses")
         for size, context in zip(self.turns, contexts, strict=True):
             first, *others = islice(turns, size)
-            later = [msgspec.structs.replace(turn, delay_ms=_pause(pauses, settings)) for turn in others]
+            later = [msgspec.structs.replace(turn, delay_ms=_delay_ms(rng, settings)) for turn in others]
             yield Conversation(id=next(ids), turns=(first, *later), system=system, context=context, accumulate=True)
 
 
@@ -87,102 +87,107 @@ def _turns(
     done = 0
     for chunk in _chunks(targets, settings.batch):
         texts = writer.write([target for target in chunk for _ in range(settings.batch)])
-        groups = [tuple(texts[at : at + settings.batch]) for at in range(0, len(texts), settings.batch)]
-        # Several texts are counted joined: the first word of a text can count differently behind another text.
+        groups = [tuple(texts[begin : begin + settings.batch]) for begin in range(0, len(texts), settings.batch)]
+        # Count several texts joined: the first word of a text can count differently after another text.
         sizes = chunk if settings.batch == 1 else writer.count([" ".join(group) for group in groups])
         done += len(chunk)
         if progress:
             progress(done, count)
         for group, size in zip(groups, sizes, strict=True):
-            wanted = (
+            output_tokens = (
                 None
                 if settings.output_tokens_mean is None
                 else length(outputs, settings.output_tokens_mean, settings.output_tokens_stddev)
             )
-            yield Turn(texts=group, input_tokens=size, output_tokens=wanted)
+            yield Turn(texts=group, input_tokens=size, output_tokens=output_tokens)
 
 
 def _with_media(turns: Iterator[Turn], settings: InputSettings, seed: int, progress: Progress | None) -> Iterator[Turn]:
-    """Images and clips in their order; when there are fewer than turns need, they begin again."""
+    """Add images and audio clips in order, repeating them if there are fewer than the turns need."""
     if not settings.images.per_turn and not settings.audio.per_turn:
         return turns
-    found = list(turns)
-    for field, wanted in (("images", settings.images.per_turn), ("audios", settings.audio.per_turn)):
-        if not wanted:
+    extended = list(turns)
+    for field, per_turn in (("images", settings.images.per_turn), ("audios", settings.audio.per_turn)):
+        if not per_turn:
             continue
-        count = wanted * len(found)
+        count = per_turn * len(extended)
         if field == "images":
             media = images(settings.images, seed, count, progress)
         else:
-            media = sounds(settings.audio, seed, count, progress)
-        endless = cycle(media)
-        found = [msgspec.structs.replace(turn, **{field: tuple(islice(endless, wanted))}) for turn in found]
-    return iter(found)
+            media = audio_clips(settings.audio, seed, count, progress)
+        repeated = cycle(media)
+        extended = [msgspec.structs.replace(turn, **{field: tuple(islice(repeated, per_turn))}) for turn in extended]
+    return iter(extended)
 
 
-def _pause(rng: Random, settings: InputSettings) -> float:
+def _delay_ms(rng: Random, settings: InputSettings) -> float:
     shape = settings.conversation
     return max(0.0, normal(rng, shape.delay_mean_ms, shape.delay_stddev_ms)) * shape.delay_ratio
 
 
-def _with_sizes(conversations: list[Conversation], writer: _Writer) -> list[Conversation]:
-    """The lengths of prompts with what goes before them, where no reply comes between. As a rule a text has as many tokens
-    behind another as alone, or one more or less: a sample tells, and only where it does not, all are counted."""
+def _with_input_tokens(conversations: list[Conversation], writer: _Writer) -> list[Conversation]:
+    """Add the tokens of the system prompt and the context to the input tokens of conversations of one turn.
 
-    def joined(each: Conversation) -> str:
-        return " ".join([text for text in (each.system, each.context, *each.turns[0].texts) if text is not None])
+    If both add the same number to every prompt of a sample, the other prompts are not counted.
+    """
+
+    def joined(conversation: Conversation) -> str:
+        texts = (conversation.system, conversation.context, *conversation.turns[0].texts)
+        return " ".join([text for text in texts if text is not None])
 
     single = [each for each in conversations if len(each.turns) == 1]
     sample = single[:_CHUNK_TEXTS]
-    more = {
+    added = {
         count - (each.turns[0].input_tokens or 0)
         for each, count in zip(sample, writer.count([joined(each) for each in sample]), strict=True)
     }
-    if len(more) == 1:
-        sizes = iter([(each.turns[0].input_tokens or 0) + next(iter(more)) for each in single])
+    if len(added) == 1:
+        counts = iter([(each.turns[0].input_tokens or 0) + next(iter(added)) for each in single])
     else:
-        sizes = iter(writer.count([joined(each) for each in single]))
+        counts = iter(writer.count([joined(each) for each in single]))
 
-    def sized(each: Conversation) -> Conversation:
-        if len(each.turns) > 1:
-            return each
-        turn = msgspec.structs.replace(each.turns[0], input_tokens=next(sizes))
-        return msgspec.structs.replace(each, turns=(turn,))
+    def with_count(conversation: Conversation) -> Conversation:
+        if len(conversation.turns) > 1:
+            return conversation
+        turn = msgspec.structs.replace(conversation.turns[0], input_tokens=next(counts))
+        return msgspec.structs.replace(conversation, turns=(turn,))
 
-    return [sized(each) for each in conversations]
+    return [with_count(each) for each in conversations]
 
 
 class _Writer:
+    """Writes texts of exact token counts."""
+
     def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
         self._tokenizer = tokenizer
         self._threads = min(4, cores())
-        # Streams of their own, so that a prompt does not depend on how many follow it in its chunk.
+        # Separate streams, so that a prompt does not depend on the number of prompts after it in its chunk.
         self._openings, self._bodies, self._repairs = (stream(seed, part) for part in ("openings", "bodies", "repairs"))
-        self._bank: TextPieces = build_text_pieces(tokenizer, stream(seed, "bank"))
-        self._adds_up: bool | None = None
+        self._pieces: TextPieces = build_text_pieces(tokenizer, stream(seed, "bank"))
+        self._counts_add_up: bool | None = None
         """None until the first chunk has been counted."""
-        self._begun: set[str] = set()
-        self._short: set[str] = set()
+        self._opening_words: set[str] = set()
+        self._short_texts: set[str] = set()
 
     def write(self, targets: list[int]) -> list[str]:
         texts, short = self._compose(targets)
-        if self._adds_up is None:
+        if self._counts_add_up is None:
             counts = self.count(texts)
-            self._adds_up = counts == targets and self._bank.complete
-        elif self._adds_up:
-            # Short texts are always counted: it costs little, and not every vocabulary has pieces for each of them.
+            self._counts_add_up = counts == targets and self._pieces.complete
+        elif self._counts_add_up:
+            # Always count short texts: that is cheap, and some vocabularies lack pieces for short lengths.
             counts = list(targets)
-            for at, count in zip(short, self.count([texts[at] for at in short]), strict=True):
-                counts[at] = count
+            for index, count in zip(short, self.count([texts[index] for index in short]), strict=True):
+                counts[index] = count
         else:
             counts = self.count(texts)
         return [
-            text if have == target else self._fitted(text, target)
-            for text, have, target in zip(texts, counts, targets, strict=True)
+            text if count == target else self._fitted(text, target)
+            for text, count, target in zip(texts, counts, targets, strict=True)
         ]
 
     def exact(self, target: int) -> str:
-        """One text, counted whatever was found out about the others."""
+        """Write one text and count it even if the counts of pieces add up."""
         text = self.write([target])[0]
         return text if self.count([text]) == [target] else self._fitted(text, target)
 
@@ -190,21 +195,21 @@ class _Writer:
         return self._tokenizer.count_many(texts, self._threads)
 
     def _compose(self, targets: list[int]) -> tuple[list[str], list[int]]:
-        """Texts that should have the target lengths, and which of them are too short for an opening sentence."""
-        bank, rng = self._bank, self._bodies
-        openings = [_unlike(self._begun, opening, self._openings, words=3) for _ in targets]
+        """Return texts that should have the target lengths, and the indexes of those without an opening sentence."""
+        pieces, rng = self._pieces, self._bodies
+        openings = [_draw_different(self._opening_words, opening_sentence, self._openings, words=3) for _ in targets]
         texts: list[str] = []
         short: list[int] = []
-        for first, have, target in zip(openings, self._tokenizer.count_many(openings), targets, strict=True):
-            if bank.reaches(target - have):
-                texts.append(first + bank.tail(target - have, rng))
+        for opening, count, target in zip(openings, self._tokenizer.count_many(openings), targets, strict=True):
+            if pieces.can_add(target - count):
+                texts.append(opening + pieces.continuation(target - count, rng))
             else:
                 short.append(len(texts))
-                texts.append(_unlike(self._short, partial(bank.short, target), rng, words=target))
+                texts.append(_draw_different(self._short_texts, partial(pieces.short_text, target), rng, words=target))
         return texts, short
 
     def _fitted(self, text: str, target: int) -> str:
-        fitted = fit(text, target, self._tokenizer.count, self._bank, self._repairs)
+        fitted = fit_length(text, target, self._tokenizer.count, self._pieces, self._repairs)
         if fitted is None:
             raise UserError(
                 f"No text of exactly {target} tokens was found for the tokenizer '{self._tokenizer.name}'; choose "
@@ -213,8 +218,8 @@ class _Writer:
         return fitted
 
 
-def _unlike(earlier: set[str], draw: Callable[[Random], str], rng: Random, words: int) -> str:
-    """Drawn again when it begins like an earlier one. Not for ever: there are only so many texts of one token."""
+def _draw_different(earlier: set[str], draw: Callable[[Random], str], rng: Random, words: int) -> str:
+    """Draw a text, a few times if an earlier text has the same first `words`: few texts have one token."""
     for _ in range(_REDRAWS):
         text = draw(rng)
         begin = " ".join(text.split(" ", words)[:words])
@@ -229,6 +234,6 @@ def _chunks(targets: list[int], batch: int) -> Iterator[list[int]]:
     for end, target in enumerate(targets, 1):
         tokens += target * batch
         texts = (end - begin) * batch
-        if texts >= _CHUNK_TEXTS or (tokens >= _CHUNK_TOKENS and texts >= _CHUNK_LEAST) or end == len(targets):
+        if texts >= _CHUNK_TEXTS or (tokens >= _CHUNK_TOKENS and texts >= _CHUNK_MIN_TEXTS) or end == len(targets):
             yield targets[begin:end]
             begin, tokens = end, 0

@@ -1,8 +1,8 @@
-"""Pieces of text whose token counts are known, and how to add them up to a given count.
+"""Pieces of text with known token counts, from which prompts of a given token count are assembled.
 
-Counting a prompt costs far more than joining strings, so pieces are counted once and prompts are put together from
-them. A piece begins with a space and is counted behind other text, because that is where it will stand: many
-tokenizers count a text differently at the beginning. That counts add up is an assumption, which the caller checks.
+Counting the tokens of a prompt takes far longer than joining strings. So each piece is counted once, and prompts are
+joined from pieces. A piece begins with a space and is counted after other text, because many tokenizers count a text
+differently at the beginning. That counts add up is an assumption, which the caller checks.
 """
 
 from __future__ import annotations
@@ -11,22 +11,27 @@ import string
 from collections.abc import Sequence
 from random import Random
 
-from penstock.datasets.sentences import heads, pick, sentence, short_sentence, words
+from penstock.datasets.sentences import first_words, pick, sentence, short_sentence, words
 from penstock.tokens.tokenizer import Tokenizer
 
 __all__ = ["TextPieces", "build_text_pieces"]
 
 _SENTENCES = 2048
-_SHORT = 256
-_ANCHOR = "It was late."
-_ENOUGH = 16
-"""With fewer words of one token than this, single characters join them."""
+_SHORT_SENTENCES = 256
+_PRECEDING_TEXT = "It was late."
+_MIN_SINGLES = 16
+"""If fewer words than this have one token, single characters are used as well."""
 _CHARACTERS = tuple(string.ascii_lowercase + string.ascii_uppercase + string.digits + ".,;:!?-")
 
 
 class TextPieces:
+    """Texts with their token counts, and the ways to add them up."""
+
     def __init__(self, pieces: Sequence[tuple[str, int]], sentences: int, starts: Sequence[tuple[str, int]]) -> None:
-        """The first `sentences` pieces make up the body of a text, all of them its end."""
+        """`pieces` are texts with their counts; only the first `sentences` of them are used before the end of a text.
+
+        `starts` are words that can begin a text, with their counts.
+        """
         self._texts = [text for text, _ in pieces[:sentences]]
         self._counts = [count for _, count in pieces[:sentences]]
         self._longest = max(self._counts, default=0)
@@ -34,20 +39,21 @@ class TextPieces:
         for text, count in pieces:
             if count > 0:
                 self._by_count.setdefault(count, []).append(text)
-        self._ways = _ways(sorted(self._by_count), self._longest)
+        self._sums = _sums(sorted(self._by_count), self._longest)
         self._starts = starts
-        self._usable: dict[int, list[tuple[str, int]]] = {}
+        self._usable_starts: dict[int, list[tuple[str, int]]] = {}
 
     @property
     def complete(self) -> bool:
-        """Every count can be made of pieces."""
-        return bool(self._texts) and None not in self._ways
+        """True if pieces exist for every count."""
+        return bool(self._texts) and None not in self._sums
 
-    def reaches(self, count: int) -> bool:
-        return count > self._longest or (count >= 0 and self._ways[count] is not None)
+    def can_add(self, count: int) -> bool:
+        """Return whether pieces can add exactly `count` tokens."""
+        return count > self._longest or (count >= 0 and self._sums[count] is not None)
 
-    def tail(self, count: int, rng: Random) -> str:
-        """Text to append that should add `count` tokens, or as many below that as can be reached."""
+    def continuation(self, count: int, rng: Random) -> str:
+        """Return text that should add `count` tokens, or the largest smaller number for which there are pieces."""
         if not self._texts:
             return ""
         parts: list[str] = []
@@ -56,61 +62,62 @@ class TextPieces:
             index = int(draw() * size)
             parts.append(texts[index])
             count -= counts[index]
-        way = self._ways[count]
-        while way is None:
+        sizes = self._sums[count]
+        while sizes is None:
             count -= 1
-            way = self._ways[count]
-        parts.extend([pick(rng, self._by_count[n]) for n in way])
+            sizes = self._sums[count]
+        parts.extend([pick(rng, self._by_count[size]) for size in sizes])
         return "".join(parts)
 
-    def short(self, count: int, rng: Random) -> str:
-        """A text that should have `count` tokens, for counts too small for an opening sentence."""
-        usable = self._usable.get(count)
-        if usable is None:
-            usable = [(text, n) for text, n in self._starts if n <= count and self.reaches(count - n)]
-            usable = usable or list(self._starts)
-            self._usable[count] = usable
-        text, n = pick(rng, usable)
-        return text + self.tail(count - n, rng) if count > n else text
+    def short_text(self, count: int, rng: Random) -> str:
+        """Return a text that should have `count` tokens, where `count` is too small for an opening sentence."""
+        starts = self._usable_starts.get(count)
+        if starts is None:
+            starts = [(text, n) for text, n in self._starts if n <= count and self.can_add(count - n)]
+            starts = starts or list(self._starts)
+            self._usable_starts[count] = starts
+        text, n = pick(rng, starts)
+        return text + self.continuation(count - n, rng) if count > n else text
 
 
 def build_text_pieces(tokenizer: Tokenizer, rng: Random) -> TextPieces:
     body = [" " + sentence(rng) for _ in range(_SENTENCES)]
-    ends = [" " + short_sentence(rng) for _ in range(_SHORT)]
-    pieces = _behind_text(tokenizer, list(dict.fromkeys(body)))
-    # A tokenizer can make nothing of our letters, so that a sentence counts 0; such pieces would never add up.
+    ends = [" " + short_sentence(rng) for _ in range(_SHORT_SENTENCES)]
+    pieces = _count_after_text(tokenizer, list(dict.fromkeys(body)))
+    # Drop pieces of 0 tokens, which a tokenizer without Latin letters gives: they would never add up.
     pieces = [(text, count) for text, count in pieces if count > 0]
     sentences = len(pieces)
-    pieces += _behind_text(tokenizer, list(dict.fromkeys(ends)))
+    pieces += _count_after_text(tokenizer, list(dict.fromkeys(ends)))
 
-    singles = [(text, count) for text, count in _behind_text(tokenizer, [f" {word}" for word in words()]) if count == 1]
-    if len(singles) < _ENOUGH:
-        # A character must add one token each time it is repeated, or "..." would come out shorter than its parts.
-        eight = _behind_text(tokenizer, [character * 8 for character in _CHARACTERS])
-        singles += [(text[0], 1) for text, count in eight if count == 8]
+    counted_words = _count_after_text(tokenizer, [f" {word}" for word in words()])
+    singles = [(text, count) for text, count in counted_words if count == 1]
+    if len(singles) < _MIN_SINGLES:
+        # Use a character only if eight of it have eight tokens: "..." may be a single token.
+        eights = _count_after_text(tokenizer, [character * 8 for character in _CHARACTERS])
+        singles += [(text[0], 1) for text, count in eights if count == 8]
 
-    beginnings = heads()
+    beginnings = first_words()
     starts = list(zip(beginnings, tokenizer.count_many(beginnings), strict=True))
-    if sum(count == 1 for _, count in starts) < _ENOUGH:
+    if sum(count == 1 for _, count in starts) < _MIN_SINGLES:
         starts += zip(_CHARACTERS, tokenizer.count_many(_CHARACTERS), strict=True)
     starts = [(text, count) for text, count in starts if count > 0] or [("A", 1)]
     return TextPieces(pieces + singles, sentences, starts)
 
 
-def _behind_text(tokenizer: Tokenizer, texts: Sequence[str]) -> list[tuple[str, int]]:
-    base = tokenizer.count(_ANCHOR)
-    counts = tokenizer.count_many([_ANCHOR + text for text in texts])
+def _count_after_text(tokenizer: Tokenizer, texts: Sequence[str]) -> list[tuple[str, int]]:
+    base = tokenizer.count(_PRECEDING_TEXT)
+    counts = tokenizer.count_many([_PRECEDING_TEXT + text for text in texts])
     return [(text, count - base) for text, count in zip(texts, counts, strict=True)]
 
 
-def _ways(sizes: Sequence[int], longest: int) -> list[tuple[int, ...] | None]:
-    """For each sum up to `longest`, the fewest sizes that make it, largest first; None where nothing does."""
-    ways: list[tuple[int, ...] | None] = [()]
+def _sums(sizes: Sequence[int], longest: int) -> list[tuple[int, ...] | None]:
+    """Return for each total up to `longest` the fewest sizes that add up to it, largest first; None if none do."""
+    sums: list[tuple[int, ...] | None] = [()]
     for total in range(1, longest + 1):
         best: tuple[int, ...] | None = None
         for size in reversed(sizes):
-            rest = ways[total - size] if size <= total else None
+            rest = sums[total - size] if size <= total else None
             if rest is not None and (best is None or len(rest) + 1 < len(best)):
                 best = (size, *rest)
-        ways.append(best)
-    return ways
+        sums.append(best)
+    return sums

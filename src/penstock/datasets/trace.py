@@ -1,7 +1,8 @@
-"""Recorded traffic: rows `{"timestamp": ms, "session_id"?: …, "payload": {…}}`, each payload sent byte for byte.
+"""The `mooncake_trace` format with payloads: rows `{"timestamp": ms, "session_id"?: …, "payload": {…}}`.
 
-This is the payload form of `mooncake_trace`. Rows of one session are its turns, wherever they stand, and a schedule wants the
-conversations in the order of time. So all rows are read before the first is sent; 48 bytes of each are kept meanwhile.
+Each payload is sent byte for byte. The rows of a session are its turns and may be anywhere in the file, and a schedule
+needs the conversations in the order of their times. So all rows are read before the first is sent, and 48 bytes of each
+are kept.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from penstock.datasets.format import Contents, Format
-from penstock.datasets.inputs_json import address
-from penstock.datasets.json_text import members, skip_space, text_of
-from penstock.datasets.jsonl import Problems, explain
-from penstock.datasets.raw_payload import Lines, line_fault
-from penstock.datasets.recording import BodyLocation, Recorded, RecordingOptions, SourceFile, source_files
+from penstock.datasets.json_text import address, replace_lone_surrogates
+from penstock.datasets.jsonl import FileErrors, explain
+from penstock.datasets.raw_payload import Lines
+from penstock.datasets.recording import BodyLocation, RecordedConversation, RecordingOptions, SourceFile, source_files
 from penstock.settings.schema import InputSettings, ScheduleSettings
 
 if TYPE_CHECKING:
@@ -39,9 +39,10 @@ class _Line(msgspec.Struct):
     payload: msgspec.Raw
     timestamp: float | None = None
     delay: float | None = None
-    session_id: str | int | None = None
+    session_id: str | int | float | None = None
 
 
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode = msgspec.json.Decoder(_Line).decode
 
 
@@ -53,11 +54,13 @@ class _Row(NamedTuple):
     session: str | None
 
 
-class _Fault(Exception):
-    """What is wrong with a row."""
+class _RowError(Exception):
+    """A row cannot be replayed; the message is the reason."""
 
 
 class Trace:
+    """The recording in a trace."""
+
     needs_whole = True
 
     def __init__(self, path: str) -> None:
@@ -70,57 +73,57 @@ class Trace:
         return self._lines.scanned
 
     def notes(self) -> list[str]:
-        return [f"{self._dropped:,} row(s) lie outside of the part of the schedule that was asked for."] * (
-            self._dropped > 0
-        )
+        return [f"{self._dropped:,} row(s) lie outside of the requested part of the schedule."] * (self._dropped > 0)
 
-    def scan(self, wish: RecordingOptions, problems: Problems) -> Iterator[Recorded]:
+    def scan(self, options: RecordingOptions, errors: FileErrors) -> Iterator[RecordedConversation]:
         rows = _Rows()
-        for number, offset, line in self._lines.of(0, problems):
+        for number, offset, line in self._lines.read(0, errors):
             try:
-                begins = rows.add(offset, _row(line))
-            except _Fault as fault:
-                problems.add(number, str(fault))
+                is_first = rows.add(offset, _read_row(line))
+            except _RowError as error:
+                errors.add(number, str(error))
                 continue
-            if begins and wish.schedule is not None and math.isnan(rows.times[-1]):
-                problems.add(number, "it has no 'timestamp', which --fixed-schedule needs")
+            if is_first and options.schedule is not None and math.isnan(rows.times[-1]):
+                errors.add(number, "it has no 'timestamp', which --fixed-schedule needs")
         if not self._lines.seen:
-            problems.add(1, "the file is empty: each line should be an object with a 'payload'")
-        if problems.count:
+            errors.add(1, "the file is empty: each line should be an object with a 'payload'")
+        if errors.count:
             return
         import numpy as np
 
-        kept, zero, faster = np.arange(len(rows.times)), 0.0, 1.0
-        if wish.schedule is not None:
-            kept, zero = _scheduled(np.frombuffer(rows.when, np.float64), wish.schedule)
-            faster = wish.schedule.speedup
+        kept, zero, speedup = np.arange(len(rows.times)), 0.0, 1.0
+        if options.schedule is not None:
+            kept, zero = _select_rows(np.frombuffer(rows.effective_times, np.float64), options.schedule)
+            speedup = options.schedule.speedup
             self._dropped = len(rows.times) - len(kept)
         if not len(kept):
-            problems.add(1, "no row lies in the part of the schedule that was asked for")
-        yield from rows.conversations(kept, zero, faster / wish.delay_ratio if wish.delay_ratio else math.inf)
+            errors.add(1, "no row lies between --fixed-schedule-start-offset and --fixed-schedule-end-offset")
+        yield from rows.conversations(kept, zero, speedup / options.delay_ratio if options.delay_ratio else math.inf)
 
 
-def _scheduled(when: NDArray[np.float64], schedule: ScheduleSettings) -> tuple[NDArray[np.int64], float]:
-    """Which rows take part, in the order of time, and what time counts as the start."""
+def _select_rows(times: NDArray[np.float64], schedule: ScheduleSettings) -> tuple[NDArray[np.int64], float]:
+    """Return the rows of the requested part in the order of their times, and the time that is the start."""
     first = -math.inf if schedule.start_ms is None else schedule.start_ms
     last = math.inf if schedule.end_ms is None else schedule.end_ms
     import numpy as np
 
-    kept = np.flatnonzero((when >= first) & (when <= last))
-    kept = kept[np.argsort(when[kept], kind="stable")]
+    kept = np.flatnonzero((times >= first) & (times <= last))
+    kept = kept[np.argsort(times[kept], kind="stable")]
     if schedule.start_ms is not None:
         return kept, schedule.start_ms
-    return kept, float(when[kept[0]]) if schedule.auto_offset and len(kept) else 0.0
+    return kept, float(times[kept[0]]) if schedule.auto_offset and len(kept) else 0.0
 
 
 class _Rows:
+    """The rows of a trace, in columns."""
+
     def __init__(self) -> None:
         self._offsets = array("Q")
         self._lengths = array("Q")
         self.times = array("d")
-        """NaN for a row without one."""
-        self.when = array("d")
-        """The same, but a row without one has that of the row of its session before it."""
+        """The timestamp of each row, or NaN."""
+        self.effective_times = array("d")
+        """Like `times`, but a row without a timestamp has that of the previous row of its session."""
         self._delays = array("d")
         self._groups = array("q")
         self._group_of: dict[str, int] = {}
@@ -128,102 +131,90 @@ class _Rows:
         self._count = 0
 
     def add(self, offset: int, row: _Row) -> bool:
-        """Whether this row begins a conversation."""
+        """Add a row. Return whether it is the first of a conversation."""
         group = self._count
         if row.session is not None:
             group = self._group_of.setdefault(row.session, group)
-        begins = group == self._count
-        self._count += begins
+        is_first = group == self._count
+        self._count += is_first
         time = math.nan if row.time is None else row.time
         self._offsets.append(offset + row.begin)
         self._lengths.append(row.end - row.begin)
         self.times.append(time)
-        self.when.append(self._latest.get(group, math.nan) if row.time is None else time)
+        self.effective_times.append(self._latest.get(group, math.nan) if row.time is None else time)
         self._delays.append(row.delay or 0.0)
         self._groups.append(group)
         if row.session is not None:
-            self._latest[group] = self.when[-1]
-        return begins
+            self._latest[group] = self.effective_times[-1]
+        return is_first
 
-    def conversations(self, kept: NDArray[np.int64], zero: float, faster: float) -> Iterator[Recorded]:
-        """The rows of `kept`, in that order, put together by session."""
+    def conversations(self, kept: NDArray[np.int64], zero: float, speedup: float) -> Iterator[RecordedConversation]:
+        """Yield the rows of `kept`, in that order, grouped by session."""
         names = {group: name for name, group in self._group_of.items()}
         import numpy as np
 
         groups = np.frombuffer(self._groups, np.int64)[kept]
         _, first, counts = np.unique(groups, return_index=True, return_counts=True)
         ends = np.cumsum(counts)
-        together = kept[np.argsort(groups, kind="stable")]
+        grouped = kept[np.argsort(groups, kind="stable")]
         for i in np.argsort(first, kind="stable"):
-            numbers = together[ends[i] - counts[i] : ends[i]].tolist()
-            yield Recorded(names.get(self._groups[numbers[0]]), [self._place(n, zero, faster) for n in numbers])
+            numbers = grouped[ends[i] - counts[i] : ends[i]].tolist()
+            yield RecordedConversation(
+                names.get(self._groups[numbers[0]]), [self._location(n, zero, speedup) for n in numbers]
+            )
 
-    def _place(self, number: int, zero: float, faster: float) -> BodyLocation:
+    def _location(self, number: int, zero: float, speedup: float) -> BodyLocation:
         time = self.times[number]
         return BodyLocation(
             0,
             self._offsets[number],
             self._lengths[number],
             None if math.isnan(time) else time - zero,
-            self._delays[number] / faster,
+            self._delays[number] / speedup,
         )
 
 
-def _row(line: bytes) -> _Row:
+def _read_row(line: bytes) -> _Row:
     try:
-        found = _decode(line)
+        row = _decode(line)
     except (msgspec.MsgspecError, RecursionError) as error:
-        return _slow_row(line, error)
-    payload = memoryview(found.payload)
+        text = replace_lone_surrogates(line)
+        if text != line:
+            return _read_row(text)
+        raise _RowError(_explain_row(error, line)) from None
+    payload = memoryview(row.payload)
     if bytes(payload[:1]) != b"{":
-        raise _Fault("'payload' should be a request body, a JSON object")
+        raise _RowError("'payload' should be a request body, a JSON object")
     guess = _PAYLOAD.search(line)
     begin = guess.end() if guess is not None else 0
-    if not line.startswith(bytes(payload), begin):  # the key stands in some text before it, too
+    if not line.startswith(bytes(payload), begin):  # an earlier text or object has the same key
         begin = address(payload) - address(line)
-    session = None if found.session_id in (None, "") else str(found.session_id)
-    return _checked(_Row(begin, begin + len(payload), found.timestamp, found.delay, session))
+    session = None if row.session_id in (None, "") else str(row.session_id)
+    return _check_numbers(_Row(begin, begin + len(payload), row.timestamp, row.delay, session))
 
 
-def _slow_row(line: bytes, error: Exception) -> _Row:
-    """A row that msgspec refuses: it is right all the same, or this says what is wrong with it."""
-    if fault := line_fault(line):
-        raise _Fault(fault)
-    found = {member.name: member for member in members(line, skip_space(line, 0))}
-    payload = found.get("payload")
-    if payload is None:
-        if form := next((form for form in _OTHER_FORMS if form in found), None):
-            hint = "; for lines that are request bodies say --custom-dataset-type raw_payload" * (form == "messages")
-            raise _Fault(f"it has '{form}' and no 'payload'; of {_NAME} this version reads rows with a 'payload'{hint}")
-        raise _Fault("it has no 'payload', the request body to send")
-    if line[payload.begin : payload.begin + 1] != b"{":
-        raise _Fault("'payload' should be a request body, a JSON object")
-    if isinstance(error, msgspec.ValidationError):
-        raise _Fault(explain(error, line))
-    numbers: dict[str, float | None] = {}
-    for name in ("timestamp", "delay"):
-        text = line[found[name].begin : found[name].end] if name in found else b"null"
-        try:
-            numbers[name] = None if text == b"null" else float(text)
-        except ValueError:
-            raise _Fault(f"'{name}' should be a number") from None
-    session = None
-    if "session_id" in found:
-        begin, end = found["session_id"].begin, found["session_id"].end
-        session = text_of(line, begin, end) if line[begin : begin + 1] == b'"' else line[begin:end].decode()
-        session = None if session in ("", "null") else session.encode("utf-8", "replace").decode()
-    return _checked(_Row(payload.begin, payload.end, numbers["timestamp"], numbers["delay"], session))
+def _explain_row(error: Exception, line: bytes) -> str:
+    try:
+        members = _decode_members(line)
+    except (msgspec.MsgspecError, RecursionError) as syntax_error:
+        return explain(syntax_error, line)
+    if "payload" in members:
+        return explain(error, line)
+    if form := next((form for form in _OTHER_FORMS if form in members), None):
+        hint = "; for lines that are request bodies use --custom-dataset-type raw_payload" * (form == "messages")
+        return f"it has '{form}' and no 'payload'; this version reads only rows of {_NAME} with a 'payload'{hint}"
+    return "it has no 'payload', the request body to send"
 
 
-def _checked(row: _Row) -> _Row:
+def _check_numbers(row: _Row) -> _Row:
     for name, value in (("timestamp", row.time), ("delay", row.delay)):
         if value is not None and not 0 <= value < math.inf:
-            raise _Fault(f"'{name}' should be a number of milliseconds, 0 or more")
+            raise _RowError(f"'{name}' should be a number of milliseconds, 0 or more")
     return row
 
 
 def first_row_is_timed(path: str) -> bool:
-    """Whether a trace says when it was recorded. Anything wrong with the file is for the scan to say."""
+    """Return whether the first row has a timestamp. The scan reports errors of the file."""
     try:
         with open(path, "rb") as file:
             for line in file:
@@ -236,8 +227,8 @@ def first_row_is_timed(path: str) -> bool:
 
 
 def _matches(first: dict[str, Any]) -> bool:
-    """Also the other forms of the format: the scan says that they are not read."""
-    return "chat_id" not in first and bool({"payload", *_OTHER_FORMS} & first.keys())
+    """Match the other forms of the format as well: the scan reports that they are not supported."""
+    return bool({"payload", *_OTHER_FORMS} & first.keys())
 
 
 def _read(path: str, _settings: InputSettings) -> Contents:
@@ -246,7 +237,7 @@ def _read(path: str, _settings: InputSettings) -> Contents:
 
 FORMAT = Format(
     name=_NAME,
-    needs="recorded requests: an object a line with 'payload' and, for a schedule, 'timestamp' in milliseconds",
+    needs="recorded requests: one object per line with 'payload' and, for a schedule, 'timestamp' in milliseconds",
     matches=_matches,
     read=_read,
 )

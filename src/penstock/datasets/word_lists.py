@@ -1,7 +1,7 @@
-"""The words that synthetic text is made of, by the place they can take in a sentence.
+"""Word lists for synthetic text, by part of speech.
 
-Nouns form their plural with a plain `s`; adjectives and nouns follow the spelling when they choose between `a` and
-`an`; verbs are in the past tense, which is the same for every subject.
+The sentence grammar relies on three properties: every noun forms its plural with `s`, the first letter of a noun or
+adjective decides between `a` and `an`, and verbs are in the past tense, which is the same for every subject.
 """
 
 from __future__ import annotations

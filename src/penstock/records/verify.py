@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from penstock.datasets.detect_format import detect
-from penstock.datasets.jsonl import Problems
+from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.recording import Recording, RecordingOptions
 from penstock.datasets.registry import lookup
 from penstock.errors import UserError
@@ -200,20 +200,20 @@ class _DigestTable:
         self._digests = bytearray()
         self._first = array("q")
         self._by_name: dict[str, int] = {}
-        problems = Problems(path)
+        errors = FileErrors(path)
         recording = _open_recording(path, format_)
         files = PayloadFiles([file.path for file in recording.files])
         # `raw` accepts any object: only the bytes matter here, not the endpoint of the run.
-        for number, recorded in enumerate(recording.scan(RecordingOptions("raw"), problems)):
+        for number, recorded in enumerate(recording.scan(RecordingOptions("raw"), errors)):
             self._first.append(len(self._digests) // 32)
             if recorded.session is not None:
                 self._by_name.setdefault(recorded.session, number)
-            for place in recorded.places:
+            for place in recorded.bodies:
                 before, after = place.padding or (b"", b"")
                 body = files.read(place.file, place.length, place.offset)
                 self._digests += sha256(before + body + after).digest()
         files.close()
-        problems.raise_any()
+        errors.raise_any()
         self._first.append(len(self._digests) // 32)
         heads = np.frombuffer(self._digests, "<u8")[::4]
         self._order = np.argsort(heads, kind="stable")

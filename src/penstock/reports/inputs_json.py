@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import IO, NamedTuple
 
-import msgspec
 import orjson
 
-from penstock.datasets.json_text import Cut, Malformed, end_of_value, skip_space
+from penstock.datasets.json_text import is_json
 from penstock.records.log import RunLog
 from penstock.records.payloads import PayloadStore
 from penstock.reports.sent_bodies import BodySequence, chained
@@ -90,12 +89,4 @@ def _is_json(body: bytes) -> bool:
             body.decode()
         except UnicodeDecodeError:
             return False
-    try:
-        msgspec.json.decode(body, type=msgspec.Raw)
-        return True
-    except (msgspec.MsgspecError, RecursionError):
-        pass
-    try:
-        return skip_space(body, end_of_value(body, skip_space(body, 0))) == len(body)
-    except (Cut, Malformed):
-        return False
+    return is_json(body)

@@ -15,8 +15,15 @@ from time import monotonic
 
 import msgspec
 
-from penstock.datasets.jsonl import Problems
-from penstock.datasets.recording import Identity, Recorded, Recording, RecordingOptions, SourceFile, chosen
+from penstock.datasets.jsonl import FileErrors
+from penstock.datasets.recording import (
+    Identity,
+    RecordedConversation,
+    Recording,
+    RecordingOptions,
+    SourceFile,
+    select_sessions,
+)
 from penstock.errors import UserError
 from penstock.processes import end_with_parent
 from penstock.records.payloads import PayloadWriter
@@ -62,10 +69,10 @@ class Index:
         self._most = most
         self._total = sum(file.identity.size for file in recording.files)
         self._copying = len(recording.files) > _MOST_FILES
-        self.problems = Problems(name)
-        self._found: Iterator[Recorded] = recording.scan(wish, self.problems)
+        self.problems = FileErrors(name)
+        self._found: Iterator[RecordedConversation] = recording.scan(wish, self.problems)
         if sessions:
-            self._found = chosen(self._found, frozenset(sessions))
+            self._found = select_sessions(self._found, frozenset(sessions))
         self.done = False
 
     @property
@@ -107,8 +114,8 @@ class Index:
     def notes(self) -> list[str]:
         return self._recording.notes()
 
-    def _write(self, recorded: Recorded) -> None:
-        for place in recorded.places:
+    def _write(self, recorded: RecordedConversation) -> None:
+        for place in recorded.bodies:
             if place.length > _LONGEST:
                 self.problems.add(1, f"a payload of {place.length:,} bytes is larger than the 2 GB that can be sent")
             elif self._copying or place.padding is not None:

@@ -1,90 +1,72 @@
-"""Synthetic sound: quiet noise in real WAV and MP3 files, the same for the same seed."""
+"""Synthetic audio: quiet noise in real WAV and MP3 files, the same for the same seed."""
 
 from __future__ import annotations
 
 import io
-import struct
 from base64 import b64encode
 from collections.abc import Callable
 from hashlib import shake_128
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.datasets.conversation import Media
-from penstock.datasets.media.generate import make
+from penstock.datasets.media.generate import generate
 from penstock.datasets.random_streams import normal, stream
 from penstock.datasets.sentences import pick
 from penstock.settings.schema import AudioSettings
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Samples = np.ndarray[Any, np.dtype[np.int16]]
-
-__all__ = ["record_mp3", "record_wav", "sounds"]
+__all__ = ["audio_clips", "record_mp3", "record_wav"]
 
 _SHORTEST_S = 0.1
-_QUIET = 3
-"""Bits below full scale."""
+_QUIET_BITS = 3
+"""How many bits the noise is below full scale."""
 
 
-def sounds(
+def audio_clips(
     settings: AudioSettings, seed: int, count: int, progress: Callable[[int, int], None] | None = None
 ) -> list[Media]:
-    """As many as are asked for, or as many different ones as it makes sense to keep."""
+    """Return `count` different clips, or fewer: as many as are worth their time and memory."""
     lengths, rates, depths = (stream(seed, f"sound {part}") for part in ("lengths", "rates", "depths"))
-    plans = []
+    clips = []
     for number in range(count):
         seconds = max(_SHORTEST_S, normal(lengths, settings.seconds_mean, settings.seconds_stddev))
         rate, depth = pick(rates, settings.rates), pick(depths, settings.depths)
-        plans.append((f"{seed}/sound/{number}", seconds, rate, depth, settings.channels, settings.format))
-    return make(plans, _sound, _seconds, progress)
+        clips.append((f"{seed}/sound/{number}", seconds, rate, depth, settings.channels, settings.format))
+    return generate(clips, _record, _recording_seconds, progress)
 
 
-_Plan = tuple[str, float, int, int, int, str]
+_Clip = tuple[str, float, int, int, int, str]
 """Key, seconds, rate, depth, channels, format."""
 
 
-def _seconds(plan: _Plan) -> float:
-    """How long it takes to make: measured at 16 kHz, 0.2 ms for a second of WAV and 6 ms for one of MP3."""
-    _, seconds, rate, _, channels, form = plan
-    return seconds * rate / 16000 * channels * (6e-3 if form == "mp3" else 2e-4)
+def _recording_seconds(clip: _Clip) -> float:
+    """Return how long the clip takes to make: at 16 kHz, 0.2 ms per second of WAV and 6 ms per second of MP3."""
+    _, seconds, rate, _, channels, format_ = clip
+    return seconds * rate / 16000 * channels * (6e-3 if format_ == "mp3" else 2e-4)
 
 
-def _sound(plan: _Plan) -> Media:
-    key, seconds, rate, depth, channels, form = plan
-    wav = form == "wav"
+def _record(clip: _Clip) -> Media:
+    key, seconds, rate, depth, channels, format_ = clip
+    wav = format_ == "wav"
     data = record_wav(key, seconds, rate, depth, channels) if wav else record_mp3(key, seconds, rate, channels)
-    return Media(b64encode(data).decode(), form)
+    return Media(b64encode(data).decode(), format_)
 
 
 def record_wav(key: str, seconds: float, rate: int, depth: int, channels: int) -> bytes:
-    samples = _noise(key, seconds, rate, channels)
-    width = depth // 8
-    if depth == 8:
-        data = ((samples >> 8) + 128).astype("u1").tobytes()
-    elif depth == 16:
-        data = samples.astype("<i2").tobytes()
-    else:
-        wide = (samples.astype("<i4") << 16).reshape(-1, 1).view("u1")
-        data = wide[:, 4 - width :].tobytes()
-    form = struct.pack("<HHIIHH", 1, channels, rate, rate * channels * width, channels * width, depth)
-    padding = b"\0" * (len(data) % 2)
-    chunks = b"fmt " + struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", len(data)) + data + padding
-    return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
+    subtype = "PCM_U8" if depth == 8 else f"PCM_{depth}"
+    return _noise(key, seconds, rate, channels, format="WAV", subtype=subtype)
 
 
 def record_mp3(key: str, seconds: float, rate: int, channels: int) -> bytes:
+    return _noise(key, seconds, rate, channels, format="MP3")
+
+
+def _noise(key: str, seconds: float, rate: int, channels: int, **encoding: Any) -> bytes:
+    """Encode noise whose samples are a hash of the key, so that they are the same on every machine."""
+    import numpy as np
     import soundfile
 
+    count = max(1, round(seconds * rate))
+    samples = np.frombuffer(shake_128(key.encode()).digest(2 * count * channels), "<i2") >> _QUIET_BITS
     file = io.BytesIO()
-    samples = _noise(key, seconds, rate, channels).reshape(-1, channels)
-    soundfile.write(file, samples, rate, format="MP3")
+    soundfile.write(file, samples.reshape(count, channels), rate, **encoding)
     return file.getvalue()
-
-
-def _noise(key: str, seconds: float, rate: int, channels: int) -> Samples:
-    """The hash gives the same samples on every machine and version."""
-    import numpy as np
-
-    count = max(1, round(seconds * rate)) * channels
-    return np.frombuffer(shake_128(key.encode()).digest(2 * count), "<i2") >> _QUIET

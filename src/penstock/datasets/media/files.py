@@ -1,7 +1,7 @@
-"""Images and sound that the user brings: where they are, whether they are what they should be, and how they are sent.
+"""Images and audio that a dataset refers to by path, URL or data URL.
 
-A dataset names a file by its path. It is looked at when the dataset is read, so that a mistake is told with its line, and
-read when the body is made, so that a thousand pictures are not in memory at once.
+The type of a file is checked when the dataset is read, so that an error names the line. Its content is read when the
+body is built, so that not all files are in memory.
 """
 
 from __future__ import annotations
@@ -16,56 +16,55 @@ import msgspec
 from penstock.datasets.conversation import Media, Turn
 from penstock.errors import UserError
 
-__all__ = ["MediaFiles", "audio_of", "image_of", "image_type", "sound_type"]
+__all__ = ["MediaFiles", "read_audio", "read_image"]
 
 _HEAD = 64
-"""Bytes that tell the kind of a file."""
-_KEPT_BYTES = 64 << 20
-"""Of encoded files, kept for the next body that shows them."""
-_IMAGES = "PNG, JPEG, WebP, GIF, BMP or TIFF"
-_SOUNDS = "WAV, MP3, FLAC, Ogg or M4A"
+"""Bytes from which the type of a file is detected."""
+_CACHE_BYTES = 64 << 20
+_IMAGE_FORMATS = "PNG, JPEG, WebP, GIF, BMP or TIFF"
+_AUDIO_FORMATS = "WAV, MP3, FLAC, Ogg or M4A"
 
 
-def image_of(text: str, folder: str) -> Media:
-    """From a URL, a data URL or a path; a ValueError says what is wrong with it."""
-    if _is_web(text):
+def read_image(text: str, folder: str) -> Media:
+    """Return the image for a URL, a data URL or a path. Raise ValueError with the reason if there is none."""
+    if _is_web_url(text):
         return Media(text)
     if text[:5].lower() == "data:":
-        return Media(text, _checked_data_url(text))
-    path, head = _opened(text, folder)
-    kind = image_type(head)
+        return Media(text, _data_url_type(text))
+    path, head = _open(text, folder)
+    kind = _image_type(head)
     if kind is None:
-        raise ValueError(f"'{text}' is not an image ({_IMAGES})")
+        raise ValueError(f"'{text}' is not an image ({_IMAGE_FORMATS})")
     return Media("", kind, path)
 
 
-def audio_of(text: str, folder: str) -> Media:
-    """From a URL, a data URL, `wav,<base64>` or a path; a ValueError says what is wrong with it."""
-    if _is_web(text):
-        return Media(text, _ending(text) or "wav")
+def read_audio(text: str, folder: str) -> Media:
+    """Return the audio for a URL, a data URL, `wav,<base64>` or a path, or raise ValueError with the reason."""
+    if _is_web_url(text):
+        return Media(text, _extension(text) or "wav")
     if text[:5].lower() == "data:":
-        return _sound_data(text, text.partition(",")[2])
+        return _audio_data(text, text.partition(",")[2])
     start, comma, rest = text[:8].partition(",")
     if comma and start.lower() in ("wav", "mp3"):
-        return _sound_data(f"{start},…", text[len(start) + 1 :] if rest else "")
-    path, head = _opened(text, folder)
-    kind = sound_type(head)
+        return _audio_data(f"{start},…", text[len(start) + 1 :] if rest else "")
+    path, head = _open(text, folder)
+    kind = _audio_type(head)
     if kind is None:
-        raise ValueError(f"'{text}' is not audio ({_SOUNDS})")
+        raise ValueError(f"'{text}' is not audio ({_AUDIO_FORMATS})")
     return Media("", kind, path)
 
 
 class MediaFiles:
-    """Reads the files of turns. What was used last stays at hand for the next body that shows it, up to so many bytes."""
+    """Reads the files of turns, with a cache of the base64 text of the most recently used files."""
 
-    def __init__(self, most_bytes: int = _KEPT_BYTES) -> None:
-        self._most = most_bytes
+    def __init__(self, max_bytes: int = _CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._texts: dict[str, str] = {}
-        """By path, what was used last in the last place."""
+        """By path; the most recently used file is last."""
         self._size = 0
 
     def inlined(self, turn: Turn) -> Turn:
-        """The turn with what its files hold."""
+        """Return the turn with the content of its files instead of their paths."""
         if all(each.path is None for each in (*turn.images, *turn.audios)):
             return turn
         images = tuple([Media(self._data_url(each), each.format) if each.path else each for each in turn.images])
@@ -78,16 +77,16 @@ class MediaFiles:
     def _base64(self, path: str) -> str:
         text = self._texts.pop(path, None)
         if text is None:
-            text = _encoded(path)
+            text = _read_base64(path)
             self._size += len(text)
         self._texts[path] = text
-        while self._size > self._most:
+        while self._size > self._max_bytes:
             self._size -= len(self._texts.pop(next(iter(self._texts))))
         return text
 
 
-def image_type(head: bytes) -> str | None:
-    """The kind of image that begins so."""
+def _image_type(head: bytes) -> str | None:
+    """Return the image type of a file with these first bytes, or None."""
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
         return "png"
     if head.startswith(b"\xff\xd8\xff"):
@@ -101,8 +100,8 @@ def image_type(head: bytes) -> str | None:
     return "tiff" if head.startswith((b"II*\0", b"MM\0*")) else None
 
 
-def sound_type(head: bytes) -> str | None:
-    """The kind of sound that begins so."""
+def _audio_type(head: bytes) -> str | None:
+    """Return the audio type of a file with these first bytes, or None."""
     if head.startswith(b"RIFF") and head[8:12] == b"WAVE":
         return "wav"
     if head.startswith(b"ID3") or (head[:1] == b"\xff" and len(head) > 2 and _is_mpeg_frame(head[1], head[2])):
@@ -115,40 +114,40 @@ def sound_type(head: bytes) -> str | None:
 
 
 def _is_mpeg_frame(second: int, third: int) -> bool:
-    """Synchronised, layer III, with a bitrate and a sample rate that exist."""
+    """Return whether this is the header of an MPEG layer III frame with a valid bitrate and sample rate."""
     return second & 0xE0 == 0xE0 and second & 0x06 == 0x02 and third >> 4 not in (0, 15) and third & 0x0C != 0x0C
 
 
-def _is_web(text: str) -> bool:
+def _is_web_url(text: str) -> bool:
     return text[:7].lower() == "http://" or text[:8].lower() == "https://"
 
 
-def _ending(url: str) -> str:
+def _extension(url: str) -> str:
     return os.path.splitext(urlsplit(url).path)[1].removeprefix(".").lower()
 
 
-def _checked_data_url(text: str) -> str:
-    """The kind of image in a data URL."""
+def _data_url_type(text: str) -> str:
+    """Return the type of the image in a data URL."""
     start, comma, data = text.partition(",")
     shown = start[:60] + ",…"
     if not comma or not start.lower().startswith("data:image/") or not start.lower().endswith(";base64"):
         raise ValueError(f"'{shown}' is not the data URL of an image, which begins with data:image/…;base64,")
-    kind = image_type(_first_bytes(data, shown))
+    kind = _image_type(_first_bytes(data, shown))
     if kind is None:
-        raise ValueError(f"the data URL '{shown}' does not hold an image ({_IMAGES})")
+        raise ValueError(f"the data URL '{shown}' does not hold an image ({_IMAGE_FORMATS})")
     return kind
 
 
-def _sound_data(shown: str, data: str) -> Media:
+def _audio_data(shown: str, data: str) -> Media:
     shown = shown.partition(",")[0][:60] + ",…"
-    kind = sound_type(_first_bytes(data, shown))
+    kind = _audio_type(_first_bytes(data, shown))
     if kind is None:
-        raise ValueError(f"'{shown}' does not hold audio ({_SOUNDS})")
+        raise ValueError(f"'{shown}' does not hold audio ({_AUDIO_FORMATS})")
     return Media(data, kind)
 
 
 def _first_bytes(data: str, shown: str) -> bytes:
-    """The first bytes of base64. All of it is looked at, because a server would refuse what is wrong at the end."""
+    """Return the first bytes of base64 data, after checking all of it: a server would refuse an error at the end."""
     try:
         b64decode(data, validate=True)
         return b64decode(data[: _HEAD // 3 * 4])
@@ -156,14 +155,14 @@ def _first_bytes(data: str, shown: str) -> bytes:
         raise ValueError(f"'{shown}' is not followed by base64") from None
 
 
-def _opened(text: str, folder: str) -> tuple[str, bytes]:
-    """The path and the first bytes. A relative path counts from where the user is, else from where the dataset is."""
+def _open(text: str, folder: str) -> tuple[str, bytes]:
+    """Return the path and the first bytes of a file. Look in the working directory, then in `folder`."""
     if text[:7].lower() == "file://":
         text = unquote(urlsplit(text).path)
     path = os.path.expanduser(text)
     if not os.path.isabs(path) and not os.path.exists(path):
-        beside = os.path.join(folder, path)
-        path = beside if os.path.exists(beside) else path
+        in_folder = os.path.join(folder, path)
+        path = in_folder if os.path.exists(in_folder) else path
     try:
         with open(path, "rb") as file:
             return os.path.abspath(path), file.read(_HEAD)
@@ -172,9 +171,11 @@ def _opened(text: str, folder: str) -> tuple[str, bytes]:
         raise ValueError(f"'{text}' cannot be read: {reason}") from None
 
 
-def _encoded(path: str) -> str:
+def _read_base64(path: str) -> str:
     try:
         with open(path, "rb") as file:
             return b64encode(file.read()).decode()
     except OSError as error:
-        raise UserError(f"'{path}' was there a moment ago and cannot be read now: {error.strerror}.") from None
+        raise UserError(
+            f"The media file '{path}' cannot be read any more: {error.strerror}; keep it until the run ends."
+        ) from None

@@ -1,4 +1,4 @@
-"""Making many files at once, and not more of them than are worth their memory."""
+"""Generate many media files in threads, and no more of them than are worth their time and memory."""
 
 from __future__ import annotations
 
@@ -11,40 +11,42 @@ from typing import TypeVar
 from penstock.datasets.conversation import Media
 from penstock.processes import cores
 
-__all__ = ["MOST", "make"]
+__all__ = ["MAX_FILES", "generate"]
 
 T = TypeVar("T")
 
-MOST = 1024
-"""Different files; a run that needs more begins again with the first."""
-_LEAST = 16
-_MOST_BYTES = 256 << 20
-_MOST_SECONDS = 5.0
-"""Of one core's time, so that the first request does not wait for minutes of MP3 or hundreds of large pictures."""
+MAX_FILES = 1024
+"""A run that needs more different files starts again with the first."""
+_MIN_FILES = 16
+_MAX_BYTES = 256 << 20
+_MAX_SECONDS = 5.0
+"""CPU time, so that the first request does not wait for minutes of MP3 or hundreds of large images."""
 _BATCH = 32
 
 
-def make(
-    plans: Sequence[T],
-    one: Callable[[T], Media],
-    seconds: Callable[[T], float],
+def generate(
+    specs: Sequence[T],
+    make: Callable[[T], Media],
+    estimate: Callable[[T], float],
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Media]:
-    """One file a plan, in their order, as far as it is worth it. `seconds` estimates how long a file takes: an estimate
-    and not a clock, so that a seed gives the same files everywhere. Encoders let go of the interpreter, so threads share
-    the work."""
-    cost = list(accumulate(map(seconds, plans[:MOST])))
-    wanted = max(min(_LEAST, len(plans)), bisect_right(cost, _MOST_SECONDS))
-    found: list[Media] = []
+    """Make one file for each spec, in order, until a limit is reached.
+
+    `estimate` returns the seconds that a file takes. It is not measured, so that a seed gives the same files on every
+    machine. Encoders release the interpreter lock, so that threads run in parallel.
+    """
+    costs = list(accumulate(map(estimate, specs[:MAX_FILES])))
+    count = max(min(_MIN_FILES, len(specs)), bisect_right(costs, _MAX_SECONDS))
+    files: list[Media] = []
     size = 0
-    left = iter(plans[:wanted])
+    remaining = iter(specs[:count])
     with ThreadPoolExecutor(min(4, cores())) as threads:
-        while batch := list(islice(left, _BATCH)):
-            made = list(threads.map(one, batch))
-            found += made
+        while batch := list(islice(remaining, _BATCH)):
+            made = list(threads.map(make, batch))
+            files += made
             size += sum(len(media.data) for media in made)
             if progress is not None:
-                progress(len(found), wanted)
-            if size >= _MOST_BYTES:
+                progress(len(files), count)
+            if size >= _MAX_BYTES:
                 break
-    return found
+    return files
