@@ -10,7 +10,7 @@ __all__ = ["missing_extra", "require_extra"]
 def require_extra(extra: str, feature: str, **packages: str) -> None:
     """Raise UserError if a package is not installed. `packages` maps module names to names on PyPI."""
     for module, package in packages.items():
-        if not _is_installed(module):
+        if find_spec(module) is None:  # does not import the module
             raise missing_extra(extra, feature, package)
 
 
@@ -18,10 +18,3 @@ def missing_extra(extra: str, feature: str, package: str) -> UserError:
     return UserError(
         f"{feature} needs the package {package}, which is not installed; run `pip install 'penstock[{extra}]'`."
     )
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None  # does not import a top-level module
-    except ValueError:  # sys.modules has None for it
-        return False

@@ -21,9 +21,7 @@ def use_hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def use(url: str) -> None:
         monkeypatch.setattr(constants, "ENDPOINT", url)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}"
-        )
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
         monkeypatch.setattr(constants, "HF_URL_HOSTS", frozenset({urlsplit(url).hostname}))
 
     return use
@@ -40,7 +38,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use_hub: Callab
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     use_hub("http://127.0.0.1:9")  # nothing listens on the discard port
     monkeypatch.setattr("penstock.tokens.hub.ANSWER_S", 60.0)  # a busy machine is not a silent hub
-    monkeypatch.setattr("penstock.tokens.load.open_builtin", read_once)  # loading takes 0.2 s
+    monkeypatch.setattr("penstock.tokens.tiktoken_vocabulary.open_builtin", read_once)  # loading takes 0.2 s
     monkeypatch.chdir(tmp_path)
     return folder
 

