@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.arguments import Arguments
 from penstock.errors import UserError
+from penstock.extras import require_extra
 from penstock.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -53,11 +54,13 @@ def run(words: list[str], program: str) -> int:
     if given.demo:
         if given.resources is not None:
             raise UserError("--demo brings its own resources; leave out --resources.")
+        _require_packages()
         from penstock.gateway.serving.demo import demo
 
         return demo(given.config, port, announce)
     if given.resources is None:
         raise UserError(f"Name a resource file: `{program} gateway --resources resources.yaml`, or try --demo.")
+    _require_packages()
     return _serve(given.resources, given.config, port)
 
 
@@ -116,12 +119,17 @@ def _shown(host: str) -> str:
 def _validate(words: list[str], program: str) -> int:
     if len(words) != 1 or words[0].startswith("-"):
         raise UserError(f"Name one resource file: `{program} gateway validate resources.yaml`.")
+    _require_packages()
     from penstock.gateway.resources.file import load_resources
     from penstock.gateway.serving.reload import checked, counts_text
 
     snapshot = checked(load_resources(words[0], os.environ))
     print(f"{words[0]} is valid: {counts_text(snapshot)}.")
     return 0
+
+
+def _require_packages() -> None:
+    require_extra("gateway", "The gateway", "granian", "redis", "psycopg", "ahocorasick_rs", "regex")
 
 
 def _port(text: str) -> int:

