@@ -34,7 +34,7 @@ def test_input_is_counted(mock: Any) -> None:
     parts = [{"type": "text", "text": "x" * 10}, {"type": "image_url", "image_url": {"url": "https://host/cat.png"}}]
     messages = [{"role": "system", "content": "y" * 11}, {"role": "user", "content": parts}]
     messages.append({"role": "assistant", "content": None})
-    assert mock.ask(chat(messages=messages)).json["usage"]["prompt_tokens"] == 5 + 256
+    assert mock.ask(chat(messages=messages)).json["usage"]["prompt_tokens"] == 6 + 256
     path = "/v1/completions"
     assert mock.ask(completion(prompt="x" * 8), path=path).json["usage"]["prompt_tokens"] == 2
     assert mock.ask(completion(prompt=[1, 2, 3]), path=path).json["usage"]["prompt_tokens"] == 3

@@ -17,7 +17,7 @@ from penstock.mock.compiled_behaviour import CompiledBehaviour
 from penstock.mock.dialect import STAMP, Ask, Say, Span, stamp
 from penstock.mock.registry import DIALECTS, find
 from penstock.mock.reply import Reply
-from penstock.mock.vocabulary import BANK, words
+from penstock.mock.vocabulary import WORDS, words
 from penstock.mock.write_steps import CUT, HANG, RESET, SEND, Step
 
 CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS = DIALECTS
@@ -104,8 +104,8 @@ def test_pieces_beyond_the_cache_are_rendered_when_due(monkeypatch: pytest.Monke
 
 
 def test_words_are_one_token_each_and_the_seed_decides_them() -> None:
-    assert len(set(BANK)) == len(BANK) > 256
-    assert all(word.isalpha() and word.islower() for word in BANK)
+    assert len(set(WORDS)) == len(WORDS) > 256
+    assert all(word.isalpha() and word.islower() for word in WORDS)
     assert words(1, 2, 0, 50) == words(1, 2, 0, 50) != words(2, 2, 0, 50)
     assert words(1, 2, 1020, 10) == words(1, 2, 1020, 4) + words(1, 2, 0, 6)
     assert words(0, 0, 0, 3000)[2048:2058] == words(0, 0, 0, 10)

@@ -72,14 +72,14 @@ class Chat(BaseDialect):
             raise BadRequest("model is required", "model")
         if not wanted.messages:
             raise BadRequest("messages is required and must hold at least one message", "messages")
-        characters = media = images = audios = 0
+        text = media = images = audios = 0
         for at, message in enumerate(wanted.messages):
             content = message.content
             if isinstance(content, str):
-                characters += len(content)
+                text += count_tokens(content)
             elif content is not None:
                 for part in content:
-                    characters += len(part.text or "")
+                    text += count_tokens(part.text or "")
                     if part.type == "image_url":
                         url = None if part.image_url is None else part.image_url.url
                         media += image_tokens(url, f"messages[{at}].content")
@@ -90,7 +90,7 @@ class Chat(BaseDialect):
         options = wanted.stream_options
         ask = Ask(
             wanted.model,
-            count_tokens(characters) + media,
+            text + media,
             stream=bool(wanted.stream),
             limit=limit({"max_completion_tokens": wanted.max_completion_tokens, "max_tokens": wanted.max_tokens}),
             choices=choices(wanted.n),

@@ -43,14 +43,14 @@ decode = msgspec.json.Decoder(CompletionsBody).decode
 def measure(prompt: Prompt) -> tuple[int, int]:
     """(how many inputs, their tokens): estimated for text, exact for token ids."""
     if isinstance(prompt, str):
-        return 1, count_tokens(len(prompt))
+        return 1, count_tokens(prompt)
     rows = 0
     loose = 0
     tokens = 0
     for item in prompt:
         if isinstance(item, str):
             rows += 1
-            tokens += count_tokens(len(item))
+            tokens += count_tokens(item)
         elif isinstance(item, int):
             loose += 1
         else:

@@ -256,9 +256,12 @@ def choices(n: int | None) -> int:
     return n
 
 
-def count_tokens(characters: int) -> int:
-    """An estimate that costs nothing: 14 characters make 3 tokens, as in English text with the builtin vocabulary."""
-    return (characters * 3 + 13) // 14
+def count_tokens(text: str) -> int:
+    """Estimate the tokens of English text: within 10 % of the builtin vocabulary for synthetic prompts of 100 tokens."""
+    size, spaces = len(text), text.count(" ")
+    if 14 * spaces < size:  # no prose
+        return (3 * size + 13) // 14
+    return (size + 31 * spaces + 29) // 30
 
 
 def usage_json(prompt: int, completion: int, reasoning: int = 0) -> bytes:

@@ -178,7 +178,7 @@ class Count:
 
     def text(self, text: str | None) -> None:
         if text:
-            self.tokens += count_tokens(len(text))
+            self.tokens += count_tokens(text)
 
     def input(self, given: str | list[Item]) -> None:
         if isinstance(given, str):
