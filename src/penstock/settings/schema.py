@@ -113,7 +113,7 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class TokenizerSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
-    """A folder, a tokenizer.json, a hub id or `builtin`; None tries the model's own, then `builtin`."""
+    """A folder, a tokenizer.json, a hub id, `tekken` or `builtin`; None tries the model's own, then `builtin`."""
     revision: str = "main"
 
 

@@ -135,7 +135,7 @@ TOKENIZER = Group(
         Flag(
             "--tokenizer",
             "str",
-            "Counts tokens: a folder, a tokenizer.json, a Hugging Face id, or builtin, which needs no network.",
+            "Counts tokens: a folder, a tokenizer.json, a Hugging Face id, tekken, or builtin, which needs no network.",
             target="tokenizer.name",
             metavar="NAME",
             default="the model's own, else builtin",
