@@ -104,7 +104,7 @@ class _Download(threading.Thread):
         from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 
         constants.DOWNLOAD_CHUNK_SIZE = _CHUNK_BYTES
-        # The threads of the Xet client cannot be stopped, and plain HTTP is as fast for a few megabytes.
+        # The threads of the Xet client cannot be stopped, and plain HTTP suffices for a few megabytes.
         constants.HF_HUB_DISABLE_XET = True
         constants.HF_HUB_DISABLE_TELEMETRY = True  # saves a request
         logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # the caller reports errors
@@ -113,6 +113,8 @@ class _Download(threading.Thread):
         if metadata.commit_hash is None or metadata.etag is None:
             raise HubError("did not answer like a Hugging Face hub; check HF_ENDPOINT, and whether a proxy answered")
         self.answered.set()
+        if self.abandoned:
+            raise HubError("answered too late")
         try:
             return self._download_into(None)
         except OSError as error:
