@@ -10,7 +10,7 @@ import pytest
 
 from penstock.datasets.sentences import sentence
 from penstock.tokens.huggingface import HuggingFaceTokenizer
-from penstock.tokens.tekken import builtin
+from penstock.tokens.tiktoken_vocabulary import open_builtin
 from penstock.tokens.tokenizer import Source, Tokenizer
 
 
@@ -61,7 +61,7 @@ def train(kind: str) -> Tokenizer:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     if kind == "builtin":
-        return builtin()
+        return open_builtin()
     if kind == "byte-level BPE":
         inner = Tokenizer(models.BPE())
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

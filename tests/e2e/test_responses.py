@@ -81,15 +81,15 @@ def test_the_file_of_the_page(mock: Callable[..., MockServer], program: Program)
 
 
 def test_instructions_are_one_text_of_exactly_that_length(mock: Callable[..., MockServer], program: Program) -> None:
-    from penstock.tokens.tekken import builtin
+    from penstock.tokens.tiktoken_vocabulary import open_builtin
 
     flags = ("--shared-system-prompt-length", 50, "--isl", 100, "--request-count", 5)
     run = program.profile(mock(tokens=3).url, *RESPONSES, *BUILTIN, *flags, texts=None)
     texts = {body["instructions"] for body in run.inputs}
     assert len(texts) == 1
-    assert builtin().count(texts.pop()) == 50
+    assert open_builtin().count(texts.pop()) == 50
     for length, body in zip(run.values("input_sequence_length"), run.inputs, strict=True):
-        assert length == builtin().count(f"{body['instructions']} {body['input'][0]['content']}")
+        assert length == open_builtin().count(f"{body['instructions']} {body['input'][0]['content']}")
     chat = program.profile(mock(tokens=3).url, *BUILTIN, *flags, texts=None)
     systems = {body["messages"][0]["content"] for body in chat.inputs if body["messages"][0]["role"] == "system"}
     assert len(systems) == 1

@@ -34,7 +34,7 @@ def test_prompt_tokens_are_counted(mock: Any) -> None:
     parts = [{"type": "text", "text": "x" * 10}, {"type": "image_url", "image_url": {"url": "https://host/cat.png"}}]
     messages = [{"role": "system", "content": "y" * 11}, {"role": "user", "content": parts}]
     messages.append({"role": "assistant", "content": None})
-    assert mock.exchange(chat_body(messages=messages)).json["usage"]["prompt_tokens"] == 5 + 256
+    assert mock.exchange(chat_body(messages=messages)).json["usage"]["prompt_tokens"] == 6 + 256
     path = "/v1/completions"
     assert mock.exchange(completions_body(prompt="x" * 8), path=path).json["usage"]["prompt_tokens"] == 2
     assert mock.exchange(completions_body(prompt=[1, 2, 3]), path=path).json["usage"]["prompt_tokens"] == 3

@@ -17,7 +17,7 @@ from penstock.mock.compiled_behaviour import CompiledBehaviour
 from penstock.mock.dialect import ID_PLACEHOLDER, ParsedRequest, PlannedReply, TokenRange, id_and_time
 from penstock.mock.registry import DIALECTS, find_dialect
 from penstock.mock.reply import Reply
-from penstock.mock.vocabulary import BANK, words
+from penstock.mock.vocabulary import WORDS, words
 from penstock.mock.write_steps import CUT, HANG, RESET, SEND, Step
 
 CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS = DIALECTS
@@ -112,9 +112,9 @@ def test_events_beyond_the_cache_are_rendered_when_due(monkeypatch: pytest.Monke
     assert data_of(step[0] for step in interleaved) == data_of(step[1] for step in interleaved) == full
 
 
-def test_words_are_distinct_and_repeatable_for_a_seed() -> None:
-    assert len(set(BANK)) == len(BANK) > 256
-    assert all(word.isalpha() and word.islower() for word in BANK)
+def test_words_are_one_token_each_and_the_seed_decides_them() -> None:
+    assert len(set(WORDS)) == len(WORDS) > 256
+    assert all(word.isalpha() and word.islower() for word in WORDS)
     assert words(1, 2, 0, 50) == words(1, 2, 0, 50) != words(2, 2, 0, 50)
     assert words(1, 2, 1020, 10) == words(1, 2, 1020, 4) + words(1, 2, 0, 6)
     assert words(0, 0, 0, 3000)[2048:2058] == words(0, 0, 0, 10)

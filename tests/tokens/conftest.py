@@ -1,44 +1,51 @@
-"""Small tokenizers, made here so that no test needs a download, and a disk without any cache."""
+"""Small tokenizers that need no download, and an environment without caches, tokens or a hub."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from huggingface_hub import constants
 
-from penstock.tokens.tekken import builtin
+from penstock.tokens.tiktoken_vocabulary import open_builtin
 
-read_once = cache(builtin)
+read_once = cache(open_builtin)
+
+
+@pytest.fixture
+def use_hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Set the hub's address. huggingface_hub reads its environment variables only once, when it is imported."""
+
+    def use(url: str) -> None:
+        monkeypatch.setattr(constants, "ENDPOINT", url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
+        monkeypatch.setattr(constants, "HF_URL_HOSTS", frozenset({urlsplit(url).hostname}))
+
+    return use
 
 
 @pytest.fixture(autouse=True)
-def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No cache, token or setting of the person who runs the tests, and no hub unless a test brings one."""
-    for name in (
-        "HF_HOME",
-        "HF_HUB_CACHE",
-        "HUGGINGFACE_HUB_CACHE",
-        "HF_TOKEN",
-        "HF_TOKEN_PATH",
-        "HF_HUB_OFFLINE",
-        "TRANSFORMERS_OFFLINE",
-        "http_proxy",
-        "HTTP_PROXY",
-    ):
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use_hub: Callable[[str], None]) -> Path:
+    """Return the folder of the hub's cache. Hide the settings of the person who runs the tests."""
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nothing listens on the discard port
-    monkeypatch.setattr("penstock.tokens.hub.ANSWER_S", 60.0)  # a busy machine is no silent hub
-    monkeypatch.setattr("penstock.tokens.load.builtin", read_once)  # 0.3 s each time otherwise
+    folder = tmp_path / "cache" / "hub"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    use_hub("http://127.0.0.1:9")  # nothing listens on the discard port
+    monkeypatch.setattr("penstock.tokens.hub.ANSWER_S", 60.0)  # a busy machine is not a silent hub
+    monkeypatch.setattr("penstock.tokens.tiktoken_vocabulary.open_builtin", read_once)  # loading takes 0.2 s
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return folder
 
 
 @pytest.fixture
 def tokenizer_json() -> Callable[..., bytes]:
-    """A tokenizer.json that knows one token a word, as bytes."""
+    """Return a function that makes a tokenizer.json with one token per word."""
 
     def make(*, truncate: bool = False, bos: bool = False) -> bytes:
         from tokenizers import Tokenizer, models, pre_tokenizers, processors

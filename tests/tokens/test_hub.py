@@ -1,36 +1,46 @@
-"""The hub, played by local servers: one that answers, one that never does, one that is slow, one that refuses."""
+"""The hub, played by local servers that answer, refuse, stay silent or are slow."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from hashlib import sha1
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.errors import UserError
 from penstock.tokens.hub import ANSWER_S
 from penstock.tokens.load import load
 
 Json = Callable[..., bytes]
+Answer = Callable[[BaseHTTPRequestHandler], None]
 HUNG_S = 30
-"""What takes longer would not have ended at all."""
+"""A test that takes longer would not have ended at all."""
+PATH = "/org/model/resolve/main/tokenizer.json"
 
 
 class Hub:
-    def __init__(self, answer: Callable[[BaseHTTPRequestHandler], None]) -> None:
-        self.asked: list[tuple[str, str | None]] = []
+    def __init__(self, answer: Answer) -> None:
+        self.requests: list[tuple[str, str, str | None]] = []
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                hub.asked.append((self.path, self.headers["Authorization"]))
+                hub.requests.append((self.command, self.path, self.headers["Authorization"]))
                 with contextlib.suppress(OSError):
                     answer(self)
+
+            def do_HEAD(self) -> None:
+                self.do_GET()
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -38,15 +48,19 @@ class Hub:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
+    @property
+    def downloads(self) -> list[str]:
+        return [path for method, path, _ in self.requests if method == "GET"]
+
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[BaseHTTPRequestHandler], None]], Hub]]:
+def serve(use_hub: Callable[[str], None]) -> Iterator[Callable[[Answer], Hub]]:
     hubs: list[Hub] = []
 
-    def start(answer: Callable[[BaseHTTPRequestHandler], None]) -> Hub:
+    def start(answer: Answer) -> Hub:
         hub = Hub(answer)
         threading.Thread(target=hub.server.serve_forever, args=(0.05,), daemon=True).start()
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        use_hub(hub.url)
         hubs.append(hub)
         return hub
 
@@ -57,153 +71,195 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[BaseH
 
 
 @pytest.fixture
-def two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as a user waits."""
+def real_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.tokens.hub.ANSWER_S", ANSWER_S)
 
 
-def sending(data: bytes, status: int = 200) -> Callable[[BaseHTTPRequestHandler], None]:
+def send_head(request: BaseHTTPRequestHandler, size: int, status: int = 200, **headers: str) -> None:
+    request.send_response(status)
+    request.send_header("Content-Length", str(size))
+    for name, value in headers.items():
+        request.send_header(name.replace("_", "-"), value)
+    request.end_headers()
+
+
+def sends(data: bytes, status: int = 200, **headers: str) -> Answer:
+    headers = {"X_Repo_Commit": "c0ffee", "ETag": f'"{sha1(data).hexdigest()}"', **headers}
+
     def answer(request: BaseHTTPRequestHandler) -> None:
-        request.send_response(status)
-        request.send_header("Content-Length", str(len(data)))
-        request.end_headers()
-        request.wfile.write(data)
+        send_head(request, len(data), status, **headers)
+        if request.command == "GET":
+            request.wfile.write(data)
 
     return answer
 
 
-def redirecting(url: str) -> Callable[[BaseHTTPRequestHandler], None]:
+def redirects(url: str, **headers: str) -> Answer:
     def answer(request: BaseHTTPRequestHandler) -> None:
-        request.send_response(307)
-        request.send_header("Location", url)
-        request.send_header("Content-Length", "0")
-        request.end_headers()
+        send_head(request, 0, 307, Location=url, **headers)
 
     return answer
 
 
-def test_the_hub_is_asked_once_and_the_next_run_needs_no_network(
+def test_second_load_uses_the_cache_and_not_the_network(
     serve: Callable[..., Hub],
     tokenizer_json: Json,
-    monkeypatch: pytest.MonkeyPatch,
+    use_hub: Callable[[str], None],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    hub = serve(sending(tokenizer_json()))
+    hub = serve(sends(tokenizer_json()))
     loaded = load(None, "org/model")
     assert (loaded.tokenizer.source, loaded.note, loaded.tokenizer.count("red green")) == ("hub", None, 2)
-    assert hub.asked == [("/org/model/resolve/main/tokenizer.json", None)]
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert hub.downloads == [PATH]
+    use_hub("http://127.0.0.1:9")
     for name in ("org/model", None):
         assert load(name, "org/model").tokenizer.source == "cache"
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_revision_has_a_copy_of_its_own(serve: Callable[..., Hub], tokenizer_json: Json) -> None:
-    hub = serve(sending(tokenizer_json()))
-    for revision in ("main", "refs/pr/7", "main"):
-        load("org/model", "m", revision)
-    assert [path for path, _ in hub.asked] == [
-        "/org/model/resolve/main/tokenizer.json",
-        "/org/model/resolve/refs%2Fpr%2F7/tokenizer.json",
-    ]
+def test_each_revision_is_downloaded_once(serve: Callable[..., Hub], tokenizer_json: Json) -> None:
+    hubs = [serve(sends(tokenizer_json(), X_Repo_Commit=commit)) for commit in ("c0ffee", "beef")]
+    load("org/model", "m", "refs/pr/7")
+    assert [hub.downloads for hub in hubs] == [[], ["/org/model/resolve/refs%2Fpr%2F7/tokenizer.json"]]
+    assert load("org/model", "m", "refs/pr/7").tokenizer.source == "cache"
+    assert load("org/model", "m").tokenizer.source == "hub"
 
 
-def test_a_damaged_copy_is_fetched_again(serve: Callable[..., Hub], tokenizer_json: Json, tmp_path: Path) -> None:
-    hub = serve(sending(tokenizer_json()))
+def test_damaged_copy_is_downloaded_again(serve: Callable[..., Hub], tokenizer_json: Json, empty_cache: Path) -> None:
+    hub = serve(sends(tokenizer_json()))
     load("org/model", "m")
-    (copy,) = (tmp_path / "cache").rglob("tokenizer.json")
+    (copy,) = empty_cache.rglob("tokenizer.json")
     copy.write_bytes(b"{")
     assert load("org/model", "m").tokenizer.source == "hub"
-    assert len(hub.asked) == 2
+    assert len(hub.downloads) == 2
     assert copy.read_bytes() == tokenizer_json()
 
 
-def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(
-    serve: Callable[..., Hub], tokenizer_json: Json, tmp_path: Path
+def test_cache_that_cannot_be_written_does_not_fail_the_load(
+    serve: Callable[..., Hub], tokenizer_json: Json, empty_cache: Path
 ) -> None:
-    serve(sending(tokenizer_json()))
-    (tmp_path / "cache").write_text("in the way")
+    serve(sends(tokenizer_json()))
+    empty_cache.parent.write_text("a file where the folder should be")
     assert load("org/model", "m").tokenizer.source == "hub"
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "headers", "reason"),
     [
-        (404, "the hub has no tokenizer.json for it (HTTP 404)"),
-        (401, "the hub refused it (HTTP 401): it does not exist there or needs a token in HF_TOKEN"),
-        (503, "the hub answered with HTTP 503"),
+        (404, {"X_Error_Code": "EntryNotFound"}, "the hub has no tokenizer.json for it (HTTP 404)"),
+        (401, {}, "the hub refused it (HTTP 401): it does not exist there or needs a token in HF_TOKEN"),
+        (
+            403,
+            {"X_Error_Code": "GatedRepo"},
+            "the hub refused it (HTTP 403): accept the model's terms on the hub and set HF_TOKEN",
+        ),
+        (503, {}, "the hub answered with HTTP 503"),
     ],
 )
-def test_what_the_hub_answers_is_said(serve: Callable[..., Hub], status: int, said: str) -> None:
-    serve(sending(b"", status))
+def test_error_status_of_the_hub_is_explained(
+    serve: Callable[..., Hub], status: int, headers: dict[str, str], reason: str
+) -> None:
+    serve(sends(b"", status, **headers))
     with pytest.raises(UserError) as caught:
         load("org/model", "m")
-    assert said in str(caught.value)
+    assert reason in str(caught.value)
     note = load(None, "org/model").note
     assert note is not None
-    assert said in note
+    assert reason in note
 
 
-def test_something_else_than_a_tokenizer_is_not_kept(serve: Callable[..., Hub], tmp_path: Path) -> None:
-    serve(sending(b"<html>Please sign in to this network</html>"))
-    with pytest.raises(UserError, match="what the hub sent is not a tokenizer"):
+def test_page_of_a_captive_portal_is_not_taken_for_the_hub(serve: Callable[..., Hub], empty_cache: Path) -> None:
+    page = b"<html>Please sign in to this network</html>"
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        send_head(request, len(page))
+        request.wfile.write(page if request.command == "GET" else b"")
+
+    serve(answer)
+    with pytest.raises(UserError, match="the hub did not answer like a Hugging Face hub; check HF_ENDPOINT"):
         load("org/model", "m")
-    assert not list(tmp_path.rglob("tokenizer.json"))
+    assert not list(empty_cache.rglob("tokenizer.json"))
 
 
-def test_a_connection_that_breaks_is_not_taken_for_the_whole_file(
-    serve: Callable[..., Hub], tokenizer_json: Json
+def test_file_that_is_not_a_tokenizer_is_an_error(serve: Callable[..., Hub]) -> None:
+    serve(sends(b"<html></html>"))
+    with pytest.raises(UserError, match="the file from the hub is not a tokenizer"):
+        load("org/model", "m")
+
+
+def test_broken_connection_is_not_taken_for_the_whole_file(
+    serve: Callable[..., Hub], tokenizer_json: Json, monkeypatch: pytest.MonkeyPatch, empty_cache: Path
 ) -> None:
+    data = tokenizer_json()
+
     def half(request: BaseHTTPRequestHandler) -> None:
-        request.send_response(200)
-        request.send_header("Content-Length", "100000")
-        request.end_headers()
-        request.wfile.write(tokenizer_json())
+        send_head(request, len(data), X_Repo_Commit="c0ffee", ETag='"1"')
+        if request.command == "GET":
+            request.wfile.write(data[: len(data) // 2])
 
     serve(half)
-    with pytest.raises(UserError, match="closed the connection before the file was complete"):
+    monkeypatch.setattr("penstock.tokens.load._DOWNLOAD_S", 5.0)
+    with pytest.raises(UserError, match="the hub did not deliver the file within 5 s"):
         load("org/model", "m")
+    assert not list(empty_cache.rglob("tokenizer.json"))
 
 
-def test_the_token_goes_to_the_hub_and_to_no_other_host(
+def test_token_is_sent_to_the_hub_and_to_no_other_host(
     serve: Callable[..., Hub], tokenizer_json: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage = serve(sending(tokenizer_json()))
-    hub = serve(redirecting(f"{storage.url}/blob"))
+    data = tokenizer_json()
+    storage = serve(sends(data))
+    other_host = storage.url.replace("127.0.0.1", "localhost")
+    head = {"X_Repo_Commit": "c0ffee", "X_Linked_ETag": '"1"', "X_Linked_Size": str(len(data))}
+    hub = serve(redirects(f"{other_host}/blob", **head))
     monkeypatch.setenv("HF_TOKEN", "secret")
     assert load("org/model", "m").tokenizer.source == "hub"
-    assert hub.asked == [("/org/model/resolve/main/tokenizer.json", "Bearer secret")]
-    assert storage.asked == [("/blob", None)]
+    assert {request[1:] for request in hub.requests} == {(PATH, "Bearer secret")}
+    assert {request[1:] for request in storage.requests} == {("/blob", None)}
 
 
-def test_a_renamed_model_is_followed_with_the_token(
+def test_renamed_model_is_followed_with_the_token(
     serve: Callable[..., Hub], tokenizer_json: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(request: BaseHTTPRequestHandler) -> None:
         old = request.path.startswith("/old/")
-        (redirecting(request.path.replace("old", "new")) if old else sending(tokenizer_json()))(request)
+        (redirects(request.path.replace("old", "new")) if old else sends(tokenizer_json()))(request)
 
     hub = serve(answer)
     monkeypatch.setenv("HF_TOKEN", "secret")
     load("old/model", "m")
-    assert [token for _, token in hub.asked] == ["Bearer secret", "Bearer secret"]
+    assert {token for _, _, token in hub.requests} == {"Bearer secret"}
 
 
-@pytest.mark.usefixtures("two_seconds")
-def test_a_hub_that_never_answers_costs_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("real_limit")
+def test_silent_hub_costs_two_seconds(use_hub: Callable[[str], None]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        use_hub(f"http://127.0.0.1:{silent.getsockname()[1]}")
         begin = time.monotonic()
         with pytest.raises(UserError, match="the hub did not answer within 2 s"):
             load("org/model", "m")
         assert 1.9 < time.monotonic() - begin < HUNG_S
 
 
-@pytest.mark.usefixtures("two_seconds")
-def test_a_name_server_that_hangs_costs_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_ends_while_the_hub_is_silent(tmp_path: Path) -> None:
+    code = "from penstock.tokens.load import load; print(load(None, 'org/model').note)"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        env = {
+            **os.environ,
+            "HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "HF_HOME": str(tmp_path),
+            "PYTHONPATH": os.path.dirname(os.path.dirname(penstock.__file__)),
+        }
+        run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=HUNG_S)
+    assert "the hub did not answer within 2 s" in run.stdout
+    assert (run.stderr, run.returncode) == ("", 0)
+
+
+@pytest.mark.usefixtures("real_limit")
+def test_hanging_name_server_costs_two_seconds(monkeypatch: pytest.MonkeyPatch, use_hub: Callable[[str], None]) -> None:
     stop = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: stop.wait(2 * HUNG_S))
-    monkeypatch.setenv("HF_ENDPOINT", "http://hub.invalid")
+    use_hub("http://hub.invalid")
     begin = time.monotonic()
     loaded = load(None, "org/model")
     stop.set()
@@ -212,30 +268,31 @@ def test_a_name_server_that_hangs_costs_two_seconds(monkeypatch: pytest.MonkeyPa
     assert 1.9 < time.monotonic() - begin < HUNG_S
 
 
-def test_a_name_that_does_not_resolve_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_host_is_reported_without_waiting(
+    monkeypatch: pytest.MonkeyPatch, use_hub: Callable[[str], None]
+) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
+    use_hub("https://hub.invalid")
     with pytest.raises(UserError, match=r"the hub could not be reached \(Name or service not known\)"):
         load("org/model", "m")
 
 
-def test_a_slow_download_is_given_up_for_the_model_and_awaited_for_a_name(
+def test_slow_download_ends_for_the_model_and_goes_on_for_a_named_tokenizer(
     serve: Callable[..., Hub], tokenizer_json: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time for the whole file counts here, and not the one for the beginning of the answer."""
+    """The limit for the whole file applies here, not the one for the beginning of the answer."""
     data = tokenizer_json()
     more = threading.Event()
 
     def slow(request: BaseHTTPRequestHandler) -> None:
-        request.send_response(200)
-        request.send_header("Content-Length", str(len(data)))
-        request.end_headers()
-        request.wfile.write(data[:100])
-        more.wait(HUNG_S)
-        request.wfile.write(data[100:])
+        send_head(request, len(data), X_Repo_Commit="c0ffee", ETag='"1"')
+        if request.command == "GET":
+            request.wfile.write(data[:100])
+            more.wait(HUNG_S)
+            request.wfile.write(data[100:])
 
     serve(slow)
     monkeypatch.setattr("penstock.tokens.hub.ANSWER_S", 5.0)

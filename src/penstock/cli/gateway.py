@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.command_line import HELP, CommandLine
 from penstock.errors import UserError
+from penstock.extras import require_extra
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group
 
@@ -71,12 +72,18 @@ def run(parsed: ParsedArguments) -> int:
     if parsed.values.get("demo"):
         if resources is not None:
             raise UserError("--demo has its own resources; leave out --resources.")
+        require_gateway_packages()
         from penstock.gateway.serving.demo import demo
 
         return demo(config, port, announce)
     if resources is None:
         raise UserError(f"Name a resource file: `{parsed.program} gateway --resources resources.yaml`, or try --demo.")
+    require_gateway_packages()
     return _serve(resources, config, port)
+
+
+def require_gateway_packages() -> None:
+    require_extra("gateway", "The gateway", "granian", "redis", "psycopg", "ahocorasick_rs", "regex")
 
 
 def _serve(resources: str, config_path: str | None, port: int | None) -> int:

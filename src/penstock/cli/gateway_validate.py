@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from penstock.cli.command_line import CommandLine
+from penstock.cli.gateway import require_gateway_packages
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Positional
 
@@ -20,6 +21,7 @@ COMMAND_LINE = CommandLine(
 
 
 def run(parsed: ParsedArguments) -> int:
+    require_gateway_packages()
     from penstock.gateway.resources.file import load_resources
     from penstock.gateway.serving.reload import checked, counts_text
 

@@ -72,14 +72,14 @@ class Chat(Dialect):
             raise BadRequest("model is required", "model")
         if not fields.messages:
             raise BadRequest("messages is required and must hold at least one message", "messages")
-        characters = media_tokens = images = audios = 0
+        text_tokens = media_tokens = images = audios = 0
         for index, message in enumerate(fields.messages):
             content = message.content
             if isinstance(content, str):
-                characters += len(content)
+                text_tokens += estimate_tokens(content)
             elif content is not None:
                 for part in content:
-                    characters += len(part.text or "")
+                    text_tokens += estimate_tokens(part.text or "")
                     if part.type == "image_url":
                         url = None if part.image_url is None else part.image_url.url
                         media_tokens += image_tokens(url, f"messages[{index}].content")
@@ -91,7 +91,7 @@ class Chat(Dialect):
         limits = {"max_completion_tokens": fields.max_completion_tokens, "max_tokens": fields.max_tokens}
         return ParsedRequest(
             fields.model,
-            estimate_tokens(characters) + media_tokens,
+            text_tokens + media_tokens,
             stream=bool(fields.stream),
             token_limit=token_limit(limits),
             choices=check_choices(fields.n),

@@ -43,12 +43,12 @@ decode = msgspec.json.Decoder(CompletionsBody).decode
 def measure(prompt: Prompt) -> tuple[int, int]:
     """Return the number of inputs and their tokens: estimated for text, exact for token ids."""
     if isinstance(prompt, str):
-        return 1, estimate_tokens(len(prompt))
+        return 1, estimate_tokens(prompt)
     inputs = tokens = token_ids = 0
     for item in prompt:
         if isinstance(item, str):
             inputs += 1
-            tokens += estimate_tokens(len(item))
+            tokens += estimate_tokens(item)
         elif isinstance(item, int):
             token_ids += 1
         else:

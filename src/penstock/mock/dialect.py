@@ -215,9 +215,12 @@ def check_choices(n: int | None) -> int:
     return n
 
 
-def estimate_tokens(characters: int) -> int:
-    """Estimate 3 tokens for 14 characters, the ratio of English text with the builtin vocabulary."""
-    return (characters * 3 + 13) // 14
+def estimate_tokens(text: str) -> int:
+    """Estimate the tokens of English text: within 10 % of the builtin vocabulary for synthetic prompts of 100 tokens."""
+    size, spaces = len(text), text.count(" ")
+    if 14 * spaces < size:  # not prose
+        return (3 * size + 13) // 14
+    return (size + 31 * spaces + 29) // 30
 
 
 def usage_json(prompt: int, completion: int, reasoning: int = 0) -> bytes:

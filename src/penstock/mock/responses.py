@@ -188,7 +188,7 @@ class InputCounts:
 
     def add_text(self, text: str | None) -> None:
         if text:
-            self.tokens += estimate_tokens(len(text))
+            self.tokens += estimate_tokens(text)
 
     def add_input(self, items: str | list[Item]) -> None:
         if isinstance(items, str):

@@ -1,8 +1,8 @@
-"""What the model says: common words, each of which is one token with its leading space.
+"""The text of the mock model's replies: common words, each of which is one token with its leading space.
 
-Every word was checked against a vocabulary of 32,000 pieces and one of 131,000, so a client that counts the tokens of a
-reply gets the number that the usage block states. The text of a reply is a prefix of one of sixteen endless sequences:
-replies differ, and yet what is rendered once can be sent again.
+This holds for the vocabularies of Qwen and Mistral (Tekken), so a client that counts the tokens of a reply gets the number
+in the usage block. A reply is a prefix of one of sixteen endless word sequences: replies differ, and rendered bytes can be
+cached.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import random
 from functools import lru_cache
 
-__all__ = ["VARIANTS", "words"]
+__all__ = ["VARIANTS", "WORDS", "words"]
 
 VARIANTS = 16
 PERIOD = 1024
+"""Words after which a sequence repeats."""
 
-WORDS = """
+_TEXT = """
 about above across after again against air all along also always and animal answer area around ask author bank base
 before behind below between big bird black blue board boat body book both bottom box bread bridge bring brother brown
 build building business call camera capital car card care carry case cat center century chair change check child
@@ -34,16 +35,16 @@ plant play point pool port post power press price print public quarter queen que
 rather reach read ready real red rest right ring rise river road rock roof room root round rule run safe salt same
 sand
 """
-BANK = tuple(WORDS.split())
+WORDS = tuple(_TEXT.split())
 
 
 @lru_cache(maxsize=256)
 def sequence(seed: int, variant: int) -> tuple[str, ...]:
-    return tuple(" " + word for word in random.Random(seed * VARIANTS + variant).choices(BANK, k=PERIOD))
+    return tuple(" " + word for word in random.Random(seed * VARIANTS + variant).choices(WORDS, k=PERIOD))
 
 
 def words(seed: int, variant: int, start: int, count: int) -> list[str]:
-    """Tokens `start` to `start + count` of a sequence."""
+    """Return `count` tokens of a sequence, from token `start` on."""
     source = sequence(seed, variant % VARIANTS)
     first = start % PERIOD
     if first + count <= PERIOD:

@@ -1,8 +1,8 @@
-"""A model's tokenizer.json from the caches on disk or from the Hugging Face hub, with the standard library only.
+"""`tokenizer.json` files in the Hugging Face cache and on the hub, through the `huggingface_hub` package.
 
-The hub is asked by plain HTTP, for two reasons: its own package takes 0.3 s to import,
-and no setting of it bounds the whole wait (a name server that hangs has no timeout). Here the request runs in a daemon
-thread, and the caller stops waiting when its time is up.
+The package takes 0.3 s of CPU time to import, so it is imported only when the cache has a folder of the model or the hub
+is asked. None of its settings limits the whole wait (it retries, and name resolution has no timeout). The request
+therefore runs in a daemon thread, and the caller stops waiting when the time is up.
 """
 
 from __future__ import annotations
@@ -12,210 +12,175 @@ import re
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
+from typing import Any, cast
 
-if TYPE_CHECKING:
-    import http.client
-    import urllib.request
-
-__all__ = ["ANSWER_S", "HubError", "cached", "fetch", "is_hub_id", "is_offline", "store"]
+__all__ = ["ANSWER_S", "HubError", "cached_file", "download", "is_hub_id", "is_offline"]
 
 ANSWER_S = 2.0
-"""How long the hub may take to begin its answer."""
+"""Seconds within which the hub must begin to answer."""
 
 _FILE = "tokenizer.json"
-_DEFAULT_ENDPOINT = "https://huggingface.co"
-_LARGEST = 256 * 1024 * 1024
-_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)?")
+_NAME = r"\w([\w.-]*\w)?"
+_ID = re.compile(rf"({_NAME}/)?{_NAME}", re.ASCII)
+_CHUNK_BYTES = 256 * 1024
+"""Bytes between two checks whether a download is still wanted. The package's own value is 10 MB."""
 
 
 class HubError(Exception):
-    """Its message completes the sentence "the hub …"."""
+    """The message completes the sentence "the hub …"."""
 
 
 def is_hub_id(name: str) -> bool:
-    return len(name) <= 200 and _ID.fullmatch(name) is not None and ".." not in name
+    return len(name) <= 96 and _ID.fullmatch(name) is not None and ".." not in name and "--" not in name
 
 
 def is_offline() -> bool:
-    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    return any(os.environ.get(name, "").upper() in {"1", "ON", "YES", "TRUE"} for name in names)
+    from huggingface_hub import constants
+
+    return constants.HF_HUB_OFFLINE
 
 
-def cached(repo: str, revision: str) -> list[str]:
-    """Paths of copies on disk, the one to prefer first: the hub's own cache, then ours."""
-    paths = [_in_hub_cache(repo, revision), _in_our_cache(repo, revision)]
-    return [path for path in paths if path and os.path.isfile(path)]
+def cached_file(repo: str, revision: str) -> str | None:
+    """Return the path of the copy in the hub's cache, or None.
 
-
-def store(repo: str, revision: str, data: bytes) -> None:
-    """Keep a fetched file, so that the next run needs no network. A cache that cannot be written is no error.
-
-    A revision that moves, such as main, stays as it was first fetched: counts of two runs should not differ unasked.
+    A copy of a moving revision such as main is used as it is: the counts of two runs should not differ unasked.
     """
-    path = _in_our_cache(repo, revision)
-    folder = os.path.dirname(path)
+    from huggingface_hub import constants
+
+    if not os.path.isdir(os.path.join(constants.HF_HUB_CACHE, "models--" + repo.replace("/", "--"))):
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
     try:
-        os.makedirs(folder, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=folder)
+        path = try_to_load_from_cache(repo, _FILE, revision=revision)
     except OSError:
-        return
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(partial, path)
-    except OSError:
-        os.unlink(partial)
+        return None
+    return path if isinstance(path, str) else None
 
 
-def fetch(repo: str, revision: str, total_s: float) -> bytes:
-    """Ask the hub once; the answer must begin within ANSWER_S and be complete within `total_s`."""
-    import urllib.request  # noqa: F401 - here rather than in the thread, so that its import is not cut short
+def download(repo: str, revision: str, limit_s: float, *, replace: bool = False) -> bytes:
+    """Download into the hub's cache. The answer must begin within ANSWER_S and be complete within `limit_s`.
 
-    job = _Job(f"{_endpoint()}/{repo}/resolve/{quote(revision, safe='')}/{_FILE}")
+    `replace` overwrites a copy that the cache already has.
+    """
     begin = time.monotonic()
-    threading.Thread(target=job.run, name="hub", daemon=True).start()
+    job = _Download(repo, revision, replace)
+    job.start()
     try:
-        if not job.answered.wait(min(ANSWER_S, total_s)):
-            raise HubError(f"did not answer within {min(ANSWER_S, total_s):g} s")
-        if not job.finished.wait(max(0.0, begin + total_s - time.monotonic())):
-            raise HubError(f"did not deliver the file within {total_s:g} s")
+        if not job.answered.wait(min(ANSWER_S, limit_s)):
+            raise HubError(f"did not answer within {min(ANSWER_S, limit_s):g} s")
+        if not job.finished.wait(max(0.0, begin + limit_s - time.monotonic())):
+            raise HubError(f"did not deliver the file within {limit_s:g} s")
     finally:
         job.abandoned = True
     if job.data is None:
-        raise HubError(job.problem)
+        raise HubError(job.error)
     return job.data
 
 
-class _Job:
-    def __init__(self, url: str) -> None:
-        self.url = url
+class _Download(threading.Thread):
+    def __init__(self, repo: str, revision: str, replace: bool) -> None:
+        super().__init__(name="hub", daemon=True)
+        self.repo, self.revision, self.replace = repo, revision, replace
         self.answered = threading.Event()
         self.finished = threading.Event()
         self.abandoned = False
-        """Nobody waits any more: stop reading, so that no download runs beside the measurement."""
+        """Set when nobody waits any more, so that no download runs beside the measurement."""
         self.data: bytes | None = None
-        self.problem = ""
+        self.error = ""
 
     def run(self) -> None:
         try:
             self.data = self._download()
         except Exception as error:
-            self.problem = _explain(error)
+            self.error = _explain(error)
         finally:
             self.answered.set()
             self.finished.set()
 
     def _download(self) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        with _open(self.url) as reply:
-            self.answered.set()
-            expected = reply.length
-            while not self.abandoned and (part := reply.read1(1 << 18)):
-                parts.append(part)
-                size += len(part)
-                if size > _LARGEST:
-                    raise HubError(f"sent more than {_LARGEST >> 20} MB")
-        if expected is not None and size < expected:
-            raise HubError("closed the connection before the file was complete")
-        return b"".join(parts)
+        import logging
+
+        from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+
+        constants.DOWNLOAD_CHUNK_SIZE = _CHUNK_BYTES
+        # The threads of the Xet client cannot be stopped, and plain HTTP suffices for a few megabytes.
+        constants.HF_HUB_DISABLE_XET = True
+        constants.HF_HUB_DISABLE_TELEMETRY = True  # saves a request
+        logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # the caller reports errors
+        # Ask once here: `hf_hub_download` retries for minutes when the hub cannot be reached.
+        metadata = get_hf_file_metadata(hf_hub_url(self.repo, _FILE, revision=self.revision))
+        if metadata.commit_hash is None or metadata.etag is None:
+            raise HubError("did not answer like a Hugging Face hub; check HF_ENDPOINT, and whether a proxy answered")
+        self.answered.set()
+        if self.abandoned:
+            raise HubError("answered too late")
+        try:
+            return self._download_into(None)
+        except OSError as error:
+            if error.errno is None:  # an HTTP error
+                raise
+        with tempfile.TemporaryDirectory() as folder:  # the cache cannot be written
+            return self._download_into(folder)
+
+    def _download_into(self, cache: str | None) -> bytes:
+        from huggingface_hub import hf_hub_download
+
+        path = hf_hub_download(
+            self.repo,
+            _FILE,
+            revision=self.revision,
+            cache_dir=cache,
+            force_download=self.replace,
+            tqdm_class=cast(Any, self._progress),
+        )
+        with open(path, "rb") as file:
+            return file.read()
+
+    def _progress(self, **_: object) -> _Progress:
+        return _Progress(self)
 
 
-def _open(url: str) -> http.client.HTTPResponse:
-    import ssl
-    import urllib.request
+class _Progress:
+    """A progress bar that draws nothing, and ends the download when nobody waits for it any more."""
 
-    class SameHostKeepsToken(urllib.request.HTTPRedirectHandler):
-        """The hub redirects to storage hosts, which must not see the user's token, and from old names to new ones."""
+    def __init__(self, job: _Download) -> None:
+        self._job = job
 
-        def redirect_request(
-            self, req: urllib.request.Request, fp: object, code: int, msg: str, headers: object, newurl: str
-        ) -> urllib.request.Request | None:
-            new = super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
-            token = req.get_header("Authorization")
-            if new and token and urlsplit(newurl)[:2] == urlsplit(req.full_url)[:2]:
-                new.add_unredirected_header("Authorization", token)
-            return new
+    def __enter__(self) -> _Progress:
+        return self
 
-    context = ssl.create_default_context()
-    try:
-        import certifi  # some Python builds come without certificates of their own
-
-        context.load_verify_locations(certifi.where())
-    except (ImportError, OSError):
+    def __exit__(self, *_: object) -> None:
         pass
-    opener = urllib.request.build_opener(SameHostKeepsToken, urllib.request.HTTPSHandler(context=context))
-    request = urllib.request.Request(url, headers={"User-Agent": "penstock"})  # noqa: S310 - the user's own endpoint
-    if token := _token():
-        request.add_unredirected_header("Authorization", f"Bearer {token}")
-    # A bound for the thread's sake; the caller's own clock decides.
-    reply: http.client.HTTPResponse = opener.open(request, timeout=10)
-    return reply
+
+    def update(self, _bytes: float | None = 1) -> None:
+        if self._job.abandoned:
+            raise HubError("was too slow")
 
 
 def _explain(error: Exception) -> str:
-    from http.client import HTTPException
-    from urllib.error import HTTPError, URLError
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
 
     if isinstance(error, HubError):
         return str(error)
-    if isinstance(error, HTTPError):
-        if error.code in (401, 403):
-            return f"refused it (HTTP {error.code}): it does not exist there or needs a token in HF_TOKEN"
-        if error.code == 404:
+    if isinstance(error, HfHubHTTPError):
+        status = error.response.status_code
+        if isinstance(error, GatedRepoError):
+            return f"refused it (HTTP {status}): accept the model's terms on the hub and set HF_TOKEN"
+        if status in (401, 403):
+            return f"refused it (HTTP {status}): it does not exist there or needs a token in HF_TOKEN"
+        if status == 404:
             return f"has no {_FILE} for it (HTTP 404)"
-        return f"answered with HTTP {error.code}"
-    if isinstance(error, URLError):
-        return f"could not be reached ({_reason(error.reason)})"
-    if isinstance(error, OSError | HTTPException):
-        return f"could not be reached ({_reason(error)})"
-    return f"could not be asked ({error})"
+        return f"answered with HTTP {status}"
+    return f"could not be reached ({_reason(error)})"
 
 
-def _reason(error: object) -> str:
-    return str(getattr(error, "strerror", None) or error or type(error).__name__)
-
-
-def _endpoint() -> str:
-    return (os.environ.get("HF_ENDPOINT") or _DEFAULT_ENDPOINT).rstrip("/")
-
-
-def _token() -> str | None:
-    """What the hub's own tools use: the variable, else the file that their login writes."""
-    token = os.environ.get("HF_TOKEN", "").strip()
-    if token:
-        return token
-    if os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in {"1", "ON", "YES", "TRUE"}:
-        return None
-    path = os.environ.get("HF_TOKEN_PATH") or os.path.join(_hub_home(), "token")
-    try:
-        with open(os.path.expanduser(path), encoding="ascii") as file:
-            return file.read().strip() or None
-    except (OSError, UnicodeError):
-        return None
-
-
-def _in_hub_cache(repo: str, revision: str) -> str | None:
-    root = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or os.path.join(_hub_home(), "hub")
-    model = os.path.join(os.path.expanduser(root), "models--" + repo.replace("/", "--"))
-    try:
-        with open(os.path.join(model, "refs", revision), encoding="ascii") as file:
-            commit = file.read().strip()
-    except (OSError, UnicodeError, ValueError):
-        commit = revision  # it may be a commit already
-    return os.path.join(model, "snapshots", commit, _FILE)
-
-
-def _in_our_cache(repo: str, revision: str) -> str:
-    folder = os.path.join(_cache_home(), "penstock", "tokenizers", repo.replace("/", "--"), quote(revision, safe=""))
-    return os.path.join(folder, _FILE)
-
-
-def _hub_home() -> str:
-    return os.path.expanduser(os.environ.get("HF_HOME") or os.path.join(_cache_home(), "huggingface"))
-
-
-def _cache_home() -> str:
-    return os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+def _reason(error: BaseException) -> str:
+    """Return the text of the system error that an HTTP client's exception was raised from."""
+    reason: BaseException = error
+    origin: BaseException | None = error
+    while origin is not None:
+        if isinstance(origin, OSError):
+            reason = origin
+        origin = origin.__cause__ or origin.__context__
+    return str(getattr(reason, "strerror", None) or reason or type(reason).__name__)

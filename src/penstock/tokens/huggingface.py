@@ -1,4 +1,4 @@
-"""A `tokenizer.json`, read by the `tokenizers` package."""
+"""Tokenizers in `tokenizer.json` files, read by the `tokenizers` package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.tokens.tokenizer import Source, spread
+from penstock.tokens.tokenizer import Source, count_in_threads
 
 if TYPE_CHECKING:
     import tokenizers
@@ -17,9 +17,8 @@ _BATCH = 64
 
 
 class HuggingFaceTokenizer:
-    # Pickles by its attributes: the inner tokenizer knows how to pickle itself.
     def __init__(self, inner: tokenizers.Tokenizer, name: str, source: Source) -> None:
-        # A file may ask for truncation or padding, which are for training and would make every count wrong.
+        # A file may enable truncation and padding, which are meant for training and would falsify every count.
         inner.no_truncation()
         inner.no_padding()
         self._inner = inner
@@ -27,14 +26,14 @@ class HuggingFaceTokenizer:
         self.source = source
 
     def count(self, text: str) -> int:
-        return self._count_here([text])[0]
+        return self._count_batches([text])[0]
 
     def count_many(self, texts: Sequence[str], threads: int = 1) -> list[int]:
-        return spread(self._count_here, texts, threads)
+        return count_in_threads(self._count_batches, texts, threads)
 
-    def _count_here(self, texts: Sequence[str]) -> list[int]:
+    def _count_batches(self, texts: Sequence[str]) -> list[int]:
         counts: list[int] = []
-        # In batches, because an encoding holds far more than its ids.
+        # Batches limit memory: an encoding holds far more than its ids.
         for start in range(0, len(texts), _BATCH):
             batch = list(texts[start : start + _BATCH])
             try:
@@ -53,8 +52,8 @@ class HuggingFaceTokenizer:
 
 
 def read_tokenizer_json(data: bytes, name: str, source: Source) -> HuggingFaceTokenizer:
-    """Raises ValueError when the data are not a tokenizer."""
-    # Threads are ours to start (count_many's `threads`), and a set variable also silences the warning after a fork.
+    """Raise ValueError if the data are not a tokenizer."""
+    # `count_many` starts the threads. Setting the variable also silences the package's warning after a fork.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     import tokenizers
 
@@ -66,5 +65,5 @@ def read_tokenizer_json(data: bytes, name: str, source: Source) -> HuggingFaceTo
 
 
 def _without_surrogates(text: str) -> str:
-    """Pairs become the character they mean, lone ones U+FFFD; a reply can carry either as JSON escapes."""
+    """Combine surrogate pairs and replace lone surrogates with U+FFFD. JSON escapes in a reply can produce both."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

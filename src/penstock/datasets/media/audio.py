@@ -12,6 +12,7 @@ from penstock.datasets.conversation import Media
 from penstock.datasets.media.generate import generate
 from penstock.datasets.random_streams import normal, stream
 from penstock.datasets.sentences import pick
+from penstock.extras import require_extra
 from penstock.settings.schema import AudioSettings
 
 __all__ = ["audio_clips", "record_mp3", "record_wav"]
@@ -25,6 +26,7 @@ def audio_clips(
     settings: AudioSettings, seed: int, count: int, progress: Callable[[int, int], None] | None = None
 ) -> list[Media]:
     """Return `count` different clips, or fewer: as many as are worth their time and memory."""
+    require_extra("media", "Synthetic audio", "soundfile")
     lengths, rates, depths = (stream(seed, f"sound {part}") for part in ("lengths", "rates", "depths"))
     clips = []
     for number in range(count):

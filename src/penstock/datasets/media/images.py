@@ -15,6 +15,7 @@ from hashlib import shake_128
 from penstock.datasets.conversation import Media
 from penstock.datasets.media.generate import generate
 from penstock.datasets.random_streams import length, stream
+from penstock.extras import require_extra
 from penstock.settings.schema import ImageSettings
 
 __all__ = ["draw_jpeg", "draw_png", "images"]
@@ -32,6 +33,7 @@ def images(
     settings: ImageSettings, seed: int, count: int, progress: Callable[[int, int], None] | None = None
 ) -> list[Media]:
     """Return `count` different images, or fewer: as many as are worth their time and memory."""
+    require_extra("media", "A synthetic image", "PIL")
     widths, heights, formats = (stream(seed, f"image {part}") for part in ("widths", "heights", "formats"))
     specs = []
     for number in range(count):

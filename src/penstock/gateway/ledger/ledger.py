@@ -9,6 +9,7 @@ from typing import Literal, Protocol, get_args
 import msgspec
 
 from penstock.errors import RunError, UserError
+from penstock.extras import require_extra
 from penstock.gateway.ledger.entry import Entry
 from penstock.secrets import redact_url
 
@@ -96,6 +97,7 @@ class Ledger(Protocol):
 def open_ledger(url: str, *, read_only: bool = False) -> Ledger:
     """Connect, and create or update the table unless `read_only`. Raise UserError for a URL that can never work."""
     if _is_postgres(url):
+        require_extra("gateway", "A ledger in PostgreSQL", "psycopg")
         from penstock.gateway.ledger.postgres import PostgresLedger
 
         return PostgresLedger(url, read_only=read_only)

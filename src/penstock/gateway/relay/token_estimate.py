@@ -4,7 +4,7 @@ The rule, in eighths of a token: 2 for a character of one or two bytes of UTF-8 
 a token), 3 for those of South and South-East Asia, 4 for Hangul, 6 for Chinese characters, kana and symbols, 16 for
 everything beyond the basic plane (emoji). Of a text of which only the length in bytes is known, four bytes are a token.
 
-Against the builtin vocabulary it is within 15 % for prose in ten languages and for source code; a quarter to a third too
+Against the Tekken vocabulary it is within 15 % for prose in ten languages and for source code; a quarter to a third too
 low for Markdown tables and JSON, and far too low for digits and emoji. Whatever it gives is marked `estimated`.
 """
 
