@@ -135,7 +135,7 @@ TOKENIZER = Group(
         Flag(
             "--tokenizer",
             "str",
-            "Tokenizer that counts tokens: a folder, a tokenizer.json, a Hugging Face id, tekken, or builtin (needs no network).",
+            "Tokenizer that counts tokens: a folder, a tokenizer.json, a Hugging Face id, tekken, or builtin (no network).",
             target="tokenizer.name",
             metavar="NAME",
             default="the model's tokenizer, else builtin",
