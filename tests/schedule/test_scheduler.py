@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.schedule.arrivals import constant
 from penstock.schedule.phases import PhasePlan
-from penstock.schedule.scheduler import Scheduler, Share, Step, split
+from penstock.schedule.scheduler import Decision, Scheduler, Share, split
 
 MS = 1_000_000
 
@@ -26,7 +26,7 @@ def every(ms: int):
     return (n * ms * MS for n in count())
 
 
-def sends(made: Scheduler, now: int) -> list[Step]:
+def sends(made: Scheduler, now: int) -> list[Decision]:
     """Everything that is sent at this moment."""
     found = []
     while (step := made.next(now)).kind == "send":
@@ -51,14 +51,18 @@ def test_whether_it_would_send_is_known_without_sending(arrivals):
 
 def test_a_closed_loop_fills_its_slots_at_once_and_then_waits():
     made = scheduler(1000, slots=3)
-    assert [(s.number, s.at, s.free) for s in sends(made, 1005)] == [(0, 1000, 1000), (1, 1000, 1000), (2, 1000, 1000)]
+    assert [(s.number, s.intended, s.slot_free_at) for s in sends(made, 1005)] == [
+        (0, 1000, 1000),
+        (1, 1000, 1000),
+        (2, 1000, 1000),
+    ]
     assert made.next(2000).kind == "full"
-    assert made.live == 3
+    assert made.active == 3
 
 
 def test_nothing_goes_out_before_the_phase_begins():
     made = scheduler(1000, slots=3)
-    assert made.next(999) == Step("wait", 1000)
+    assert made.next(999) == Decision("wait", 1000)
     assert len(sends(made, 1000)) == 3
 
 
@@ -68,7 +72,7 @@ def test_in_a_closed_loop_a_request_is_due_when_its_slot_became_free():
     made.ended(50)
     made.ended(70)
     # It was noticed late: both are due when their slots were free, the first free one first.
-    assert [(s.number, s.at, s.free) for s in sends(made, 100)] == [(2, 50, 50), (3, 70, 70)]
+    assert [(s.number, s.intended, s.slot_free_at) for s in sends(made, 100)] == [(2, 50, 50), (3, 70, 70)]
 
 
 def test_a_closed_loop_ends_when_its_requests_are_sent():
@@ -78,7 +82,7 @@ def test_a_closed_loop_ends_when_its_requests_are_sent():
     assert [s.number for s in sends(made, 10)] == [2]
     made.ended(20)
     assert made.next(20).kind == "over"
-    assert made.live == 1
+    assert made.active == 1
 
 
 # -- open loop --------------------------------------------------------------------------------------------------------
@@ -86,19 +90,19 @@ def test_a_closed_loop_ends_when_its_requests_are_sent():
 
 def test_an_open_loop_sends_on_time_whatever_is_under_way():
     made = scheduler(100, arrivals=every(10))
-    assert [(s.number, s.at) for s in sends(made, 100)] == [(0, 100)]
-    assert made.next(100) == Step("wait", 100 + 10 * MS)
+    assert [(s.number, s.intended) for s in sends(made, 100)] == [(0, 100)]
+    assert made.next(100) == Decision("wait", 100 + 10 * MS)
     assert made.next(100 + 10 * MS - 1).kind == "wait"
-    assert [(s.number, s.at) for s in sends(made, 100 + 10 * MS)] == [(1, 100 + 10 * MS)]
-    assert made.live == 2
+    assert [(s.number, s.intended) for s in sends(made, 100 + 10 * MS)] == [(1, 100 + 10 * MS)]
+    assert made.active == 2
 
 
 def test_running_late_is_caught_up_and_moves_nothing_behind_it():
     made = scheduler(arrivals=every(10))
     sends(made, 0)
     late = sends(made, 35 * MS)
-    assert [(s.at, s.free) for s in late] == [(10 * MS, 10 * MS), (20 * MS, 20 * MS), (30 * MS, 30 * MS)]
-    assert made.next(35 * MS) == Step("wait", 40 * MS)
+    assert [(s.intended, s.slot_free_at) for s in late] == [(10 * MS, 10 * MS), (20 * MS, 20 * MS), (30 * MS, 30 * MS)]
+    assert made.next(35 * MS) == Decision("wait", 40 * MS)
 
 
 # -- both -------------------------------------------------------------------------------------------------------------
@@ -111,14 +115,14 @@ def test_a_request_that_finds_no_slot_waits_and_is_sent_late_and_none_is_dropped
     assert made.next(45 * MS).kind == "full"
     made.ended(47 * MS)
     (second,) = sends(made, 47 * MS)
-    assert (second.number, second.at, second.free) == (1, 10 * MS, 47 * MS)
+    assert (second.number, second.intended, second.slot_free_at) == (1, 10 * MS, 47 * MS)
     made.ended(48 * MS)
     (third,) = sends(made, 49 * MS)
-    assert (third.number, third.at, third.free) == (2, 20 * MS, 48 * MS)
+    assert (third.number, third.intended, third.slot_free_at) == (2, 20 * MS, 48 * MS)
     for number, at in ((3, 30 * MS), (4, 40 * MS)):
         made.ended(50 * MS)
         (step,) = sends(made, 50 * MS)
-        assert (step.number, step.at) == (number, at)
+        assert (step.number, step.intended) == (number, at)
     made.ended(60 * MS)
     assert made.next(60 * MS).kind == "over"
 
@@ -128,7 +132,7 @@ def test_a_request_that_never_waited_for_a_slot_is_free_when_it_is_due():
     sends(made, 0)
     made.ended(3 * MS)
     (step,) = sends(made, 12 * MS)
-    assert (step.at, step.free) == (10 * MS, 10 * MS)
+    assert (step.intended, step.slot_free_at) == (10 * MS, 10 * MS)
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------
@@ -202,17 +206,17 @@ def play(plan: PhasePlan, workers: int, latency_ms) -> list[tuple[int, int]]:
         while (step := made.next(now)).kind != "over":
             if step.kind == "send":
                 assert step.number % workers == worker
-                assert step.at <= step.free <= now
-                found.append((step.number, step.at))
+                assert step.intended <= step.slot_free_at <= now
+                found.append((step.number, step.intended))
                 heapq.heappush(running, now + latency_ms(step.number) * MS)
                 assert slots is None or len(running) <= slots
             elif step.kind == "wait":
-                assert step.at > now
-                if running and running[0] <= step.at:
+                assert step.intended > now
+                if running and running[0] <= step.intended:
                     now = heapq.heappop(running)
                     made.ended(now)
                 else:
-                    now = step.at
+                    now = step.intended
             else:
                 now = heapq.heappop(running)
                 made.ended(now)

@@ -11,10 +11,9 @@ import pytest
 from penstock.errors import UserError
 from penstock.schedule.scheduler import Share
 from penstock.workers import local_processes
-from penstock.workers import shared_state as cells
 from penstock.workers.local_processes import choose_workers, raise_file_limit
-from penstock.workers.phase_controller import PhaseController, Progress
-from penstock.workers.shared_state import SharedState
+from penstock.workers.phase_controller import PhaseController, RunProgress
+from penstock.workers.shared_state import ENDED, FAILED, PHASE_DONE, READY, SENT, SharedState
 
 
 @pytest.mark.parametrize(
@@ -118,75 +117,75 @@ def test_a_worker_whose_parent_is_gone_ends_before_it_begins():
     """Asked in a child, because the system is told to end it with its parent."""
     pid = os.fork()
     if pid == 0:
-        os._exit(local_processes._child(None, Share(), SharedState(1), -1, os.getpid()))  # type: ignore[arg-type]
+        os._exit(local_processes._run_child(None, Share(), SharedState(1), -1, os.getpid()))  # type: ignore[arg-type]
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 
 
 def test_the_board_is_shared_with_children():
-    board = SharedState(2)
+    shared = SharedState(2)
     pid = os.fork()
     if pid == 0:
-        board.set(1, cells.ENDED, 41)
-        while board.stop != 2:
+        shared.set(1, ENDED, 41)
+        while shared.stop != 2:
             pass
-        board.set(1, cells.ENDED, 42)
+        shared.set(1, ENDED, 42)
         os._exit(0)
-    board.set(0, cells.ENDED, 8)
-    board.stop = 2
+    shared.set(0, ENDED, 8)
+    shared.stop = 2
     os.waitpid(pid, 0)
-    assert board.total(cells.ENDED) == 50
-    assert board.least(cells.ENDED) == 8
+    assert shared.total(ENDED) == 50
+    assert shared.minimum(ENDED) == 8
 
 
-def conducted(workers: int, phases: int) -> tuple[PhaseController, SharedState, list[Progress]]:
-    board = SharedState(workers)
-    shown: list[Progress] = []
-    return PhaseController(board, phases, shown.append), board, shown
+def make_controller(workers: int, phases: int) -> tuple[PhaseController, SharedState, list[RunProgress]]:
+    shared = SharedState(workers)
+    shown: list[RunProgress] = []
+    return PhaseController(shared, phases, shown.append), shared, shown
 
 
 def test_a_phase_starts_when_every_worker_is_ready_for_it():
-    conductor, board, _ = conducted(2, 2)
-    board.set(0, cells.READY, 1)
-    conductor.step()
-    assert board.gone(0) is None
-    board.set(1, cells.READY, 1)
+    controller, shared, _ = make_controller(2, 2)
+    shared.set(0, READY, 1)
+    controller.step()
+    assert shared.phase_start(0) is None
+    shared.set(1, READY, 1)
     before = monotonic_ns()
-    conductor.step()
-    start = board.gone(0)
+    controller.step()
+    start = shared.phase_start(0)
     assert start is not None
     assert start > before
-    assert board.gone(1) is None
-    board.set(0, cells.PHASE_DONE, 1)
-    conductor.step()
-    assert board.gone(1) is None
-    board.set(1, cells.PHASE_DONE, 1)
-    conductor.step()
-    assert board.gone(1) is not None
-    assert board.gone(1) > start
+    assert shared.phase_start(1) is None
+    shared.set(0, PHASE_DONE, 1)
+    controller.step()
+    assert shared.phase_start(1) is None
+    shared.set(1, PHASE_DONE, 1)
+    controller.step()
+    assert shared.phase_start(1) is not None
+    assert shared.phase_start(1) > start
 
 
 def test_interrupts_are_passed_on_and_counted_to_two():
-    conductor, board, shown = conducted(1, 1)
-    assert conductor.interrupted == 0
+    controller, shared, shown = make_controller(1, 1)
+    assert controller.interrupts == 0
     for second, level in enumerate((1, 2, 2)):
-        conductor.interrupt(second * 1_000_000_000)
-        assert board.stop == conductor.interrupted == level
+        controller.interrupt(second * 1_000_000_000)
+        assert shared.stop == controller.interrupts == level
         assert shown[-1].stopping == level
 
 
 def test_one_ctrl_c_that_comes_by_two_ways_is_one():
-    conductor, board, _ = conducted(1, 1)
-    conductor.interrupt(5_000_000_000)
-    conductor.interrupt(5_050_000_000)
-    assert board.stop == conductor.interrupted == 1
-    conductor.interrupt(5_150_000_000)
-    assert board.stop == conductor.interrupted == 2
+    controller, shared, _ = make_controller(1, 1)
+    controller.interrupt(5_000_000_000)
+    controller.interrupt(5_050_000_000)
+    assert shared.stop == controller.interrupts == 1
+    controller.interrupt(5_150_000_000)
+    assert shared.stop == controller.interrupts == 2
 
 
 def test_the_display_is_told_the_sum_of_all_workers():
-    conductor, board, shown = conducted(3, 1)
+    controller, shared, shown = make_controller(3, 1)
     for worker in range(3):
-        board.set(worker, cells.SENT, 10 + worker)
-        board.set(worker, cells.FAILED, worker)
-    conductor.step()
+        shared.set(worker, SENT, 10 + worker)
+        shared.set(worker, FAILED, worker)
+    controller.step()
     assert (shown[-1].sent, shown[-1].failed) == (33, 3)

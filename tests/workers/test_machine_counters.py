@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.workers import machine_counters
-from penstock.workers.machine_counters import Machine
+from penstock.workers.machine_counters import MachineCounters
 
 
 @pytest.mark.parametrize("cores", [1, 2, 64])
@@ -27,5 +27,5 @@ def test_a_quota_stops_us_no_longer_than_we_were_kept_waiting(
     after = {"wall": 10.0, "cpu": 1.0, "switches": 3, "run_delay": run_delay, "throttled": throttled}
     readings = iter((before, after))
     monkeypatch.setattr(machine_counters, "_counters", lambda: next(readings))
-    facts = Machine().facts()
+    facts = MachineCounters().facts()
     assert (facts.throttled_s, facts.run_delay_s) == (stopped, run_delay)

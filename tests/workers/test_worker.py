@@ -11,7 +11,7 @@ import pytest
 from penstock.cli.main import main
 from penstock.workers import local_processes, worker
 from penstock.workers.conversation_picker import ConversationPicker
-from penstock.workers.machine_counters import Machine
+from penstock.workers.machine_counters import MachineCounters
 from penstock.workers.shared_state import SharedState
 from support.programs import MockServer
 
@@ -33,9 +33,9 @@ def test_the_time_that_connections_take_to_open_is_no_part_of_the_run(
     boards: list[SharedState] = []
     starts: list[int | None] = []
 
-    class Watched(Machine):
+    class Watched(MachineCounters):
         def __init__(self) -> None:
-            starts.append(boards[0].gone(0))
+            starts.append(boards[0].phase_start(0))
             super().__init__()
 
     def board(workers: int) -> SharedState:
@@ -43,7 +43,7 @@ def test_the_time_that_connections_take_to_open_is_no_part_of_the_run(
         return boards[-1]
 
     monkeypatch.setattr(local_processes, "SharedState", board)
-    monkeypatch.setattr(worker, "Machine", Watched)
+    monkeypatch.setattr(worker, "MachineCounters", Watched)
     profile(mock().url, tmp_path, "--request-count", "4", "--warmup-request-count", "2")
     assert len(starts) == 1
     assert starts[0] is not None

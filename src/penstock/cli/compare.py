@@ -81,8 +81,8 @@ def _servers(words: list[str], program: str, as_json: bool) -> int:
     from penstock.cli.read_settings import settle
 
     settings = settle(words, program, "compare")
-    arms = len(settings.endpoint.urls)
-    if not 2 <= arms <= len(_LETTERS):
+    servers = len(settings.endpoint.urls)
+    if not 2 <= servers <= len(_LETTERS):
         raise UserError("Give --url at least twice: once for each server to compare.")
     output = settings.output
     if output.level == "summary":
@@ -93,33 +93,33 @@ def _servers(words: list[str], program: str, as_json: bool) -> int:
 
 
 def _interleaved(settings: Settings, as_json: bool) -> int:
-    from penstock.cli.run import execute, report_arm
+    from penstock.cli.run import execute, report_server
     from penstock.compare.comparison import compare
     from penstock.compare.read_runs import pair, read_requests
     from penstock.secrets import redact_url
     from penstock.workers.run_folder import RunFolder
 
-    arms = len(settings.endpoint.urls)
+    servers = len(settings.endpoint.urls)
     folder = settings.output.folder
     status = 0
     sides = []
     with RunFolder(folder) as running:
-        done = execute(settings, running, arms=arms)
+        done = execute(settings, running, servers=servers)
         for number, url in enumerate(settings.endpoint.urls):
             place = os.path.join(folder, _LETTERS[number])
-            status = max(status, report_arm(done, number, place))
+            status = max(status, report_server(done, number, place))
             sides.append((place, redact_url(url)))
     try:
         first, *others = [read_requests(place, url) for place, url in sides]
     except UserError:
-        if not done.outcome.interrupted:
+        if not done.outcome.interrupts:
             raise
         print(
             "The run was interrupted before every server had completed a request: nothing to compare.", file=sys.stderr
         )
         return status
     found = [
-        compare(pair(first, other, blocks=arms), throughput=False, notes=(_TOGETHER,), seed=number)
+        compare(pair(first, other, blocks=servers), throughput=False, notes=(_TOGETHER,), seed=number)
         for number, other in enumerate(others)
     ]
     with open(os.path.join(folder, "compare.json"), "wb") as file:

@@ -30,14 +30,14 @@ def run(words: list[str], program: str) -> int:
     given = arguments(program).read(words)
 
     from penstock.cli.open_run import open_run
-    from penstock.cli.run import TokenizerOnce, report
+    from penstock.cli.run import LazyTokenizer, report
 
     log = open_run(given.folder)
     header = log.header
     reports = log.reports()
     silent = header.workers - len(reports)
     log.close()
-    tokenizer = TokenizerOnce(given.tokenizer or header.tokenizer, header.models[0], header.tokenizer_revision)
+    tokenizer = LazyTokenizer(given.tokenizer or header.tokenizer, header.models[0], header.tokenizer_revision)
     incomplete = None
     if any(each.stopped for each in reports):
         incomplete = "The run was stopped before its end."
