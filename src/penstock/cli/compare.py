@@ -93,17 +93,16 @@ def _servers(words: list[str], program: str, as_json: bool) -> int:
 
 
 def _interleaved(settings: Settings, as_json: bool) -> int:
-    from penstock.cli.run import execute, report_server
+    from penstock.cli.run import execute, open_folder, report_server
     from penstock.compare.comparison import compare
     from penstock.compare.read_runs import pair, read_requests
     from penstock.secrets import redact_url
-    from penstock.workers.run_folder import RunFolder
 
     servers = len(settings.endpoint.urls)
     folder = settings.output.folder
     status = 0
     sides = []
-    with RunFolder(folder) as running:
+    with open_folder(folder) as running:
         done = execute(settings, running, servers=servers)
         for number, url in enumerate(settings.endpoint.urls):
             place = os.path.join(folder, _LETTERS[number])

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
+from penstock.cli import interrupts
 from penstock.cli.commands import AIPERF_COMMANDS, COMMANDS
 from penstock.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PIPE, EXIT_USER
 from penstock.errors import PenstockError, UserError, disk_full
@@ -21,6 +22,10 @@ _MODULES = {command.name: command.module for command in COMMANDS}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    return interrupts.finish(_main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
     _open_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     program = _program()
@@ -71,6 +76,8 @@ def _dispatch(words: list[str], program: str) -> int:
 
 def _run(command: str, words: list[str], program: str) -> int:
     run: Callable[[list[str], str], int] = import_module(f"penstock.cli.{_MODULES[command]}").run
+    if command not in ("profile", "compare"):
+        interrupts.raise_keyboard_interrupt()
     return run(words, program)
 
 

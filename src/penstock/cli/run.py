@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from penstock.cli import interrupts
 from penstock.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER
 from penstock.cli.progress import Display, step_progress
 from penstock.datasets import load as datasets
@@ -29,7 +30,7 @@ from penstock.workers.run_folder import LOG_FOLDER, RunFolder
 if TYPE_CHECKING:
     from penstock.metrics.summary import Summary
 
-__all__ = ["FinishedRun", "LazyTokenizer", "execute", "profile", "report", "report_server"]
+__all__ = ["FinishedRun", "LazyTokenizer", "execute", "open_folder", "profile", "report", "report_server"]
 
 
 class FinishedRun(NamedTuple):
@@ -42,7 +43,7 @@ class FinishedRun(NamedTuple):
 
 
 def profile(settings: Settings) -> int:
-    with RunFolder(settings.output.folder) as folder:
+    with open_folder(settings.output.folder) as folder:
         done = execute(settings, folder)
         return report(
             settings.output.folder,
@@ -55,6 +56,14 @@ def profile(settings: Settings) -> int:
             max_error_rate=settings.max_error_rate,
             require_valid=settings.require_valid,
         )
+
+
+@contextlib.contextmanager
+def open_folder(path: str) -> Iterator[RunFolder]:
+    """Open the artifact folder, and restore it if Ctrl-C ends the process before the first request."""
+    folder = RunFolder(path)
+    with interrupts.undo_on_interrupt(folder.roll_back), folder:
+        yield folder
 
 
 def report_server(done: FinishedRun, url: int, into: str) -> int:
@@ -121,9 +130,14 @@ def _execute(settings: Settings, folder: RunFolder, servers: int) -> FinishedRun
                 path = os.path.join(settings.output.folder, "")
                 started = _format_time(folder.replaces)
                 print(f"With its first request it replaces the run of {started} in {path}", flush=True)
-        begin = partial(folder.begin, _outdated_artifacts(settings, folder))
+        outdated = _outdated_artifacts(settings, folder)
         notes_shown = _show_notes(prepared, 0)
         display = None if quiet else Display(prepared.job.phases, prepared.expected)
+
+        def begin() -> None:
+            interrupts.load_began(settings.output.folder)
+            folder.begin(outdated)
+
         outcome = local_processes.run(prepared.job, prepared.workers, display, prepared.input_files, begin)
         if display is not None:
             display.finish()

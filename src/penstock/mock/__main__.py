@@ -6,6 +6,7 @@ parent. Users start the server with `penstock mock`.
 
 from __future__ import annotations
 
+import os
 import sys
 
 import msgspec
@@ -27,6 +28,9 @@ def main() -> int:
     try:
         pairs = [(name, value) for name, _, value in (option.partition("=") for option in sys.argv[2:])]
         serve(read_options(pairs), msgspec.json.decode(sys.argv[1], type=ServerSettings), announce)
+    except BrokenPipeError:  # the parent ended before it read the port
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes standard output again when it exits
+        return 1
     except UserError as error:
         print(f"penstock mock: {error}", file=sys.stderr)
         return 2

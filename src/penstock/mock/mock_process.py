@@ -73,9 +73,13 @@ class MockProcess:
             start_new_session=True,
         )
         assert process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            line = process.stdout.readline() if selector.select(START_S) else b""
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(process.stdout, selectors.EVENT_READ)
+                line = process.stdout.readline() if selector.select(START_S) else b""
+        except BaseException:  # Ctrl-C: `__exit__` is not called when `__enter__` raises
+            self.stop()
+            raise
         if not line.strip().isdigit():
             self.stop()
             raise RunError(f"the mock server did not start (exit status {process.returncode}); its message is above")

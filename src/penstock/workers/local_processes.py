@@ -97,23 +97,27 @@ def run(
     must_stop = None if input_files is None else input_files.poll
     controller = PhaseController(shared, len(job.phases), display, must_stop, on_begin)
     input_error = None
-    if input_files is not None:
-        input_files.start(shared)
-    try:
-        if workers == 1:
-            _run_in_process(job, shared, controller)
-        else:
-            _run_children(job, shared, controller, workers)
-    except RunError as error:
-        if not controller.began:
-            raise
-        folder = os.path.dirname(job.log)
-        raise RunError(
-            f"{error} The records up to then are in {job.log}; `penstock report {folder}` shows them."
-        ) from None
-    finally:
-        if input_files is not None:
-            input_error = input_files.finish()
+    with _interrupts(controller):
+        try:
+            if input_files is not None:
+                input_files.start(shared)
+            if workers == 1:
+                _run_in_process(job, shared, controller)
+            else:
+                _run_children(job, shared, controller, workers)
+        except UserError:
+            if controller.began or not controller.interrupts:
+                raise
+        except RunError as error:
+            if not controller.began:
+                raise
+            folder = os.path.dirname(job.log)
+            raise RunError(
+                f"{error} The records up to then are in {job.log}; `penstock report {folder}` shows them."
+            ) from None
+        finally:
+            if input_files is not None:
+                input_error = input_files.finish()
     controller.show()
     return Outcome(controller.interrupts, input_error)
 
@@ -122,8 +126,7 @@ def _run_in_process(job: Job, shared: SharedState, controller: PhaseController) 
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
-        with _interrupts(controller):
-            loop.run_until_complete(Worker(job, Share(), shared, loop, controller.step).run())
+        loop.run_until_complete(Worker(job, Share(), shared, loop, controller.step).run())
     except ConnectError as error:
         raise _unreachable(job, error.error) from None
     finally:
@@ -152,8 +155,7 @@ def _unreachable(job: Job, error: WireError) -> UserError:
 
 
 def _run_children(job: Job, shared: SharedState, controller: PhaseController, workers: int) -> None:
-    with _interrupts(controller):
-        failed, messages = _supervise(job, shared, controller, workers)
+    failed, messages = _supervise(job, shared, controller, workers)
     for kind, error in ((_USER_ERROR, UserError), (_RUN_ERROR, RunError)):
         for message in messages:
             if message.startswith(kind):

@@ -29,6 +29,8 @@ class RunFolder:
         self._old = f"{self.log}.old"
         self._gone = f"{self.log}.gone"
         self._lock = -1
+        self._owned = False
+        self._has_previous = False
         self.began = False
         self.replaces: float | None = None
         """Start time of the previous run in this folder, which this run replaces."""
@@ -46,6 +48,8 @@ class RunFolder:
                         "choose another --artifact-dir."
                     )
             shutil.rmtree(self._gone, ignore_errors=True)
+            self._has_previous = os.path.isdir(self.log) or os.path.isdir(self._old)
+            self._owned = True
             if os.path.isdir(self.log) and not os.path.isdir(self._old):
                 os.rename(self.log, self._old)
             self.replaces = _start_time(self._old)
@@ -95,13 +99,22 @@ class RunFolder:
         if self.began:
             shutil.rmtree(self._gone, ignore_errors=True)
         else:
+            self.roll_back()
+        self._release()
+
+    def roll_back(self) -> None:
+        """Restore the folder as it was before this run.
+
+        A signal handler may call this at any moment, even during `__enter__` or an earlier call, so every step leaves the
+        folder in a state from which another call continues.
+        """
+        if self._owned and (not self._has_previous or os.path.isdir(self._old)):
             shutil.rmtree(self.log, ignore_errors=True)
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self._old, self.log)
-            if self._created:
-                with contextlib.suppress(OSError):
-                    os.rmdir(self._path)  # only if it is empty
-        self._release()
+        if self._created:
+            with contextlib.suppress(OSError):
+                os.rmdir(self._path)  # only if it is empty
 
     def _release(self) -> None:
         if self._lock >= 0:

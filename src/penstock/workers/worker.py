@@ -126,7 +126,9 @@ class Worker:
             if self._machine is not None:
                 self._report.machine = self._machine.facts()
         except Missing:
-            raise RunError(f"The file of request bodies in {self._job.log} was removed or truncated during the run.") from None
+            raise RunError(
+                f"The file of request bodies in {self._job.log} was removed or truncated during the run."
+            ) from None
         finally:
             self._ticking = False
             self._running = False
