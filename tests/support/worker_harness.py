@@ -94,9 +94,13 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
+def chunked(*parts: bytes) -> bytes:
+    """Return a stream with one chunk for each part."""
+    return STREAM_HEAD + b"".join(map(chunk, parts)) + STREAM_END
+
+
 def chat_stream(*texts: str) -> bytes:
-    events = [chat_event(text) for text in texts] + [chat_event(None, "stop"), DONE]
-    return STREAM_HEAD + b"".join(map(chunk, events)) + STREAM_END
+    return chunked(*map(chat_event, texts), chat_event(None, "stop"), DONE)
 
 
 def always(data: bytes) -> Answer:

@@ -30,6 +30,7 @@ from support.worker_harness import (
     chat_reply,
     chat_stream,
     chunk,
+    chunked,
     http_reply,
 )
 
@@ -118,8 +119,8 @@ FAILURES = {
     "HTML": Case((http_reply(_HTML, "text/html"),), "MalformedJSON", "It works!"),
     "HTML, not streaming": Case((http_reply(_HTML, "text/html"),), "MalformedJSON", "It works!", streaming=False),
     "not HTTP": Case((b"SSH-2.0-OpenSSH\r\n",), "ProtocolError", ""),
-    "timeout in mid-stream": Case((_BEGINNING,), "Timeout", "No complete reply within 0.3 s", 200, timeout_s=0.3),
-    "timeout before the reply": Case((), "Timeout", "No complete reply within 0.3 s", None, timeout_s=0.3),
+    "timeout in mid-stream": Case((_BEGINNING,), "Timeout", "No complete reply within 1 s", 200, timeout_s=1.0),
+    "timeout before the reply": Case((), "Timeout", "No complete reply within 1 s", None, timeout_s=1.0),
 }
 
 
@@ -148,6 +149,41 @@ def test_failure_is_recorded_with_its_cause_and_the_next_request_succeeds(tmp_pa
     assert (failed.failure.type, failed.failure.code, failed.failure.owner) == (case.type, case.code, "server")
     assert case.message in failed.failure.message
     assert not failed.cancelled
+
+
+_EVENTS = [chat_event("one"), chat_event(" two"), chat_event(None, "stop"), DONE]
+_LENGTH_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
+_EOF_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+_STREAM = b"".join(_EVENTS)
+
+VARIANTS = {
+    "no finish reason": chunked(_EVENTS[0], _EVENTS[1], DONE),
+    "no [DONE]": chunked(*_EVENTS[:3]),
+    "role event": chunked(chat_event(""), *_EVENTS),
+    "event lines": chunked(*(b"event: message\n" + event for event in _EVENTS)),
+    "comments": chunked(*(b": ping\n\n" + event for event in _EVENTS)),
+    "CR LF": chunked(_STREAM.replace(b"\n", b"\r\n")),
+    "one byte per chunk": chunked(*(_STREAM[n : n + 1] for n in range(len(_STREAM)))),
+    "content-length": _LENGTH_HEAD % len(_STREAM) + _STREAM,
+    "ends with the connection": _EOF_HEAD + _STREAM,
+    "wrong content type": chunked(_STREAM).replace(b"text/event-stream", b"text/plain"),
+}
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["one write", "two writes"])
+@pytest.mark.parametrize("data", VARIANTS.values(), ids=VARIANTS.keys())
+def test_variants_of_a_stream_are_read_alike(tmp_path: Path, data: bytes, separate: bool) -> None:
+    async def answer(_: Request, connection: Connection) -> None:
+        if separate:
+            await connection.send(data[:-7], data[-7:], pause_s=0.005)
+        else:
+            await connection.send(data)
+        if data.startswith(_EOF_HEAD):
+            connection.close()
+
+    outcome = Harness(tmp_path, answer).run([[body(0)], [body(1)]], streaming=True)
+    assert [(record.failure, record.outputs) for record in outcome.records] == [(None, ["one two"])] * 2
+    assert all(record.streamed and record.stamps for record in outcome.records)
 
 
 def test_request_on_a_connection_that_the_server_had_closed_is_sent_again(tmp_path: Path) -> None:
