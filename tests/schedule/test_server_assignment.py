@@ -11,7 +11,7 @@ def test_every_conversation_goes_to_each_server_once() -> None:
             assert sorted(assigned) == list(range(servers))
 
 
-def test_the_order_within_blocks_is_drawn_and_seeded() -> None:
+def test_order_is_random_and_depends_on_the_seed() -> None:
     firsts = [assign_server(2 * conversation, 2, 7) for conversation in range(400)]
     assert 150 < sum(firsts) < 250
     assert firsts == [assign_server(2 * conversation, 2, 7) for conversation in range(400)]
