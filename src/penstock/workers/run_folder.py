@@ -103,12 +103,12 @@ class RunFolder:
         self._release()
 
     def roll_back(self) -> None:
-        """Restore the folder as it was before this run.
+        """Restore the folder as it was before this run, unless the run has begun.
 
         A signal handler may call this at any moment, even during `__enter__` or an earlier call, so every step leaves the
         folder in a state from which another call continues.
         """
-        if self._owned and (not self._has_previous or os.path.isdir(self._old)):
+        if self._owned and not self.began and (not self._has_previous or os.path.isdir(self._old)):
             shutil.rmtree(self.log, ignore_errors=True)
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self._old, self.log)

@@ -66,6 +66,7 @@ class Worker:
     ) -> None:
         self._job = job
         self._share = share
+        self._number = share.worker
         self._shared = shared
         self._loop = loop
         self._on_tick = on_tick
@@ -158,7 +159,7 @@ class Worker:
     async def _run_phase(self, index: int, phase: PhasePlan) -> None:
         while (start := self._shared.phase_start(index)) is None:
             if self._shared.stop:
-                self._shared.set(self._share.worker, PHASE_DONE, index + 1)
+                self._shared.set(self._number, PHASE_DONE, index + 1)
                 return
             await asyncio.sleep(0.001)
         if self._machine is None:
@@ -184,7 +185,7 @@ class Worker:
                 raise self._error
         self._log.flush()
         self._publish()
-        self._shared.set(self._share.worker, PHASE_DONE, index + 1)
+        self._shared.set(self._number, PHASE_DONE, index + 1)
 
     def _limit_to_dataset(self) -> None:
         """Limit a phase that sends the whole dataset to the dataset's size, once that is known."""
@@ -295,7 +296,7 @@ class Worker:
             session.conversation,
             session.turn,
             payload,
-            self._share.worker,
+            self._number,
             session.url,
             request,
             correlation,
@@ -410,7 +411,7 @@ class Worker:
             self._on_tick()
 
     def _publish(self) -> None:
-        worker, shared = self._share.worker, self._shared
+        worker, shared = self._number, self._shared
         shared.set(worker, SENT, self._sent)
         shared.set(worker, ENDED, self._ended)
         shared.set(worker, FAILED, self._processor.failed)
