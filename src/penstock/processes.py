@@ -1,4 +1,4 @@
-"""Processes of our own: how many are worth starting, and children that find this package and end with their parent."""
+"""Child processes: how many are useful, how to start them, and how they end with their parent."""
 
 from __future__ import annotations
 
@@ -12,36 +12,56 @@ if TYPE_CHECKING:
     import asyncio
     import subprocess
 
-__all__ = ["cores", "end_with_parent", "on_closed_stdin", "parent_watch", "raise_descriptor_limit", "spawn"]
+__all__ = ["cores", "end_with_parent", "fork", "on_closed_stdin", "parent_watch", "raise_descriptor_limit", "spawn"]
 
 _PR_SET_PDEATHSIG = 1
 _OPEN_MAX = 10_240
-"""More than this macOS refuses, also where it names no limit."""
+"""macOS refuses a higher limit, even if it reports none."""
 
 
 def cores() -> int:
-    """Those that this process may use: a container or `taskset` may leave it fewer than the machine has."""
+    """Return how many cores this process may use; a container or `taskset` may allow fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def spawn(module: str, *words: str, **options: Any) -> subprocess.Popen[bytes]:
-    """`python -m module` with a pipe as its standard input, whose end tells the child that this process is gone. It finds
-    this package, however this process found it, and nothing in the working directory."""
+def spawn(module: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    """Start `python -m module` with a pipe as standard input, which is closed when this process ends (`on_closed_stdin`).
+
+    The child finds this package wherever it is installed, and imports nothing from the working directory.
+    """
     import subprocess
 
-    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    known = os.environ.get("PYTHONPATH")
+    source = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    path = os.environ.get("PYTHONPATH")
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", module, *words],
+        [sys.executable, "-P", "-m", module, *arguments],
         stdin=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": home if not known else home + os.pathsep + known},
+        env={**os.environ, "PYTHONPATH": source if not path else source + os.pathsep + path},
         **options,
     )
 
 
-def on_closed_stdin(loop: asyncio.AbstractEventLoop, ended: Callable[[], object]) -> None:
-    """The half of the child that `spawn` started. Another process of the parent's may have inherited the pipe and keep it
-    open: where that can be, `end_with_parent` helps."""
+def fork() -> int:
+    """Fork a child that ignores SIGINT and SIGTERM from its first instruction on.
+
+    Ctrl-C goes to the whole process group. A child that handled it would unwind the stack that it shares with the parent.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return pid
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def on_closed_stdin(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    """Call `callback` when the parent of this process, which `spawn` started, has ended.
+
+    Another child of the parent may have inherited the pipe and keep it open; `end_with_parent` covers that case.
+    """
     stdin = sys.stdin.fileno()
     os.set_blocking(stdin, False)
 
@@ -54,43 +74,48 @@ def on_closed_stdin(loop: asyncio.AbstractEventLoop, ended: Callable[[], object]
             closed = True
         if closed:
             loop.remove_reader(stdin)
-            ended()
+            callback()
 
     loop.add_reader(stdin, readable)
 
 
-def end_with_parent(parent: int, by: signal.Signals) -> bool:
-    """Have the system send this signal when the parent dies; only on Linux, and the thread that started this process counts
-    as the parent. False when it is dead already."""
+def end_with_parent(parent: int, number: signal.Signals) -> bool:
+    """Have the kernel send this signal when the parent ends; return False if it has ended already.
+
+    Only Linux can do this, and there the parent is the thread that started this process.
+    """
     if sys.platform == "linux":
         import ctypes
 
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     return os.getppid() == parent
 
 
 def parent_watch(parent: int) -> Callable[[], None] | None:
-    """Where `end_with_parent` cannot arrange it: what to call now and then, to end this process when the parent is gone."""
+    """Return a function that ends this process if the parent has ended, to be called regularly; None on Linux, where
+    `end_with_parent` suffices."""
     if sys.platform == "linux":
         return None
 
-    def look() -> None:
+    def exit_if_orphaned() -> None:
         if os.getppid() != parent:
             os._exit(1)
 
-    return look
+    return exit_if_orphaned
 
 
-def raise_descriptor_limit(wanted: int | None = None) -> int:
-    """To `wanted`, or to all that the system allows; never lowers it. Returns what it is then. A connection is a descriptor:
-    many of them should not end at the usual 1,024."""
+def raise_descriptor_limit(needed: int | None = None) -> int:
+    """Raise the limit of open files to `needed`, or as far as the system allows, and return the limit. Never lower it.
+
+    Every connection is an open file, and the usual limit is 1,024.
+    """
     import resource
 
     infinite = resource.RLIM_INFINITY
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if wanted is None or (hard != infinite and wanted > hard):
-        wanted = hard
-    for limit in (wanted, _OPEN_MAX):
+    if needed is None or (hard != infinite and needed > hard):
+        needed = hard
+    for limit in (needed, _OPEN_MAX):
         if soft == infinite or (limit != infinite and soft >= limit):
             break
         try:

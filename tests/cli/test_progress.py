@@ -9,7 +9,7 @@ import pytest
 from penstock.cli.progress import Display
 from penstock.schedule.phases import PhasePlan, phases
 from penstock.settings.schema import LoadSettings, WarmupSettings
-from penstock.workers.phase_controller import Progress
+from penstock.workers.phase_controller import RunProgress
 
 SECOND = 1_000_000_000
 
@@ -17,7 +17,7 @@ SECOND = 1_000_000_000
 @pytest.fixture
 def plans() -> tuple[PhasePlan, ...]:
     load = LoadSettings(concurrency=2, requests=10)
-    return tuple(phases(load, WarmupSettings(), synthetic=True, seed=1, arms=1, several_turns=False))
+    return tuple(phases(load, WarmupSettings(), synthetic=True, seed=1, servers=1, several_turns=False))
 
 
 def show(
@@ -31,7 +31,7 @@ def show(
     display = Display(plans, [10])
     for seconds, ended, stopping in states:
         clock[0] = SECOND + round(seconds * SECOND)
-        display(Progress(0, SECOND, 2, ended, ended, 0, 2, stopping))
+        display(RunProgress(0, SECOND, 2, ended, ended, 0, 2, stopping))
     display.finish()
     return lines
 

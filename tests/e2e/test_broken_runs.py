@@ -32,8 +32,8 @@ def test_a_run_whose_bodies_are_gone_says_so_in_one_sentence(program: Program, w
     assert "Traceback" not in done.err
     log = running.folder / "log"
     assert done.err.endswith(
-        f"profile: The run's own file of request bodies in {log} is gone. The records up to then are in {log}; "
-        f"`penstock report {running.folder}` shows them.\n"
+        f"profile: The file of request bodies in {log} was removed or truncated during the run. The records up to then "
+        f"are in {log}; `penstock report {running.folder}` shows them.\n"
     )
 
 

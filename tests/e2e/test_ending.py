@@ -1,4 +1,4 @@
-"""How a run ends: exit statuses, Ctrl-C, kill -9, servers that are not there."""
+"""The end of a run: exit statuses, Ctrl-C, kill -9, unreachable servers."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from penstock.records.worker_report import WorkerReport
 from support.programs import BIN, Outcome, Running, wait_for
 
 
-def sent(server) -> int:
-    """How many requests the mock has logged as ended."""
+def ended(server) -> int:
+    """Return how many requests the mock has logged as ended."""
     return len(server.log.read_bytes().splitlines())
 
 
-def under_way(server) -> int:
-    """How many requests the mock has and has not answered."""
+def in_flight(server) -> int:
+    """Return how many requests the mock has received and not answered."""
     with urllib.request.urlopen(f"{server.url}/mock/stats") as reply:
         return int(json.load(reply)["active"])
 
 
 @contextlib.contextmanager
 def closed_port() -> Iterator[int]:
-    """A port that nobody listens on. It is held, because another test might get one that is free."""
+    """Yield a port that nothing listens on. It stays bound, so that no other test gets it."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
 
 
 def one_sentence(text: str) -> str:
-    """The text, when it is one line and no traceback."""
+    """Check that the text is one line and no traceback, and return it."""
     lines = text.strip().splitlines()
     assert len(lines) == 1, text
     assert "Traceback" not in lines[0]
@@ -53,15 +53,15 @@ def one_sentence(text: str) -> str:
 
 def logged(folder: Path) -> list[Record]:
     log = RunLog(str(folder / "log"))
-    found = list(log.records())
+    records = list(log.records())
     log.close()
-    return found
+    return records
 
 
 # -- exit statuses ----------------------------------------------------------------------------------------------------
 
 
-def test_a_good_run_ends_with_zero(mock, program):
+def test_successful_run_ends_with_status_0(mock, program):
     outcome = program.profile(mock().url, "--request-count", 3)
     assert outcome.status == 0
     assert outcome.err == ""
@@ -69,7 +69,7 @@ def test_a_good_run_ends_with_zero(mock, program):
     assert not outcome.summary["was_cancelled"]
 
 
-def test_a_start_that_fails_leaves_the_run_before_as_it_was(mock, program):
+def test_failed_start_keeps_the_previous_run(mock, program):
     before = program.profile(mock().url, "--request-count", 3)
     with closed_port() as port:
         outcome = program.profile(f"localhost:{port}", "--request-count", 5, into=before.folder)
@@ -79,17 +79,17 @@ def test_a_start_that_fails_leaves_the_run_before_as_it_was(mock, program):
     assert [path.name for path in outcome.folder.iterdir() if path.name.startswith("log")] == ["log"]
 
 
-def test_a_start_that_fails_leaves_no_empty_folder(program):
+def test_failed_start_leaves_no_empty_folder(program):
     with closed_port() as port:
         outcome = program.profile(f"localhost:{port}", "--request-count", 5)
     assert outcome.status == 2
     assert not outcome.folder.exists()
 
 
-def test_the_report_of_an_interrupted_run_says_so_later_too(mock, program):
+def test_later_report_of_an_interrupted_run_says_so(mock, program):
     server = mock(ttft=50)
     run = program.begin(server.url, "--request-count", 1000)
-    wait_for(lambda: sent(server) > 3)
+    wait_for(lambda: ended(server) > 3)
     run.interrupt()
     folder = run.wait().folder
     again = program.run("report", folder, command="penstock")
@@ -97,10 +97,10 @@ def test_the_report_of_an_interrupted_run_says_so_later_too(mock, program):
     assert "The run was stopped before its end." in again.out
 
 
-def test_a_second_run_into_the_same_folder_is_refused(mock, program):
+def test_second_run_into_the_same_folder_is_refused(mock, program):
     server = mock(ttft=100)
     first = program.begin(server.url, "--request-count", 1000)
-    wait_for(lambda: sent(server) > 3)
+    wait_for(lambda: ended(server) > 3)
     second = program.profile(server.url, "--request-count", 3, into=first.folder)
     assert second.status == 2
     sentence = one_sentence(second.err)
@@ -112,14 +112,14 @@ def test_a_second_run_into_the_same_folder_is_refused(mock, program):
     assert len(logged(outcome.folder)) > 3
 
 
-def test_ctrl_c_before_the_first_request_writes_nothing(program):
+def test_ctrl_c_while_connecting_writes_nothing(program):
     with contextlib.ExitStack() as stack:
-        deaf = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        for _ in range(3):  # fills the queue of new connections: one more waits
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):  # fill the backlog, so that the next connection waits
             caller = stack.enter_context(socket.socket())
             caller.setblocking(False)
-            caller.connect_ex(deaf.getsockname())
-        run = program.begin(f"localhost:{deaf.getsockname()[1]}", "--request-count", 3)
+            caller.connect_ex(listener.getsockname())
+        run = program.begin(f"localhost:{listener.getsockname()[1]}", "--request-count", 3)
         wait_for((run.folder / "log" / "run.json").exists)
         run.interrupt()
         outcome = run.wait()
@@ -128,7 +128,7 @@ def test_ctrl_c_before_the_first_request_writes_nothing(program):
     assert not outcome.folder.exists()
 
 
-def test_a_server_that_accepts_and_then_says_nothing(program):
+def test_tls_handshake_that_never_answers_times_out(program):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"https://localhost:{silent.getsockname()[1]}"
         outcome = program.profile(url, "--request-count", 3, "--request-timeout-seconds", 1)
@@ -136,7 +136,7 @@ def test_a_server_that_accepts_and_then_says_nothing(program):
     assert "did not open a connection within 1 s" in one_sentence(outcome.err)
 
 
-def test_a_full_disk_is_one_sentence(mock, program):
+def test_full_disk_is_reported_in_one_sentence(mock, program):
     words = ["profile", "--model", "m", "--url", mock().url, "--request-count", "3", "--use-server-token-count"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -151,7 +151,7 @@ def test_a_full_disk_is_one_sentence(mock, program):
     assert "The disk is full" in one_sentence(done.stderr)
 
 
-def test_a_server_that_is_not_there_is_one_sentence(program):
+def test_refused_connection_is_reported_in_one_sentence(program):
     with closed_port() as port:
         outcome = program.profile(f"localhost:{port}", "--request-count", 3)
     assert outcome.status == 2
@@ -163,8 +163,8 @@ def test_a_server_that_is_not_there_is_one_sentence(program):
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("strategy", ["pooled", "never"])
-def test_one_dead_url_of_several_ends_the_run_before_its_first_request(mock, program, strategy, workers):
-    """Also when fewer connections are opened ahead than there are urls."""
+def test_one_unreachable_url_of_several_ends_the_run_before_its_first_request(mock, program, strategy, workers):
+    """Even if fewer connections are opened before the run than there are URLs."""
     server = mock()
     with closed_port() as port:
         flags = ["--url", f"localhost:{port}", "--connection-reuse-strategy", strategy, "--workers-max", workers]
@@ -174,14 +174,13 @@ def test_one_dead_url_of_several_ends_the_run_before_its_first_request(mock, pro
     assert server.logged_requests() == []
 
 
-def test_connections_that_are_not_reused_are_counted_as_they_are_used(mock, program):
-    """The one that tries the url is not among them."""
+def test_connection_that_tests_the_url_is_not_counted(mock, program):
     outcome = program.profile(mock().url, "--connection-reuse-strategy", "never", "--request-count", 4)
     assert outcome.status == 0, outcome
     assert outcome.summary["certificate"]["figures"]["connections_opened"] == 4
 
 
-def test_https_to_a_plain_port(mock, program):
+def test_https_to_an_http_port_is_reported_in_one_sentence(mock, program):
     outcome = program.profile(mock().url.replace("http:", "https:"), "--request-count", 1)
     assert outcome.status == 2
     sentence = one_sentence(outcome.err)
@@ -190,7 +189,7 @@ def test_https_to_a_plain_port(mock, program):
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_certificates_that_cannot_be_read(program, content):
+def test_unreadable_certificate_file_is_reported_in_one_sentence(program, content):
     path = program.folder / "ca.pem"
     if content is not None:
         path.write_text(content)
@@ -199,14 +198,14 @@ def test_certificates_that_cannot_be_read(program, content):
     assert f"SSL_CERT_FILE names {path}, which cannot be read: " in one_sentence(outcome.err)
 
 
-def test_a_host_that_does_not_exist_is_one_sentence(program):
+def test_unknown_host_is_reported_in_one_sentence(program):
     outcome = program.profile("http://no-such-host.invalid:8000", "--request-count", 3)
     assert outcome.status == 2
     assert "no-such-host.invalid" in one_sentence(outcome.err)
 
 
 @pytest.mark.parametrize(
-    ("flags", "says"),
+    ("flags", "text"),
     [
         (["--request-count", "many"], "--request-count"),
         (["--concurrency", "0"], "--concurrency"),
@@ -216,17 +215,17 @@ def test_a_host_that_does_not_exist_is_one_sentence(program):
         (["--url", "ftp://x"], "ftp"),
     ],
 )
-def test_what_the_user_must_change_is_one_sentence(program, flags, says):
+def test_wrong_flag_is_reported_in_one_sentence(program, flags, text):
     outcome = program.run("profile", "--model", "m", *flags)
     assert outcome.status == 2
-    assert says in one_sentence(outcome.err)
+    assert text in one_sentence(outcome.err)
     assert outcome.out == ""
 
 
-def test_a_server_that_goes_away_in_mid_run_is_blamed(mock, program):
+def test_server_that_stops_during_the_run_causes_connection_errors(mock, program):
     server = mock(ttft=30)
     running = program.begin(server.url, "--request-count", 200, "--concurrency", 2)
-    wait_for(lambda: sent(server) >= 10, what="the first ten requests")
+    wait_for(lambda: ended(server) >= 10, what="the first ten requests")
     server.stop()
     outcome = running.wait()
     assert outcome.status == 1
@@ -239,8 +238,8 @@ def test_a_server_that_goes_away_in_mid_run_is_blamed(mock, program):
 
 
 @pytest.mark.parametrize("verdict", ["VALID", "DEGRADED"])
-def test_a_certificate_that_must_be_valid_counts_for_the_exit_status(mock, program, capfd, verdict):
-    """Of a run whose worker is made to say what it is judged by: how the machine was that day does not count."""
+def test_exit_status_depends_on_the_certificate_with_require_valid(mock, program, capfd, verdict):
+    """The worker's report is written here, so that the verdict does not depend on the machine."""
     outcome = program.profile(mock().url, "--request-count", 3)
     records = logged(outcome.folder)
     writer = LogWriter(str(outcome.folder / "log"), 0)
@@ -249,21 +248,21 @@ def test_a_certificate_that_must_be_valid_counts_for_the_exit_status(mock, progr
     writer.report(WorkerReport(0, starved_ticks=0 if verdict == "VALID" else 1))
     writer.close()
     status = report(str(outcome.folder), require_valid=True)
-    said = capfd.readouterr()
-    assert f"Certificate: {verdict}" in said.out
+    printed = capfd.readouterr()
+    assert f"Certificate: {verdict}" in printed.out
     if verdict == "VALID":
-        assert (status, said.err) == (0, "")
+        assert (status, printed.err) == (0, "")
     else:
         assert status == 1
-        assert said.err.startswith("The certificate is DEGRADED, and --require-valid was given: Sending had to wait")
+        assert printed.err.startswith("The certificate is DEGRADED, and --require-valid was given: Sending had to wait")
 
 
-def test_a_client_that_is_starved_cannot_vouch_for_its_figures(mock, program):
-    """A process that is stopped for a second in mid-run has sent late and read late, and says so."""
+def test_certificate_of_a_stopped_client_is_not_valid(mock, program):
+    """A process that is stopped for 1 s during the run sends and reads late."""
     server = mock(ttft=20)
     flags = ["--request-rate", 50, "--arrival-pattern", "constant", "--request-count", 250, "--require-valid"]
     running = program.begin(server.url, *flags)
-    wait_for(lambda: sent(server) >= 5, what="the first requests")
+    wait_for(lambda: ended(server) >= 5, what="the first requests")
     running.interrupt(signal.SIGSTOP)
     time.sleep(1.0)
     running.interrupt(signal.SIGCONT)
@@ -273,14 +272,14 @@ def test_a_client_that_is_starved_cannot_vouch_for_its_figures(mock, program):
     assert certificate["verdict"] in ("DEGRADED", "INVALID")
     assert certificate["reasons"]
     assert "--require-valid" in outcome.err
-    # None was dropped, and none has lost its place in the plan.
+    # No request was dropped, and all keep their scheduled times.
     assert outcome.summary["request_count"]["avg"] == 250
     assert max(outcome.values("credit_to_start_latency")) > 500
-    # Nor is the server blamed for it.
+    # The delay is not part of the request latency.
     assert outcome.summary["effective_latency"]["max"] > 500 + outcome.summary["request_latency"]["p50"]
 
 
-def test_a_reader_that_goes_away_ends_the_run_without_a_word(mock, program):
+def test_closed_standard_output_ends_the_run_silently(mock, program):
     running = program.begin(mock(ttft=5).url, "--request-count", 20)
     assert running.process.stdout is not None
     running.process.stdout.close()
@@ -293,22 +292,22 @@ def test_a_reader_that_goes_away_ends_the_run_without_a_word(mock, program):
 # -- timeouts ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_that_takes_too_long_has_failed_and_the_others_have_not(mock, program):
+def test_only_requests_that_time_out_fail(mock, program):
     server = mock(ttft=10, stall="inf", stall_after=0, stall_rate=0.3, seed=6)
     flags = ["--request-count", 12, "--concurrency", 12, "--request-timeout-seconds", 3]
     outcome = program.profile(server.url, *flags)
-    struck = sum(1 for t in server.logged_requests() if t["fault"])
-    assert struck > 0
+    stalled = sum(1 for t in server.logged_requests() if t["fault"])
+    assert stalled > 0
     assert outcome.status == 1
-    assert [(e["type"], e["count"]) for e in outcome.errors()] == [("Timeout", struck)]
+    assert [(e["type"], e["count"]) for e in outcome.errors()] == [("Timeout", stalled)]
     failed = [r["metadata"] for r in outcome.records if "error" in r]
     for meta in failed:
         assert (meta["request_end_ns"] - meta["request_start_ns"]) / 1e9 > 2.9
 
 
 @pytest.mark.parametrize("strategy", ["pooled", "never"])
-def test_a_connection_that_cannot_be_had_ends_the_run_before_its_first_request(program, strategy):
-    held, port = deaf_port()
+def test_connection_timeout_ends_the_run_before_its_first_request(program, strategy):
+    held, port = unresponsive_port()
     flags = ["--connection-reuse-strategy", strategy, "--request-timeout-seconds", 0.5, "--request-count", 3]
     outcome = program.profile(f"http://127.0.0.1:{port}", *flags)
     for sock in held:
@@ -325,15 +324,15 @@ def interrupted(
 ) -> tuple[Outcome, Any]:
     server = mock(ttft=ttft)
     running = program.begin(server.url, "--request-count", 500, "--concurrency", 3, *flags)
-    wait_for(lambda: sent(server) >= 3 and under_way(server) == 3, what="the first requests")
+    wait_for(lambda: ended(server) >= 3 and in_flight(server) == 3, what="the first requests")
     for _ in range(times):
         running.interrupt(number)
-        time.sleep(1.0)  # sooner, it could count as the same one
+        time.sleep(1.0)  # a second signal within 100 ms would count as the same Ctrl-C
     return running.wait(), server
 
 
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 1)])
-def test_ctrl_c_once_finishes_what_is_under_way(mock, program, workers, number):
+def test_first_ctrl_c_finishes_requests_in_flight(mock, program, workers, number):
     outcome, server = interrupted(mock, program, 1, "--workers-max", workers, number=number)
     assert outcome.status == 130, outcome
     truth = server.logged_requests()
@@ -351,7 +350,7 @@ def test_ctrl_c_once_finishes_what_is_under_way(mock, program, workers, number):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_ctrl_c_twice_stops(mock, program, workers):
+def test_second_ctrl_c_cancels_requests_in_flight(mock, program, workers):
     outcome, server = interrupted(mock, program, 2, "--workers-max", workers, ttft=3000)
     assert outcome.status == 130, outcome
     assert outcome.summary["was_cancelled"] is True
@@ -363,10 +362,10 @@ def test_ctrl_c_twice_stops(mock, program, workers):
     assert "Traceback" not in outcome.out + outcome.err
 
 
-def test_ctrl_c_in_the_warmup(mock, program):
+def test_ctrl_c_during_the_warmup(mock, program):
     server = mock(ttft=100)
     running = program.begin(server.url, "--request-count", 50, "--warmup-request-count", 400)
-    wait_for(lambda: sent(server) >= 2, what="the first requests")
+    wait_for(lambda: ended(server) >= 2, what="the first requests")
     running.interrupt()
     outcome = running.wait()
     assert outcome.status == 130, outcome
@@ -375,7 +374,7 @@ def test_ctrl_c_in_the_warmup(mock, program):
     assert outcome.summary["warmup_metrics"]["request_count"]["avg"] == len(server.logged_requests())
 
 
-def test_ctrl_c_with_a_mock_beside_the_run(program):
+def test_ctrl_c_does_not_end_the_mock_server_of_the_run(program):
     running = program.begin("mock://?ttft=200", "--request-count", 500, "--concurrency", 2)
     log = running.folder / "log" / "worker-0.log"
     wait_for(lambda: log.exists() and log.stat().st_size > 0, what="the first records")
@@ -386,8 +385,8 @@ def test_ctrl_c_with_a_mock_beside_the_run(program):
     assert outcome.errors() == []
 
 
-def deaf_port() -> tuple[list[socket.socket], int]:
-    """A port whose queue is full: connections to it neither succeed nor fail."""
+def unresponsive_port() -> tuple[list[socket.socket], int]:
+    """Return a port with a full backlog: connections to it neither succeed nor fail."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(0)
@@ -401,8 +400,8 @@ def deaf_port() -> tuple[list[socket.socket], int]:
     return held, port
 
 
-def test_ctrl_c_while_no_connection_can_be_had(program):
-    held, port = deaf_port()
+def test_two_ctrl_c_while_connecting_end_the_run(program):
+    held, port = unresponsive_port()
     running = program.begin(f"http://127.0.0.1:{port}", "--request-count", 5)
     wait_for((running.folder / "log" / "run.json").exists)
     assert running.process.poll() is None
@@ -420,7 +419,7 @@ def test_ctrl_c_while_no_connection_can_be_had(program):
 
 
 def killed(mock, program, *flags: Any) -> tuple[Running, list[dict[str, Any]]]:
-    """A run that is killed under load, and what the server had completed a second before that."""
+    """Kill a run under load; return it and the requests that the server had completed 1 s before."""
     server = mock(ttft=10, itl=1, tokens=5)
 
     def completed(until: int) -> list[dict[str, Any]]:
@@ -437,7 +436,7 @@ def killed(mock, program, *flags: Any) -> tuple[Running, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_run_that_was_killed_has_lost_at_most_a_second(mock, program, workers):
+def test_killed_run_loses_at_most_one_second(mock, program, workers):
     running, done = killed(mock, program, "--workers-max", workers)
     assert len(done) > 50
     records = logged(running.folder)
@@ -453,16 +452,16 @@ def test_a_run_that_was_killed_has_lost_at_most_a_second(mock, program, workers)
     assert outcome.summary["certificate"]["verdict"] == "INVALID"
 
 
-def test_the_workers_of_a_run_that_was_killed_end_with_it(mock, program):
+def test_workers_end_when_the_parent_is_killed(mock, program):
     server = mock(ttft=50)
     flags = ["--workers-max", 2, "--concurrency", 4, "--request-count", 100_000, "--warmup-request-count", 100_000]
     running = program.begin(server.url, *flags)
-    wait_for(lambda: sent(server) >= 8, what="some load")
+    wait_for(lambda: ended(server) >= 8, what="some load")
     group = os.getpgid(running.process.pid)
     running.process.kill()
     running.process.wait()
 
-    def gone() -> bool:
+    def all_ended() -> bool:
         try:
             os.killpg(group, 0)
         except ProcessLookupError:
@@ -470,16 +469,16 @@ def test_the_workers_of_a_run_that_was_killed_end_with_it(mock, program):
         return False
 
     try:
-        wait_for(gone, what="the end of the workers")
+        wait_for(all_ended, what="the end of the workers")
     finally:
-        if not gone():
+        if not all_ended():
             os.killpg(group, signal.SIGKILL)
 
 
-def test_a_worker_that_dies_is_told_and_its_records_are_kept(mock, program):
+def test_killed_worker_is_reported_and_its_records_are_kept(mock, program):
     server = mock(ttft=20)
     running = program.begin(server.url, "--workers-max", 2, "--concurrency", 4, "--request-count", 2000)
-    wait_for(lambda: sent(server) >= 40, what="some load")
+    wait_for(lambda: ended(server) >= 40, what="some load")
     children = [int(p.parent.name) for p in Path("/proc").glob("[0-9]*/stat") if parent_of(p) == running.process.pid]
     os.kill(children[0], signal.SIGKILL)
     outcome = running.wait()
@@ -499,7 +498,7 @@ def parent_of(stat: Path) -> int:
 # -- the log ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_log_that_is_torn_at_any_byte_loses_its_last_frame_and_no_more(mock, program, tmp_path):
+def test_log_truncated_at_any_byte_loses_only_its_last_frame(mock, program, tmp_path):
     outcome = program.profile(mock(tokens=3).url, "--streaming", "--request-count", 4)
     folder = tmp_path / "torn"
     shutil.copytree(outcome.folder / "log", folder / "log")
@@ -519,7 +518,7 @@ def test_a_log_that_is_torn_at_any_byte_loses_its_last_frame_and_no_more(mock, p
         assert torn == (0 if cut in (ends[2], ends[3]) else cut - ends[2])
 
 
-def test_a_bit_that_flipped_is_noticed(mock, program):
+def test_flipped_bit_in_the_log_is_detected(mock, program):
     outcome = program.profile(mock(tokens=3).url, "--request-count", 3)
     file = outcome.folder / "log" / "worker-0.log"
     data = bytearray(file.read_bytes())
@@ -533,7 +532,7 @@ def test_a_bit_that_flipped_is_noticed(mock, program):
 
 
 def frame_ends(data: bytes) -> list[int]:
-    """A frame is one byte, two numbers of four bytes of which the first is its length, and the rest."""
+    """Return the end of each frame. A frame is one byte, its length and a checksum of four bytes each, and the data."""
     ends, at = [], 0
     while at < len(data):
         at += 9 + int.from_bytes(data[at + 1 : at + 5], "little")
@@ -541,13 +540,13 @@ def frame_ends(data: bytes) -> list[int]:
     return ends
 
 
-def test_a_folder_without_a_run_is_one_sentence(program):
+def test_folder_without_a_run_is_reported_in_one_sentence(program):
     outcome = program.run("report", program.folder, command="penstock")
     assert outcome.status == 2
     assert "no run" in one_sentence(outcome.err)
 
 
-def test_a_second_run_replaces_the_first(mock, program):
+def test_second_run_replaces_the_first(mock, program):
     server = mock()
     folder = program.folder / "same"
     flags = ["profile", "--model", "m", "--url", server.url, "--input-file", program.prompts(3)]
@@ -560,7 +559,7 @@ def test_a_second_run_replaces_the_first(mock, program):
         assert len(outcome.records) == count
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(mock, program):
+def test_unwritable_folder_is_reported_in_one_sentence(mock, program):
     outcome = program.run("profile", "--model", "m", "--url", mock().url, "--artifact-dir", "/proc/nothing/here")
     assert outcome.status == 2
     assert "/proc/nothing/here" in one_sentence(outcome.err)

@@ -18,7 +18,7 @@ def test_a_folder_of_the_users_own_is_left_alone(mock, program: Program, name: s
     precious.write_text("precious")
     outcome = program.profile(mock().url, into=program.folder / "mine")
     assert outcome.status == 2
-    assert f"mine/{name} is in the way" in outcome.err
+    assert f"mine/{name} exists and is not the log of a run" in outcome.err
     assert precious.read_text() == "precious"
     assert [path.name for path in (program.folder / "mine").iterdir()] == [name]
 
@@ -81,7 +81,7 @@ def test_an_input_file_is_not_written_over(mock, program: Program, name: str) ->
     kind = ("--custom-dataset-type", "single_turn")
     outcome = program.profile(mock().url, "--input-file", path, *kind, texts=None, into=folder)
     assert outcome.status == 2
-    assert f"would write over its own input, {path}" in outcome.err
+    assert f"would overwrite its own input file, {path}" in outcome.err
     assert path.read_text() == '{"text": "mine"}\n'
 
 

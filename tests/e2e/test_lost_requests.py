@@ -1,4 +1,4 @@
-"""A server that takes a request, works on it and dies: that is its failure, however its connection was used before."""
+"""Requests that are lost with a connection which the server had closed, and are sent again."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ import json
 import select
 import socketserver
 import threading
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from penstock.records.log import RunLog
 from support.programs import Program
 
 _BODY = json.dumps({"choices": [{"message": {"content": "Yes"}, "finish_reason": "stop"}]}).encode()
 _REPLY = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(_BODY) + _BODY
-_WORK_S = 0.4
-_FORGOTTEN_S = 0.1
+_UNREAD_S = 0.1
 
 
-class _Forgets(socketserver.StreamRequestHandler):
-    """Answers one request; the next one of the first connection it leaves unread, and closes a while later."""
+class _LeavesUnread(socketserver.StreamRequestHandler):
+    """Answers one request. On the first connection, leaves the next one unread and closes 0.1 s later."""
 
     disable_nagle_algorithm = True
 
@@ -34,11 +30,11 @@ class _Forgets(socketserver.StreamRequestHandler):
         self.wfile.write(_REPLY)
         if self.server.connections == 1:  # type: ignore[attr-defined]
             select.select([self.connection], [], [], 60)
-            threading.Event().wait(_FORGOTTEN_S)
+            threading.Event().wait(_UNREAD_S)
 
 
-class _Curt(socketserver.ThreadingTCPServer):
-    """Closes without a word: with something unread that is a reset, and nothing before it."""
+class _ResettingServer(socketserver.ThreadingTCPServer):
+    """Closes connections without a shutdown, so unread data causes a TCP reset."""
 
     daemon_threads = True
     connections = 0
@@ -47,47 +43,8 @@ class _Curt(socketserver.ThreadingTCPServer):
         request.close()
 
 
-class _Drops(socketserver.StreamRequestHandler):
-    """Answers three requests of a connection; the fourth it works on, and closes the connection."""
-
-    disable_nagle_algorithm = True
-
-    def handle(self) -> None:
-        for number in range(4):
-            length = 0
-            while (line := self.rfile.readline()).strip():
-                if line.lower().startswith(b"content-length:"):
-                    length = int(line.split(b":")[1])
-            if not self.rfile.read(length):
-                return
-            self.server.taken += 1  # type: ignore[attr-defined]
-            if number == 3:
-                threading.Event().wait(_WORK_S)
-                return
-            self.wfile.write(_REPLY)
-
-
-@pytest.fixture
-def dropping() -> Iterator[socketserver.ThreadingTCPServer]:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Drops) as server:
-        server.daemon_threads = True
-        server.taken = 0  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
-
-
-def test_a_request_that_the_server_took_and_dropped_is_a_failed_request(dropping, program: Program):
-    outcome = program.profile(f"http://127.0.0.1:{dropping.server_address[1]}", "--request-count", 16)
-    assert outcome.status == 1, outcome
-    assert dropping.taken == 16
-    assert (outcome.summary["request_count"]["avg"], outcome.summary["error_request_count"]["avg"]) == (12, 4)
-    assert {error["type"] for error in outcome.errors()} == {"ConnectionLost"}
-    assert outcome.summary["certificate"]["figures"]["stale_connections"] == 0
-
-
-def test_what_the_first_try_took_is_no_lateness_of_ours(program: Program):
-    with _Curt(("127.0.0.1", 0), _Forgets) as server:
+def test_retry_is_reported_and_its_first_attempt_is_not_lateness(program: Program):
+    with _ResettingServer(("127.0.0.1", 0), _LeavesUnread) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         outcome = program.profile(f"http://127.0.0.1:{server.server_address[1]}", "--request-count", 2)
         server.shutdown()
@@ -99,4 +56,4 @@ def test_what_the_first_try_took_is_no_lateness_of_ours(program: Program):
     waits = [record.start - record.issued for record in log.records()]
     log.close()
     assert report.lateness.n == 2
-    assert report.lateness.total <= sum(waits) - _FORGOTTEN_S * 1e9 + 2
+    assert report.lateness.total <= sum(waits) - _UNREAD_S * 1e9 + 2

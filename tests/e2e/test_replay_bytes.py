@@ -14,7 +14,7 @@ from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.raw_payload import RawPayload
 from penstock.datasets.recording import RecordingOptions
 from penstock.records.payloads import PayloadStore, PayloadWriter
-from penstock.workers.indexer import Index
+from penstock.workers.indexer import Indexer
 from support.odd_json import payloads
 from support.programs import Capture, Program
 
@@ -89,7 +89,7 @@ def test_what_looks_like_the_payloads_is_not_sent_for_them(program: Program, cap
 
 def _indexed(folder: Path, recording: RawPayload | InputsJson) -> list[bytes]:
     writer = PayloadWriter(str(folder))
-    index = Index(writer, recording, RecordingOptions("chat"), name="payloads")
+    index = Indexer(writer, recording, RecordingOptions("chat"), name="payloads")
     index.advance(None)
     index.problems.raise_any()
     store = PayloadStore(str(folder), index.files)

@@ -1,16 +1,18 @@
-"""Which server gets which conversation."""
+"""Assignment of sessions to servers."""
 
-from penstock.schedule.server_assignment import arm
-
-
-def test_each_block_goes_to_every_server_once() -> None:
-    for arms in (2, 3, 5):
-        for block in range(50):
-            assert sorted(arm(block * arms + place, arms, 7) for place in range(arms)) == list(range(arms))
+from penstock.schedule.server_assignment import assign_server
 
 
-def test_the_order_within_blocks_is_drawn_and_seeded() -> None:
-    firsts = [arm(2 * block, 2, 7) for block in range(400)]
+def test_every_conversation_goes_to_each_server_once() -> None:
+    for servers in (2, 3, 5):
+        for conversation in range(50):
+            first = conversation * servers
+            assigned = [assign_server(first + n, servers, 7) for n in range(servers)]
+            assert sorted(assigned) == list(range(servers))
+
+
+def test_order_is_random_and_depends_on_the_seed() -> None:
+    firsts = [assign_server(2 * conversation, 2, 7) for conversation in range(400)]
     assert 150 < sum(firsts) < 250
-    assert firsts == [arm(2 * block, 2, 7) for block in range(400)]
-    assert firsts != [arm(2 * block, 2, 8) for block in range(400)]
+    assert firsts == [assign_server(2 * conversation, 2, 7) for conversation in range(400)]
+    assert firsts != [assign_server(2 * conversation, 2, 8) for conversation in range(400)]

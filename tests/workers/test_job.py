@@ -1,4 +1,4 @@
-"""Where requests go and what their heads say."""
+"""Targets: addresses and request heads."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from penstock.workers.job import join, targets
         ("", "", "/"),
     ],
 )
-def test_base_and_path_meet_where_they_overlap(base, path, joined):
+def test_segments_that_base_and_path_share_are_not_repeated(base, path, joined):
     assert join(base, path) == joined
 
 
-def lines(**settings) -> list[str]:
+def head_lines(**settings) -> list[str]:
     (target,) = targets(EndpointSettings(urls=("http://127.0.0.1:8000/base?x=1",), **settings), "/v1/chat/completions")
     assert target.head.endswith(b"\r\n")
     return target.head.decode().removesuffix("\r\n").split("\r\n")
 
 
-def test_a_head_is_rendered_once_and_whole():
-    assert lines() == [
+def test_head_has_the_default_headers():
+    assert head_lines() == [
         "POST /base/v1/chat/completions?x=1 HTTP/1.1",
         "Host: 127.0.0.1:8000",
         f"User-Agent: penstock/{__version__}",
@@ -46,16 +46,16 @@ def test_a_head_is_rendered_once_and_whole():
     ]
 
 
-def test_a_key_and_headers_are_in_it():
-    found = lines(streaming=True, api_key=Secret("sk-1"), headers=(("X-Team", Secret("blue")),))
-    assert "Authorization: Bearer sk-1" in found
-    assert "X-Team: blue" in found
-    assert "Accept: text/event-stream" in found
+def test_head_has_the_key_and_the_given_headers():
+    lines = head_lines(streaming=True, api_key=Secret("sk-1"), headers=(("X-Team", Secret("blue")),))
+    assert "Authorization: Bearer sk-1" in lines
+    assert "X-Team: blue" in lines
+    assert "Accept: text/event-stream" in lines
 
 
-def test_what_the_user_says_about_content_and_accept_counts():
-    found = lines(headers=(("accept", Secret("*/*")), ("CONTENT-TYPE", Secret("text/plain"))))
-    assert [line for line in found if line.lower().startswith(("accept:", "content-type:"))] == [
+def test_given_headers_replace_the_defaults():
+    lines = head_lines(headers=(("accept", Secret("*/*")), ("CONTENT-TYPE", Secret("text/plain"))))
+    assert [line for line in lines if line.lower().startswith(("accept:", "content-type:"))] == [
         "accept: */*",
         "CONTENT-TYPE: text/plain",
     ]
@@ -70,13 +70,13 @@ def test_what_the_user_says_about_content_and_accept_counts():
         ("http://localhost:9", 9, "localhost:9"),
     ],
 )
-def test_each_url_has_its_port_and_host(url, port, host):
+def test_port_and_host_header_follow_from_the_url(url, port, host):
     (target,) = targets(EndpointSettings(urls=(url,)), "/x")
     assert target.origin.port == port
     assert (target.origin.tls is not None) == url.startswith("https")
     assert f"Host: {host}\r\n".encode() in target.head
 
 
-def test_a_host_that_nobody_knows_is_one_sentence():
+def test_unknown_host_is_an_error():
     with pytest.raises(UserError, match=r"The host 'no-such-host.invalid' of .* cannot be found; check the --url."):
         targets(EndpointSettings(urls=("http://no-such-host.invalid:1",)), "/x")

@@ -1,20 +1,17 @@
-"""How many workers, what they share, and when they start."""
+"""Workers on this machine: their number, their limit of open files, and the memory that they share."""
 
 from __future__ import annotations
 
 import os
 import resource
-from time import monotonic_ns
 
 import pytest
 
 from penstock.errors import UserError
 from penstock.schedule.scheduler import Share
 from penstock.workers import local_processes
-from penstock.workers import shared_state as cells
 from penstock.workers.local_processes import choose_workers, raise_file_limit
-from penstock.workers.phase_controller import PhaseController, Progress
-from penstock.workers.shared_state import SharedState
+from penstock.workers.shared_state import ENDED, SharedState
 
 
 @pytest.mark.parametrize(
@@ -40,41 +37,41 @@ from penstock.workers.shared_state import SharedState
         (8, None, 5.0, 10, 2, 2),
     ],
 )
-def test_one_process_for_what_one_core_does_with_ease(monkeypatch, cores, concurrency, rate, requests, limit, workers):
+def test_number_of_workers_depends_on_the_load(monkeypatch, cores, concurrency, rate, requests, limit, workers):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     assert choose_workers(concurrency, rate, requests, limit) == workers
 
 
 class Limits:
-    """Those of a system that takes no soft limit above `most`."""
+    """The limits of a system that accepts no soft limit above `maximum`."""
 
-    def __init__(self, soft: int, hard: int, most: int) -> None:
+    def __init__(self, soft: int, hard: int, maximum: int) -> None:
         self.now = (soft, hard)
-        self._most = most
+        self._maximum = maximum
 
     def getrlimit(self, _: int) -> tuple[int, int]:
         return self.now
 
     def setrlimit(self, _: int, limits: tuple[int, int]) -> None:
-        if limits[0] == resource.RLIM_INFINITY or limits[0] > self._most:
+        if limits[0] == resource.RLIM_INFINITY or limits[0] > self._maximum:
             raise ValueError("current limit exceeds maximum limit")
         self.now = limits
 
 
-def limited(monkeypatch: pytest.MonkeyPatch, made: Limits) -> Limits:
-    monkeypatch.setattr(resource, "getrlimit", made.getrlimit)
-    monkeypatch.setattr(resource, "setrlimit", made.setrlimit)
-    return made
+def install(monkeypatch: pytest.MonkeyPatch, limits: Limits) -> Limits:
+    monkeypatch.setattr(resource, "getrlimit", limits.getrlimit)
+    monkeypatch.setattr(resource, "setrlimit", limits.setrlimit)
+    return limits
 
 
 @pytest.fixture
 def limits(monkeypatch):
-    return limited(monkeypatch, Limits(1024, 4096, 4096))
+    return install(monkeypatch, Limits(1024, 4096, 4096))
 
 
-def test_a_system_that_names_no_limit_and_has_one(monkeypatch):
-    """macOS refuses more than 10,240, whatever it says."""
-    limits = limited(monkeypatch, Limits(256, resource.RLIM_INFINITY, 10_240))
+def test_limit_that_the_system_does_not_report_is_found(monkeypatch):
+    """macOS refuses more than 10,240, even if it reports no limit."""
+    limits = install(monkeypatch, Limits(256, resource.RLIM_INFINITY, 10_240))
     raise_file_limit(300, 300, 1)
     assert 300 < limits.now[0] < 400
     raise_file_limit(None, 40, 1)
@@ -83,110 +80,56 @@ def test_a_system_that_names_no_limit_and_has_one(monkeypatch):
         raise_file_limit(20_000, 20_000, 1)
 
 
-def test_a_system_without_a_limit(monkeypatch):
-    limits = limited(monkeypatch, Limits(resource.RLIM_INFINITY, resource.RLIM_INFINITY, 0))
+def test_system_without_a_limit_is_left_alone(monkeypatch):
+    limits = install(monkeypatch, Limits(resource.RLIM_INFINITY, resource.RLIM_INFINITY, 0))
     raise_file_limit(20_000, 20_000, 1)
     assert limits.now[0] == resource.RLIM_INFINITY
 
 
-def test_the_limit_of_open_files_is_left_where_it_suffices(limits):
+def test_sufficient_file_limit_is_not_changed(limits):
     raise_file_limit(500, 500, 1)
     assert limits.now == (1024, 4096)
 
 
-def test_the_limit_of_open_files_is_raised_as_far_as_needed(limits):
+def test_file_limit_is_raised_as_far_as_needed(limits):
     raise_file_limit(2000, 2000, 1)
     assert 2000 < limits.now[0] <= 2100
 
 
-def test_without_slots_the_limit_is_raised_as_far_as_it_goes(limits):
+def test_file_limit_is_raised_to_the_maximum_without_slots(limits):
     raise_file_limit(None, 40, 1)
     assert limits.now == (4096, 4096)
 
 
-def test_several_workers_share_the_need(limits):
+def test_workers_share_the_connections(limits):
     raise_file_limit(20_000, 20_000, 8)
     assert limits.now[0] >= 2500
 
 
-def test_a_limit_that_is_too_low_is_told_before_the_run(limits):
+def test_insufficient_file_limit_is_an_error(limits):
     with pytest.raises(UserError, match=r"20000 connections .* the system allows 4096; raise the limit \(ulimit -n\)"):
         raise_file_limit(20_000, 20_000, 1)
 
 
-def test_a_worker_whose_parent_is_gone_ends_before_it_begins():
-    """Asked in a child, because the system is told to end it with its parent."""
+def test_worker_without_a_parent_ends_at_once():
+    """Run in a child, because the worker asks the kernel to kill its process with the parent."""
     pid = os.fork()
     if pid == 0:
-        os._exit(local_processes._child(None, Share(), SharedState(1), -1, os.getpid()))  # type: ignore[arg-type]
+        os._exit(local_processes._run_child(None, Share(), SharedState(1), -1, os.getpid()))  # type: ignore[arg-type]
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 
 
-def test_the_board_is_shared_with_children():
-    board = SharedState(2)
+def test_state_is_shared_with_children():
+    shared = SharedState(2)
     pid = os.fork()
     if pid == 0:
-        board.set(1, cells.ENDED, 41)
-        while board.stop != 2:
+        shared.set(1, ENDED, 41)
+        while shared.stop != 2:
             pass
-        board.set(1, cells.ENDED, 42)
+        shared.set(1, ENDED, 42)
         os._exit(0)
-    board.set(0, cells.ENDED, 8)
-    board.stop = 2
+    shared.set(0, ENDED, 8)
+    shared.stop = 2
     os.waitpid(pid, 0)
-    assert board.total(cells.ENDED) == 50
-    assert board.least(cells.ENDED) == 8
-
-
-def conducted(workers: int, phases: int) -> tuple[PhaseController, SharedState, list[Progress]]:
-    board = SharedState(workers)
-    shown: list[Progress] = []
-    return PhaseController(board, phases, shown.append), board, shown
-
-
-def test_a_phase_starts_when_every_worker_is_ready_for_it():
-    conductor, board, _ = conducted(2, 2)
-    board.set(0, cells.READY, 1)
-    conductor.step()
-    assert board.gone(0) is None
-    board.set(1, cells.READY, 1)
-    before = monotonic_ns()
-    conductor.step()
-    start = board.gone(0)
-    assert start is not None
-    assert start > before
-    assert board.gone(1) is None
-    board.set(0, cells.PHASE_DONE, 1)
-    conductor.step()
-    assert board.gone(1) is None
-    board.set(1, cells.PHASE_DONE, 1)
-    conductor.step()
-    assert board.gone(1) is not None
-    assert board.gone(1) > start
-
-
-def test_interrupts_are_passed_on_and_counted_to_two():
-    conductor, board, shown = conducted(1, 1)
-    assert conductor.interrupted == 0
-    for second, level in enumerate((1, 2, 2)):
-        conductor.interrupt(second * 1_000_000_000)
-        assert board.stop == conductor.interrupted == level
-        assert shown[-1].stopping == level
-
-
-def test_one_ctrl_c_that_comes_by_two_ways_is_one():
-    conductor, board, _ = conducted(1, 1)
-    conductor.interrupt(5_000_000_000)
-    conductor.interrupt(5_050_000_000)
-    assert board.stop == conductor.interrupted == 1
-    conductor.interrupt(5_150_000_000)
-    assert board.stop == conductor.interrupted == 2
-
-
-def test_the_display_is_told_the_sum_of_all_workers():
-    conductor, board, shown = conducted(3, 1)
-    for worker in range(3):
-        board.set(worker, cells.SENT, 10 + worker)
-        board.set(worker, cells.FAILED, worker)
-    conductor.step()
-    assert (shown[-1].sent, shown[-1].failed) == (33, 3)
+    assert shared.total(ENDED) == 50
+    assert shared.minimum(ENDED) == 8

@@ -98,8 +98,8 @@ def _servers(parsed: ParsedArguments, as_json: bool) -> int:
     from penstock.cli.read_settings import read_settings
 
     settings = read_settings(parsed, "compare-")
-    arms = len(settings.endpoint.urls)
-    if not 2 <= arms <= len(_LETTERS):
+    servers = len(settings.endpoint.urls)
+    if not 2 <= servers <= len(_LETTERS):
         raise UserError("Give --url at least twice: once for each server to compare.")
     output = settings.output
     if output.level == "summary":
@@ -110,26 +110,25 @@ def _servers(parsed: ParsedArguments, as_json: bool) -> int:
 
 
 def _interleaved(settings: Settings, as_json: bool) -> int:
-    from penstock.cli.run import execute, report_arm
+    from penstock.cli.run import execute, open_folder, report_server
     from penstock.compare.comparison import compare
     from penstock.compare.read_runs import pair, read_requests
     from penstock.secrets import redact_url
-    from penstock.workers.run_folder import RunFolder
 
-    arms = len(settings.endpoint.urls)
+    servers = len(settings.endpoint.urls)
     folder = settings.output.folder
     status = 0
-    servers = []
-    with RunFolder(folder) as running:
-        done = execute(settings, running, arms=arms)
+    sides = []
+    with open_folder(folder) as running:
+        done = execute(settings, running, servers=servers)
         for number, url in enumerate(settings.endpoint.urls):
             subfolder = os.path.join(folder, _LETTERS[number])
-            status = max(status, report_arm(done, number, subfolder))
-            servers.append((subfolder, redact_url(url)))
+            status = max(status, report_server(done, number, subfolder))
+            sides.append((subfolder, redact_url(url)))
     try:
-        first, *others = [read_requests(subfolder, url) for subfolder, url in servers]
+        first, *others = [read_requests(subfolder, url) for subfolder, url in sides]
     except UserError:
-        if not done.outcome.interrupted:
+        if not done.outcome.interrupts:
             raise
         print(
             "The run was interrupted before every server had completed a request, so there is nothing to compare.",
@@ -137,14 +136,14 @@ def _interleaved(settings: Settings, as_json: bool) -> int:
         )
         return status
     comparisons = [
-        compare(pair(first, other, blocks=arms), throughput=False, notes=(_INTERLEAVED_NOTE,), seed=number)
+        compare(pair(first, other, blocks=servers), throughput=False, notes=(_INTERLEAVED_NOTE,), seed=number)
         for number, other in enumerate(others)
     ]
     with open(os.path.join(folder, "compare.json"), "wb") as file:
         file.write(_json(comparisons))
     _show(comparisons, as_json)
     if not as_json:
-        print(f"Files of each server: {', '.join(os.path.join(subfolder, '') for subfolder, _ in servers)}")
+        print(f"Files of each server: {', '.join(os.path.join(subfolder, '') for subfolder, _ in sides)}")
     return status
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from penstock.cli import interrupts
 from penstock.cli.commands import AIPERF_COMMANDS, COMMANDS
 from penstock.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PIPE, EXIT_USER
 from penstock.errors import PenstockError, UserError, disk_full
@@ -21,6 +22,10 @@ _COMMANDS = {command.name: command for command in COMMANDS}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    return interrupts.finish(_main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
     _open_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     program = _program()
@@ -76,6 +81,8 @@ def _run(name: str, words: list[str], program: str) -> int:
             raise UserError(f"The {name} has no command {words[0]!r}; {hint}")
         name, words = f"{name}_{words[0]}", words[1:]
     module = import_module(f"penstock.cli.{name}")
+    if name not in ("profile", "compare"):
+        interrupts.raise_keyboard_interrupt()
     flags = words[: words.index("--")] if "--" in words else words
     if {"--help", "-h"} & set(flags):
         from penstock.cli.help import help_text

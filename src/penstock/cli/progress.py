@@ -14,7 +14,7 @@ from time import monotonic_ns
 from penstock.cli.terminal import terminal_width
 from penstock.plural import counted
 from penstock.schedule.phases import PhasePlan
-from penstock.workers.phase_controller import Progress
+from penstock.workers.phase_controller import RunProgress
 
 __all__ = ["Display", "step_progress"]
 
@@ -38,9 +38,9 @@ class Display:
         self._stops_shown = 0
         self._tty = sys.stdout.isatty()
         self._out = _writer(self._tty)
-        self._last: tuple[Progress, int] | None = None
+        self._last: tuple[RunProgress, int] | None = None
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: RunProgress) -> None:
         now = monotonic_ns()
         if progress.phase != self._phase and progress.began:
             self.finish()
@@ -64,15 +64,15 @@ class Display:
             else:
                 self._out(self._line(progress, now) + "\n")
 
-    def _show_stop(self, progress: Progress) -> None:
+    def _show_stop(self, progress: RunProgress) -> None:
         text = (
-            f"Stopping: waiting for {counted(progress.live, 'request')} in flight; Ctrl-C again to stop at once."
+            f"Stopping: waiting for {counted(progress.in_flight, 'request')} in flight; Ctrl-C again to stop at once."
             if progress.stopping == 1
             else "Stopping at once."
         )
         self._out((_CLEAR if self._tty else "") + text + "\n")
 
-    def _line(self, progress: Progress, now: int, *, final: bool = False, width: int = 1000) -> str:
+    def _line(self, progress: RunProgress, now: int, *, final: bool = False, width: int = 1000) -> str:
         plan = self._phases[progress.phase]
         ended = progress.ended - self._ended_before
         failures = progress.failed - self._failed_before

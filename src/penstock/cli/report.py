@@ -36,7 +36,7 @@ and the certificate from that log again, for example after a crash or kill -9, o
 
 def run(parsed: ParsedArguments) -> int:
     from penstock.cli.open_run import open_run
-    from penstock.cli.run import TokenizerOnce, report
+    from penstock.cli.run import LazyTokenizer, report
 
     values = parsed.values
     folder = values["folder"]
@@ -45,7 +45,7 @@ def run(parsed: ParsedArguments) -> int:
     reports = log.reports()
     missing = header.workers - len(reports)
     log.close()
-    tokenizer = TokenizerOnce(values.get("tokenizer") or header.tokenizer, header.models[0], header.tokenizer_revision)
+    tokenizer = LazyTokenizer(values.get("tokenizer") or header.tokenizer, header.models[0], header.tokenizer_revision)
     incomplete = None
     if any(worker.stopped for worker in reports):
         incomplete = "The run was stopped before its end."

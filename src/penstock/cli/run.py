@@ -1,4 +1,4 @@
-"""Prepare, run, report: what `profile`, `compare` and `report` share."""
+"""Preparing, running and reporting, for the commands `profile`, `compare` and `report`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from penstock.cli import interrupts
 from penstock.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER
 from penstock.cli.progress import Display, step_progress
 from penstock.datasets import load as datasets
@@ -23,32 +24,32 @@ from penstock.secrets import redact_url
 from penstock.settings.schema import Settings
 from penstock.tokens.tokenizer import Tokenizer
 from penstock.workers import local_processes
-from penstock.workers.prepare import Prepared, default_entries, prepare, reach
+from penstock.workers.prepare import Prepared, default_entries, prepare, resolve_targets
 from penstock.workers.run_folder import LOG_FOLDER, RunFolder
 
 if TYPE_CHECKING:
     from penstock.metrics.summary import Summary
 
-__all__ = ["FinishedRun", "TokenizerOnce", "execute", "profile", "report", "report_arm"]
+__all__ = ["FinishedRun", "LazyTokenizer", "execute", "open_folder", "profile", "report", "report_server"]
 
 
 class FinishedRun(NamedTuple):
-    """A run that is over and not yet reported."""
+    """A run that has ended and has no report yet."""
 
     settings: Settings
-    tokenizer: TokenizerOnce
+    tokenizer: LazyTokenizer
     prepared: Prepared
     outcome: local_processes.Outcome
 
 
 def profile(settings: Settings) -> int:
-    with RunFolder(settings.output.folder) as folder:
+    with open_folder(settings.output.folder) as folder:
         done = execute(settings, folder)
         return report(
             settings.output.folder,
             tokenizer=done.tokenizer,
-            interrupted=done.outcome.interrupted > 0,
-            wrong=done.outcome.error,
+            interrupted=done.outcome.interrupts > 0,
+            input_error=done.outcome.input_error,
             expected=sum(n or 0 for n in done.prepared.expected),
             quiet=settings.output.ui == "none",
             show_http=settings.output.show_http,
@@ -57,14 +58,22 @@ def profile(settings: Settings) -> int:
         )
 
 
-def report_arm(done: FinishedRun, url: int, into: str) -> int:
-    """Of a run that compares servers, write the files of one of them."""
+@contextlib.contextmanager
+def open_folder(path: str) -> Iterator[RunFolder]:
+    """Open the artifact folder, and restore it if Ctrl-C ends the process before the first request."""
+    folder = RunFolder(path)
+    with interrupts.undo_on_interrupt(folder.roll_back), folder:
+        yield folder
+
+
+def report_server(done: FinishedRun, url: int, into: str) -> int:
+    """Write the report of one server, of a run that compares several, to the folder `into`."""
     settings = done.settings
     return report(
         settings.output.folder,
         tokenizer=done.tokenizer,
-        interrupted=done.outcome.interrupted > 0,
-        wrong=done.outcome.error,
+        interrupted=done.outcome.interrupts > 0,
+        input_error=done.outcome.input_error,
         quiet=True,
         max_error_rate=settings.max_error_rate,
         require_valid=settings.require_valid,
@@ -73,13 +82,15 @@ def report_arm(done: FinishedRun, url: int, into: str) -> int:
     )
 
 
-def execute(settings: Settings, folder: RunFolder, arms: int = 1) -> FinishedRun:
-    """`arms`: so many servers are compared, and each conversation goes to all of them. A run that does not get as far as its
-    first request ends in an exception."""
+def execute(settings: Settings, folder: RunFolder, servers: int = 1) -> FinishedRun:
+    """Prepare and run the benchmark; raise an exception if it ends before its first request.
+
+    `servers` is the number of servers that a comparison sends each conversation to.
+    """
     try:
-        done = _execute(settings, folder, arms)
+        done = _execute(settings, folder, servers)
         if not folder.began:
-            raise UserError(done.outcome.error) if done.outcome.error is not None else KeyboardInterrupt
+            raise UserError(done.outcome.input_error) if done.outcome.input_error is not None else KeyboardInterrupt
     except KeyboardInterrupt:
         if not folder.began:
             print("Interrupted before the first request: nothing was written.", file=sys.stderr)
@@ -87,12 +98,12 @@ def execute(settings: Settings, folder: RunFolder, arms: int = 1) -> FinishedRun
     return done
 
 
-def _execute(settings: Settings, folder: RunFolder, arms: int) -> FinishedRun:
+def _execute(settings: Settings, folder: RunFolder, servers: int) -> FinishedRun:
     quiet = settings.output.ui == "none"
-    with _mocks(settings) as settings:  # noqa: PLR1704 - from here on with the urls of the mocks
+    with _mock_servers(settings) as settings:  # noqa: PLR1704 - the URLs are now those of the mock servers
         endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
-        targets = reach(settings, endpoint)
-        tokenizer = TokenizerOnce(settings.tokenizer.name, settings.models[0], settings.tokenizer.revision)
+        targets = resolve_targets(settings, endpoint)
+        tokenizer = LazyTokenizer(settings.tokenizer.name, settings.models[0], settings.tokenizer.revision)
         if not settings.endpoint.server_token_count:
             tokenizer.check()
         dataset = datasets.load(
@@ -111,51 +122,57 @@ def _execute(settings: Settings, folder: RunFolder, arms: int) -> FinishedRun:
             dataset,
             reading,
             prompt_tokenizer=tokenizer.identity,
-            arms=arms,
+            servers=servers,
         )
         if not quiet:
             _announce(settings, endpoint, dataset, tokenizer, prepared)
             if folder.replaces is not None:
-                where = os.path.join(settings.output.folder, "")
-                print(
-                    f"With its first request it replaces the run of {_moment(folder.replaces)} in {where}", flush=True
-                )
-        begin = partial(folder.begin, _outdated(settings, folder))
-        warned = _warn(prepared, 0)
+                path = os.path.join(settings.output.folder, "")
+                started = _format_time(folder.replaces)
+                print(f"With its first request it replaces the run of {started} in {path}", flush=True)
+        outdated = _outdated_artifacts(settings, folder)
+        notes_shown = _show_notes(prepared, 0)
         display = None if quiet else Display(prepared.job.phases, prepared.expected)
-        outcome = local_processes.run(prepared.job, prepared.workers, display, prepared.sources, begin)
+
+        def begin() -> None:
+            interrupts.load_began(settings.output.folder)
+            folder.begin(outdated)
+
+        outcome = local_processes.run(prepared.job, prepared.workers, display, prepared.input_files, begin)
         if display is not None:
             display.finish()
-        _warn(prepared, warned)
+        _show_notes(prepared, notes_shown)
     return FinishedRun(settings, tokenizer, prepared, outcome)
 
 
-def _outdated(settings: Settings, folder: RunFolder) -> list[str]:
-    """The files in the folder that would pass for this run's, and those of the run that gives way; not the one that is sent
-    from, which is not written over either."""
+def _outdated_artifacts(settings: Settings, folder: RunFolder) -> list[str]:
+    """Return the paths of this run's artifacts and those of the run that it replaces, without the input file.
+
+    Raise UserError if the run would overwrite its input file.
+    """
     from penstock.records.log import RunLog
     from penstock.reports.artifacts import Artifacts
 
     source = os.path.realpath(settings.input.file) if settings.input.file else ""
-    place = settings.output.folder
-    found = Artifacts.of(place, RunLog.read_header(folder.log)).every
-    if source in map(os.path.realpath, found):
+    output = settings.output.folder
+    paths = Artifacts.of(output, RunLog.read_header(folder.log)).every
+    if source in map(os.path.realpath, paths):
         raise UserError(
-            f"The run would write over its own input, {settings.input.file}; choose another --artifact-dir."
+            f"The run would overwrite its own input file, {settings.input.file}; choose another --artifact-dir."
         )
-    if folder.log_before is not None:
-        with contextlib.suppress(UserError):  # of another version: its files are not known
-            found += Artifacts.of(place, RunLog.read_header(folder.log_before)).every
-    return [path for path in dict.fromkeys(found) if os.path.realpath(path) != source]
+    if folder.previous_log is not None:
+        with contextlib.suppress(UserError):  # the log of another version, whose artifacts are not known
+            paths += Artifacts.of(output, RunLog.read_header(folder.previous_log)).every
+    return [path for path in dict.fromkeys(paths) if os.path.realpath(path) != source]
 
 
 def report(
     folder: str,
     *,
-    tokenizer: TokenizerOnce | None = None,
+    tokenizer: LazyTokenizer | None = None,
     interrupted: bool = False,
     incomplete: str | None = None,
-    wrong: str | None = None,
+    input_error: str | None = None,
     expected: int = 0,
     quiet: bool = False,
     show_http: bool = False,
@@ -164,8 +181,10 @@ def report(
     url: int | None = None,
     into: str | None = None,
 ) -> int:
-    """Write the artifacts of the run in `folder` from its log, show them, and say how the program ends. With `url`, of the
-    requests to that one alone; with `into`, to another folder."""
+    """Write the artifacts of the run in `folder` from its log, show the results, and return the exit status.
+
+    With `url`, report only the requests to that URL; with `into`, write to that folder.
+    """
     from penstock.cli.screen import show
     from penstock.metrics.certificate import certify
     from penstock.records.log import RunLog
@@ -176,11 +195,11 @@ def report(
     folder = into or folder
     header = log.header
     endpoint = endpoint_named(header.endpoint)
-    counter = tokenizer or TokenizerOnce(header.tokenizer, header.models[0], header.tokenizer_revision)
+    counter = tokenizer or LazyTokenizer(header.tokenizer, header.models[0], header.tokenizer_revision)
     if interrupted:
         incomplete = incomplete or "The run was interrupted before its end."
-    if wrong is not None:
-        incomplete = f"The run ended before its time: {wrong}"
+    if input_error is not None:
+        incomplete = f"The run ended early: {input_error}"
     open_loop = header.rate is not None or header.arrivals == "recorded"
     summary = write_artifacts(
         log,
@@ -199,29 +218,29 @@ def report(
     if counter.announced and summary.tokenizer.note == counter.note:
         summary.tokenizer = msgspec.structs.replace(summary.tokenizer, note=None)  # print the note only once
     if not quiet:
-        print(f"Benchmark {_state(interrupted, wrong, incomplete)}. Results saved to: {os.path.join(folder, '')}")
+        print(f"Benchmark {_state(interrupted, input_error, incomplete)}. Results saved to: {os.path.join(folder, '')}")
         show(summary, artifacts, show_http=show_http)
-    elif url is None:  # a comparison shows the certificates of its arms itself
-        _warn_of_verdict(summary, require_valid)
+    elif url is None:  # a comparison shows the certificates itself
+        _warn_if_not_valid(summary, require_valid)
     status = _status(summary, interrupted, max_error_rate, require_valid)
-    if wrong is not None:
+    if input_error is not None:
         print(
-            f"The run ended before its time, and the results cover what was sent until then: {wrong}", file=sys.stderr
+            f"The run ended early, and the results cover the requests sent until then: {input_error}", file=sys.stderr
         )
         return EXIT_USER
     return status
 
 
-def _state(interrupted: bool, wrong: str | None, incomplete: str | None) -> str:
+def _state(interrupted: bool, input_error: str | None, incomplete: str | None) -> str:
     if interrupted:
         return "interrupted"
-    if wrong is not None:
-        return "ended before its time"
+    if input_error is not None:
+        return "ended early"
     return "complete" if incomplete is None else "was cut off before its end"
 
 
-def _warn_of_verdict(summary: Summary, require_valid: bool) -> None:
-    """For a run that shows nothing else; what `_status` says anyway is not said twice."""
+def _warn_if_not_valid(summary: Summary, require_valid: bool) -> None:
+    """Print the verdict of a run with no other output, unless `_status` prints it."""
     certificate = summary.certificate
     if certificate is None or certificate.verdict == "VALID" or require_valid or not summary.succeeded:
         return
@@ -231,58 +250,61 @@ def _warn_of_verdict(summary: Summary, require_valid: bool) -> None:
 def _status(summary: Summary, interrupted: bool, max_error_rate: float, require_valid: bool) -> int:
     total = summary.succeeded + summary.failed
     rate = summary.failed / total if total else 0.0
-    problems = []
+    errors = []
     if total == 0 and not interrupted:
-        problems.append("No request was completed.")
+        errors.append("No request was completed.")
     if rate > max_error_rate:
-        problems.append(
+        errors.append(
             f"{summary.failed} of {total} requests failed ({rate:.1%}), more than --max-error-rate {max_error_rate:g} allows."
         )
     if require_valid and summary.certificate is not None and summary.certificate.verdict != "VALID":
         reasons = " ".join(summary.certificate.reasons)
-        problems.append(f"The certificate is {summary.certificate.verdict}, and --require-valid was given: {reasons}")
-    for problem in problems:
+        errors.append(f"The certificate is {summary.certificate.verdict}, and --require-valid was given: {reasons}")
+    for error in errors:
         sys.stdout.flush()
-        print(problem, file=sys.stderr)
+        print(error, file=sys.stderr)
     if interrupted:
         return EXIT_INTERRUPTED
-    return EXIT_FAILED if problems else 0
+    return EXIT_FAILED if errors else 0
 
 
-def _warn(prepared: Prepared, known: int) -> int:
-    """Say what was found in the user's files, beyond the first `known` sentences; some is found while the run goes on."""
-    notes = [] if prepared.sources is None else prepared.sources.notes
-    for note in notes[known:]:
+def _show_notes(prepared: Prepared, shown: int) -> int:
+    """Print the notes about the input files after the first `shown`, and return how many there are.
+
+    Some appear during the run, while the files are indexed.
+    """
+    notes = [] if prepared.input_files is None else prepared.input_files.notes
+    for note in notes[shown:]:
         print(f"Note: {note}", file=sys.stderr)
     return len(notes)
 
 
 def _announce(
-    settings: Settings, endpoint: Endpoint, dataset: datasets.Dataset, tokenizer: TokenizerOnce, prepared: Prepared
+    settings: Settings, endpoint: Endpoint, dataset: datasets.Dataset, tokenizer: LazyTokenizer, prepared: Prepared
 ) -> None:
     from penstock import __version__
 
     load = settings.load
-    what = "streaming" if settings.endpoint.streaming else "not streaming"
-    shape = [f"concurrency {load.concurrency}"] if load.concurrency is not None else []
+    mode = "streaming" if settings.endpoint.streaming else "not streaming"
+    rates = [f"concurrency {load.concurrency}"] if load.concurrency is not None else []
     if load.rate is not None:
-        shape.append(f"{load.rate:g} requests/s ({load.arrivals})")
+        rates.append(f"{load.rate:g} requests/s ({load.arrivals})")
     if load.recorded is not None:
-        faster = f", {load.recorded.speedup:g} times as fast" if load.recorded.speedup != 1 else ""
-        shape.append(f"recorded times{faster}")
+        speedup = f", {load.recorded.speedup:g} times as fast" if load.recorded.speedup != 1 else ""
+        rates.append(f"recorded times{speedup}")
     path = redact_url(settings.endpoint.path or endpoint.path)
-    where = ", ".join(map(redact_url, settings.endpoint.urls))
-    print(f"Penstock {__version__}: {', '.join(settings.models)} at {where}{path and f' ({path})'}")
-    spread = f", {prepared.workers} workers" if prepared.workers > 1 else ""
+    urls = ", ".join(map(redact_url, settings.endpoint.urls))
+    print(f"Penstock {__version__}: {', '.join(settings.models)} at {urls}{path and f' ({path})'}")
+    workers = f", {prepared.workers} workers" if prepared.workers > 1 else ""
     count = prepared.conversations
     if dataset.recording is not None:
-        known = counted(count, "conversation") if count is not None else "reading on while it is sent"
-        data = f"{dataset.name} ({dataset.format}, {known}), byte for byte"
+        size = counted(count, "conversation") if count is not None else "reading on while it is sent"
+        data = f"{dataset.name} ({dataset.format}, {size}), byte for byte"
     else:
         noun = "conversation" if max(dataset.turns, default=1) > 1 else "prompt"
         data = counted(count or 0, f"synthetic {noun}" if dataset.synthetic else noun)
         data += "" if dataset.synthetic else f" of {dataset.name}"
-    print(f"Load: {endpoint.name}, {what}, {' and '.join(shape)}{spread}; {data}")
+    print(f"Load: {endpoint.name}, {mode}, {' and '.join(rates)}{workers}; {data}")
     for note in (dataset.note, tokenizer.note):
         if note:
             print(f"Note: {note}")
@@ -292,39 +314,39 @@ def _announce(
     sys.stdout.flush()
 
 
-def _decisions(tokenizer: TokenizerOnce, prepared: Prepared) -> Iterator[str]:
-    """What was settled without the user's word."""
+def _decisions(tokenizer: LazyTokenizer, prepared: Prepared) -> Iterator[str]:
+    """Yield the values that were chosen automatically."""
     job = prepared.job
     for target in job.targets:
         host, port = target.origin.address[:2]
         yield f"Address of {target.url}: {host}, port {port}{', TLS' if target.origin.tls else ''}"
     yield f"Worker processes: {prepared.workers}"
-    yield f"Connections opened before the first request: {job.open_ahead if job.reuse else 0:,}"
-    for plan, expected in zip(job.phases, prepared.expected, strict=True):
-        yield f"Requests of the {plan.name} phase: {'not known beforehand' if expected is None else f'{expected:,}'}"
+    yield f"Connections opened before the first request: {job.preconnect if job.reuse_connections else 0:,}"
+    for phase, expected in zip(job.phases, prepared.expected, strict=True):
+        yield f"Requests of the {phase.name} phase: {'not known beforehand' if expected is None else f'{expected:,}'}"
     yield f"Seed of the plan: {job.seed}"
     if tokenizer.identity is not None:
         name, source = tokenizer.identity
         yield f"Tokenizer: {name} ({source})"
 
 
-def _moment(seconds: float) -> str:
-    """The time of day, with the date when that is another one."""
+def _format_time(seconds: float) -> str:
+    """Return the time of day, with the date unless it is today's."""
     then = time.localtime(seconds)
     today = then[:3] == time.localtime()[:3]
     return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", then)
 
 
 def _input_texts(endpoint: Endpoint, body: bytes) -> list[str]:
-    found = msgspec.json.decode(body)
-    return endpoint.input_text(found) if isinstance(found, dict) else []
+    document = msgspec.json.decode(body)
+    return endpoint.input_text(document) if isinstance(document, dict) else []
 
 
-class TokenizerOnce:
-    """The run's tokenizer, loaded when first asked for: before the load for synthetic text, after it for counting."""
+class LazyTokenizer:
+    """The run's tokenizer, loaded on first use: before the load to generate text, or after it to count tokens."""
 
     def __init__(self, name: str | None, model: str, revision: str) -> None:
-        self._asked = (name, model, revision)
+        self._arguments = (name, model, revision)
         self._loaded: Any = None
         self.announced = False
         """True once the note has been printed."""
@@ -333,12 +355,12 @@ class TokenizerOnce:
         if self._loaded is None:
             from penstock.tokens.load import load
 
-            self._loaded = load(*self._asked)
+            self._loaded = load(*self._arguments)
         return self._loaded
 
     def check(self) -> None:
-        """One that the user named must load, and that is better known now than after the run. (The builtin one does.)"""
-        if self._asked[0] is not None and self._asked[0].lower() != "builtin":
+        """Load a tokenizer that the user named, so that an error appears before the run. (The builtin one has none.)"""
+        if self._arguments[0] is not None and self._arguments[0].lower() != "builtin":
             self.load()
 
     def get(self) -> Tokenizer:
@@ -347,7 +369,7 @@ class TokenizerOnce:
 
     @property
     def identity(self) -> tuple[str, str] | None:
-        """Its name and source, once it is loaded."""
+        """Name and source of the tokenizer; None until it is loaded."""
         return None if self._loaded is None else (self._loaded.tokenizer.name, self._loaded.tokenizer.source)
 
     @property
@@ -356,8 +378,8 @@ class TokenizerOnce:
 
 
 @contextlib.contextmanager
-def _mocks(settings: Settings) -> Iterator[Settings]:
-    """Starts a mock server for each mock:// url, and puts its address in the url's place."""
+def _mock_servers(settings: Settings) -> Iterator[Settings]:
+    """Start a mock server for each mock:// URL and yield settings with the URLs of the servers."""
     if not any(url.startswith("mock://") for url in settings.endpoint.urls):
         yield settings
         return

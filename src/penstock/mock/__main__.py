@@ -1,11 +1,12 @@
-"""The server as a child process: `python -m penstock.mock SERVING OPTION=VALUE ...`, with `mock.server_settings` as JSON.
+"""The mock server as a child process: `python -m penstock.mock SETTINGS OPTION=VALUE ...`.
 
-It prints its port on a line of its own and ends with its parent; `mock.mock_process` is the other half. For use by hand there
-is `penstock mock`.
+SETTINGS is `mock.server_settings` as JSON. `mock.mock_process` starts this program, which prints its port and ends with its
+parent. Users start the server with `penstock mock`.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 import msgspec
@@ -22,13 +23,16 @@ def announce(port: int) -> None:
 
 def main() -> int:
     if len(sys.argv) < 2:
-        print("usage: penstock mock (this form is for the benchmark's own use)", file=sys.stderr)
+        print("usage: penstock mock (the benchmark uses this form internally)", file=sys.stderr)
         return 2
     try:
         pairs = [(name, value) for name, _, value in (option.partition("=") for option in sys.argv[2:])]
         serve(read_options(pairs), msgspec.json.decode(sys.argv[1], type=ServerSettings), announce)
-    except UserError as wrong:
-        print(f"penstock mock: {wrong}", file=sys.stderr)
+    except BrokenPipeError:  # the parent ended before it read the port
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes standard output again when it exits
+        return 1
+    except UserError as error:
+        print(f"penstock mock: {error}", file=sys.stderr)
         return 2
     return 0
 

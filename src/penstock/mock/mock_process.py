@@ -1,6 +1,6 @@
-"""A mock server beside a run: `--url mock://?ttft=50&itl=10`.
+"""A mock server in a child process, for `--url mock://?ttft=50&itl=10`.
 
-It is a process of its own, so that it takes no time from the client that it is to measure.
+A separate process takes no CPU time from the client that it measures.
 """
 
 from __future__ import annotations
@@ -27,21 +27,23 @@ STOP_S = 5.0
 
 
 def parse_mock_url(url: str) -> Behaviour:
-    """The behaviour that a mock:// URL asks for."""
-    place, _, query = url[len(SCHEME) :].partition("?")
-    if not url.lower().startswith(SCHEME) or place not in ("", "/"):
-        raise UserError(f"{url!r} is not a mock URL: write mock:// and options after a question mark, mock://?ttft=50")
+    """Return the behaviour that a mock:// URL describes."""
+    authority, _, query = url[len(SCHEME) :].partition("?")
+    if not url.lower().startswith(SCHEME) or authority not in ("", "/"):
+        raise UserError(
+            f"{url!r} is not a mock URL: write mock:// and options after a question mark, as in mock://?ttft=50"
+        )
     return read_options(parse_qsl(query, keep_blank_values=True), where=f"in {url}")
 
 
 class MockProcess:
-    """A context manager; `url` is known inside. The process ends with it, and also if this process dies."""
+    """Context manager that runs a mock server and has its `url`. The server ends with it, and also when this process ends."""
 
     def __init__(
         self, behaviour: Behaviour, *, log: str | None = None, log_writes: bool = False, log_hash: bool = False
     ) -> None:
         self._behaviour = behaviour
-        self._serving = ServerSettings(
+        self._settings = ServerSettings(
             port=0,
             log=log,
             log_writes=log_writes,
@@ -64,23 +66,27 @@ class MockProcess:
     def start(self) -> None:
         self._process = process = spawn(
             "penstock.mock",
-            msgspec.json.encode(self._serving).decode(),
+            msgspec.json.encode(self._settings).decode(),
             *write_options(self._behaviour),
             stdout=subprocess.PIPE,
-            # Ctrl-C is for the benchmark, which may want to finish what is under way.
+            # Ctrl-C in the terminal must not end the server: the benchmark finishes its requests in flight first.
             start_new_session=True,
         )
         assert process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            line = process.stdout.readline() if selector.select(START_S) else b""
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(process.stdout, selectors.EVENT_READ)
+                line = process.stdout.readline() if selector.select(START_S) else b""
+        except BaseException:  # Ctrl-C: `__exit__` is not called when `__enter__` raises
+            self.stop()
+            raise
         if not line.strip().isdigit():
             self.stop()
             raise RunError(f"the mock server did not start (exit status {process.returncode}); its message is above")
         self.url = f"http://127.0.0.1:{int(line)}"
 
     def stop(self) -> None:
-        """End the server; its log is complete when this returns."""
+        """End the server. When this returns, its log is complete."""
         process, self._process = self._process, None
         if process is None:
             return

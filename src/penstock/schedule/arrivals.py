@@ -1,6 +1,6 @@
-"""When requests should start, as offsets from the start of a phase: pure, seeded, endless.
+"""Arrival times of requests, in nanoseconds from the start of a phase, as seeded endless iterators.
 
-The offsets are absolute, so that one late request does not move the ones behind it.
+The times are absolute, so a request that is sent late does not delay the requests after it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _SECOND = 1_000_000_000
 
 
 def constant(rate: float) -> Iterator[int]:
-    """The n-th request at n / rate."""
+    """Yield n / rate for n = 0, 1, 2, …"""
     number = 0
     while True:
         yield round(number * _SECOND / rate)
@@ -22,12 +22,12 @@ def constant(rate: float) -> Iterator[int]:
 
 
 def poisson(rate: float, seed: int) -> Iterator[int]:
-    """Independent, exponentially distributed gaps with mean 1 / rate. The gaps are not rescaled to hit the mean."""
-    draw = Random(f"{seed}:arrivals").expovariate
-    at = 0.0
+    """Yield times with independent, exponentially distributed gaps of mean 1 / rate, not rescaled to hit that mean."""
+    draw_gap = Random(f"{seed}:arrivals").expovariate
+    time = 0.0
     while True:
-        at += draw(rate)
-        yield round(at * _SECOND)
+        time += draw_gap(rate)
+        yield round(time * _SECOND)
 
 
 def arrivals(pattern: str, rate: float, seed: int) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""From settings to phases: what runs, in which order, and when each ends."""
+"""The phases of a run, from its settings: their order, load and stop rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: str
     first: int
-    """The dataset order goes on where the phase before stopped."""
+    """Position in the dataset at which the phase starts: profiling continues where the warmup stopped."""
     slots: int | None
     rate: float | None
     pattern: str
@@ -27,24 +27,24 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float | None = None
     grace_s: float | None = None
     whole: bool = False
-    """The dataset once, to its end."""
+    """Send the whole dataset once."""
     scale: float | None = None
-    """Conversations start at their recorded times, multiplied by this."""
-    arms: int = 1
-    """How many servers each conversation goes to (`schedule.server_assignment`); with one, the urls take turns."""
+    """Send conversations at their recorded times, multiplied by this factor."""
+    servers: int = 1
+    """How many servers each conversation is sent to (`schedule.server_assignment`). With 1, the URLs are used round robin."""
 
     def scheduler(self, share: Share, recorded: Iterator[int] | None = None) -> Scheduler:
-        """`recorded` are the times of a recording, for a phase that follows one."""
+        """Return this worker's scheduler. `recorded` are the recorded times, for a phase with a `scale`."""
         slots = self.slots
         if slots is not None:
             slots = slots // share.workers + (share.worker < slots % share.workers)
-        due = recorded
-        if due is None and self.rate is not None:
-            due = arrivals(self.pattern, self.rate, self.seed)
+        times = recorded
+        if times is None and self.rate is not None:
+            times = arrivals(self.pattern, self.rate, self.seed)
         return Scheduler(
             share=share,
             slots=slots,
-            arrivals=due,
+            arrivals=times,
             conversations=self.conversations,
             requests=self.requests,
             duration_ns=None if self.duration_s is None else round(self.duration_s * 1e9),
@@ -57,24 +57,27 @@ def phases(
     *,
     synthetic: bool,
     seed: int,
-    arms: int = 1,
+    servers: int = 1,
     several_turns: bool = False,
 ) -> list[PhasePlan]:
-    """Without a stop condition a file is sent once, whole, and of synthetic conversations max(10, 2 x concurrency)."""
+    """Return the warmup, if there is one, and the profiling phase.
+
+    Without a stop condition, a file is sent once and synthetic data ends after max(10, 2 x concurrency) conversations.
+    """
     open_loop = load.rate is not None or load.recorded is not None
     slots = load.concurrency if open_loop or load.concurrency is not None else 1
     requests, conversations = load.requests, load.conversations
-    whole = load.recorded is not None  # a recording has no times for a second round
+    whole = load.recorded is not None  # a recording has no times for a second pass
     if requests is None and conversations is None and load.duration_s is None:
         if synthetic:
-            # Conversations, so that none is cut off in the middle; of one turn, they are requests.
+            # Count conversations, so that none is cut short. With one turn each, they are requests.
             conversations = max(10, 2 * (load.concurrency or 1))
             requests = None if several_turns else conversations
         else:
             whole = True
-    found = []
+    result = []
     if warmup.requests:
-        found.append(
+        result.append(
             PhasePlan(
                 name="warmup",
                 kind="warmup",
@@ -83,11 +86,11 @@ def phases(
                 rate=load.rate,
                 pattern=load.arrivals,
                 seed=seed + 1,
-                requests=warmup.requests * arms,
-                arms=arms,
+                requests=warmup.requests * servers,
+                servers=servers,
             )
         )
-    found.append(
+    result.append(
         PhasePlan(
             name="profiling",
             kind="profiling",
@@ -96,13 +99,13 @@ def phases(
             rate=load.rate,
             pattern=load.arrivals,
             seed=seed,
-            requests=None if requests is None else requests * arms,
-            conversations=None if conversations is None else conversations * arms,
+            requests=None if requests is None else requests * servers,
+            conversations=None if conversations is None else conversations * servers,
             whole=whole,
             scale=None if load.recorded is None else 1 / load.recorded.speedup,
-            arms=arms,
+            servers=servers,
             duration_s=load.duration_s,
             grace_s=load.grace_s if load.duration_s is not None else None,
         )
     )
-    return found
+    return result

@@ -1,13 +1,13 @@
-"""When to send: a scheduler that is told what time it is and what has ended, and does no I/O.
+"""The scheduler of one phase on one worker: it decides when to send, does no I/O and reads no clock.
 
-    next(now) ─▶ send     start conversation `number` now; it was due at `at`
-                 wait     nothing is due before `at`
-                 full     every slot is taken: ask again when something has ended
+    next(now) ─▶ send     start session `number` now; it was due at `intended`
+                 wait     nothing is due before `intended`
+                 full     all slots are in use: ask again when a session has ended
                  over     nothing more will be sent
 
-Each worker steps through its own share: conversation n belongs to worker n mod workers, and a concurrency of C is split
-as evenly as it goes, so no message is exchanged. A conversation that is due but finds no free slot waits, and is sent late;
-none is dropped. In a closed loop (no arrivals) a conversation is due the moment its slot became free.
+Session n belongs to worker n mod workers, and the slots are split as evenly as possible, so workers exchange no messages.
+A session that is due while all slots are in use is sent late; none is dropped. In a closed loop (no arrivals) a session is
+due when its slot becomes free.
 """
 
 from __future__ import annotations
@@ -17,29 +17,31 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Literal, NamedTuple
 
-__all__ = ["Scheduler", "Share", "Step", "split"]
+__all__ = ["Decision", "Scheduler", "Share", "split"]
 
 
 class Share(NamedTuple):
+    """One worker's number, and the number of workers."""
+
     worker: int = 0
     workers: int = 1
 
 
-class Step(NamedTuple):
+class Decision(NamedTuple):
     kind: Literal["send", "wait", "full", "over"]
-    at: int = 0
-    """When it was due."""
-    free: int = 0
-    """When it was due and had a slot: the sender alone answers for what is later than this."""
+    intended: int = 0
+    """When the session is due."""
+    slot_free_at: int = 0
+    """When the session was due and had a free slot. Any later delay is the sender's."""
     number: int = 0
 
 
-_FULL = Step("full")
-_OVER = Step("over")
+_FULL = Decision("full")
+_OVER = Decision("over")
 
 
 def split(total: int, share: Share) -> int:
-    """This worker's part of `total` things that are dealt out one by one."""
+    """Return this worker's part of `total` items that are assigned round robin."""
     return (total - share.worker + share.workers - 1) // share.workers
 
 
@@ -54,96 +56,98 @@ class Scheduler:
         requests: int | None = None,
         duration_ns: int | None = None,
     ) -> None:
+        """`slots` are this worker's; `arrivals`, `conversations` and `requests` are those of all workers."""
         self._share = share
         self._slots = slots
         self._arrivals = None if arrivals is None else islice(arrivals, share.worker, None, share.workers)
-        self._most = conversations
-        self._left = None if conversations is None else split(conversations, share)
+        self._max_conversations = conversations
+        self._conversations_left = None if conversations is None else split(conversations, share)
         self._requests_left = None if requests is None else split(requests, share)
         self._duration = duration_ns
-        self._begin = 0
-        self._end: int | None = None
+        self._began_at = 0
+        self._ends_at: int | None = None
         self._number = share.worker
-        self._due: int | None = None
-        self._free: deque[int] = deque()
-        self._freed = 0  # when the slots were last no longer all taken
-        self._live = 0
+        self._next_arrival: int | None = None
+        self._free_slots: deque[int] = deque()
+        """Closed loop: when each free slot became free, oldest first."""
+        self._not_full_since = 0
+        self._active = 0
         self._stopped = False
 
     def begin(self, now: int) -> None:
-        """The phase starts now. Slots that were never used count as free from this moment."""
-        self._begin = now
-        self._end = None if self._duration is None else now + self._duration
+        """Start the phase. Slots that were never used count as free from now on."""
+        self._began_at = now
+        self._ends_at = None if self._duration is None else now + self._duration
         if self._arrivals is not None:
-            self._due = now + next(self._arrivals)
+            self._next_arrival = now + next(self._arrivals)
 
     @property
-    def began(self) -> int:
-        return self._begin
+    def began_at(self) -> int:
+        return self._began_at
 
     @property
-    def live(self) -> int:
-        """Conversations under way."""
-        return self._live
+    def active(self) -> int:
+        """Number of sessions that have started and not ended."""
+        return self._active
 
     @property
     def ends_at(self) -> int | None:
         """When the duration is over."""
-        return self._end
+        return self._ends_at
 
     @property
     def number(self) -> int:
-        """The conversation that comes next."""
+        """Number of the next session."""
         return self._number
 
     def limit(self, conversations: int) -> None:
-        """So many conversations there are in all, those already started included."""
+        """Set the total number of conversations, including those that have started."""
         started = (self._number - self._share.worker) // self._share.workers
-        most = conversations if self._most is None else min(conversations, self._most)
-        self._left = max(0, split(most, self._share) - started)
+        total = conversations if self._max_conversations is None else min(conversations, self._max_conversations)
+        self._conversations_left = max(0, split(total, self._share) - started)
 
     def closed(self, now: int) -> bool:
-        """Nothing may be sent any more, not even the next turn of a conversation."""
-        return self._stopped or self._requests_left == 0 or (self._end is not None and now >= self._end)
+        """True if nothing more may be sent, not even the next turn of an active session."""
+        return self._stopped or self._requests_left == 0 or (self._ends_at is not None and now >= self._ends_at)
 
     def ready(self, now: int) -> bool:
-        """Whether `next` would send."""
-        return self._held(now) is None
+        """True if `next` would send."""
+        return self._blocked(now) is None
 
-    def _held(self, now: int) -> Step | None:
-        """Why nothing is to be sent now."""
-        if self._left == 0 or self.closed(now):
+    def _blocked(self, now: int) -> Decision | None:
+        """Return the decision that keeps a session from being sent now, or None."""
+        if self._conversations_left == 0 or self.closed(now):
             return _OVER
-        due = self._begin if self._due is None else self._due
-        if self._end is not None and due >= self._end:
+        due = self._began_at if self._next_arrival is None else self._next_arrival
+        if self._ends_at is not None and due >= self._ends_at:
             return _OVER
         if due > now:
-            return Step("wait", due)
-        if self._slots is not None and self._live >= self._slots:
+            return Decision("wait", due)
+        if self._slots is not None and self._active >= self._slots:
             return _FULL
         return None
 
-    def next(self, now: int) -> Step:
-        held = self._held(now)
-        if held is not None:
-            return held
-        if self._due is None:
-            at = free = self._free.popleft() if self._free else self._begin
+    def next(self, now: int) -> Decision:
+        blocked = self._blocked(now)
+        if blocked is not None:
+            return blocked
+        if self._next_arrival is None:
+            intended = slot_free_at = self._free_slots.popleft() if self._free_slots else self._began_at
         else:
-            at = self._due
-            free = max(at, self._freed)
+            intended = self._next_arrival
+            slot_free_at = max(intended, self._not_full_since)
             assert self._arrivals is not None
-            self._due = self._begin + next(self._arrivals)
+            self._next_arrival = self._began_at + next(self._arrivals)
         number = self._number
         self._number += self._share.workers
-        self._live += 1
-        if self._left is not None:
-            self._left -= 1
+        self._active += 1
+        if self._conversations_left is not None:
+            self._conversations_left -= 1
         self._count_request()
-        return Step("send", at, free, number)
+        return Decision("send", intended, slot_free_at, number)
 
     def another_turn(self, now: int) -> bool:
-        """Whether a conversation under way may send its next turn."""
+        """Return True and count a request if an active session may send its next turn."""
         if self.closed(now):
             return False
         self._count_request()
@@ -153,13 +157,13 @@ class Scheduler:
         if self._requests_left is not None:
             self._requests_left -= 1
 
-    def ended(self, at: int) -> None:
-        """A conversation is over; its slot was free from `at` on."""
-        if self._live == self._slots:
-            self._freed = at
-        self._live -= 1
-        if self._due is None:
-            self._free.append(at)
+    def ended(self, ended_at: int) -> None:
+        """Free the slot of a session that ended at `ended_at`."""
+        if self._active == self._slots:
+            self._not_full_since = ended_at
+        self._active -= 1
+        if self._next_arrival is None:
+            self._free_slots.append(ended_at)
 
     def stop(self) -> None:
         """Send nothing more."""

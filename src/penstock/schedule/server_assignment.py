@@ -1,22 +1,23 @@
-"""Which server gets which conversation when several are compared: a pure function, so workers agree without talking.
+"""The server for each session when a run compares several servers.
 
-Each conversation is a block: it goes to every server once, in an order drawn for that block. So whatever drifts during the
-run (a machine that warms up, a neighbour that wakes) meets all servers alike.
+Every conversation is sent to each server once, in a random order that is drawn for that conversation. A change during the run
+(a machine that warms up, other load on the host) therefore affects all servers alike. The order is a pure function of the
+seed, so workers agree on it without communicating.
 """
 
 from __future__ import annotations
 
 from random import Random
 
-__all__ = ["arm"]
+__all__ = ["assign_server"]
 
 
-def arm(number: int, arms: int, seed: int) -> int:
-    """The server for the run's session `number`, which is one of block `number // arms`."""
-    block, place = divmod(number, arms)
-    draw = Random(f"{seed}/arms/{block}").random
-    order = list(range(arms))
-    for last in range(arms - 1, 0, -1):
+def assign_server(number: int, servers: int, seed: int) -> int:
+    """Return the server for session `number`. The sessions of one conversation are `servers` consecutive numbers."""
+    conversation, position = divmod(number, servers)
+    draw = Random(f"{seed}/arms/{conversation}").random
+    order = list(range(servers))
+    for last in range(servers - 1, 0, -1):
         other = int(draw() * (last + 1))
         order[last], order[other] = order[other], order[last]
-    return order[place]
+    return order[position]

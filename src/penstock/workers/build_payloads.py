@@ -1,4 +1,4 @@
-"""From a dataset to the payload store: bodies that are built here, or the index of bodies that lie in the user's files."""
+"""Filling of the payload store from a dataset: with bodies built here, or with the index of bodies in the input files."""
 
 from __future__ import annotations
 
@@ -17,44 +17,47 @@ from penstock.errors import UserError
 from penstock.records.payloads import BodyParts, PayloadWriter
 from penstock.schedule.phases import PhasePlan
 from penstock.settings.schema import ScheduleSettings, Settings
-from penstock.workers.indexer import FIRST_BYTES, Index, Sources
+from penstock.workers.indexer import FIRST_BYTES, Indexer, InputFiles
 
-__all__ = ["Stored", "store"]
+__all__ = ["StoredPayloads", "build_payloads"]
 
 Progress = Callable[[int, int], None]
 
-_CHANGES = (
+_CHANGING_FLAGS = (
     ("output_tokens_mean", "--osl"),
     ("output_tokens_stddev", "--osl-stddev"),
 )
 
 
-class Stored(NamedTuple):
-    sends: int | None
-    """How many bodies there are; None while that is not known."""
+class StoredPayloads(NamedTuple):
+    bodies: int | None
+    """Number of bodies; None while it is not known."""
     conversations: int | None
     files: tuple[str, ...] = ()
-    """The user's files in which bodies lie."""
-    sources: Sources | None = None
+    """Input files that bodies are read from."""
+    input_files: InputFiles | None = None
 
 
-def store(
+def build_payloads(
     log: str,
     settings: Settings,
     endpoint: Endpoint,
     dataset: Dataset,
-    plans: Sequence[PhasePlan],
+    phases: Sequence[PhasePlan],
     progress: Progress | None,
-) -> Stored:
+) -> StoredPayloads:
+    """Fill the payload store in folder `log`."""
     if dataset.recording is not None:
         _refuse_changes(settings, dataset)
-        return _indexed(log, settings, dataset, dataset.recording, plans, progress)
+        return _index(log, settings, dataset, dataset.recording, phases, progress)
     if settings.input.sessions:
-        raise UserError("--sessions picks conversations of a replay (inputs_json, raw_payload, mooncake_trace) only.")
-    return _built(log, settings, endpoint, dataset, progress)
+        raise UserError("--sessions selects conversations of a replay (inputs_json, raw_payload, mooncake_trace) only.")
+    return _build(log, settings, endpoint, dataset, progress)
 
 
-def _built(log: str, settings: Settings, endpoint: Endpoint, dataset: Dataset, progress: Progress | None) -> Stored:
+def _build(
+    log: str, settings: Settings, endpoint: Endpoint, dataset: Dataset, progress: Progress | None
+) -> StoredPayloads:
     models = settings.models
     writer = PayloadWriter(log)
     conversations = dataset.conversations
@@ -62,118 +65,120 @@ def _built(log: str, settings: Settings, endpoint: Endpoint, dataset: Dataset, p
         conversations = _on_schedule(conversations, settings.load.recorded)
     total = len(dataset.turns)
     if dataset.synthetic:
-        progress = None  # its making tells how far it is
+        progress = None  # generating the prompts has shown its own progress
     media = MediaFiles()
     for number, conversation in enumerate(conversations):
         model = models[number % len(models)]
         history = History(conversation.system, conversation.context)
         for turn in conversation.turns:
             if conversation.accumulate and len(conversation.turns) > 1:
-                endpoint.build(turn, model, settings.endpoint)  # what it cannot carry it says now, not in mid-run
+                endpoint.build(turn, model, settings.endpoint)  # raises now, not during the run, if it cannot
                 writer.add_parts(BodyParts(media.inlined(turn), model, conversation.system, conversation.context))
                 continue
-            turn = media.inlined(turn)  # noqa: PLW2901 - from here on with what its files hold
+            inlined = media.inlined(turn)
             writer.add_body(
-                orjson.dumps(endpoint.build(turn, model, settings.endpoint, history)),
-                input_tokens=turn.input_tokens,
-                output_tokens=turn.output_tokens,
-                timestamp_ms=turn.timestamp_ms,
-                delay_ms=turn.delay_ms,
+                orjson.dumps(endpoint.build(inlined, model, settings.endpoint, history)),
+                input_tokens=inlined.input_tokens,
+                output_tokens=inlined.output_tokens,
+                timestamp_ms=inlined.timestamp_ms,
+                delay_ms=inlined.delay_ms,
             )
         writer.end_conversation(conversation.id)
         if progress is not None and number % 1000 == 0:
             progress(number, total)
     writer.close()
-    return Stored(writer.count, writer.conversations)
+    return StoredPayloads(writer.count, writer.conversations)
 
 
 def _on_schedule(conversations: Iterable[Conversation], schedule: ScheduleSettings) -> list[Conversation]:
-    """Those that lie in the part of the schedule that was asked for, in the order of their times."""
+    """Return the conversations within the selected part of the schedule, in order of time."""
     conversations = list(conversations)
-    if any(each.turns[0].timestamp_ms is None for each in conversations):
+    if any(conversation.turns[0].timestamp_ms is None for conversation in conversations):
         raise UserError(
             "--fixed-schedule sends at recorded times, and this dataset has conversations without a 'timestamp'."
         )
-    times = {id(each): each.turns[0].timestamp_ms or 0.0 for each in conversations}
     first = schedule.start_ms or 0.0
     last = float("inf") if schedule.end_ms is None else schedule.end_ms
-    kept = sorted(
-        (each for each in conversations if first <= times[id(each)] <= last), key=lambda each: times[id(each)]
-    )
-    if not kept:
-        raise UserError("No conversation lies in the part of the schedule that was asked for.")
-    zero = schedule.start_ms
-    if zero is None:
-        zero = times[id(kept[0])] if schedule.auto_offset else 0.0
+    selected = sorted((c for c in conversations if first <= _start_ms(c) <= last), key=_start_ms)
+    if not selected:
+        raise UserError("No conversation lies between the start and the end of the schedule that were given.")
+    offset = schedule.start_ms
+    if offset is None:
+        offset = _start_ms(selected[0]) if schedule.auto_offset else 0.0
 
     def shifted(turn: Turn) -> Turn:
-        at = None if turn.timestamp_ms is None else turn.timestamp_ms - zero
-        return msgspec.structs.replace(turn, timestamp_ms=at, delay_ms=turn.delay_ms / schedule.speedup)
+        timestamp = None if turn.timestamp_ms is None else turn.timestamp_ms - offset
+        return msgspec.structs.replace(turn, timestamp_ms=timestamp, delay_ms=turn.delay_ms / schedule.speedup)
 
-    return [msgspec.structs.replace(each, turns=tuple(map(shifted, each.turns))) for each in kept]
+    return [msgspec.structs.replace(c, turns=tuple(map(shifted, c.turns))) for c in selected]
 
 
-def _indexed(
+def _start_ms(conversation: Conversation) -> float:
+    return conversation.turns[0].timestamp_ms or 0.0
+
+
+def _index(
     log: str,
     settings: Settings,
     dataset: Dataset,
     recording: Recording,
-    plans: Sequence[PhasePlan],
+    phases: Sequence[PhasePlan],
     progress: Progress | None,
-) -> Stored:
+) -> StoredPayloads:
     data = settings.input
     writer = PayloadWriter(log)
-    index = Index(
+    indexer = Indexer(
         writer,
         recording,
         RecordingOptions(settings.endpoint.type, settings.load.recorded, data.conversation.delay_ratio),
         name=dataset.name,
         sessions=data.sessions,
-        most=_most(plans) if data.sampling == "sequential" else None,
+        max_conversations=_max_conversations(phases) if data.sampling == "sequential" else None,
     )
-    whole = recording.needs_whole or data.sampling != "sequential" or bool(data.sessions)
-    index.advance(None if whole else FIRST_BYTES, progress)
-    if index.problems.count:
-        index.advance(None, progress)
-        index.problems.raise_any()
-    known = index.done
-    if known:
+    index_all = recording.needs_whole or data.sampling != "sequential" or bool(data.sessions)
+    indexer.advance(None if index_all else FIRST_BYTES, progress)
+    if indexer.problems.count:
+        indexer.advance(None, progress)
+        indexer.problems.raise_any()
+    done = indexer.done
+    if done:
         writer.close()
-    return Stored(
-        writer.count if known else None,
-        writer.conversations if known else None,
-        index.files,
-        Sources(index, recording.files),
+    return StoredPayloads(
+        writer.count if done else None,
+        writer.conversations if done else None,
+        indexer.files,
+        InputFiles(indexer, recording.files),
     )
 
 
-def _most(plans: Sequence[PhasePlan]) -> int | None:
-    """How many conversations the run can need at most, when requests or conversations are counted."""
+def _max_conversations(phases: Sequence[PhasePlan]) -> int | None:
+    """Return how many conversations the run can need; None if a phase has no limit of requests or conversations."""
     total = 0
-    for plan in plans:
-        bounds = [count for count in (plan.requests, plan.conversations) if count is not None]
-        if not bounds:
+    for phase in phases:
+        limits = [count for count in (phase.requests, phase.conversations) if count is not None]
+        if not limits:
             return None
-        total += -(-min(bounds) // plan.arms)
+        total += -(-min(limits) // phase.servers)
     return total
 
 
 def _refuse_changes(settings: Settings, dataset: Dataset) -> None:
-    """What the user asked to be changed in bodies that are sent as they are."""
+    """Raise UserError for a flag that would change bodies which are sent unchanged."""
     endpoint = settings.endpoint
-    readers = endpoint.type in ("raw", "template")
-    extra = [name for name in endpoint.extra if not (readers and name == "response_field")]
-    found = [flag for field, flag in _CHANGES if getattr(settings.input, field)]
+    # These types use `response_field` to read replies, not to build bodies.
+    reads_field = endpoint.type in ("raw", "template")
+    extra = [name for name in endpoint.extra if not (reads_field and name == "response_field")]
+    flags = [flag for field, flag in _CHANGING_FLAGS if getattr(settings.input, field)]
     if extra:
-        found.append(f"--extra-inputs {extra[0]}")
+        flags.append(f"--extra-inputs {extra[0]}")
     if endpoint.legacy_max_tokens:
-        found.append("--use-legacy-max-tokens")
-    if not found:
+        flags.append("--use-legacy-max-tokens")
+    if not flags:
         return
     advice = "leave it out, or edit the file"
     if extra == ["response_field"]:
         advice = "it tells --endpoint-type raw how to read replies, so name that type or leave it out"
     raise UserError(
-        f"{found[0]} would change the payloads of '{dataset.name}', and {dataset.format} sends them byte for byte; "
+        f"{flags[0]} would change the payloads of '{dataset.name}', and {dataset.format} sends them byte for byte; "
         f"{advice}."
     )

@@ -1,7 +1,7 @@
-"""Which conversation comes next, from a dataset that may still be growing.
+"""The choice of the next conversation, from a dataset that may still be indexed.
 
-A large file is indexed ahead of the sending. Until its end is known, conversations are taken in order, and a worker that has
-caught up with the index waits; from then on the sampling strategy decides.
+A large file is indexed while the run sends. Until its end is known, conversations are taken in file order and a worker that
+reaches the end of the index waits. After that, the sampling strategy chooses.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ __all__ = ["ConversationPicker"]
 
 class ConversationPicker:
     def __init__(
-        self, store: PayloadStore, strategy: Literal["sequential", "shuffle", "random"], seed: int, board: SharedState
+        self, store: PayloadStore, strategy: Literal["sequential", "shuffle", "random"], seed: int, shared: SharedState
     ) -> None:
         self._store = store
         self._strategy: Literal["sequential", "shuffle", "random"] = strategy
         self._seed = seed
-        self._board = board
-        self._known = 0
+        self._shared = shared
+        self._indexed = 0
         self._pick: Callable[[int], int] | None = None
-        self.refresh()
+        self._refresh()
 
-    def refresh(self) -> None:
-        """Look how far the index has come."""
+    def _refresh(self) -> None:
         if self._pick is None:
-            growing = self._board.growing  # before the count: what is not growing any more is counted whole
-            self._known = self._store.conversations
-            if not growing:
-                self._pick = picker(self._strategy, self._known, self._seed)
+            # Read the flag before counting: once indexing is done the count is final.
+            indexing = self._shared.indexing
+            self._indexed = self._store.conversations
+            if not indexing:
+                self._pick = picker(self._strategy, self._indexed, self._seed)
 
     @property
     def size(self) -> int | None:
-        """How many conversations there are; None while that is not known."""
-        return None if self._pick is None else self._known
+        """Number of conversations; None while it is not known."""
+        return None if self._pick is None else self._indexed
 
     def pick(self, number: int) -> int | None:
-        """The conversation to send as number `number`; None when it is not there yet."""
+        """Return the conversation to send in position `number`; None if it is not indexed yet."""
         if self._pick is not None:
             return self._pick(number)
-        if number >= self._known:
-            self.refresh()
+        if number >= self._indexed:
+            self._refresh()
             if self._pick is not None:
                 return self._pick(number)
-        return number if number < self._known else None
+        return number if number < self._indexed else None

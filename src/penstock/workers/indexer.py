@@ -1,7 +1,8 @@
-"""The user's files while they are replayed: their index, and whether they stay what they were.
+"""Indexing and watching of input files whose bodies are sent unchanged.
 
-The first 64 MB are checked and indexed before the first request, the rest by a child process of low priority that stays ahead
-of the sending (100,000 lines a second and core here). Its end, or what it found wrong, comes through a pipe.
+The first 64 MB are checked and indexed before the first request, the rest by a low-priority child process while the run sends
+(about 100,000 lines per second). The child reports its end and any errors through a pipe. The files must not change during
+the run, so their size, modification time and inode are checked.
 """
 
 from __future__ import annotations
@@ -25,67 +26,70 @@ from penstock.datasets.recording import (
     select_sessions,
 )
 from penstock.errors import UserError
-from penstock.processes import end_with_parent
+from penstock.processes import end_with_parent, fork
 from penstock.records.payloads import PayloadWriter
 from penstock.workers.shared_state import SharedState
 
-__all__ = ["FIRST_BYTES", "Index", "Sources"]
+__all__ = ["FIRST_BYTES", "Indexer", "InputFiles"]
 
 FIRST_BYTES = int(os.environ.get("PENSTOCK_FIRST_BYTES", str(64 << 20)))
-"""Checked before the first request; the variable is for tests, which have no large files."""
+"""Bytes that are indexed before the first request. The environment variable is for tests, which have no large files."""
 _FLUSH_EVERY = 1000
-"""Conversations; fewer than fill the writer's buffer, which would let the reader see them before their bodies."""
+"""Conversations between flushes: few enough that the index never fills its buffer and is written before the bodies."""
 _FLUSH_BYTES = 4 << 20
-"""Scanned; so that large bodies do not wait for a thousand of them."""
-_MOST_FILES = 0xFFFF
-"""What the index can number; the bodies of a folder with more files are copied."""
-_LONGEST = 0x7FFFF000
-"""What one read gives."""
+"""Scanned bytes between flushes, so that large bodies become visible before there are a thousand of them."""
+_MAX_FILES = 0xFFFF
+"""File numbers in the index have 16 bits. The bodies of a folder with more files are copied."""
+_MAX_BODY = 0x7FFFF000
+"""Most bytes that one read returns on Linux."""
 _NICE = 10
-_LOOK_S = 0.25
-_LOOK_FILES = 64
+_CHECK_S = 0.25
+_CHECK_FILES = 64
+"""Files that are checked for changes every `_CHECK_S`."""
 
 Progress = Callable[[int, int], None]
 
 
-class Index:
-    """Puts a recording into the payload store, as far as it is told to."""
+class Indexer:
+    """Writes the index of a recording to the payload store, step by step."""
 
     def __init__(
         self,
         writer: PayloadWriter,
         recording: Recording,
-        wish: RecordingOptions,
+        options: RecordingOptions,
         *,
         name: str,
         sessions: tuple[str, ...] = (),
-        most: int | None = None,
+        max_conversations: int | None = None,
     ) -> None:
-        """`most` is how many conversations the run can need."""
+        """`max_conversations` is how many conversations the run can need."""
         self._writer = writer
         self._recording = recording
         self._missing = set(sessions)
-        """Those that were asked for and have not come yet."""
-        self._most = most
+        """Selected sessions that have not been found yet."""
+        self._max_conversations = max_conversations
         self._total = sum(file.identity.size for file in recording.files)
-        self._copying = len(recording.files) > _MOST_FILES
+        self._copying = len(recording.files) > _MAX_FILES
         self.problems = FileErrors(name)
-        self._found: Iterator[RecordedConversation] = recording.scan(wish, self.problems)
+        self._conversations: Iterator[RecordedConversation] = recording.scan(options, self.problems)
         if sessions:
-            self._found = select_sessions(self._found, frozenset(sessions))
+            self._conversations = select_sessions(self._conversations, frozenset(sessions))
         self.done = False
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Those in which bodies lie."""
+        """Paths of the files that bodies are read from."""
         return () if self._copying else tuple(file.path for file in self._recording.files)
 
-    def advance(self, scanned: int | None, progress: Progress | None = None, *, only_needed: bool = False) -> None:
-        """Go on until so many bytes are scanned, or to the end; with `only_needed`, no farther than the run can need. Behind
-        a problem nothing is written any more: the rest is read for what else is wrong."""
+    def advance(self, until: int | None, progress: Progress | None = None, *, only_needed: bool = False) -> None:
+        """Index until `until` bytes are scanned, or to the end; with `only_needed`, no further than the run can need.
+
+        After the first error nothing is written, and the rest is only scanned for more errors.
+        """
         writer, recording = self._writer, self._recording
         flushed = recording.scanned
-        for number, recorded in enumerate(self._found, 1):
+        for number, recorded in enumerate(self._conversations, 1):
             self._missing.discard(recorded.session or "")
             if not self.problems.count and not self._full:
                 self._write(recorded)
@@ -96,7 +100,7 @@ class Index:
                     progress(recording.scanned, self._total)
             if only_needed and self._full:
                 break
-            if scanned is not None and recording.scanned >= scanned:
+            if until is not None and recording.scanned >= until:
                 writer.flush()
                 self.done = self._full
                 return
@@ -109,136 +113,136 @@ class Index:
 
     @property
     def _full(self) -> bool:
-        return self._writer.conversations == self._most
+        return self._writer.conversations == self._max_conversations
 
     def notes(self) -> list[str]:
         return self._recording.notes()
 
     def _write(self, recorded: RecordedConversation) -> None:
-        for place in recorded.bodies:
-            if place.length > _LONGEST:
-                self.problems.add(1, f"a payload of {place.length:,} bytes is larger than the 2 GB that can be sent")
-            elif self._copying or place.padding is not None:
-                before, behind = place.padding or (b"", b"")
-                with open(self._recording.files[place.file].path, "rb") as file:
-                    file.seek(place.offset)
-                    body = before + file.read(place.length) + behind
-                self._writer.add_body(body, timestamp_ms=place.timestamp_ms, delay_ms=place.delay_ms)
+        for location in recorded.bodies:
+            if location.length > _MAX_BODY:
+                self.problems.add(1, f"a payload of {location.length:,} bytes is larger than the 2 GB that can be sent")
+            elif self._copying or location.padding is not None:
+                before, after = location.padding or (b"", b"")
+                with open(self._recording.files[location.file].path, "rb") as file:
+                    file.seek(location.offset)
+                    body = before + file.read(location.length) + after
+                self._writer.add_body(body, timestamp_ms=location.timestamp_ms, delay_ms=location.delay_ms)
             else:
                 self._writer.add_reference(
-                    place.file + 1,
-                    place.offset,
-                    place.length,
-                    timestamp_ms=place.timestamp_ms,
-                    delay_ms=place.delay_ms,
+                    location.file + 1,
+                    location.offset,
+                    location.length,
+                    timestamp_ms=location.timestamp_ms,
+                    delay_ms=location.delay_ms,
                 )
         self._writer.end_conversation(recorded.session)
 
     def _check_sessions(self) -> None:
-        if self.problems.count:  # one of them may be why a session did not come
+        if self.problems.count:  # an error may be the reason why a session is missing
             return
         for name in sorted(self._missing):
             self.problems.add(1, f"there is no session {name!r} in it (--sessions)")
 
 
-class _Word(msgspec.Struct):
-    """What the child says, one line each: the first thing wrong at once, and in the end all there is to say."""
+class _Message(msgspec.Struct):
+    """A message from the child, one JSON line: the first error when it occurs, and everything in the last message."""
 
-    wrong: str | None = None
+    error: str | None = None
     notes: list[str] = []
     last: bool = False
 
 
-class Sources:
-    """Beside a run: carries the index on, and watches the files."""
+class InputFiles:
+    """The input files during a run: a child process continues their index, and `poll` checks that they do not change."""
 
-    def __init__(self, index: Index, files: list[SourceFile]) -> None:
-        self._index = index
+    def __init__(self, indexer: Indexer, files: list[SourceFile]) -> None:
+        self._indexer = indexer
         self._files = files
-        self._next = 0
-        self._due = 0.0
-        self._board: SharedState | None = None
+        self._next_check = 0
+        """Position in `_files` of the file to check next."""
+        self._check_at = 0.0
+        self._shared: SharedState | None = None
         self._child = 0
         self._pipe = -1
-        self._heard = b""
-        self._over = index.done
-        self._wrong: str | None = None
-        """What the child found."""
+        self._partial_line = b""
+        self._indexed = indexer.done
+        self._error: str | None = None
         self._changed: SourceFile | None = None
-        """The first that is not what it was."""
-        self.notes: list[str] = index.notes() if index.done else []
+        """The first file that was found changed."""
+        self.notes: list[str] = indexer.notes() if indexer.done else []
 
-    def start(self, board: SharedState) -> None:
-        """Before the workers are: what this process forks now has none of their sockets."""
-        self._board = board
-        if self._index.done:
+    def start(self, shared: SharedState) -> None:
+        """Start the child if there is more to index. Call this before the workers open sockets, which it would inherit."""
+        self._shared = shared
+        if self._indexer.done:
             return
-        board.growing = True
-        self._pipe, tell = os.pipe()
+        shared.indexing = True
+        self._pipe, write_end = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
-        me = os.getpid()
-        self._child = os.fork()
+        parent = os.getpid()
+        self._child = fork()
         if self._child == 0:
             os.close(self._pipe)
-            os._exit(_carry_on(self._index, board, tell, me))
-        os.close(tell)
+            os._exit(_index_rest(self._indexer, shared, write_end, parent))
+        os.close(write_end)
 
     @property
-    def _must_end(self) -> bool:
-        return self._wrong is not None or self._changed is not None
+    def _must_stop(self) -> bool:
+        return self._error is not None or self._changed is not None
 
-    def look(self) -> bool:
-        """Call this every few milliseconds; returns whether the run must end."""
-        if not self._must_end and self._child:
-            self._listen()
-            if self._wrong is not None:
-                self._watch(len(self._files))  # what the reader stumbled over may be the change of a file
-        if not self._must_end and self._board is not None and self._board.broken:
-            self._changed = self._files[self._board.broken - 1]
+    def poll(self) -> bool:
+        """Return True if the run must stop. Call this every few milliseconds."""
+        if not self._must_stop and self._child:
+            self._read_messages()
+            if self._error is not None:
+                self._check(len(self._files))  # a changed file may be the cause of the error
+        if not self._must_stop and self._shared is not None and self._shared.changed_file:
+            self._changed = self._files[self._shared.changed_file - 1]
         now = monotonic()
-        if not self._must_end and now >= self._due:
-            self._due = now + _LOOK_S
-            self._watch(_LOOK_FILES)
-        return self._must_end
+        if not self._must_stop and now >= self._check_at:
+            self._check_at = now + _CHECK_S
+            self._check(_CHECK_FILES)
+        return self._must_stop
 
     def finish(self) -> str | None:
-        """The run is over: why it had to be, if it had to."""
+        """End the child and return why the run had to stop, or None."""
         try:
             if self._child and self._changed is None:
-                self._listen(wait=self._wrong is not None)  # then the list of problems is being completed
-            if self._child and not self._over:
-                os.kill(self._child, signal.SIGKILL)  # the run ended before the file did
+                self._read_messages(wait=self._error is not None)  # after the first error, wait for the complete list
+            if self._child and not self._indexed:
+                os.kill(self._child, signal.SIGKILL)  # the run ended before the end of the file
         finally:
             if self._child:
                 os.waitpid(self._child, 0)
                 os.close(self._pipe)
                 self._child = 0
-        if not self._must_end:
-            self._watch(len(self._files))
-        return self._wrong if self._changed is None else _what_changed(self._changed)
+        if not self._must_stop:
+            self._check(len(self._files))
+        return self._error if self._changed is None else _describe_change(self._changed)
 
-    def _listen(self, *, wait: bool = False) -> None:
+    def _read_messages(self, *, wait: bool = False) -> None:
         os.set_blocking(self._pipe, wait)
-        while not self._over:
+        while not self._indexed:
             try:
                 data = os.read(self._pipe, 1 << 16)
             except BlockingIOError:
                 return
-            *lines, self._heard = (self._heard + data).split(b"\n")
+            *lines, self._partial_line = (self._partial_line + data).split(b"\n")
             for line in lines:
-                word = msgspec.json.decode(line, type=_Word)
-                self._over = self._over or word.last
-                self._wrong = word.wrong or self._wrong
-                self.notes += word.notes
-            if not data and not self._over:
-                self._over = True
-                self._wrong = "The process that reads the input file ahead of the sending ended before its time."
+                message = msgspec.json.decode(line, type=_Message)
+                self._indexed = self._indexed or message.last
+                self._error = message.error or self._error
+                self.notes += message.notes
+            if not data and not self._indexed:
+                self._indexed = True
+                self._error = "The process that indexes the input file ended unexpectedly."
 
-    def _watch(self, count: int) -> None:
+    def _check(self, count: int) -> None:
         for _ in range(min(count, len(self._files))):
-            file = self._files[self._next % len(self._files)]
-            self._next += 1
+            file = self._files[self._next_check % len(self._files)]
+            self._next_check += 1
             try:
                 same = Identity.of(os.stat(file.path)) == file.identity
             except OSError:
@@ -248,8 +252,8 @@ class Sources:
                 return
 
 
-def _what_changed(file: SourceFile) -> str:
-    """To be asked when nothing is measured any more: it may have to count the lines of a large file."""
+def _describe_change(file: SourceFile) -> str:
+    """Describe how the file changed. This may count the lines of a large file, so call it after the load."""
     name = os.path.basename(file.path)
     before = file.identity
     try:
@@ -276,28 +280,27 @@ def _lines_in(path: str) -> int:
         return 0
 
 
-def _carry_on(index: Index, board: SharedState, tell: int, parent: int) -> int:
-    """The child's whole life."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which may want to finish
+def _index_rest(indexer: Indexer, shared: SharedState, pipe: int, parent: int) -> int:
+    """Run the child process; return its exit status."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if not end_with_parent(parent, signal.SIGKILL):
         return 1
     os.nice(_NICE)
 
-    def say(word: _Word) -> None:
-        os.write(tell, msgspec.json.encode(word) + b"\n")
+    def send(message: _Message) -> None:
+        os.write(pipe, msgspec.json.encode(message) + b"\n")
 
     try:
-        index.problems.on_first = lambda text: say(_Word(wrong=text))
-        index.advance(None, only_needed=True)
-        if index.problems.count:
-            say(_Word(wrong=index.problems.text(), last=True))
+        indexer.problems.on_first = lambda text: send(_Message(error=text))
+        indexer.advance(None, only_needed=True)
+        if indexer.problems.count:
+            send(_Message(error=indexer.problems.text(), last=True))
             return 0
-        board.growing = False
-        say(_Word(notes=index.notes(), last=True))
+        shared.indexing = False
+        send(_Message(notes=indexer.notes(), last=True))
     except UserError as error:
-        say(_Word(wrong=str(error), last=True))
-    except BaseException:  # this is the end of the process: nobody else would hear of it
+        send(_Message(error=str(error), last=True))
+    except BaseException:  # os._exit follows, which prints nothing
         traceback.print_exc()
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""What a worker must know: computed once by the parent, the same for every worker."""
+"""The job of a run: everything that a worker needs, computed once by the parent and the same for all workers."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from penstock.wire.tls import client_context
 
 __all__ = ["Job", "Target", "targets"]
 
-
-_OWN = (("X-Request-ID", 0), ("X-Correlation-ID", 1), ("X-Session-Affinity", 1), ("Content-Length", 2))
+_REQUEST_HEADERS = (("X-Request-ID", 0), ("X-Correlation-ID", 1), ("X-Session-Affinity", 1), ("Content-Length", 2))
+"""Headers that differ from request to request, with the argument of `Target.request_headers` that is their value."""
 
 
 class Target(NamedTuple):
     url: str
-    """As it may be shown."""
+    """Without credentials."""
     origin: Origin
     head: bytes
     """The request head up to the headers that differ from request to request."""
-    own: str
-    """Those, and the blank line: a format for the request's id, the conversation's and the length of the body."""
+    request_headers: str
+    """Format of these headers and the blank line. Its arguments are the request id, the conversation id and the length of
+    the body."""
 
 
 class Job(NamedTuple):
@@ -39,66 +40,69 @@ class Job(NamedTuple):
     endpoint: str
     settings: EndpointSettings
     files: tuple[str, ...]
-    """The user's files in which bodies lie."""
+    """Input files that bodies are read from."""
     targets: tuple[Target, ...]
     phases: tuple[PhasePlan, ...]
     sampling: Literal["sequential", "shuffle", "random"]
     seed: int
     timeout_ns: int
-    reuse: bool
-    open_ahead: int
-    """Connections to open before the first request, over all workers and urls."""
+    reuse_connections: bool
+    preconnect: int
+    """Connections to open before the first request, over all workers and URLs."""
     epoch: int
+    """Monotonic ns; the times in records are relative to it."""
 
 
 def join(base: str, path: str) -> str:
-    """Base and path with what they share taken once: `…/v1` and `/v1/chat/completions` meet at `/v1`. Without a path the
-    base is left as it is."""
+    """Join base and path, with segments that end the base and begin the path only once: `…/v1` and `/v1/chat/completions`
+    share `/v1`. Without a path, return the base."""
     if not path:
         return base or "/"
     base = base.rstrip("/")
-    parts = [part for part in path.split("/") if part]
-    have = [part for part in base.split("/") if part]
-    for overlap in range(min(len(parts), len(have)), 0, -1):
-        if have[-overlap:] == parts[:overlap]:
-            parts = parts[overlap:]
+    segments = [segment for segment in path.split("/") if segment]
+    base_segments = [segment for segment in base.split("/") if segment]
+    for overlap in range(min(len(segments), len(base_segments)), 0, -1):
+        if base_segments[-overlap:] == segments[:overlap]:
+            segments = segments[overlap:]
             break
-    return "/".join([base, *parts]) or "/"
+    return "/".join([base, *segments]) or "/"
 
 
 def targets(settings: EndpointSettings, path: str) -> tuple[Target, ...]:
-    """Where to send: names resolved, heads rendered. One sentence for a host that cannot be found."""
+    """Resolve the host of each URL and render the request heads; raise UserError if a host cannot be found."""
     given = {name.lower(): value.reveal() for name, value in settings.headers}
-    ours = [
+    defaults = [
         ("User-Agent", f"penstock/{__version__}"),
         ("Accept", "text/event-stream" if settings.streaming else "application/json"),
         ("Content-Type", "application/json"),
     ]
-    headers = [(name, value) for name, value in ours if name.lower() not in given]
+    headers = [(name, value) for name, value in defaults if name.lower() not in given]
     headers += [(name, value.reveal()) for name, value in settings.headers if name.lower() != "host"]
     if settings.api_key is not None:
         headers.append(("Authorization", f"Bearer {settings.api_key.reveal()}"))
-    own = "".join(f"{name}: {{{place}}}\r\n" for name, place in _OWN if name.lower() not in given) + "\r\n"
+    request_headers = (
+        "".join(f"{name}: {{{n}}}\r\n" for name, n in _REQUEST_HEADERS if name.lower() not in given) + "\r\n"
+    )
     context: ssl.SSLContext | None = None
-    found = []
+    result = []
     for url in settings.urls:
         parts = urlsplit(url)
         host = parts.hostname or ""
         secure = parts.scheme == "https"
         if secure and context is None:
-            context = _tls(settings.verify_tls)
+            context = _tls_context(settings.verify_tls)
         port = parts.port or (443 if secure else 80)
-        origin = _reachable(host, port, context if secure else None, url)
+        origin = _choose_address(host, port, context if secure else None, url)
         target = join(parts.path, path)
         if parts.query:
             target += f"?{parts.query}"
         netloc = given.get("host") or parts.netloc.rpartition("@")[2]
-        found.append(Target(redact_url(url), origin, request_head("POST", target, netloc, headers), own))
-    return tuple(found)
+        result.append(Target(redact_url(url), origin, request_head("POST", target, netloc, headers), request_headers))
+    return tuple(result)
 
 
-def _tls(verify: bool) -> ssl.SSLContext:
-    """The system ignores a file of certificates that it cannot read, and the server's certificate would be blamed."""
+def _tls_context(verify: bool) -> ssl.SSLContext:
+    # OpenSSL ignores an unreadable SSL_CERT_FILE, and the error would then blame the server's certificate.
     context = client_context(verify)
     path = os.environ.get("SSL_CERT_FILE")
     if verify and path:
@@ -110,8 +114,8 @@ def _tls(verify: bool) -> ssl.SSLContext:
     return context
 
 
-def _reachable(host: str, port: int, context: ssl.SSLContext | None, url: str) -> Origin:
-    """The first address that answers; when none does, the first one, and the run will say what is wrong with it."""
+def _choose_address(host: str, port: int, context: ssl.SSLContext | None, url: str) -> Origin:
+    """Return the first address that accepts a connection. If none does, return the first one: connecting will report why."""
     try:
         origins = resolve(host, port, context)
     except (OSError, UnicodeError):

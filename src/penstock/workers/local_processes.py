@@ -1,4 +1,4 @@
-"""Workers on this machine: one in this very process, several as forked children that share a board and nothing else."""
+"""Workers on this machine: a single one runs in this process, several run in forked children with shared memory."""
 
 from __future__ import annotations
 
@@ -15,54 +15,62 @@ from typing import NamedTuple
 import uvloop
 
 from penstock.errors import PenstockError, RunError, UserError, disk_full
-from penstock.processes import cores, end_with_parent, parent_watch, raise_descriptor_limit
+from penstock.processes import cores, end_with_parent, fork, parent_watch, raise_descriptor_limit
 from penstock.schedule.scheduler import Share
 from penstock.wire.exchange import WireError
-from penstock.workers import shared_state as cells
-from penstock.workers.indexer import Sources
+from penstock.workers.indexer import InputFiles
 from penstock.workers.job import Job
-from penstock.workers.phase_controller import PhaseController, Progress
+from penstock.workers.phase_controller import PhaseController, RunProgress
 from penstock.workers.preconnect import ConnectError
-from penstock.workers.shared_state import SharedState
+from penstock.workers.shared_state import PHASE_DONE, READY, SharedState
 from penstock.workers.worker import Worker
 
-__all__ = ["Outcome", "choose_workers", "most_workers", "raise_file_limit", "run"]
+__all__ = ["Outcome", "choose_workers", "max_workers", "raise_file_limit", "run"]
 
 _POLL_S = 0.01
-_USER, _RUN, _FAULT = "u", "r", "f"
-"""Before what a worker says: a sentence about what the user must change, one about the run, or a traceback."""
-_END = "\0"  # behind it
-_SAID_BYTES = 4000  # so that what several say at once is not mixed up in the pipe
+_USER_ERROR, _RUN_ERROR, _TRACEBACK = "u", "r", "f"
+"""First character of an error message that a child writes to its pipe."""
+_MESSAGE_END = "\0"
+_MESSAGE_BYTES = 4000
+"""Maximum length of a message. Writes of up to 4,096 bytes (PIPE_BUF) by several children are not interleaved."""
 _SPARE_FILES = 64
-_MANY_FILES = 1 << 20
-_BUSY_STREAMS = 512  # what one core carries with ease: 500 streams of 100 tokens/s take about half of it
-_BUSY_RATE = 2000
-_MANY_REQUESTS = 20_000
-"""So many in one run mean a fast server or a long run; a second process helps the one and harms none."""
+"""Open files of a process besides its connections."""
+_MAX_FILES = 1 << 20
+_STREAMS_PER_WORKER = 512
+"""500 streams of 100 tokens/s take about half of one core."""
+_RATE_PER_WORKER = 2000
+_REQUESTS_PER_WORKER = 20_000
+"""A run with more requests has a fast server or is long. A second process helps the first case and harms neither."""
 
 
-def most_workers(limit: int | None) -> int:
-    """Leaving a core to others, unless the user says how many."""
+def max_workers(limit: int | None) -> int:
+    """Return the user's limit, or by default one fewer than there are cores."""
     return max(1, cores() - 1) if limit is None else limit
 
 
 def choose_workers(concurrency: int | None, rate: float | None, requests: int | None, limit: int | None) -> int:
-    """One process for what one core does with ease; beyond that one for each such part."""
-    parts = ((concurrency, _BUSY_STREAMS), (int(rate or 0), _BUSY_RATE), (requests, _MANY_REQUESTS))
-    wanted = max(1, *(-(-(load or 0) // each) for load, each in parts))
-    workers = min(wanted, most_workers(None)) if limit is None else limit
-    for bound in (concurrency, requests):
-        if bound is not None:
-            workers = min(workers, bound)
+    """Return how many workers a load needs; `limit` is the user's number of workers."""
+    capacities = (
+        (concurrency, _STREAMS_PER_WORKER),
+        (int(rate or 0), _RATE_PER_WORKER),
+        (requests, _REQUESTS_PER_WORKER),
+    )
+    needed = max(1, *(-(-(load or 0) // capacity) for load, capacity in capacities))
+    workers = min(needed, max_workers(None)) if limit is None else limit
+    for maximum in (concurrency, requests):
+        if maximum is not None:
+            workers = min(workers, maximum)
     return max(1, workers)
 
 
-def raise_file_limit(slots: int | None, ahead: int, workers: int) -> None:
-    """Each connection is an open file: take what the system allows, and say so when it is not enough. Without `slots` nobody
-    knows how many there will be, beyond those that are opened `ahead`."""
-    connections = ahead if slots is None else slots
+def raise_file_limit(slots: int | None, preconnect: int, workers: int) -> None:
+    """Raise the limit of open files for the run's connections; raise UserError if the system does not allow it.
+
+    Without `slots` the number of connections is unlimited, and only those opened before the first request are required.
+    """
+    connections = preconnect if slots is None else slots
     needed = -(-connections // workers) + _SPARE_FILES
-    allowed = raise_descriptor_limit(max(needed, _MANY_FILES) if slots is None else needed)
+    allowed = raise_descriptor_limit(max(needed, _MAX_FILES) if slots is None else needed)
     if allowed < needed:
         raise UserError(
             f"{connections} connections need {needed} open files a process, but the system allows {allowed}; "
@@ -71,50 +79,54 @@ def raise_file_limit(slots: int | None, ahead: int, workers: int) -> None:
 
 
 class Outcome(NamedTuple):
-    interrupted: int
-    """How often the user did."""
-    error: str | None = None
-    """Why the run ended before its time: something about the user's files."""
+    interrupts: int
+    """How often the user interrupted the run."""
+    input_error: str | None = None
+    """Error in the input files that ended the run early."""
 
 
 def run(
     job: Job,
     workers: int,
-    display: Callable[[Progress], None] | None,
-    sources: Sources | None = None,
+    display: Callable[[RunProgress], None] | None,
+    input_files: InputFiles | None = None,
     on_begin: Callable[[], None] | None = None,
 ) -> Outcome:
-    """Carries out the job; `sources` are the user's files that it sends from, `on_begin` is called before the first request."""
-    board = SharedState(workers)
-    conductor = PhaseController(board, len(job.phases), display, None if sources is None else sources.look, on_begin)
-    file_error = None
-    if sources is not None:
-        sources.start(board)
-    try:
-        if workers == 1:
-            _run_here(job, board, conductor)
-        else:
-            _run_children(job, board, conductor, workers)
-    except RunError as error:
-        if not conductor.began:
-            raise
-        folder = os.path.dirname(job.log)
-        raise RunError(
-            f"{error} The records up to then are in {job.log}; `penstock report {folder}` shows them."
-        ) from None
-    finally:
-        if sources is not None:
-            file_error = sources.finish()
-    conductor.show()
-    return Outcome(conductor.interrupted, file_error)
+    """Run the job. `input_files` are those that bodies are read from; `on_begin` is called before the first request."""
+    shared = SharedState(workers)
+    must_stop = None if input_files is None else input_files.poll
+    controller = PhaseController(shared, len(job.phases), display, must_stop, on_begin)
+    input_error = None
+    with _interrupts(controller):
+        try:
+            if input_files is not None:
+                input_files.start(shared)
+            if workers == 1:
+                _run_in_process(job, shared, controller)
+            else:
+                _run_children(job, shared, controller, workers)
+        except UserError:
+            if controller.began or not controller.interrupts:
+                raise
+        except RunError as error:
+            if not controller.began:
+                raise
+            folder = os.path.dirname(job.log)
+            raise RunError(
+                f"{error} The records up to then are in {job.log}; `penstock report {folder}` shows them."
+            ) from None
+        finally:
+            if input_files is not None:
+                input_error = input_files.finish()
+    controller.show()
+    return Outcome(controller.interrupts, input_error)
 
 
-def _run_here(job: Job, board: SharedState, conductor: PhaseController) -> None:
+def _run_in_process(job: Job, shared: SharedState, controller: PhaseController) -> None:
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
-        with _interrupts(conductor):
-            loop.run_until_complete(Worker(job, Share(), board, loop, conductor.step).run())
+        loop.run_until_complete(Worker(job, Share(), shared, loop, controller.step).run())
     except ConnectError as error:
         raise _unreachable(job, error.error) from None
     finally:
@@ -122,9 +134,12 @@ def _run_here(job: Job, board: SharedState, conductor: PhaseController) -> None:
 
 
 @contextlib.contextmanager
-def _interrupts(conductor: PhaseController) -> Iterator[None]:
-    """Ctrl-C is the conductor's. (Not by the loop's own handlers: one that comes before the loop runs would be lost.)"""
-    before = {name: signal.signal(name, lambda *_: conductor.interrupt()) for name in (signal.SIGINT, signal.SIGTERM)}
+def _interrupts(controller: PhaseController) -> Iterator[None]:
+    """Pass SIGINT and SIGTERM to the controller.
+
+    The event loop's own signal handlers would lose a signal that arrives before the loop runs.
+    """
+    before = {name: signal.signal(name, lambda *_: controller.interrupt()) for name in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
@@ -134,94 +149,95 @@ def _interrupts(conductor: PhaseController) -> Iterator[None]:
 
 def _unreachable(job: Job, error: WireError) -> UserError:
     if error.type in ("CertificateError", "TLSError"):
-        return UserError(error.message)  # somebody is there, and the sentence says what to do
+        return UserError(error.message)  # the server is running, and the message says what to do
     urls = ", ".join(target.url for target in job.targets)
     return UserError(f"{error.message} Start the server or correct --url ({urls}).")
 
 
-def _run_children(job: Job, board: SharedState, conductor: PhaseController, workers: int) -> None:
-    with _interrupts(conductor):
-        died, said = _attended(job, board, conductor, workers)
-    for kind, error in ((_USER, UserError), (_RUN, RunError)):
-        for word in said:
-            if word.startswith(kind):
-                raise error(word[1:])
-    if died is not None:
-        number, status = died
+def _run_children(job: Job, shared: SharedState, controller: PhaseController, workers: int) -> None:
+    failed, messages = _supervise(job, shared, controller, workers)
+    for kind, error in ((_USER_ERROR, UserError), (_RUN_ERROR, RunError)):
+        for message in messages:
+            if message.startswith(kind):
+                raise error(message[1:])
+    if failed is not None:
+        number, status = failed
         how = f"was killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "failed"
-        raise RunError(" ".join([f"Worker {number} {how}.", *(word[1:] for word in said)]))
+        raise RunError(" ".join([f"Worker {number} {how}.", *(message[1:] for message in messages)]))
 
 
-def _attended(
-    job: Job, board: SharedState, conductor: PhaseController, workers: int
+def _supervise(
+    job: Job, shared: SharedState, controller: PhaseController, workers: int
 ) -> tuple[tuple[int, int] | None, list[str]]:
-    """Lives with the workers until the last has ended: (the first that failed, and its status; what they said)."""
+    """Start the workers and run the controller until all have ended.
+
+    Return the number and wait status of the first worker that failed, and the error messages of all workers.
+    """
     children: dict[int, int] = {}
     read_end, write_end = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    me = os.getpid()
+    parent = os.getpid()
     for number in range(workers):
-        pid = os.fork()
+        pid = fork()
         if pid == 0:
             os.close(read_end)
-            os._exit(_child(job, Share(number, workers), board, write_end, me))
+            os._exit(_run_child(job, Share(number, workers), shared, write_end, parent))
         children[pid] = number
     os.close(write_end)
     os.set_blocking(read_end, False)
-    said = b""
-    died = None
+    output = b""
+    failed = None
     try:
         while children:
             time.sleep(_POLL_S)
-            conductor.step()
-            said += _available(read_end)  # many that fail together would fill the pipe and wait for us
+            controller.step()
+            output += _available(read_end)  # children that fail together would block on a full pipe
             for pid in list(children):
-                gone, status = os.waitpid(pid, os.WNOHANG)
-                if gone:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
                     number = children.pop(pid)
                     if status != 0:
-                        died = died or (number, status)
-                        board.stop = 2
-                        board.set(number, cells.READY, 1)
-                        board.set(number, cells.PHASE_DONE, len(job.phases))
+                        failed = failed or (number, status)
+                        shared.stop = 2
+                        shared.set(number, READY, 1)
+                        shared.set(number, PHASE_DONE, len(job.phases))
     finally:
         for pid in children:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    said += _available(read_end)
+    output += _available(read_end)
     os.close(read_end)
-    return died, [word for word in said.decode("utf-8", "replace").split(_END) if word]
+    return failed, [message for message in output.decode("utf-8", "replace").split(_MESSAGE_END) if message]
 
 
 def _available(pipe: int) -> bytes:
-    """What can be read without waiting."""
-    found = b""
+    """Return what can be read without blocking."""
+    output = b""
     with contextlib.suppress(BlockingIOError):
         while data := os.read(pipe, 1 << 16):
-            found += data
-    return found
+            output += data
+    return output
 
 
-def _child(job: Job, share: Share, board: SharedState, tell: int, parent: int) -> int:
-    """A worker's whole life."""
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, signal.SIG_IGN)
+def _run_child(job: Job, share: Share, shared: SharedState, pipe: int, parent: int) -> int:
+    """Run a worker in a child process; return its exit status."""
     if not end_with_parent(parent, signal.SIGKILL):
         return 1
     try:
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
-        loop.run_until_complete(Worker(job, share, board, loop, parent_watch(parent)).run())
-    except BaseException as error:  # this is the end of the process: nobody else would hear of it
-        kind, text = _in_words(job, error)
-        os.write(tell, f"{kind}{text}{_END}".encode())
+        loop.run_until_complete(Worker(job, share, shared, loop, parent_watch(parent)).run())
+    except BaseException as error:  # os._exit follows, which prints nothing
+        kind, text = _describe(job, error)
+        os.write(pipe, f"{kind}{text}{_MESSAGE_END}".encode())
         return 1
     return 0
 
 
-def _in_words(job: Job, error: BaseException) -> tuple[str, str]:
-    found = _unreachable(job, error.error) if isinstance(error, ConnectError) else disk_full(error) or error
-    if not isinstance(found, PenstockError):
-        return _FAULT, traceback.format_exc()[-_SAID_BYTES:]
-    return _USER if isinstance(found, UserError) else _RUN, str(found)[:_SAID_BYTES]
+def _describe(job: Job, error: BaseException) -> tuple[str, str]:
+    """Return the kind and the text of a child's error message."""
+    known = _unreachable(job, error.error) if isinstance(error, ConnectError) else disk_full(error) or error
+    if not isinstance(known, PenstockError):
+        return _TRACEBACK, traceback.format_exc()[-_MESSAGE_BYTES:]
+    return _USER_ERROR if isinstance(known, UserError) else _RUN_ERROR, str(known)[:_MESSAGE_BYTES]

@@ -1,4 +1,4 @@
-"""What the machine did to a worker while it ran: CPU time, and the time that it was kept from the CPU."""
+"""Operating system counters of a worker during a run: CPU time, and time that it was kept from running."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from penstock.records.worker_report import MachineFacts
 
-__all__ = ["Machine"]
+__all__ = ["MachineCounters"]
 
 
-class Machine:
-    """Reads the machine's counters now and again when it is asked what they say."""
+class MachineCounters:
+    """Reads the counters when it is created; `facts` returns how much they have grown since."""
 
     def __init__(self) -> None:
         self._before = _counters()
@@ -28,7 +28,8 @@ class Machine:
 
         run_delay, throttled = difference("run_delay"), difference("throttled")
         if run_delay and throttled:
-            # Counted once for each core that the quota stopped, and while it stopped us we were ready to run.
+            # The kernel counts throttled time once per throttled core. A throttled process is ready to run, so its own
+            # throttled time is no longer than its run delay.
             throttled = min(throttled, run_delay)
         return MachineFacts(
             wall_s=difference("wall"),
@@ -42,27 +43,26 @@ class Machine:
 
 def _counters() -> dict[str, float | None]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    found: dict[str, float | None] = {
+    values: dict[str, float | None] = {
         "wall": time.monotonic(),
         "cpu": usage.ru_utime + usage.ru_stime,
         "switches": usage.ru_nivcsw,
     }
     if sys.platform == "linux":
-        found["run_delay"] = _field("/proc/self/schedstat", lambda text: int(text.split()[1]) / 1e9)
-        found["throttled"] = _throttled()
-        found["steal"] = _field("/proc/stat", _stolen)
-    return found
+        values["run_delay"] = _field("/proc/self/schedstat", lambda text: int(text.split()[1]) / 1e9)
+        values["throttled"] = _throttled()
+        values["steal"] = _field("/proc/stat", _stolen)
+    return values
 
 
 def _stolen(text: str) -> float:
-    """Of each core, on average: the first line of /proc/stat adds up the lines of the cores behind it."""
+    """Return the stolen seconds per core: the first line of /proc/stat is the sum of the lines of all cores."""
     lines = [line.split() for line in text.splitlines() if line.startswith("cpu")]
     return int(lines[0][8]) / (len(lines) - 1) / os.sysconf("SC_CLK_TCK")
 
 
 def _throttled() -> float | None:
-    """From the cgroup's cpu.stat: version 2 in µs, version 1 in ns."""
-
+    """Return the throttled seconds of the cgroup (version 2 reports µs, version 1 ns)."""
     for path in ("/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpu/cpu.stat"):
         value = _field(path, _throttled_in)
         if value is not None:

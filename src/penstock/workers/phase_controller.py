@@ -1,4 +1,4 @@
-"""Starts the phases one after the other when all workers are ready, passes on Ctrl-C, and feeds the display."""
+"""The controller of a run: starts each phase when all workers are ready, passes on Ctrl-C, and feeds the display."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import NamedTuple
 
-from penstock.workers import shared_state as cells
-from penstock.workers.shared_state import SharedState
+from penstock.workers.shared_state import CONNECTED, ENDED, FAILED, IN_FLIGHT, PHASE_DONE, READY, SENT, SharedState
 
-__all__ = ["PhaseController", "Progress"]
+__all__ = ["PhaseController", "RunProgress"]
 
 _LEAD_NS = (1_000_000, 30_000_000)
-"""How far ahead a start is announced: to a worker in this process, and to others, which look every millisecond or so."""
+"""Time between the command to start a phase and its start: for a worker in this process, and for child processes, which
+poll about every millisecond."""
 
 _ECHO_NS = 100_000_000
-"""A wrapper such as `timeout` passes on the Ctrl-C that the terminal has sent to us, too: one that follows sooner than a
-finger could is the same one again."""
+"""A wrapper such as `timeout` forwards the SIGINT that the terminal has already sent to the whole process group. A second
+signal within this time is such a copy, because nobody presses Ctrl-C twice so fast."""
 
 
-class Progress(NamedTuple):
-    """Counts include those of the phases before this one."""
+class RunProgress(NamedTuple):
+    """Counts are totals over all workers and all phases so far."""
 
     phase: int
     began: int
@@ -29,77 +29,78 @@ class Progress(NamedTuple):
     sent: int
     ended: int
     failed: int
-    live: int
+    in_flight: int
     stopping: int
 
 
 class PhaseController:
     def __init__(
         self,
-        board: SharedState,
+        shared: SharedState,
         phases: int,
-        display: Callable[[Progress], None] | None,
-        look: Callable[[], bool] | None = None,
+        display: Callable[[RunProgress], None] | None,
+        must_stop: Callable[[], bool] | None = None,
         on_begin: Callable[[], None] | None = None,
     ) -> None:
-        """`look` says whether the run must end; `on_begin` is called before the first request."""
-        self._board = board
-        self._on_begin = on_begin
-        self._look = look
-        self._interrupts = 0
-        self._interrupted_at = 0
+        """`must_stop` is polled and returns True when the run has to end; `on_begin` is called before the first request."""
+        self._shared = shared
         self._phases = phases
         self._display = display
+        self._must_stop = must_stop
+        self._on_begin = on_begin
+        self._interrupts = 0
+        self._interrupted_at = 0
         self._phase = -1
         self._began = 0
 
     @property
-    def interrupted(self) -> int:
+    def interrupts(self) -> int:
+        """How often the run was interrupted: 0, 1 or 2."""
         return self._interrupts
 
     @property
     def began(self) -> bool:
-        """A first request may have been sent."""
+        """True if a first request may have been sent."""
         return self._phase >= 0
 
     def interrupt(self, now: int | None = None) -> None:
-        """Ctrl-C: once, finish what is in flight; twice, stop."""
+        """Handle Ctrl-C. The first one lets requests in flight finish, the second one cancels them."""
         now = monotonic_ns() if now is None else now
         if self._interrupts and now - self._interrupted_at < _ECHO_NS:
             return
         self._interrupted_at = now
         self._interrupts = min(2, self._interrupts + 1)
-        self._board.stop = max(self._board.stop, self._interrupts)
+        self._shared.stop = max(self._shared.stop, self._interrupts)
         self.show()
 
     def step(self) -> None:
-        """Call this every few milliseconds."""
-        board = self._board
-        if self._look is not None and board.stop == 0 and self._look():
-            board.stop = 1
-        ready = board.stop == 0 and board.least(cells.READY) and board.least(cells.PHASE_DONE) > self._phase
+        """Start the next phase if it is time to, and update the display. Call this every few milliseconds."""
+        shared = self._shared
+        if self._must_stop is not None and shared.stop == 0 and self._must_stop():
+            shared.stop = 1
+        ready = shared.stop == 0 and shared.minimum(READY) and shared.minimum(PHASE_DONE) > self._phase
         if ready and self._phase + 1 < self._phases:
             self.show()
             if self._phase < 0 and self._on_begin is not None:
                 self._on_begin()
             self._phase += 1
-            self._began = monotonic_ns() + _LEAD_NS[board.workers > 1]
-            board.go(self._phase, self._began)
+            self._began = monotonic_ns() + _LEAD_NS[shared.workers > 1]
+            shared.start_phase(self._phase, self._began)
         self.show()
 
     def show(self) -> None:
-        """Bring the display up to date."""
+        """Pass the current counts to the display."""
         if self._display is not None:
-            board = self._board
+            shared = self._shared
             self._display(
-                Progress(
+                RunProgress(
                     max(self._phase, 0),
                     self._began,
-                    board.total(cells.CONNECTED),
-                    board.total(cells.SENT),
-                    board.total(cells.ENDED),
-                    board.total(cells.FAILED),
-                    board.total(cells.LIVE),
-                    board.stop,
+                    shared.total(CONNECTED),
+                    shared.total(SENT),
+                    shared.total(ENDED),
+                    shared.total(FAILED),
+                    shared.total(IN_FLIGHT),
+                    shared.stop,
                 )
             )

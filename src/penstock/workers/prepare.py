@@ -1,4 +1,4 @@
-"""From settings to a job: the dataset becomes bodies in the payload store, and the log says what is about to run."""
+"""Preparation of a run: fill the payload store, write the header of the log, and return the job for the workers."""
 
 from __future__ import annotations
 
@@ -13,59 +13,66 @@ from penstock import __version__
 from penstock.datasets.load import Dataset
 from penstock.endpoints.base import Endpoint
 from penstock.records.log import Phase, RunHeader, RunLog
-from penstock.schedule.phases import PhasePlan, phases
+from penstock.schedule.phases import PhasePlan
+from penstock.schedule.phases import phases as make_phases
 from penstock.secrets import redact_url
 from penstock.settings.input_config import input_config
 from penstock.settings.schema import Settings
-from penstock.workers.build_payloads import Stored, store
-from penstock.workers.indexer import Sources
+from penstock.workers.build_payloads import StoredPayloads, build_payloads
+from penstock.workers.indexer import InputFiles
 from penstock.workers.job import Job, Target, targets
-from penstock.workers.local_processes import choose_workers, most_workers, raise_file_limit
+from penstock.workers.local_processes import choose_workers, max_workers, raise_file_limit
 
-__all__ = ["Prepared", "default_entries", "prepare", "reach"]
+__all__ = ["Prepared", "default_entries", "prepare", "resolve_targets"]
 
-_AHEAD_SECONDS = 0.1
-_MEDIA_ENTRIES = 1000
-"""Bodies with images or sound take up the disk: more than this many different ones are made only when asked for."""
+_PRECONNECT_SECONDS = 0.1
+_MAX_MEDIA_ENTRIES = 1000
+"""Default limit of distinct bodies with images or audio, which need much disk space."""
 
 
 class Prepared:
     """A run that is ready to start."""
 
     def __init__(
-        self, job: Job, workers: int, expected: list[int | None], conversations: int | None, sources: Sources | None
+        self,
+        job: Job,
+        workers: int,
+        expected: list[int | None],
+        conversations: int | None,
+        input_files: InputFiles | None,
     ) -> None:
         self.job = job
         self.workers = workers
         self.expected = expected
-        """Requests of each phase, where that is known beforehand."""
+        """Requests of each phase; None where the number is not known."""
         self.conversations = conversations
-        """None while the dataset is still being read."""
-        self.sources = sources
-        """The user's files, when the bodies lie in them."""
+        """None while the dataset is still being indexed."""
+        self.input_files = input_files
+        """The input files, if bodies are read from them."""
 
 
 def default_entries(settings: Settings) -> int:
-    """How many distinct synthetic conversations a run has when nobody says: one for each that it needs, or 100; those of the
-    warmup are others, so that a server that caches prompts has seen none of the ones that are measured."""
+    """Return the default number of distinct synthetic conversations: one for each that the run needs, or 100 for a duration.
+
+    The warmup has its own, so that a server that caches prompts has seen none of those that are measured.
+    """
     load = settings.load
     count = load.conversations if load.conversations is not None else load.requests
     if count is None:
         count = 100 if load.duration_s is not None else max(10, 2 * (load.concurrency or 1))
     count += settings.warmup.requests
-    heavy = settings.input.images.per_turn or settings.input.audio.per_turn
-    return min(count, _MEDIA_ENTRIES) if heavy else count
+    has_media = settings.input.images.per_turn or settings.input.audio.per_turn
+    return min(count, _MAX_MEDIA_ENTRIES) if has_media else count
 
 
-def reach(settings: Settings, endpoint: Endpoint) -> tuple[Target, ...]:
-    """Where to send. What is wrong with that, and more connections than there can be, is told before prompts are made, which
-    may take minutes."""
-    found = targets(settings.endpoint, settings.endpoint.path or endpoint.path)
+def resolve_targets(settings: Settings, endpoint: Endpoint) -> tuple[Target, ...]:
+    """Resolve the targets and check the limit of open files. Call this before generating prompts, which can take minutes."""
+    result = targets(settings.endpoint, settings.endpoint.path or endpoint.path)
     load = settings.load
     if load.concurrency is not None:
         slots = load.concurrency if load.requests is None else min(load.concurrency, load.requests)
-        raise_file_limit(slots, slots, most_workers(settings.workers_max))
-    return found
+        raise_file_limit(slots, slots, max_workers(settings.workers_max))
+    return result
 
 
 def prepare(
@@ -77,86 +84,93 @@ def prepare(
     progress: Callable[[int, int], None] | None = None,
     *,
     prompt_tokenizer: tuple[str, str] | None = None,
-    arms: int = 1,
+    servers: int = 1,
 ) -> Prepared:
-    """`log` is an empty folder; `prompt_tokenizer` is the name and source of the one that synthetic prompts are made with;
-    `arms` is how many servers each conversation goes to, when they are compared."""
+    """Prepare a run whose log goes to the empty folder `log`.
+
+    `prompt_tokenizer` is the name and source of the tokenizer that generated the synthetic prompts. `servers` is the number
+    of servers that a comparison sends each conversation to.
+    """
     seed = settings.input.seed if settings.input.seed is not None else secrets.randbits(32)
     turns = dataset.turns
-    plans = tuple(
-        phases(
+    phases = tuple(
+        make_phases(
             settings.load,
             settings.warmup,
             synthetic=dataset.synthetic,
             seed=seed,
-            arms=arms,
+            servers=servers,
             several_turns=max(turns, default=1) > 1,
         )
     )
-    stored = store(log, settings, endpoint, dataset, plans, progress)
-    expected = [_expected(plan, stored.sends, turns, settings.input.sampling) for plan in plans]
+    stored = build_payloads(log, settings, endpoint, dataset, phases, progress)
+    expected = [_expected_requests(phase, stored.bodies, turns, settings.input.sampling) for phase in phases]
     load = settings.load
-    workers = choose_workers(plans[-1].slots, load.rate, expected[-1], settings.workers_max)
-    ahead = _ahead(plans[-1], expected[-1])
-    raise_file_limit(_at_once(plans[-1], expected[-1]), ahead, workers)
+    workers = choose_workers(phases[-1].slots, load.rate, expected[-1], settings.workers_max)
+    preconnect = _connections_to_open(phases[-1], expected[-1])
+    raise_file_limit(_max_in_flight(phases[-1], expected[-1]), preconnect, workers)
     job = Job(
         log=log,
         endpoint=settings.endpoint.type,
         settings=settings.endpoint,
         files=stored.files,
         targets=targets,
-        phases=plans,
+        phases=phases,
         sampling=settings.input.sampling,
         seed=seed,
         timeout_ns=round(settings.endpoint.timeout_s * 1e9),
-        reuse=settings.endpoint.connections == "pooled",
-        open_ahead=ahead,
+        reuse_connections=settings.endpoint.connections == "pooled",
+        preconnect=preconnect,
         epoch=monotonic_ns(),
     )
-    maker = prompt_tokenizer if dataset.synthetic else None
-    RunLog.write_header(log, _header(settings, dataset, stored, plans, seed, workers, job.epoch, maker))
-    return Prepared(job, workers, expected, stored.conversations, stored.sources)
+    if not dataset.synthetic:
+        prompt_tokenizer = None
+    RunLog.write_header(log, _header(settings, dataset, stored, phases, seed, workers, job.epoch, prompt_tokenizer))
+    return Prepared(job, workers, expected, stored.conversations, stored.input_files)
 
 
-def _expected(plan: PhasePlan, sends: int | None, turns: list[int], sampling: str) -> int | None:
-    """How many requests a phase sends, when that is known."""
-    known = [plan.requests]
-    if plan.whole:
-        known.append(None if sends is None else sends * plan.arms)
-    if plan.conversations is not None and turns and plan.duration_s is None:
-        known.append(_turns_of(plan, turns, sampling))
-    return min((n for n in known if n is not None), default=None)
+def _expected_requests(phase: PhasePlan, bodies: int | None, turns: list[int], sampling: str) -> int | None:
+    """Return how many requests the phase sends; None if that is not known."""
+    limits = [phase.requests]
+    if phase.whole:
+        limits.append(None if bodies is None else bodies * phase.servers)
+    if phase.conversations is not None and turns and phase.duration_s is None:
+        limits.append(_requests_of_conversations(phase, turns, sampling))
+    return min((n for n in limits if n is not None), default=None)
 
 
-def _turns_of(plan: PhasePlan, turns: list[int], sampling: str) -> int | None:
-    """The requests of the phase's conversations; which ones they are is known only when they are taken in order."""
-    count = -(-(plan.conversations or 0) // plan.arms)
+def _requests_of_conversations(phase: PhasePlan, turns: list[int], sampling: str) -> int | None:
+    """Return the number of turns of the phase's conversations; None if sampling makes it unpredictable."""
+    count = -(-(phase.conversations or 0) // phase.servers)
     if len(set(turns)) == 1:
-        return turns[0] * count * plan.arms
+        return turns[0] * count * phase.servers
     if sampling != "sequential":
         return None
     rounds, rest = divmod(count, len(turns))
-    begin = plan.first % len(turns)
-    last = [turns[(begin + at) % len(turns)] for at in range(rest)]
-    return (rounds * sum(turns) + sum(last)) * plan.arms
+    first = phase.first % len(turns)
+    last_round = [turns[(first + n) % len(turns)] for n in range(rest)]
+    return (rounds * sum(turns) + sum(last_round)) * phase.servers
 
 
-def _at_once(plan: PhasePlan, expected: int | None) -> int | None:
-    """The most requests in flight; None where nobody knows."""
-    return min(plan.slots, expected) if plan.slots is not None and expected is not None else plan.slots
+def _max_in_flight(phase: PhasePlan, expected: int | None) -> int | None:
+    """Return the maximum number of requests in flight; None if there is none."""
+    return min(phase.slots, expected) if phase.slots is not None and expected is not None else phase.slots
 
 
-def _ahead(plan: PhasePlan, expected: int | None) -> int:
-    """Connections to open before the first request: all slots, or for an open loop a tenth of a second of arrivals."""
-    wanted = plan.slots if plan.rate is None or plan.slots is not None else max(1, round(plan.rate * _AHEAD_SECONDS))
-    return min(wanted or 1, expected or wanted or 1)
+def _connections_to_open(phase: PhasePlan, expected: int | None) -> int:
+    """Return how many connections to open before the first request: one per slot, or those for 0.1 s of arrivals."""
+    if phase.rate is None or phase.slots is not None:
+        count = phase.slots or 1
+    else:
+        count = max(1, round(phase.rate * _PRECONNECT_SECONDS))
+    return min(count, expected or count)
 
 
 def _header(
     settings: Settings,
     dataset: Dataset,
-    stored: Stored,
-    plans: tuple[PhasePlan, ...],
+    stored: StoredPayloads,
+    phases: tuple[PhasePlan, ...],
     seed: int,
     workers: int,
     epoch: int,
@@ -167,7 +181,7 @@ def _header(
         penstock_version=__version__,
         benchmark_id=secrets.token_hex(6),
         epoch_wall_ns=time_ns() - (monotonic_ns() - epoch),
-        phases=[Phase(plan.name, plan.kind) for plan in plans],
+        phases=[Phase(phase.name, phase.kind) for phase in phases],
         endpoint=settings.endpoint.type,
         streaming=settings.endpoint.streaming,
         server_token_count=settings.endpoint.server_token_count,
@@ -180,10 +194,10 @@ def _header(
         sampling=settings.input.sampling,
         seed=settings.input.seed,
         plan_seed=seed,
-        concurrency=plans[-1].slots,
+        concurrency=phases[-1].slots,
         rate=load.rate,
         arrivals="recorded" if load.recorded is not None else load.arrivals,
-        requests=plans[-1].requests,
+        requests=phases[-1].requests,
         duration_s=load.duration_s,
         workers=workers,
         tokenizer=settings.tokenizer.name,

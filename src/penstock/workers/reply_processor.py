@@ -1,8 +1,8 @@
-"""What follows an exchange: reading the reply, writing the record.
+"""Processing of ended exchanges: interpret the reply and write the record.
 
-It waits in a queue and is done in slices of half a millisecond between polls. Done where the exchange ends, 500 streams that
-end together would stall the loop, and the first reads of the next ones would cover many tokens. The queue is bounded: while
-it is full, the worker sends nothing new.
+Exchanges wait in a queue and are processed in slices of 0.5 ms between polls of the event loop. If each were processed when
+it ends, 500 streams that end together would stall the loop, and the first reads of the next streams would cover many tokens.
+The queue is bounded: while it is full, the worker sends nothing new.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from penstock.wire.exchange import Exchange
 __all__ = ["ReplyProcessor"]
 
 _SLICE_NS = 500_000
-_LIMIT = 512
-_LIMIT_BYTES = 64 << 20
+_MAX_QUEUED = 512
+_MAX_BYTES = 64 << 20
 
 
 class ReplyProcessor:
@@ -39,42 +39,42 @@ class ReplyProcessor:
         report: WorkerReport,
         epoch: int,
         secrets: tuple[str, ...],
-        on_read: Callable[[Exchange, Record, Reply | None], None],
-        on_room: Callable[[], None],
+        on_reply: Callable[[Exchange, Record, Reply | None], None],
+        on_space: Callable[[], None],
     ) -> None:
-        """`secrets` are kept out of failures; `on_read` gets every exchange with its record; `on_room` is called while the
-        queue is less than half full."""
+        """`secrets` are removed from error messages; `on_reply` receives every exchange with its record and reply;
+        `on_space` is called after each slice that leaves the queue less than half full."""
         self._loop = loop
         self._endpoint = endpoint
         self._log = log
         self._report = report
         self._epoch = epoch
         self._secrets = secrets
-        self._on_read = on_read
-        self._on_room = on_room
+        self._on_reply = on_reply
+        self._on_space = on_space
         self._queue: deque[Exchange] = deque()
         self._bytes = 0
-        self._busy = False
+        self._scheduled = False
         self.failed = 0
 
     def add(self, exchange: Exchange) -> None:
         self._queue.append(exchange)
         self._bytes += exchange.bytes_received
-        if not self._busy:
-            self._busy = True
+        if not self._scheduled:
+            self._scheduled = True
             self._loop.call_soon(self._slice)
 
     @property
     def full(self) -> bool:
-        return len(self._queue) >= _LIMIT or self._bytes >= _LIMIT_BYTES
+        return len(self._queue) >= _MAX_QUEUED or self._bytes >= _MAX_BYTES
 
     @property
     def empty(self) -> bool:
         return not self._queue
 
     def _slice(self) -> None:
-        """Read replies for half a millisecond, then let the loop poll."""
-        until = monotonic_ns() + _SLICE_NS
+        """Process exchanges for 0.5 ms, then let the loop poll."""
+        deadline = monotonic_ns() + _SLICE_NS
         queue, endpoint, epoch = self._queue, self._endpoint, self._epoch
         while queue:
             exchange = queue.popleft()
@@ -86,15 +86,15 @@ class ReplyProcessor:
                 )
             self._log.record(record)
             self._count(record)
-            self._on_read(exchange, record, reply)
-            if monotonic_ns() >= until:
+            self._on_reply(exchange, record, reply)
+            if monotonic_ns() >= deadline:
                 break
         if queue:
             self._loop.call_soon(self._slice)
         else:
-            self._busy = False
-        if len(queue) < _LIMIT // 2:
-            self._on_room()
+            self._scheduled = False
+        if len(queue) < _MAX_QUEUED // 2:
+            self._on_space()
 
     def _count(self, record: Record) -> None:
         report = self._report
@@ -105,5 +105,5 @@ class ReplyProcessor:
             report.streams += 1
             if report.streams & 7 == 1:
                 report.ttft.add(record.stamps[0])
-        if report.requests & 7 == 1:  # its median is all that is asked of it
+        if report.requests & 7 == 1:  # every eighth is enough: only the median is used
             report.latency.add(record.end - record.start)

@@ -1,7 +1,8 @@
-"""The folder of a run: one run at a time writes to it, and the log of the run before stays until the new one has begun.
+"""The artifact folder of a run. One run at a time writes to it, and the log of the previous run is kept until the new run
+sends its first request.
 
-log ─▶ log.old ─▶ log.gone ─▶ nothing      as the new run is prepared, begins and ends
-log ◀─ log.old                             when it does not get as far as its first request
+log ─▶ log.old ─▶ log.gone ─▶ deleted      when the new run is prepared, begins and ends
+log ◀─ log.old                             when the new run ends before its first request
 """
 
 from __future__ import annotations
@@ -17,37 +18,42 @@ from penstock.errors import UserError
 __all__ = ["LOG_FOLDER", "RunFolder"]
 
 LOG_FOLDER = "log"
-_FIRST_FILE = "payloads.bin"  # of every log
+_PAYLOADS_FILE = "payloads.bin"  # in every log
 
 
 class RunFolder:
     def __init__(self, path: str) -> None:
         self._path = path
-        self._made = False
+        self._created = False
         self.log = os.path.join(path, LOG_FOLDER)
         self._old = f"{self.log}.old"
         self._gone = f"{self.log}.gone"
         self._lock = -1
+        self._owned = False
+        self._has_previous = False
         self.began = False
         self.replaces: float | None = None
-        """When the run began that was here before and gives way to this one."""
+        """Start time of the previous run in this folder, which this run replaces."""
 
     def __enter__(self) -> RunFolder:
         try:
-            self._made = not os.path.isdir(self._path)
+            self._created = not os.path.isdir(self._path)
             os.makedirs(self._path, exist_ok=True)
             self._lock = os.open(self._path, os.O_RDONLY)
             self._take_lock()
-            for each in (self.log, self._old, self._gone):
-                if os.path.lexists(each) and not _of_a_run(each):
+            for path in (self.log, self._old, self._gone):
+                if os.path.lexists(path) and not _is_log(path):
                     raise UserError(
-                        f"{each} is in the way: a run keeps its log there, and this is none; choose another --artifact-dir."
+                        f"{path} exists and is not the log of a run, which would be written there; "
+                        "choose another --artifact-dir."
                     )
             shutil.rmtree(self._gone, ignore_errors=True)
+            self._has_previous = os.path.isdir(self.log) or os.path.isdir(self._old)
+            self._owned = True
             if os.path.isdir(self.log) and not os.path.isdir(self._old):
                 os.rename(self.log, self._old)
-            self.replaces = _began(self._old)
-            shutil.rmtree(self.log, ignore_errors=True)  # of a run that was killed before it began
+            self.replaces = _start_time(self._old)
+            shutil.rmtree(self.log, ignore_errors=True)  # left by a run that was killed before its first request
             os.mkdir(self.log)
         except OSError as error:
             self._release()
@@ -67,22 +73,24 @@ class RunFolder:
                 f"Another run is writing to {self._path}; wait for its end, or choose another --artifact-dir."
             ) from None
         except OSError:
-            pass  # a file system without locks
+            pass  # the file system has no locks
 
     @property
-    def log_before(self) -> str | None:
-        """The log of the run that gives way, until this one begins."""
+    def previous_log(self) -> str | None:
+        """Log of the run that this one replaces, until this one begins."""
         return self._old if self.replaces is not None and not self.began else None
 
     def begin(self, outdated: Iterable[str] = ()) -> None:
-        """The first request is about to go out: from here on it is this run's folder. The files of the run before go with
-        its log: beside the log of a run that is killed they would pass for its own."""
+        """Replace the previous run: call this before the first request. `outdated` are the artifacts of the previous run.
+
+        They are removed with its log, because beside the log of a run that is killed they would look like its artifacts.
+        """
         self.began = True
         with contextlib.suppress(FileNotFoundError):
             os.rename(self._old, self._gone)
         for path in outdated:
             with contextlib.suppress(FileNotFoundError):
-                if os.path.isdir(self._gone):  # deleting gigabytes would hold up the requests
+                if os.path.isdir(self._gone):  # deleting gigabytes would delay the requests
                     os.rename(path, os.path.join(self._gone, os.path.basename(path)))
                 else:
                     os.remove(path)
@@ -91,13 +99,22 @@ class RunFolder:
         if self.began:
             shutil.rmtree(self._gone, ignore_errors=True)
         else:
+            self.roll_back()
+        self._release()
+
+    def roll_back(self) -> None:
+        """Restore the folder as it was before this run, unless the run has begun.
+
+        A signal handler may call this at any moment, even during `__enter__` or an earlier call, so every step leaves the
+        folder in a state from which another call continues.
+        """
+        if self._owned and not self.began and (not self._has_previous or os.path.isdir(self._old)):
             shutil.rmtree(self.log, ignore_errors=True)
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self._old, self.log)
-            if self._made:
-                with contextlib.suppress(OSError):
-                    os.rmdir(self._path)  # if it is as empty as it was made
-        self._release()
+        if self._created:
+            with contextlib.suppress(OSError):
+                os.rmdir(self._path)  # only if it is empty
 
     def _release(self) -> None:
         if self._lock >= 0:
@@ -105,15 +122,15 @@ class RunFolder:
             self._lock = -1
 
 
-def _of_a_run(log: str) -> bool:
-    """Whether this may go when its time has come: nothing that somebody else keeps under such a name."""
+def _is_log(log: str) -> bool:
+    """True if this is the log of a run or an empty folder, and may be deleted."""
     if os.path.islink(log) or not os.path.isdir(log):
         return False
     names = os.listdir(log)
-    return not names or _FIRST_FILE in names
+    return not names or _PAYLOADS_FILE in names
 
 
-def _began(log: str) -> float | None:
+def _start_time(log: str) -> float | None:
     try:
         return os.stat(os.path.join(log, "run.json")).st_mtime
     except OSError:

@@ -1,4 +1,4 @@
-"""A conversation under way: which turn it is at, and what its next body is."""
+"""An active conversation: its current turn, and the body of its next request."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock.settings.schema import EndpointSettings
 
 __all__ = ["BodyBuilder", "Outgoing", "Session"]
 
-_KEEP_BYTES = 4 << 20
-_ENTRY_BYTES = 512  # what one that is kept costs besides its body
+_CACHE_BYTES = 4 << 20
+_ENTRY_BYTES = 512  # memory of a cached entry besides its body
 
 
 class Session:
@@ -29,7 +29,7 @@ class Session:
         self.correlation_id = correlation_id
         self.history: History | None = None
         self.parts: BodyParts | None = None
-        """Of the turn in flight, when its body was built here."""
+        """BodyParts of the turn in flight, if its body was built from parts."""
 
     @property
     def has_next(self) -> bool:
@@ -37,14 +37,18 @@ class Session:
 
 
 class Outgoing(NamedTuple):
+    """A body to send, and the entry of the payload store that it comes from."""
+
     entry: Payload
     payload: int
+    """Number of the entry."""
     body: bytes
     built: int | None
+    """Number of the body among those that this worker has built; None if it was read from the store."""
 
 
 class BodyBuilder:
-    """Gives each turn its body: read from the store, or built from its parts and the replies before it."""
+    """Returns the body of each turn: read from the store, or built from the turn's parts and the earlier replies."""
 
     def __init__(
         self, folder: str, store: PayloadStore, endpoint: Endpoint, settings: EndpointSettings, worker: int
@@ -54,48 +58,49 @@ class BodyBuilder:
         self._endpoint = endpoint
         self._settings = settings
         self._worker = worker
-        self._own: PayloadWriter | None = None
-        self._kept: dict[int, Outgoing] = {}  # a small dataset is sent over and over
-        self._room = _KEEP_BYTES
+        self._writer: PayloadWriter | None = None
+        self._cache: dict[int, Outgoing] = {}  # a small dataset is sent many times
+        self._cache_bytes_left = _CACHE_BYTES
 
     def next(self, session: Session) -> Outgoing:
         payload = session.turns[session.turn]
-        if (known := self._kept.get(payload)) is not None:
-            return known
+        if (cached := self._cache.get(payload)) is not None:
+            return cached
         entry = self._store.entry(payload)
         if entry.kind != PARTS:
-            found = Outgoing(entry, payload, self._store.read(entry), None)
-            if entry.length + _ENTRY_BYTES <= self._room:
-                self._room -= entry.length + _ENTRY_BYTES
-                self._kept[payload] = found
-            return found
+            outgoing = Outgoing(entry, payload, self._store.read(entry), None)
+            if entry.length + _ENTRY_BYTES <= self._cache_bytes_left:
+                self._cache_bytes_left -= entry.length + _ENTRY_BYTES
+                self._cache[payload] = outgoing
+            return outgoing
         parts = session.parts = self._store.read_parts(entry)
         if session.history is None:
             session.history = History(parts.system, parts.context)
         body = orjson.dumps(self._endpoint.build(parts.turn, parts.model, self._settings, session.history))
-        if self._own is None:
-            self._own = PayloadWriter(self._folder, self._worker)
-        built = self._own.add_body(
+        if self._writer is None:
+            self._writer = PayloadWriter(self._folder, self._worker)
+        built = self._writer.add_body(
             body, output_tokens=parts.turn.output_tokens, conversation=session.conversation, turn=session.turn
         )
         return Outgoing(entry, payload, body, built)
 
     def waits_for_reply(self, session: Session) -> bool:
-        """The next turn cannot be built before the reply to this one has been read."""
+        """True if the body of the next turn contains the reply to the current one."""
         return self._store.entry(session.turns[session.turn + 1]).kind == PARTS
 
     def remember(self, session: Session, reply: Reply) -> None:
+        """Add the reply to the history of the conversation."""
         if session.history is not None and session.parts is not None:
             self._endpoint.remember(session.history, session.parts.turn, reply, self._settings)
 
-    def following(self, session: Session) -> Payload:
-        """What is known of the next turn."""
+    def next_entry(self, session: Session) -> Payload:
+        """Return the store's entry of the next turn."""
         return self._store.entry(session.turns[session.turn + 1])
 
     def flush(self) -> None:
-        if self._own is not None:
-            self._own.flush()
+        if self._writer is not None:
+            self._writer.flush()
 
     def close(self) -> None:
-        if self._own is not None:
-            self._own.close()
+        if self._writer is not None:
+            self._writer.close()

@@ -1,77 +1,77 @@
-"""A small block of shared memory: counters up from the workers, commands down from the parent. No message per request.
+"""State that the parent and its workers share in memory: commands from the parent, counters from the workers.
 
-Each number has one writer, and is 8 bytes aligned, so reading it while it is written gives the old or the new value.
+Each number has one writer and is 8 bytes, aligned, so a reader sees the old or the new value and never a mix.
 """
 
 from __future__ import annotations
 
 import mmap
 
-__all__ = ["SharedState"]
+__all__ = ["CONNECTED", "ENDED", "FAILED", "IN_FLIGHT", "PHASE_DONE", "READY", "SENT", "SharedState"]
 
 _GLOBALS = 8
 _PER_WORKER = 16
 
-# places of the commands
-_STOP, _GO_PHASE, _GO_TIME, _GROWING, _BROKEN = range(5)
-# places in a worker's block
-READY, PHASE_DONE, SENT, ENDED, FAILED, LIVE, CONNECTED = range(7)
+_STOP, _PHASE, _PHASE_START, _INDEXING, _CHANGED_FILE = range(5)
+
+# Counters of a worker, for `set`, `get`, `total` and `minimum`. PHASE_DONE is the number of phases that the worker has done.
+READY, PHASE_DONE, SENT, ENDED, FAILED, IN_FLIGHT, CONNECTED = range(7)
 
 
 class SharedState:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._memory = mmap.mmap(-1, 8 * (_GLOBALS + _PER_WORKER * workers))
-        self._cells = memoryview(self._memory).cast("q")
+        self._values = memoryview(self._memory).cast("q")
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
     @property
     def stop(self) -> int:
-        """0: go on; 1: send nothing more; 2: end what is in flight, too."""
-        return self._cells[_STOP]
+        """0: continue; 1: send nothing more; 2: cancel the requests in flight, too."""
+        return self._values[_STOP]
 
     @stop.setter
     def stop(self, level: int) -> None:
-        self._cells[_STOP] = level
+        self._values[_STOP] = level
 
-    def go(self, phase: int, at: int) -> None:
-        """Phase `phase` (from 0) starts at `at` on the monotonic clock, which all processes of a machine share."""
-        self._cells[_GO_TIME] = at
-        self._cells[_GO_PHASE] = phase + 1
+    def start_phase(self, phase: int, start: int) -> None:
+        """Start phase `phase` (from 0) at `start` on the monotonic clock, which all processes of a machine share."""
+        self._values[_PHASE_START] = start
+        self._values[_PHASE] = phase + 1
 
-    def gone(self, phase: int) -> int | None:
-        """When that phase starts, once the parent has said so."""
-        return self._cells[_GO_TIME] if self._cells[_GO_PHASE] > phase else None
-
-    @property
-    def growing(self) -> bool:
-        """The dataset is still being indexed, ahead of the sending."""
-        return bool(self._cells[_GROWING])
-
-    @growing.setter
-    def growing(self, value: bool) -> None:
-        self._cells[_GROWING] = value
+    def phase_start(self, phase: int) -> int | None:
+        """Return when phase `phase` starts, or None while the parent has not started it."""
+        return self._values[_PHASE_START] if self._values[_PHASE] > phase else None
 
     @property
-    def broken(self) -> int:
-        """The number (from 1) of a file of the user's in which a body was not there any more; 0 for none."""
-        return self._cells[_BROKEN]
+    def indexing(self) -> bool:
+        """True while the input files are still being indexed."""
+        return bool(self._values[_INDEXING])
 
-    @broken.setter
-    def broken(self, file: int) -> None:
-        self._cells[_BROKEN] = file
+    @indexing.setter
+    def indexing(self, value: bool) -> None:
+        self._values[_INDEXING] = value
+
+    @property
+    def changed_file(self) -> int:
+        """Number (from 1) of an input file in which a worker did not find a body any more; 0 for none."""
+        return self._values[_CHANGED_FILE]
+
+    @changed_file.setter
+    def changed_file(self, number: int) -> None:
+        self._values[_CHANGED_FILE] = number
 
     # -- counters -----------------------------------------------------------------------------------------------------
 
-    def set(self, worker: int, place: int, value: int) -> None:
-        self._cells[_GLOBALS + worker * _PER_WORKER + place] = value
+    def set(self, worker: int, counter: int, value: int) -> None:
+        self._values[_GLOBALS + worker * _PER_WORKER + counter] = value
 
-    def get(self, worker: int, place: int) -> int:
-        return self._cells[_GLOBALS + worker * _PER_WORKER + place]
+    def get(self, worker: int, counter: int) -> int:
+        return self._values[_GLOBALS + worker * _PER_WORKER + counter]
 
-    def total(self, place: int) -> int:
-        return sum(self.get(worker, place) for worker in range(self.workers))
+    def total(self, counter: int) -> int:
+        return sum(self.get(worker, counter) for worker in range(self.workers))
 
-    def least(self, place: int) -> int:
-        return min(self.get(worker, place) for worker in range(self.workers))
+    def minimum(self, counter: int) -> int:
+        return min(self.get(worker, counter) for worker in range(self.workers))
