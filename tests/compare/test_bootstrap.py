@@ -66,7 +66,7 @@ def test_several_statistics_are_reproducible_by_seed() -> None:
         return np.percentile(values, [50, 90])
 
     first = paired(a, b, quantiles, 9)
-    assert [round(each.a, 6) for each in first] == [round(float(np.percentile(a, q)), 6) for q in (50, 90)]
+    assert [round(estimate.a, 6) for estimate in first] == [round(float(np.percentile(a, q)), 6) for q in (50, 90)]
     assert first == paired(a, b, quantiles, 9)
 
 

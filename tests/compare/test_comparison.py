@@ -48,21 +48,21 @@ def write_random_run(tmp_path: Path, name: str, count: int, extra: float, seed: 
     return write_run(tmp_path, name, [line(n, f"body {n}", latency, **more) for n, latency in enumerate(latencies)])
 
 
-def rows(found: Any) -> dict[tuple[str, str], Any]:
-    return {(row.metric, row.statistic): row for row in found.rows}
+def rows(comparison: Any) -> dict[tuple[str, str], Any]:
+    return {(row.metric, row.statistic): row for row in comparison.rows}
 
 
 def test_slower_run_is_reported_as_worse(tmp_path: Path) -> None:
     a, b = write_random_run(tmp_path, "a", 250, 0, 1), write_random_run(tmp_path, "b", 250, 2, 2)
-    found = compare(pair(read_requests(a, "a"), read_requests(b, "b")), throughput=True)
-    assert found.pairs == 250
-    row = rows(found)["request_latency", "avg"]
+    comparison = compare(pair(read_requests(a, "a"), read_requests(b, "b")), throughput=True)
+    assert comparison.pairs == 250
+    row = rows(comparison)["request_latency", "avg"]
     assert (row.verdict, row.unit) == ("A is better", "ms")
     assert row.low < 2 < row.high
     assert row.percent == pytest.approx(100 * row.difference / row.a)
-    assert set(rows(found)) >= {("request_latency", name) for name in ("avg", "p50", "p90", "p99")}
-    assert rows(found)["request_throughput", "avg"].verdict == "within noise", "both were sent at the same rate"
-    text = comparison_text(found, 140)
+    assert set(rows(comparison)) >= {("request_latency", name) for name in ("avg", "p50", "p90", "p99")}
+    assert rows(comparison)["request_throughput", "avg"].verdict == "within noise", "both were sent at the same rate"
+    text = comparison_text(comparison, 140)
     assert "A is better, beyond noise, in Request Latency." in text
     assert "250 pairs of requests with the same body." in text
     assert max(map(len, text.splitlines())) < 140
@@ -70,10 +70,10 @@ def test_slower_run_is_reported_as_worse(tmp_path: Path) -> None:
 
 def test_equal_runs_are_within_noise(tmp_path: Path) -> None:
     a, b = write_random_run(tmp_path, "a", 120, 0, 1), write_random_run(tmp_path, "b", 120, 0, 2)
-    found = compare(pair(read_requests(a, "a"), read_requests(b, "b")), throughput=True)
-    assert {row.verdict for row in found.rows} == {"within noise"}
-    assert "No difference is more than noise." in comparison_text(found, 140)
-    assert ("request_latency", "p99") not in rows(found), "120 requests are too few for a p99"
+    comparison = compare(pair(read_requests(a, "a"), read_requests(b, "b")), throughput=True)
+    assert {row.verdict for row in comparison.rows} == {"within noise"}
+    assert "No difference is more than noise." in comparison_text(comparison, 140)
+    assert ("request_latency", "p99") not in rows(comparison), "120 requests are too few for a p99"
 
 
 def test_requests_are_paired_by_body_in_the_order_of_the_plan(tmp_path: Path) -> None:
@@ -91,19 +91,19 @@ def test_requests_are_paired_by_body_in_the_order_of_the_plan(tmp_path: Path) ->
     pairs = pair(read_requests(a, "a"), read_requests(b, "b"))
     assert [values.tolist() for values in pairs.values("request_latency")] == [[1, 2], [10, 20]]
     assert (pairs.only_a, pairs.only_b) == (2, 1)
-    found = compare(pairs, throughput=False)
-    assert [row.verdict for row in found.rows] == ["too few pairs"] * 3
-    assert found.conclusion == "There are too few pairs to tell a difference from noise: at least 10 are needed."
-    assert all(row.low is None and row.p is None for row in found.rows)
+    comparison = compare(pairs, throughput=False)
+    assert [row.verdict for row in comparison.rows] == ["too few pairs"] * 3
+    assert comparison.conclusion == "There are too few pairs to tell a difference from noise: at least 10 are needed."
+    assert all(row.low is None and row.p is None for row in comparison.rows)
 
 
 def test_failures_count_as_errors_and_have_no_latency(tmp_path: Path) -> None:
     a = write_random_run(tmp_path, "a", 60, 0, 1)
     b = write_run(tmp_path, "b", [line(n, f"body {n}", 10, failed=n % 2 == 0) for n in range(60)])
-    found = rows(compare(pair(read_requests(a, "a"), read_requests(b, "b")), throughput=False))
-    assert found["request_error_rate", "avg"].difference == 50
-    assert found["request_error_rate", "avg"].verdict == "A is better"
-    assert found["request_latency", "avg"].pairs == 30
+    by_row = rows(compare(pair(read_requests(a, "a"), read_requests(b, "b")), throughput=False))
+    assert by_row["request_error_rate", "avg"].difference == 50
+    assert by_row["request_error_rate", "avg"].verdict == "A is better"
+    assert by_row["request_latency", "avg"].pairs == 30
 
 
 def test_interleaved_runs_are_paired_by_plan(tmp_path: Path) -> None:
@@ -160,10 +160,10 @@ def compared(a: str, b: str) -> Any:
 def test_invalid_run_gives_no_conclusion(tmp_path: Path, verdicts: tuple[str, str], concluded: str) -> None:
     for folder, verdict in zip(different_runs(tmp_path), verdicts, strict=True):
         write_certificate(folder, verdict, *([] if verdict == "VALID" else [f"The {verdict} reason."]))
-    found = compared(str(tmp_path / "a"), str(tmp_path / "b"))
-    assert found.conclusion == concluded
-    assert (found.a.verdict, found.b.verdict) == verdicts
-    text = comparison_text(found, 140)
+    comparison = compared(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert comparison.conclusion == concluded
+    assert (comparison.a.verdict, comparison.b.verdict) == verdicts
+    text = comparison_text(comparison, 140)
     for letter, verdict in zip("AB", verdicts, strict=True):
         assert f"{letter}: {letter.lower()} (http://x), 100 requests, {verdict}\n" in text
         if verdict != "VALID":
@@ -184,26 +184,26 @@ def test_summary_with_a_prefix_is_found_and_aiperf_summary_has_no_certificate(tm
     (Path(a) / "profile_export.jsonl").rename(Path(a) / "mine.jsonl")
     write_certificate(a, "VALID", name="mine.json")
     (Path(b) / "profile_export_aiperf.json").write_text('{"request_count": {"avg": 100}}')
-    found = compared(a, b)
-    assert (found.a.verdict, found.b.verdict) == ("VALID", None)
-    assert "100 requests, no certificate" in comparison_text(found, 140)
+    comparison = compared(a, b)
+    assert (comparison.a.verdict, comparison.b.verdict) == ("VALID", None)
+    assert "100 requests, no certificate" in comparison_text(comparison, 140)
 
 
 def test_interval_that_contradicts_its_verdict_is_explained(tmp_path: Path) -> None:
     row = compared(*different_runs(tmp_path)).rows[0]
     noisy = msgspec.structs.replace(row, low=0.47, high=3.75, p=0.2, verdict="within noise")
-    found = msgspec.structs.replace(compared(str(tmp_path / "a"), str(tmp_path / "b")), rows=[row, noisy, noisy])
-    text = comparison_text(found, 140)
+    comparison = msgspec.structs.replace(compared(str(tmp_path / "a"), str(tmp_path / "b")), rows=[row, noisy, noisy])
+    text = comparison_text(comparison, 140)
     assert text.count("+0.47 to +3.75  within noise *\n") == 2
     assert "\n* The interval excludes 0, but the difference is not significant after the correction." in text
     assert "the verdicts are corrected for 3 rows (Holm)." in text
-    assert "*" not in comparison_text(msgspec.structs.replace(found, rows=[row]), 140)
+    assert "*" not in comparison_text(msgspec.structs.replace(comparison, rows=[row]), 140)
 
 
 def test_narrow_terminal_gets_the_narrow_table(tmp_path: Path) -> None:
-    found = compared(*different_runs(tmp_path))
-    rows = [msgspec.structs.replace(row, a=12345.678, b=22345.678, low=-1234.5, high=1234.5) for row in found.rows]
-    wide, narrow = (comparison_text(msgspec.structs.replace(found, rows=rows), width) for width in (140, 80))
+    comparison = compared(*different_runs(tmp_path))
+    rows = [msgspec.structs.replace(row, a=12345.678, b=22345.678, low=-1234.5, high=1234.5) for row in comparison.rows]
+    wide, narrow = (comparison_text(msgspec.structs.replace(comparison, rows=rows), width) for width in (140, 80))
     assert max(map(len, narrow.splitlines())) <= 80 < max(map(len, wide.splitlines()))
     assert "\nRequest Latency (ms)\navg " in narrow
     assert [narrow.count(number) for number in ("12,345.68", "+1,234.50")] == [3, 3]

@@ -30,15 +30,15 @@ def test_run_without_findings_is_valid() -> None:
 
 @pytest.mark.parametrize("requests", [RequestCounts(), RequestCounts(completed=7)], ids=["all cancelled", "all failed"])
 def test_run_without_a_successful_request_is_invalid(requests: RequestCounts) -> None:
-    found = certificate(requests)
-    assert (found.verdict, found.reasons) == ("INVALID", ["No request succeeded, so there is nothing to certify."])
+    result = certificate(requests)
+    assert (result.verdict, result.reasons) == ("INVALID", ["No request succeeded, so there is nothing to certify."])
 
 
 @pytest.mark.parametrize(("errors", "verdict"), [(0, "VALID"), (1, "DEGRADED"), (5, "DEGRADED"), (6, "INVALID")])
 def test_one_client_error_degrades_and_more_than_five_percent_invalidate(errors: int, verdict: str) -> None:
-    found = certificate(CLEAN._replace(client_errors=errors, succeeded=100 - errors))
-    assert found.verdict == verdict
-    assert [reason.split(" requests")[0] for reason in found.reasons] == [f"{errors} of 100"] * (errors > 0)
+    result = certificate(CLEAN._replace(client_errors=errors, succeeded=100 - errors))
+    assert result.verdict == verdict
+    assert [reason.split(" requests")[0] for reason in result.reasons] == [f"{errors} of 100"] * (errors > 0)
 
 
 def test_stamps_of_the_warmup_are_not_counted() -> None:
@@ -46,12 +46,12 @@ def test_stamps_of_the_warmup_are_not_counted() -> None:
     with_warmup = report(late_ms=50, streams=116)
     assert certificate(CLEAN, with_warmup).verdict == "VALID"
     coalesced = CLEAN._replace(streams=16, coalesced_first_stamps=8)
-    found = certificate(coalesced, with_warmup)
-    assert found.reasons[0].startswith("50.0% of the TTFTs are upper bounds")
-    assert (found.figures["streams"], found.figures["coalesced_first_stamps"]) == (16, 8)
+    result = certificate(coalesced, with_warmup)
+    assert result.reasons[0].startswith("50.0% of the TTFTs are upper bounds")
+    assert (result.figures["streams"], result.figures["coalesced_first_stamps"]) == (16, 8)
 
 
 def test_missing_worker_report_makes_the_run_invalid() -> None:
-    found = certificate(CLEAN, report(), workers=2)
-    assert (found.verdict, found.reasons) == ("INVALID", ["1 of 2 workers did not report (killed or crashed)."])
+    result = certificate(CLEAN, report(), workers=2)
+    assert (result.verdict, result.reasons) == ("INVALID", ["1 of 2 workers did not report (killed or crashed)."])
     assert certify([], CLEAN, workers=1, open_loop=False).verdict == "INVALID"

@@ -52,22 +52,22 @@ def test_streamed_reply_has_all_timing_metrics():
 
 def test_metrics_are_in_the_order_of_the_catalogue():
     usage = Usage(9, 5, 14, 2, 1, 1, 1, 1, 1, 1)
-    found = values(
+    metrics = values(
         make_record(usage=usage, requested_output=5, gateway_ms=1.0, upstream_ms=2.0),
         TokenCounts(input=10, output=3, reasoning=2, head=1),
     )
     order = list(CATALOGUE)
-    assert [order.index(tag) for tag in found] == sorted(order.index(tag) for tag in found)
+    assert [order.index(tag) for tag in metrics] == sorted(order.index(tag) for tag in metrics)
     every = {tag for tag, metric in CATALOGUE.items() if metric.kind == "record"}
-    assert every - set(found) == {"error_isl"}
+    assert every - set(metrics) == {"error_isl"}
 
 
 def test_streaming_metrics_exist_only_for_streamed_replies():
     assert "time_to_first_token" in values(make_record(streamed=True))
-    whole = values(make_record(streamed=False))
-    assert whole["request_latency"] == 105  # to the last byte
-    assert whole["effective_latency"] == 110
-    assert whole["e2e_output_token_throughput"] == pytest.approx(5 / 0.105)
+    unstreamed = values(make_record(streamed=False))
+    assert unstreamed["request_latency"] == 105  # to the last byte
+    assert unstreamed["effective_latency"] == 110
+    assert unstreamed["e2e_output_token_throughput"] == pytest.approx(5 / 0.105)
     for tag in (
         "time_to_first_token",
         "time_to_second_token",
@@ -78,7 +78,7 @@ def test_streaming_metrics_exist_only_for_streamed_replies():
         "output_token_throughput_per_user",
         "prefill_throughput_per_user",
     ):
-        assert tag not in whole
+        assert tag not in unstreamed
     assert measure(make_record(streamed=False), FIVE).lists == {}
 
 
@@ -97,23 +97,23 @@ def test_reply_with_one_stamp_has_no_decode_metrics():
 
 
 def test_latency_of_a_stream_without_content_ends_at_its_last_byte():
-    found = values(make_record(stamps=[], pieces=[], outputs=[], first_output=None), TokenCounts(input=10))
-    assert found["request_latency"] == 105
-    assert "time_to_first_token" not in found
+    metrics = values(make_record(stamps=[], pieces=[], outputs=[], first_output=None), TokenCounts(input=10))
+    assert metrics["request_latency"] == 105
+    assert "time_to_first_token" not in metrics
 
 
 def test_second_token_with_the_first_stamp_has_no_time():
-    found = values(make_record(stamps=[50 * MS, 60 * MS], pieces=[2, 3]))
-    assert "time_to_second_token" not in found
-    assert found["decode_duration"] == 10
+    metrics = values(make_record(stamps=[50 * MS, 60 * MS], pieces=[2, 3]))
+    assert "time_to_second_token" not in metrics
+    assert metrics["decode_duration"] == 10
 
 
 def test_time_per_output_token_is_correct_for_bundled_tokens():
     """Four chunks of five tokens, 20 ms apart, take 4 ms per token; AIPerf's formula gives 3.16."""
     stamps = [50 * MS, 70 * MS, 90 * MS, 110 * MS]
-    found = values(make_record(stamps=stamps, pieces=[1, 1, 1, 1]), TokenCounts(input=10, output=20, head=5))
-    assert found["time_per_output_token"] == 4
-    assert found["inter_token_latency"] == pytest.approx(60 / 19)
+    metrics = values(make_record(stamps=stamps, pieces=[1, 1, 1, 1]), TokenCounts(input=10, output=20, head=5))
+    assert metrics["time_per_output_token"] == 4
+    assert metrics["inter_token_latency"] == pytest.approx(60 / 19)
 
 
 @pytest.mark.parametrize(
@@ -121,36 +121,36 @@ def test_time_per_output_token_is_correct_for_bundled_tokens():
     [([2, 1, 1, 1, 1], 12.5), ([1, 1, 1, 1, 1], None), ([9, 9, 9, 9, 9], None)],
 )
 def test_server_counts_give_time_per_output_token_only_if_every_piece_is_a_token(pieces, expected):
-    found = values(make_record(pieces=pieces), TokenCounts(input=10, output=6, by_server=True))
-    assert found.get("time_per_output_token") == expected
-    assert found["inter_token_latency"] == 10
+    metrics = values(make_record(pieces=pieces), TokenCounts(input=10, output=6, by_server=True))
+    assert metrics.get("time_per_output_token") == expected
+    assert metrics["inter_token_latency"] == 10
 
 
 def test_reply_of_one_token_has_no_inter_token_latency():
-    found = values(make_record(stamps=[50 * MS, 60 * MS], pieces=[1, 1]), TokenCounts(input=10, output=1, head=1))
-    assert "inter_token_latency" not in found
-    assert "time_per_output_token" not in found
-    assert found["decode_duration"] == 10
+    metrics = values(make_record(stamps=[50 * MS, 60 * MS], pieces=[1, 1]), TokenCounts(input=10, output=1, head=1))
+    assert "inter_token_latency" not in metrics
+    assert "time_per_output_token" not in metrics
+    assert metrics["decode_duration"] == 10
 
 
 def test_first_output_token_comes_after_reasoning():
-    found = values(
+    metrics = values(
         make_record(first_output=2, reasonings=["hm hm"]), TokenCounts(input=10, output=3, reasoning=2, head=1)
     )
-    assert found["time_to_first_token"] == 50
-    assert found["time_to_first_output_token"] == 75
-    assert found["output_sequence_length"] == 5
-    assert found["output_token_count"] == 3
-    assert found["reasoning_token_count"] == 2
+    assert metrics["time_to_first_token"] == 50
+    assert metrics["time_to_first_output_token"] == 75
+    assert metrics["output_sequence_length"] == 5
+    assert metrics["output_token_count"] == 3
+    assert metrics["reasoning_token_count"] == 2
     assert "time_to_first_output_token" not in values(make_record(first_output=None))
 
 
 def test_unknown_token_counts_leave_the_times():
-    found = values(make_record(), TokenCounts())
-    assert found["time_to_first_token"] == 50
-    assert found["decode_duration"] == 50
-    assert not [tag for tag in found if CATALOGUE[tag].unit.startswith("tokens")]
-    assert "inter_token_latency" not in found
+    metrics = values(make_record(), TokenCounts())
+    assert metrics["time_to_first_token"] == 50
+    assert metrics["decode_duration"] == 50
+    assert not [tag for tag in metrics if CATALOGUE[tag].unit.startswith("tokens")]
+    assert "inter_token_latency" not in metrics
 
 
 def test_osl_mismatch_is_relative_to_the_requested_length():
@@ -161,8 +161,8 @@ def test_osl_mismatch_is_relative_to_the_requested_length():
 
 def test_several_choices_have_the_token_times_of_one():
     """Three choices of five tokens each are generated in parallel: a reader of one sees its token times."""
-    alone, three = make_record(requested_output=5), make_record(requested_output=5, outputs=["x"] * 3)
-    one = measure(alone, TokenCounts(input=3, output=5, head=1)).values
+    one_choice, three = make_record(requested_output=5), make_record(requested_output=5, outputs=["x"] * 3)
+    one = measure(one_choice, TokenCounts(input=3, output=5, head=1)).values
     many = measure(three, TokenCounts(input=3, output=15, head=3)).values
     for tag in (
         "inter_token_latency",
@@ -179,7 +179,7 @@ def test_several_choices_have_the_token_times_of_one():
 
 def test_server_usage_is_reported_and_compared_with_client_counts():
     usage = Usage(prompt=12, completion=4, total=16, reasoning=1, cache_read=6, rejected_prediction=0)
-    found = values(make_record(usage=usage), TokenCounts(input=10, output=3, reasoning=2, head=1))
+    metrics = values(make_record(usage=usage), TokenCounts(input=10, output=3, reasoning=2, head=1))
     expected = {
         "usage_prompt_tokens": 12,
         "usage_prompt_cache_read_tokens": 6,
@@ -191,21 +191,21 @@ def test_server_usage_is_reported_and_compared_with_client_counts():
         "usage_completion_tokens_diff_pct": 20,
         "usage_reasoning_tokens_diff_pct": 50,
     }
-    assert {tag: value for tag, value in found.items() if tag.startswith("usage_")} == expected
+    assert {tag: value for tag, value in metrics.items() if tag.startswith("usage_")} == expected
     by_server = values(make_record(usage=usage), TokenCounts(input=12, output=3, reasoning=1, by_server=True))
     assert not [tag for tag in by_server if tag.endswith("_diff_pct")]
 
 
 def test_http_phases_sum_to_the_total():
     record = make_record(dns_ns=700_001, connect_ns=1_200_002, reused=False)
-    found = values(record)
+    metrics = values(record)
     phases = http_phases(record)
     assert sum(phases) == record.end - record.issued
-    assert found["http_req_total"] == sum(phases) / 1e6
-    assert found["http_req_blocked"] == (3 * MS - 700_001 - 1_200_002) / 1e6
-    assert found["http_req_connection_reused"] == 0
-    assert found["http_req_connection_overhead"] == 3
-    assert found["http_req_duration"] == 105
+    assert metrics["http_req_total"] == sum(phases) / 1e6
+    assert metrics["http_req_blocked"] == (3 * MS - 700_001 - 1_200_002) / 1e6
+    assert metrics["http_req_connection_reused"] == 0
+    assert metrics["http_req_connection_overhead"] == 3
+    assert metrics["http_req_duration"] == 105
 
 
 def test_reply_before_the_write_returns_ends_sending():

@@ -110,9 +110,9 @@ def test_body_of_unknown_shape_has_no_input_count(log, words):
 
 def test_tokens_of_the_first_stamp_are_counted_only_with_later_stamps(log, words):
     counter = ClientCounter(lambda: (words, None), log, split)
-    whole = make_record(streamed=False, head_outputs="one")
+    unstreamed = make_record(streamed=False, head_outputs="one")
     single = make_record(stamps=[50 * MS], pieces=[5], head_outputs="one two three four five")
-    assert [c.head for c in counter.count([whole, single, make_record()])] == [None, None, 1]
+    assert [c.head for c in counter.count([unstreamed, single, make_record()])] == [None, None, 1]
 
 
 def test_tokenizer_is_not_loaded_without_text(log):

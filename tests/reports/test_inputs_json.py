@@ -66,8 +66,13 @@ def test_sessions_with_equal_bodies_share_one_entry(tmp_path):
         make_record(number=3, conversation=3, payload=4, turn=1, at=30),
         make_record(number=4, conversation=3, payload=3, at=40),
     ]
-    found = inputs(report_run(tmp_path, records, conversations=conversations))
-    assert [(each["session_id"], len(each["payloads"])) for each in found] == [("a", 1), ("b", 1), ("d", 2), ("d#2", 1)]
+    entries = inputs(report_run(tmp_path, records, conversations=conversations))
+    assert [(entry["session_id"], len(entry["payloads"])) for entry in entries] == [
+        ("a", 1),
+        ("b", 1),
+        ("d", 2),
+        ("d#2", 1),
+    ]
 
 
 def test_file_is_valid_json_if_a_body_is_not(tmp_path):
@@ -109,7 +114,7 @@ def test_unwritten_body_of_a_killed_worker_is_omitted_with_a_note(tmp_path):
     verdict = verify(log)
     log.close()
     assert (verdict.matched, verdict.differing) == (1, 1)
-    assert [(each.x_request_id, each.reason) for each in verdict.differences] == [
+    assert [(difference.x_request_id, difference.reason) for difference in verdict.differences] == [
         (
             "the last",
             "its body is not in the run's folder: the worker that built it was killed before it had written it",
@@ -133,7 +138,7 @@ def test_root_hash_follows_the_order_of_the_plan(tmp_path):
         make_record(number=0, conversation=0, payload=1, turn=1, at=9, worker=1),
     ]
     reported = report_run(tmp_path, records, conversations=[("a", bodies[:2]), ("b", bodies[2:])])
-    assert reported.json["proof"]["root"] == sha256(b"".join(sha256(each).digest() for each in bodies)).hexdigest()
+    assert reported.json["proof"]["root"] == sha256(b"".join(sha256(sent).digest() for sent in bodies)).hexdigest()
     assert reported.json["context_mode"] == "deltas_without_responses"
 
 

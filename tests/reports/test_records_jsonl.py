@@ -118,10 +118,10 @@ def test_cancelled_request_has_no_fault(tmp_path):
 
 def test_warmup_and_profiling_are_labelled(tmp_path):
     lines = report_run(tmp_path, [make_record(phase=0), make_record(phase=1)], phases=[WARMUP, PROFILING]).lines
-    warm, hot = (line["metadata"] for line in lines)
-    assert (warm["benchmark_phase"], warm["phase_index"], warm["phase_name"]) == ("warmup", 0, "warmup")
-    assert "profiling_index" not in warm
-    assert (hot["benchmark_phase"], hot["phase_index"], hot["profiling_index"]) == ("profiling", 1, 0)
+    warmup, profiling = (line["metadata"] for line in lines)
+    assert (warmup["benchmark_phase"], warmup["phase_index"], warmup["phase_name"]) == ("warmup", 0, "warmup")
+    assert "profiling_index" not in warmup
+    assert (profiling["benchmark_phase"], profiling["phase_index"], profiling["profiling_index"]) == ("profiling", 1, 0)
 
 
 def test_http_trace_has_the_phases_that_happened(tmp_path):
@@ -129,8 +129,8 @@ def test_http_trace_has_the_phases_that_happened(tmp_path):
         make_record(connect_ns=MS, dns_ns=MS, reused=False),
         make_record(failure=SERVER_ERROR, sent=None, first_byte=None, status=0),
     ]
-    whole, failed = report_run(tmp_path, records, http_trace=True).lines
-    assert whole["trace_data"] == {
+    succeeded, failed = report_run(tmp_path, records, http_trace=True).lines
+    assert succeeded["trace_data"] == {
         "trace_type": "penstock",
         "request_send_start_ns": EPOCH + 5 * MS,
         "request_send_end_ns": EPOCH + 6 * MS,

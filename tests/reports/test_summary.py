@@ -1,4 +1,4 @@
-"""The summary in JSON and CSV, from whole runs."""
+"""The summary in JSON and CSV, written for complete runs."""
 
 import datetime
 from itertools import product
@@ -170,10 +170,10 @@ def test_run_metrics_have_a_single_value(two):
         "coalesced_stamp_count": 0,
         "coalesced_first_stamp_count": 0,
     }
-    found = two.json
+    summary = two.json
     for tag, value in expected.items():
-        assert found[tag] == {"unit": found[tag]["unit"], "avg": pytest.approx(value)}, tag
-    assert found["effective_concurrency"] == {
+        assert summary[tag] == {"unit": summary[tag]["unit"], "avg": pytest.approx(value)}, tag
+    assert summary["effective_concurrency"] == {
         "unit": "requests",
         **dict.fromkeys(["avg", "p50", "p90", "p95", "p99", "min", "max"], 1),
         "std": 0,
@@ -181,24 +181,24 @@ def test_run_metrics_have_a_single_value(two):
 
 
 def test_summary_names_versions_times_settings_and_tokenizer(two):
-    found = two.json
-    assert found["schema_version"] == "1.4"
-    assert found["aiperf_version"] == "penstock-0.1.0"
-    assert found["run_info"] == {
+    summary = two.json
+    assert summary["schema_version"] == "1.4"
+    assert summary["aiperf_version"] == "penstock-0.1.0"
+    assert summary["run_info"] == {
         "benchmark_id": "d3cd2bf9da9d",
         "trial": 0,
         "cli_command": "aiperf profile --model 'mock'",
     }
-    assert found["input_config"] == {"models": {"items": [{"name": "mock"}]}}
-    start = datetime.datetime.fromisoformat(found["start_time"])
-    end = datetime.datetime.fromisoformat(found["end_time"])
+    assert summary["input_config"] == {"models": {"items": [{"name": "mock"}]}}
+    start = datetime.datetime.fromisoformat(summary["start_time"])
+    end = datetime.datetime.fromisoformat(summary["end_time"])
     assert start.tzinfo is None
     assert start.timestamp() == pytest.approx(EPOCH / 1e9 + 0.005, abs=1e-5)
     assert end - start == datetime.timedelta(microseconds=210_000)
-    assert found["tokenizer"] == {"name": "words", "source": "builtin", "note": None}
-    assert found["finish_reasons"] == {"stop": 2}
-    assert found["machine"] == {"cpus": 2}
-    assert (found["was_cancelled"], found["is_complete"], found["error_summary"], found["failures"]) == (
+    assert summary["tokenizer"] == {"name": "words", "source": "builtin", "note": None}
+    assert summary["finish_reasons"] == {"stop": 2}
+    assert summary["machine"] == {"cpus": 2}
+    assert (summary["was_cancelled"], summary["is_complete"], summary["error_summary"], summary["failures"]) == (
         False,
         True,
         [],
@@ -208,9 +208,9 @@ def test_summary_names_versions_times_settings_and_tokenizer(two):
 
 def test_seed_and_certificate_are_written_if_present(tmp_path):
     certificate = Certificate("DEGRADED", ["It was late."], {"cpu": 0.5, "kernel_stamps": True}, "one line")
-    found = report_run(tmp_path, [make_record()], seed=7, certificate=certificate).json
-    assert list(found["run_info"]) == ["benchmark_id", "random_seed", "trial", "cli_command"]
-    assert found["certificate"] == {
+    summary = report_run(tmp_path, [make_record()], seed=7, certificate=certificate).json
+    assert list(summary["run_info"]) == ["benchmark_id", "random_seed", "trial", "cli_command"]
+    assert summary["certificate"] == {
         "verdict": "DEGRADED",
         "reasons": ["It was late."],
         "figures": {"cpu": 0.5, "kernel_stamps": True},
@@ -226,14 +226,14 @@ def test_failures_are_grouped_and_excluded_from_distributions(tmp_path):
         make_record(failure=REFUSED, at=900),
     ]
     records += [make_record(failure=SERVER_ERROR, number=i, end=300 * MS, stamps=[]) for i in (5, 6)]
-    found = report_run(tmp_path, records).json
-    assert found["error_request_count"] == {"unit": "requests", "avg": 4}
-    assert found["request_count"]["avg"] == 2
-    assert found["completed_request_count"]["avg"] == 6
-    assert found["request_error_rate"]["avg"] == pytest.approx(400 / 6)
-    assert found["context_overflow_count"]["avg"] == 0
-    assert found["error_isl"]["sum"] == found["total_error_isl"]["avg"] == 12
-    assert found["error_summary"] == [
+    summary = report_run(tmp_path, records).json
+    assert summary["error_request_count"] == {"unit": "requests", "avg": 4}
+    assert summary["request_count"]["avg"] == 2
+    assert summary["completed_request_count"]["avg"] == 6
+    assert summary["request_error_rate"]["avg"] == pytest.approx(400 / 6)
+    assert summary["context_overflow_count"]["avg"] == 0
+    assert summary["error_isl"]["sum"] == summary["total_error_isl"]["avg"] == 12
+    assert summary["error_summary"] == [
         {
             "error_details": {"code": 500, "type": "HTTPError", "message": "mock says 500", "fault": "server"},
             "count": 3,
@@ -247,11 +247,11 @@ def test_failures_are_grouped_and_excluded_from_distributions(tmp_path):
             "count": 1,
         },
     ]
-    assert found["failures"] == {"server": 3, "network": 1}
+    assert summary["failures"] == {"server": 3, "network": 1}
     # The duration covers all requests, the distributions only successes; adjusted metrics count failures as infinite.
-    assert found["benchmark_duration"]["avg"] == pytest.approx(1.005)
-    assert found["request_latency"]["count"] == 2
-    assert found["adj_request_latency"] == {
+    assert summary["benchmark_duration"]["avg"] == pytest.approx(1.005)
+    assert summary["request_latency"]["count"] == 2
+    assert summary["adj_request_latency"] == {
         "unit": "ms",
         "p1": 100,
         "p5": 100,
@@ -260,27 +260,27 @@ def test_failures_are_grouped_and_excluded_from_distributions(tmp_path):
         "min": 100,
         "count": 6,
     }
-    assert {"adj_time_to_first_token", "adj_decode_duration", "adj_inter_token_latency"} <= set(found)
+    assert {"adj_time_to_first_token", "adj_decode_duration", "adj_inter_token_latency"} <= set(summary)
 
 
 def test_run_without_success_is_written(tmp_path):
-    done = report_run(tmp_path, [make_record(failure=SERVER_ERROR), make_record(failure=SERVER_ERROR, at=100)])
-    found = done.json
-    assert found["request_count"]["avg"] == found["request_throughput"]["avg"] == 0
-    assert found["error_request_count"]["avg"] == 2
-    assert found["request_error_rate"]["avg"] == 100
-    assert found["benchmark_duration"]["avg"] == pytest.approx(0.205)
-    assert "request_latency" not in found
-    assert "adj_request_latency" not in found
-    assert done.csv[2].startswith("Error Input Sequence Length (tokens),3.00,")
-    assert "mock says 500" in done.read("profile_export_console.txt")
+    reported = report_run(tmp_path, [make_record(failure=SERVER_ERROR), make_record(failure=SERVER_ERROR, at=100)])
+    summary = reported.json
+    assert summary["request_count"]["avg"] == summary["request_throughput"]["avg"] == 0
+    assert summary["error_request_count"]["avg"] == 2
+    assert summary["request_error_rate"]["avg"] == 100
+    assert summary["benchmark_duration"]["avg"] == pytest.approx(0.205)
+    assert "request_latency" not in summary
+    assert "adj_request_latency" not in summary
+    assert reported.csv[2].startswith("Error Input Sequence Length (tokens),3.00,")
+    assert "mock says 500" in reported.read("profile_export_console.txt")
 
 
 def test_run_without_records_is_written(tmp_path):
-    found = report_run(tmp_path, [], was_cancelled=True).json
-    assert found["request_count"]["avg"] == found["completed_request_count"]["avg"] == 0
-    assert (found["was_cancelled"], found["is_complete"]) == (True, False)
-    assert "benchmark_duration" not in found
+    summary = report_run(tmp_path, [], was_cancelled=True).json
+    assert summary["request_count"]["avg"] == summary["completed_request_count"]["avg"] == 0
+    assert (summary["was_cancelled"], summary["is_complete"]) == (True, False)
+    assert "benchmark_duration" not in summary
 
 
 def test_error_messages_are_cut_and_their_groups_limited(tmp_path):
@@ -319,44 +319,44 @@ def test_context_overflows_are_counted_by_message(tmp_path):
 
 
 def test_interrupted_run_is_marked_and_its_window_includes_cancelled_requests(tmp_path):
-    done = report_run(
+    reported = report_run(
         tmp_path,
         [make_record(), make_record(cancelled=True, end=2000 * MS)],
         was_cancelled=True,
         incomplete_reason="Ctrl-C.",
     )
-    found = done.json
-    assert list(found)[list(found).index("was_cancelled") :][:4] == [
+    summary = reported.json
+    assert list(summary)[list(summary).index("was_cancelled") :][:4] == [
         "was_cancelled",
         "is_complete",
         "incomplete_reason",
         "error_summary",
     ]
-    assert (found["was_cancelled"], found["is_complete"], found["incomplete_reason"]) == (True, False, "Ctrl-C.")
-    assert found["cancelled_request_count"]["avg"] == 1
-    assert found["request_count"]["avg"] == found["completed_request_count"]["avg"] == 1
-    assert found["request_latency"]["count"] == 1
+    assert (summary["was_cancelled"], summary["is_complete"], summary["incomplete_reason"]) == (True, False, "Ctrl-C.")
+    assert summary["cancelled_request_count"]["avg"] == 1
+    assert summary["request_count"]["avg"] == summary["completed_request_count"]["avg"] == 1
+    assert summary["request_latency"]["count"] == 1
     # The duration ends when the last request was cancelled.
-    assert found["benchmark_duration"]["avg"] == pytest.approx(1.995)
-    assert found["request_throughput"]["avg"] == pytest.approx(1 / 1.995)
+    assert summary["benchmark_duration"]["avg"] == pytest.approx(1.995)
+    assert summary["request_throughput"]["avg"] == pytest.approx(1 / 1.995)
 
 
 def test_warmup_metrics_are_separate(tmp_path):
-    warm = [
+    warmup = [
         make_record(phase=0, at=-500, stamps=[90 * MS, 200 * MS], pieces=[1, 4]),
         make_record(phase=0, failure=REFUSED, at=-300),
     ]
-    done = report_run(tmp_path, [*warm, make_record(phase=1)], phases=[WARMUP, PROFILING])
-    found = done.json
-    keys = list(found)
+    reported = report_run(tmp_path, [*warmup, make_record(phase=1)], phases=[WARMUP, PROFILING])
+    summary = reported.json
+    keys = list(summary)
     assert keys[keys.index("end_time") + 1] == "warmup_metrics"
-    assert found["warmup_metrics"]["request_latency"]["avg"] == 200
-    assert found["warmup_metrics"]["error_request_count"]["avg"] == 1
-    assert found["request_latency"]["avg"] == 100
-    assert found["request_count"]["avg"] == 1
-    assert found["error_summary"] == []
-    assert [group["count"] for group in found["warmup_error_summary"]] == [1]
-    assert done.summary.warmup_requests == 2
+    assert summary["warmup_metrics"]["request_latency"]["avg"] == 200
+    assert summary["warmup_metrics"]["error_request_count"]["avg"] == 1
+    assert summary["request_latency"]["avg"] == 100
+    assert summary["request_count"]["avg"] == 1
+    assert summary["error_summary"] == []
+    assert [group["count"] for group in summary["warmup_error_summary"]] == [1]
+    assert reported.summary.warmup_requests == 2
     assert "warmup_metrics" not in report_run(tmp_path / "none", [make_record()]).json
 
 
@@ -366,19 +366,19 @@ def test_single_and_coalesced_stamps_are_counted(tmp_path):
         make_record(coalesced=2),
         make_record(streamed=False),
     ]
-    found = report_run(tmp_path, records).json
-    assert found["single_stamp_request_count"]["avg"] == 1
-    assert found["coalesced_stamp_count"]["avg"] == 3
-    assert found["coalesced_first_stamp_count"]["avg"] == 1
-    assert found["time_to_first_token"]["count"] == 2
-    assert found["decode_duration"]["count"] == 1
+    summary = report_run(tmp_path, records).json
+    assert summary["single_stamp_request_count"]["avg"] == 1
+    assert summary["coalesced_stamp_count"]["avg"] == 3
+    assert summary["coalesced_first_stamp_count"]["avg"] == 1
+    assert summary["time_to_first_token"]["count"] == 2
+    assert summary["decode_duration"]["count"] == 1
 
 
 def test_run_without_streaming_has_no_streaming_metrics(tmp_path):
-    found = report_run(tmp_path, [make_record(streamed=False)], streaming=True).json
-    assert found["request_latency"]["avg"] == 105
+    summary = report_run(tmp_path, [make_record(streamed=False)], streaming=True).json
+    assert summary["request_latency"]["avg"] == 105
     for tag in ("time_to_first_token", "inter_token_latency", "inter_chunk_latency", "single_stamp_request_count"):
-        assert tag not in found
+        assert tag not in summary
 
 
 def test_length_mismatches_are_counted(tmp_path):
@@ -392,19 +392,19 @@ def test_server_token_counts_need_no_tokenizer(tmp_path):
         raise AssertionError("no tokenizer is needed")
 
     usage = Usage(prompt=30, completion=9, reasoning=4)
-    done = report_run(
+    reported = report_run(
         tmp_path, [make_record(usage=usage), make_record(at=200)], server_token_count=True, tokenizer=never
     )
-    found = done.json
-    assert found["input_sequence_length"]["sum"] == 30
-    assert found["output_sequence_length"]["avg"] == 9
-    assert found["output_token_count"]["avg"] == 5
-    assert found["reasoning_token_count"]["avg"] == found["total_reasoning_tokens"]["avg"] == 4
-    assert found["inter_token_latency"]["count"] == 1
-    assert found["time_to_first_token"]["count"] == 2
-    assert not [tag for tag in found if tag.endswith("_diff_pct")]
-    assert found["tokenizer"]["name"] is None
-    assert "server" in found["tokenizer"]["note"]
+    summary = reported.json
+    assert summary["input_sequence_length"]["sum"] == 30
+    assert summary["output_sequence_length"]["avg"] == 9
+    assert summary["output_token_count"]["avg"] == 5
+    assert summary["reasoning_token_count"]["avg"] == summary["total_reasoning_tokens"]["avg"] == 4
+    assert summary["inter_token_latency"]["count"] == 1
+    assert summary["time_to_first_token"]["count"] == 2
+    assert not [tag for tag in summary if tag.endswith("_diff_pct")]
+    assert summary["tokenizer"]["name"] is None
+    assert "server" in summary["tokenizer"]["note"]
 
 
 AIPERF_CSV = [

@@ -90,10 +90,10 @@ def test_other_metrics_remain_if_the_tokenizer_fails(tmp_path):
     def load():
         raise UserError("The hub did not answer.")
 
-    found = report_run(tmp_path, [make_record()], tokenizer=load).json
-    assert found["request_latency"]["avg"] == 100
-    assert "output_sequence_length" not in found
-    assert found["tokenizer"] == {
+    summary = report_run(tmp_path, [make_record()], tokenizer=load).json
+    assert summary["request_latency"]["avg"] == 100
+    assert "output_sequence_length" not in summary
+    assert summary["tokenizer"] == {
         "name": None,
         "source": None,
         "note": "No tokens were counted. The hub did not answer.",

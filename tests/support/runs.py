@@ -48,7 +48,8 @@ def make_header(**changes: Any) -> RunHeader:
         "input_config": {"models": {"items": [{"name": "mock"}]}},
         "machine": {"cpus": 2},
     }
-    return RunHeader(**(fields | changes))
+    known = set(RunHeader.__struct_fields__)
+    return RunHeader(**{name: value for name, value in (fields | changes).items() if name in known})
 
 
 class WordTokenizer:

@@ -62,7 +62,7 @@ def _server_counts(record: Record) -> TokenCounts:
 
 
 class ClientCounter:
-    """TokenCounts with a tokenizer, each distinct text once and in batches. Loads the tokenizer on first use."""
+    """Counts with a tokenizer, each distinct text once and in batches. Loads the tokenizer on first use."""
 
     def __init__(self, load: LoadTokenizer | None, log: RunLog, input_texts: Callable[[bytes], list[str]]) -> None:
         self._load = load

@@ -1,7 +1,7 @@
 """The bodies that a run sent, in the order of the plan, collected from the digests in its records.
 
 Sessions that sent the same bodies form one sequence, identified by a hash over the digests of its bodies. Sessions are kept
-in a temporary SQLite database, so memory does not grow with their number.
+in a temporary SQLite database, so memory does not grow with their number. SQLite sorts in the system's temporary folder.
 """
 
 from __future__ import annotations
