@@ -149,7 +149,7 @@ def test_a_body_of_a_hundred_megabytes(start: Any) -> None:
     parts = [{"type": "text", "text": "What is it?"}, image]
     body = json.dumps(chat(messages=[{"role": "user", "content": parts}], max_tokens=3)).encode()
     answer = server.ask(body)
-    assert answer.json["usage"] == {"prompt_tokens": 3 + 256, "completion_tokens": 3, "total_tokens": 262}
+    assert answer.json["usage"] == {"prompt_tokens": 4 + 256, "completion_tokens": 3, "total_tokens": 263}
     (truth,) = server.truth()
     assert truth["body_bytes"] == len(body)
     assert truth["body_sha256"] == hashlib.sha256(body).hexdigest()
