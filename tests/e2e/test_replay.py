@@ -317,13 +317,13 @@ def test_the_raw_endpoint_takes_the_whole_path_from_the_url(program: Program, ca
     done = replay(program, f"{capture.url}/api/v3/generate/?mode=fast", path, *words)
     assert done.status == 0, done
     assert [(where, sent) for where, _, sent in capture.requests] == [("/api/v3/generate/?mode=fast", line)]
-    field = ("--extra-inputs", "response_field:choices[0].message.role")
+    field = ("--extra-inputs", "response_field:object")
     again = program.profile(
         capture.url + "/x", "--input-file", path, "--tokenizer", "builtin", *words, *field, texts=None
     )
     assert again.status == 0, again
     assert received(capture) == [line, line]
-    assert again.values("output_sequence_length") == [2]  # "assistant", and not the "Yes" of the reply
+    assert again.values("output_sequence_length") == [3]  # "chat.completion", and not the "Yes" of the reply
 
 
 def test_the_raw_endpoint_builds_nothing(program: Program, capture: Capture) -> None:

@@ -113,7 +113,7 @@ def test_request_body_of_a_hundred_megabytes_is_read(start: Any) -> None:
     parts = [{"type": "text", "text": "What is it?"}, image]
     body = json.dumps(chat_body(messages=[{"role": "user", "content": parts}], max_tokens=3)).encode()
     answer = server.exchange(body)
-    assert answer.json["usage"] == {"prompt_tokens": 3 + 256, "completion_tokens": 3, "total_tokens": 262}
+    assert answer.json["usage"] == {"prompt_tokens": 4 + 256, "completion_tokens": 3, "total_tokens": 263}
     (entry,) = server.logged_requests()
     assert entry["body_bytes"] == len(body)
     assert entry["body_sha256"] == hashlib.sha256(body).hexdigest()

@@ -29,7 +29,7 @@ def test_log_entry_describes_the_request(start: Any) -> None:
     assert (stream["path"], stream["method"], stream["stream"]) == ("/v1/chat/completions", "POST", True)
     assert (stream["status"], stream["fault"], stream["end"]) == (200, None, "complete")
     assert (stream["tokens"], stream["reasoning_tokens"]) == (8, 3)
-    assert (stream["prompt_tokens"], stream["completion_tokens"]) == (3, 8)
+    assert (stream["prompt_tokens"], stream["completion_tokens"]) == (4, 8)
     assert (stream["body_bytes"], stream["body_sha256"]) == (len(body), hashlib.sha256(body).hexdigest())
     assert stream["kernel_stamp"] is (sys.platform == "linux")
     assert stream["write_tokens"] == [1] * 8

@@ -218,9 +218,9 @@ def check_choices(n: int | None) -> int:
 def estimate_tokens(text: str) -> int:
     """Estimate the tokens of English text: within 10 % of the builtin vocabulary for synthetic prompts of 100 tokens."""
     size, spaces = len(text), text.count(" ")
-    if 14 * spaces < size:  # not prose
+    if 14 * spaces <= size:  # not prose
         return (3 * size + 13) // 14
-    return (size + 31 * spaces + 29) // 30
+    return 1 + spaces + (size + 10 * (text.count(".") + text.count(",")) + 29) // 30
 
 
 def usage_json(prompt: int, completion: int, reasoning: int = 0) -> bytes:
