@@ -51,7 +51,7 @@ SEND = "penstock.workers.worker:Worker._send"
 STEPS_BEFORE_THE_FIRST_REQUEST = [
     ("penstock.cli.main:_main", "before"),
     ("penstock.cli.main:_run", "before"),
-    ("penstock.cli.read_settings:settle", "before"),
+    ("penstock.cli.read_settings:read_settings", "before"),
     ("penstock.cli.run:profile", "before"),
     ("os:makedirs", "before"),
     ("os:makedirs", "after"),
@@ -83,8 +83,8 @@ STEPS_OF_THE_INDEXER = [
 STEPS_OF_THE_REPORT = [
     ("penstock.workers.local_processes:Outcome", "after"),
     ("penstock.cli.run:report", "before"),
-    ("penstock.reports.write_artifacts:finish", "before"),
-    ("penstock.reports.write_artifacts:finish", "after"),
+    ("penstock.reports.write_artifacts:write_artifacts", "before"),
+    ("penstock.reports.write_artifacts:write_artifacts", "after"),
     ("penstock.cli.screen:show", "before"),
     ("penstock.workers.run_folder:RunFolder.__exit__", "before"),
     ("penstock.workers.run_folder:RunFolder.__exit__", "after"),
@@ -207,7 +207,7 @@ def finish(*args, **options):
     press_ctrl_c()
     time.sleep(60)
 
-write_artifacts.finish = finish
+write_artifacts.write_artifacts = finish
 sys.exit(main.main(sys.argv[1:]))
 """
     outcome = run_script(program, body, *URL)

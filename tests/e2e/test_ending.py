@@ -254,7 +254,7 @@ def test_exit_status_depends_on_the_certificate_with_require_valid(mock, program
         assert (status, printed.err) == (0, "")
     else:
         assert status == 1
-        assert printed.err.startswith("The certificate is DEGRADED, and --require-valid was given: Sending had to wait")
+        assert printed.err.startswith("The certificate is DEGRADED, and --require-valid was given: Sending waited")
 
 
 def test_certificate_of_a_stopped_client_is_not_valid(mock, program):

@@ -12,7 +12,7 @@ from support.programs import MockServer, Program, wait_for
 
 def killed(program: Program, server: MockServer, into: Path | None = None) -> Path:
     """The folder of a run that was killed before its report."""
-    running = program.begin(server.url, "--request-count", 100_000, "--concurrency", 4, into=into)
+    running = program.begin(server.url, "--request-count", 100_000, "--concurrency", 4, "--workers-max", 1, into=into)
     log = running.folder / "log" / "worker-0.log"
     before = log.stat().st_ino if log.exists() else 0
     wait_for(lambda: log.exists() and log.stat().st_ino != before and log.stat().st_size > 0, what="the first records")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.datasets.synthetic import Synthetic
-from penstock.mock.dialect import count_tokens
+from penstock.mock.dialect import estimate_tokens
 from penstock.mock.vocabulary import VARIANTS, WORDS, words
 from penstock.settings.schema import InputSettings
 from penstock.tokens.tiktoken_vocabulary import (
@@ -46,5 +46,5 @@ def test_whole_reply_counts_as_its_words(builtin: TiktokenTokenizer) -> None:
 def test_estimated_prompt_tokens_agree_with_the_builtin_vocabulary(builtin: TiktokenTokenizer) -> None:
     """The report mentions differences of more than 10 %."""
     prompts = Synthetic(InputSettings(seed=1, input_tokens_mean=100), 500, builtin)
-    estimates = [count_tokens(conversation.turns[0].texts[0]) for conversation in prompts]
+    estimates = [estimate_tokens(conversation.turns[0].texts[0]) for conversation in prompts]
     assert all(90 <= estimate <= 110 for estimate in estimates)

@@ -142,7 +142,8 @@ def test_pipe_is_140_columns_wide_unless_columns_is_set(mixed, monkeypatch):
     assert shown(mixed) == text
 
 
-def test_screen_has_total_token_throughput_and_benchmark_duration(mixed):
+def test_screen_has_total_token_throughput_and_benchmark_duration(mixed, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     text = shown(mixed)
     throughput = mixed.json["total_token_throughput"]["avg"]
     assert row(text, "Total Token Throughput")[1] == f"{throughput:,.2f}"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import uvloop
 
 from penstock.records.log import RunLog
-from penstock.records.payloads import Parts, PayloadWriter
+from penstock.records.payloads import BodyParts, PayloadWriter
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
 from penstock.schedule.phases import PhasePlan
@@ -148,7 +148,7 @@ class Harness:
         preconnect: int = 1,
         **phase: Any,
     ) -> Outcome:
-        """Send conversations, whose turns are bodies or `Parts`; `phase` are fields of the PhasePlan."""
+        """Send conversations, whose turns are bodies or `BodyParts`; `phase` are fields of the PhasePlan."""
         fields = {"slots": 1, "rate": None, "pattern": "constant", "seed": 1, "whole": True} | phase
         if {"requests", "conversations", "duration_s"} & phase.keys():
             fields["whole"] = phase.get("whole", False)
@@ -160,11 +160,11 @@ class Harness:
         writer = PayloadWriter(str(self._folder))
         for turns in conversations:
             for turn in turns:
-                if isinstance(turn, Parts):
-                    writer.parts(turn)
+                if isinstance(turn, BodyParts):
+                    writer.add_parts(turn)
                 else:
                     timing = {name: turn[name] for name in ("delay_ms", "timestamp_ms") if name in turn}
-                    writer.body(json.dumps(turn).encode(), **timing)
+                    writer.add_body(json.dumps(turn).encode(), **timing)
             writer.end_conversation(None)
         writer.close()
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.registry import endpoint
-from penstock.records.payloads import Parts, PayloadStore, PayloadWriter
+from penstock.records.payloads import BodyParts, PayloadStore, PayloadWriter
 from penstock.settings.schema import EndpointSettings
 from penstock.workers import session as session_module
 from penstock.workers.session import BodyBuilder, Session
@@ -17,13 +17,13 @@ from penstock.workers.session import BodyBuilder, Session
 SETTINGS = EndpointSettings()
 
 
-def make_builder(folder: Path, *turns: bytes | Parts) -> BodyBuilder:
+def make_builder(folder: Path, *turns: bytes | BodyParts) -> BodyBuilder:
     writer = PayloadWriter(str(folder))
     for turn in turns:
-        if isinstance(turn, Parts):
-            writer.parts(turn)
+        if isinstance(turn, BodyParts):
+            writer.add_parts(turn)
         else:
-            writer.body(turn, delay_ms=5.0)
+            writer.add_body(turn, delay_ms=5.0)
     writer.end_conversation(None)
     writer.close()
     return BodyBuilder(str(folder), PayloadStore(str(folder), ()), endpoint("chat", SETTINGS), SETTINGS, worker=0)
@@ -56,7 +56,7 @@ def test_small_bodies_are_cached_up_to_the_limit(tmp_path: Path, monkeypatch: py
 
 
 def test_built_body_contains_the_earlier_turns_and_replies(tmp_path: Path) -> None:
-    turns = [Parts(Turn(texts=(text,)), "m", system="Be brief.") for text in ("one", "two")]
+    turns = [BodyParts(Turn(texts=(text,)), "m", system="Be brief.") for text in ("one", "two")]
     builder = make_builder(tmp_path, *turns)
     session = make_session(2)
     assert builder.waits_for_reply(session)

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.reply import Failure
-from penstock.records.payloads import Parts
+from penstock.records.payloads import BodyParts
 from penstock.workers import reply_processor, worker
 from penstock.workers.conversation_picker import ConversationPicker
 from penstock.workers.machine_counters import MachineCounters
@@ -200,7 +200,7 @@ def test_request_on_a_connection_that_the_server_had_closed_is_sent_again(tmp_pa
     assert [record.retries for record in outcome.records] == [0, 1]
     ids = [request.headers["x-request-id"] for request in outcome.requests]
     assert ids[1] == ids[2]
-    assert outcome.report.gauge.stale == 1
+    assert outcome.report.wire_stats.stale == 1
 
 
 def test_request_that_the_server_worked_on_is_not_sent_again(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_request_that_the_server_worked_on_is_not_sent_again(tmp_path: Path) -> 
     failures = [record.failure for record in outcome.records]
     assert [failure and failure.type for failure in failures] == [None, None, None, "ConnectionLost", None]
     assert len(outcome.requests) == 5
-    assert outcome.report.gauge.stale == 0
+    assert outcome.report.wire_stats.stale == 0
 
 
 def test_time_of_a_lost_first_attempt_is_not_counted_as_lateness(tmp_path: Path) -> None:
@@ -336,8 +336,8 @@ def test_exception_in_a_callback_ends_the_run(tmp_path: Path, monkeypatch: pytes
 # -- several turns ----------------------------------------------------------------------------------------------------
 
 
-def parts(text: str, delay_ms: float = 0.0) -> Parts:
-    return Parts(Turn(texts=(text,), delay_ms=delay_ms), "m")
+def parts(text: str, delay_ms: float = 0.0) -> BodyParts:
+    return BodyParts(Turn(texts=(text,), delay_ms=delay_ms), "m")
 
 
 def test_next_turn_contains_the_reply_to_the_previous_one(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import wave
 from base64 import b64encode
 from collections.abc import Callable
 from hashlib import shake_128
-from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from penstock.datasets.conversation import Media
 from penstock.datasets.media.generate import generate
@@ -26,7 +29,8 @@ def audio_clips(
     settings: AudioSettings, seed: int, count: int, progress: Callable[[int, int], None] | None = None
 ) -> list[Media]:
     """Return `count` different clips, or fewer: as many as are worth their time and memory."""
-    require_extra("media", "Synthetic audio", "soundfile")
+    if settings.format == "mp3":
+        require_extra("media", "Synthetic audio in MP3", "soundfile")
     lengths, rates, depths = (stream(seed, f"sound {part}") for part in ("lengths", "rates", "depths"))
     clips = []
     for number in range(count):
@@ -54,21 +58,28 @@ def _record(clip: _Clip) -> Media:
 
 
 def record_wav(key: str, seconds: float, rate: int, depth: int, channels: int) -> bytes:
-    subtype = "PCM_U8" if depth == 8 else f"PCM_{depth}"
-    return _noise(key, seconds, rate, channels, format="WAV", subtype=subtype)
+    width = depth // 8
+    samples = _noise(key, seconds, rate, channels).astype("<i4") << 16
+    data = samples.reshape(-1, 1).view("u1")[:, 4 - width :]
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setnchannels(channels)
+        writer.setsampwidth(width)
+        writer.setframerate(rate)
+        writer.writeframes((data ^ 0x80 if width == 1 else data).tobytes())  # 8 bits are unsigned in WAV
+    return file.getvalue()
 
 
 def record_mp3(key: str, seconds: float, rate: int, channels: int) -> bytes:
-    return _noise(key, seconds, rate, channels, format="MP3")
-
-
-def _noise(key: str, seconds: float, rate: int, channels: int, **encoding: Any) -> bytes:
-    """Encode noise whose samples are a hash of the key, so that they are the same on every machine."""
-    import numpy as np
     import soundfile
 
+    file = io.BytesIO()
+    soundfile.write(file, _noise(key, seconds, rate, channels), rate, format="MP3")
+    return file.getvalue()
+
+
+def _noise(key: str, seconds: float, rate: int, channels: int) -> NDArray[np.int16]:
+    """Return quiet samples that are a hash of the key, so that they are the same on every machine: a row per frame."""
     count = max(1, round(seconds * rate))
     samples = np.frombuffer(shake_128(key.encode()).digest(2 * count * channels), "<i2") >> _QUIET_BITS
-    file = io.BytesIO()
-    soundfile.write(file, samples.reshape(count, channels), rate, **encoding)
-    return file.getvalue()
+    return samples.reshape(count, channels)
