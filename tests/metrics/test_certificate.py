@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.metrics.certificate import Certificate, RequestCounts, certify
+from penstock.metrics.bounds import FigureBounds
+from penstock.metrics.certificate import Bounds, Certificate, RequestCounts, certify
 from penstock.records.worker_report import MachineFacts, WorkerReport
 from penstock.wire.stats import WireStats
 
@@ -15,13 +16,15 @@ CLEAN = RequestCounts(completed=100, succeeded=100, streams=100, stamps=1000)
 
 def report(worker: int = 0, *, late_ms: int = 0, **fields: Any) -> WorkerReport:
     """Return the report of a worker whose only delay is that it read data `late_ms` after arrival."""
-    gauge = WireStats(reads=1000, stamped=1000)
-    gauge.delay.add(late_ms * 1_000_000)
-    return WorkerReport(worker, wire_stats=gauge, machine=MachineFacts(wall_s=10.0, cpu_s=1.0), **fields)
+    wire_stats = WireStats(reads=1000, stamped=1000)
+    wire_stats.delay.add(late_ms * 1_000_000)
+    return WorkerReport(worker, wire_stats=wire_stats, machine=MachineFacts(wall_s=10.0, cpu_s=1.0), **fields)
 
 
-def certificate(requests: RequestCounts, *reports: WorkerReport, workers: int = 1) -> Certificate:
-    return certify(reports or (report(),), requests, workers=workers, open_loop=False)
+def certificate(
+    requests: RequestCounts, *reports: WorkerReport, bounds: Bounds | None = None, workers: int = 1, **load: Any
+) -> Certificate:
+    return certify(reports or (report(),), requests, bounds or {}, workers=workers, open_loop=False, **load)
 
 
 def test_run_without_findings_is_valid() -> None:
@@ -41,17 +44,52 @@ def test_one_client_error_degrades_and_more_than_five_percent_invalidate(errors:
     assert [reason.split(" requests")[0] for reason in result.reasons] == [f"{errors} of 100"] * (errors > 0)
 
 
-def test_stamps_of_the_warmup_are_not_counted() -> None:
-    """The worker's report counts the streams of the warmup too."""
-    with_warmup = report(late_ms=50, streams=116)
-    assert certificate(CLEAN, with_warmup).verdict == "VALID"
-    coalesced = CLEAN._replace(streams=16, coalesced_first_stamps=8)
-    result = certificate(coalesced, with_warmup)
-    assert result.reasons[0].startswith("50.0% of the TTFTs are upper bounds")
-    assert (result.figures["streams"], result.figures["coalesced_first_stamps"]) == (16, 8)
+@pytest.mark.parametrize(
+    ("tag", "value", "low", "verdict"),
+    [
+        ("time_to_first_token", 200.0, 200.0, "VALID"),
+        ("time_to_first_token", 200.0, 191.0, "VALID"),
+        ("time_to_first_token", 200.0, 189.0, "DEGRADED"),
+        ("time_to_first_token", 200.0, 149.0, "INVALID"),
+        ("time_to_first_token", 2.0, 1.6, "VALID"),
+        ("time_to_first_token", 2.0, 1.4, "DEGRADED"),
+        ("time_to_first_token", 2.0, 0.0, "DEGRADED"),
+        ("inter_token_latency", 1.0, 0.95, "VALID"),
+        ("inter_token_latency", 1.0, 0.8, "DEGRADED"),
+        ("inter_token_latency", 5.0, 3.5, "INVALID"),
+    ],
+)
+def test_verdict_follows_from_how_far_a_figure_can_have_moved(tag: str, value: float, low: float, verdict: str) -> None:
+    exact = FigureBounds(value, value, value)
+    found = certificate(CLEAN, bounds={tag: {"avg": exact, "p99": FigureBounds(value, low, value)}})
+    assert found.verdict == verdict
+    assert found.bounds == {tag: {"avg": (value, value), "p99": (low, value)}}
+    if verdict != "VALID":
+        (reason,) = found.reasons
+        assert f"p99 {value:.2f} [{low:.2f}–{value:.2f}] ms." in reason
+        assert "avg" not in reason
+
+
+def test_late_reads_alone_move_nothing() -> None:
+    assert certificate(CLEAN, report(late_ms=500)).verdict == "VALID"
+
+
+@pytest.mark.parametrize(("succeeded", "verdict"), [(95, "VALID"), (94, "DEGRADED"), (50, "DEGRADED"), (49, "INVALID")])
+def test_failed_requests_are_named(succeeded: int, verdict: str) -> None:
+    found = certificate(CLEAN._replace(succeeded=succeeded))
+    assert found.verdict == verdict
+    if verdict != "VALID":
+        assert found.reasons[0].startswith(f"{100 - succeeded} of 100 requests failed")
+
+
+def test_concurrency_that_was_never_reached_is_named() -> None:
+    found = certificate(CLEAN._replace(conversations=10), concurrency=50)
+    assert (found.verdict, len(found.reasons)) == ("DEGRADED", 1)
+    assert found.reasons[0] == "The concurrency of 50 was never reached: the run had only 10 conversations."
+    assert certificate(CLEAN._replace(conversations=50), concurrency=50).verdict == "VALID"
 
 
 def test_missing_worker_report_makes_the_run_invalid() -> None:
-    result = certificate(CLEAN, report(), workers=2)
-    assert (result.verdict, result.reasons) == ("INVALID", ["1 of 2 workers did not report (killed or crashed)."])
-    assert certify([], CLEAN, workers=1, open_loop=False).verdict == "INVALID"
+    found = certificate(CLEAN, report(), workers=2)
+    assert (found.verdict, found.reasons) == ("INVALID", ["1 of 2 workers did not report (killed or crashed)."])
+    assert certify([], CLEAN, {}, workers=1, open_loop=False).verdict == "INVALID"

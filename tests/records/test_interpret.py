@@ -89,7 +89,7 @@ def test_each_piece_has_the_arrival_time_of_its_read():
     assert record.finish == ["stop"]
     assert record.failure is None
     assert record.streamed
-    assert (record.reads, record.coalesced, record.first_output) == (6, 0, 0)
+    assert (record.reads, record.coalesced, record.first_output) == (6, [], 0)
 
 
 def test_event_arrives_with_its_last_byte():
@@ -126,14 +126,13 @@ def test_reads_without_content_have_no_stamp():
     assert record.reads == 5
 
 
-def test_coalesced_reads_are_counted_only_if_they_have_content():
+def test_coalesced_reads_with_content_keep_their_earliest_arrival():
     reads = [(10, ROLE), (20, event("a") + event("b")), (30, event("c")), (40, event("d")), (50, STOP + DONE)]
-    record = record_of(exchange(*reads, coalesced=[0, 1, 3, 4]))
-    assert record.coalesced == 2
-    assert record.first_coalesced
-    record = record_of(exchange(*reads, coalesced=[0, 3]))
-    assert record.coalesced == 1
-    assert not record.first_coalesced
+    earliest = [START + ms * MS for ms in (-1, 12, 31, 42)]
+    record = record_of(exchange(*reads, coalesced=[0, 1, 3, 4], earliest=earliest))
+    assert (record.coalesced, record.earliest) == ([0, 2], [12 * MS, 31 * MS])
+    record = record_of(exchange(*reads, coalesced=[0, 3], earliest=earliest[:2]))
+    assert (record.coalesced, record.earliest) == ([2], [12 * MS])
 
 
 def test_first_output_is_the_first_content_that_is_not_reasoning():
@@ -225,8 +224,7 @@ def test_compressed_stream_has_one_stamp_that_is_an_upper_bound():
     record = record_of(exchange((10, body[:20]), (30, body[20:]), headers=content_encoding(b"gzip", SSE)))
     assert record.outputs == ["ab"]
     assert (in_ms(record), record.pieces) == ([30], [2])
-    assert record.first_coalesced
-    assert record.coalesced == 1
+    assert (record.coalesced, record.earliest) == ([0], [10 * MS])
 
 
 def test_identity_coding_keeps_the_arrival_times():

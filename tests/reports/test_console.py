@@ -23,7 +23,7 @@ CERTIFICATE = Certificate("DEGRADED", ["1.2 % of the TTFTs are upper bounds."], 
 def mixed(tmp_path):
     records = [
         make_record(),
-        make_record(at=105, stamps=[50 * MS], pieces=[5], finish=["length"], coalesced=1, first_coalesced=True),
+        make_record(at=105, stamps=[50 * MS], pieces=[5], finish=["length"], coalesced=[0], earliest=[20 * MS]),
         make_record(failure=SERVER_ERROR, at=200),
         make_record(cancelled=True),
     ]
@@ -64,7 +64,7 @@ def test_notes_name_everything_that_limits_the_results(mixed):
         "The time was up.",
         "Cancelled by the client and not counted: 1 request.",
         "with a single timestamp: 1 of 2.",
-        "upper bound for 1 request:",
+        "Time to First Token (ms) 50.00 [35.00–50.00] 50.00 [35.00–50.00]",
     ):
         assert sentence in text
 

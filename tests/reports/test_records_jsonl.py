@@ -33,7 +33,9 @@ SERVER_ERROR = Failure("HTTPError", 'mock says "500", 100 %', "server", 500)
 
 
 def test_line_has_all_metadata_and_metrics(tmp_path):
-    (line,) = report_run(tmp_path, [make_record(number=3, coalesced=2, worker=1)], dataset="synthetic").lines
+    (line,) = report_run(
+        tmp_path, [make_record(number=3, coalesced=[1, 2], earliest=[MS, MS], worker=1)], dataset="synthetic"
+    ).lines
     assert list(line) == ["metadata", "metrics"]
     metadata = line["metadata"]
     assert list(metadata) == AIPERF_METADATA + PENSTOCK_METADATA

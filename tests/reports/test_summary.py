@@ -215,6 +215,7 @@ def test_seed_and_certificate_are_written_if_present(tmp_path):
         "reasons": ["It was late."],
         "figures": {"cpu": 0.5, "kernel_stamps": True},
         "summary": "one line",
+        "bounds": {},
     }
 
 
@@ -362,8 +363,8 @@ def test_warmup_metrics_are_separate(tmp_path):
 
 def test_single_and_coalesced_stamps_are_counted(tmp_path):
     records = [
-        make_record(stamps=[50 * MS], pieces=[5], coalesced=1, first_coalesced=True),
-        make_record(coalesced=2),
+        make_record(stamps=[50 * MS], pieces=[5], coalesced=[0], earliest=[20 * MS]),
+        make_record(coalesced=[1, 2], earliest=[50 * MS, 60 * MS]),
         make_record(streamed=False),
     ]
     summary = report_run(tmp_path, records).json

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from penstock.metrics.summary import Summary
-from penstock.records.log import LogWriter, Phase, RunHeader, RunLog
+from penstock.records.log import LOG_FORMAT, LogWriter, Phase, RunHeader, RunLog
 from penstock.records.payloads import PayloadWriter
 from penstock.records.record import Record
 from penstock.reports.write_artifacts import write_artifacts
@@ -21,6 +21,7 @@ BODY = b'{"messages": [{"role":"user","content":"one two three"}], "stream":true
 def make_header(**changes: Any) -> RunHeader:
     fields: dict[str, Any] = {
         "penstock_version": "0.1.0",
+        "log_format": LOG_FORMAT,
         "benchmark_id": "d3cd2bf9da9d",
         "epoch_wall_ns": EPOCH,
         "phases": [PROFILING],
@@ -154,7 +155,7 @@ def report_run(
         out,
         tokenizer,
         texts,
-        None if certificate is None else lambda requests: certificate,
+        None if certificate is None else lambda *_: certificate,
         was_cancelled=was_cancelled,
         incomplete_reason=incomplete_reason,
     )

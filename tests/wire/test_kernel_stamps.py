@@ -67,6 +67,7 @@ def test_read_of_several_segments_is_marked_as_coalesced():
     assert body_of(exchange) == b"ab" * 5
     assert len(exchange.times) == 1
     assert exchange.coalesced == [0]
+    assert exchange.earliest == [exchange.start]
     # the stamp is that of the newest segment
     assert exchange.times[0] - exchange.start >= 45 * MS
 

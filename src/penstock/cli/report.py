@@ -42,7 +42,7 @@ def run(parsed: ParsedArguments) -> int:
     folder = values["folder"]
     log = open_run(folder)
     header = log.header
-    reports = log.reports()
+    reports = log.reports("profiling")
     missing = header.workers - len(reports)
     log.close()
     tokenizer = LazyTokenizer(values.get("tokenizer") or header.tokenizer, header.models[0], header.tokenizer_revision)

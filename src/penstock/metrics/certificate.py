@@ -1,34 +1,46 @@
 """The certificate of a run: a verdict on how far the client itself can have distorted the measured values.
 
-A check compares one value with two limits. Above the first limit the run is DEGRADED: the measurements named in the reason are
-off by at most that much, the others are correct. Above the second limit it is INVALID: do not rely on this run. The
-worst check gives the verdict.
+The main checks compare how far each headline figure can have moved (`metrics.bounds`) with a tolerance. Beyond it the run is
+DEGRADED: the figures named in the reason are uncertain, the others are correct. Beyond the second, larger tolerance it is
+INVALID: do not rely on this run. Other checks compare a fact about the client or the load with two limits in the same way.
+The worst check gives the verdict.
 
-Requests and stamps are counted in the profiling phase only. Delays, stalls, clock steps and CPU time come from the workers'
-reports, which cover the time from their first request to their last and so include the warmup.
-
-With kernel stamps, a late read does not change the measured time unless it covers several segments: then only the arrival
-of the newest segment is known. The read delay therefore matters only together with the share of such stamps.
+Everything is counted in the profiling phase only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from penstock.metrics.bounds import FigureBounds
+from penstock.metrics.catalogue import CATALOGUE
 from penstock.plural import counted
 from penstock.records.worker_report import WorkerReport
 from penstock.wire.stats import LogHistogram
 
-__all__ = ["Certificate", "RequestCounts", "certify"]
+Bounds = Mapping[str, Mapping[str, FigureBounds]]
+"""Metric and statistic to the bounds of the figure."""
+
+__all__ = ["Bounds", "Certificate", "RequestCounts", "certify"]
 
 VERDICTS = ("VALID", "DEGRADED", "INVALID")
 _SHORT_RUN_S = 0.25
 """Below this duration, shares of CPU time mean nothing."""
 _CLIENT_ERRORS_LIMIT = 0.05
 """Above this share of requests that the client failed, the server saw a different load from the one requested."""
+_ABSOLUTE_MS, _RELATIVE = 0.5, 0.05
+"""A figure may have moved by the larger of the two. Ten times the first and five times the second make a run INVALID."""
+_ABSOLUTE_PER_TOKEN_MS = 0.1
+_PER_TOKEN = ("inter_token_latency", "time_per_output_token")
+_LATENESS = ("effective_latency",)
+"""The figures that count from the intended time, and so depend on when the client sent."""
+_SAME = ("time_to_first_output_token",)
+"""The same figure as `time_to_first_token` unless the model reasons: its reason is given once."""
+_MINOR = ("time_to_second_token",)
+"""A figure that one stall near the first token can move far; it never makes a run INVALID."""
 
 
 class Certificate(msgspec.Struct, frozen=True):
@@ -39,6 +51,8 @@ class Certificate(msgspec.Struct, frozen=True):
     figures: dict[str, float | int | str | bool | None]
     summary: str = ""
     """The main figures in one line."""
+    bounds: dict[str, dict[str, tuple[float, float]]] = {}
+    """For each headline metric that is not exactly known, its statistics and where their true values lie."""
 
 
 class RequestCounts(NamedTuple):
@@ -47,6 +61,8 @@ class RequestCounts(NamedTuple):
     completed: int = 0
     """Succeeded or failed."""
     succeeded: int = 0
+    conversations: int = 0
+    """Conversations that were started."""
     client_errors: int = 0
     """Requests that failed because of an error in the client."""
     streams: int = 0
@@ -54,6 +70,8 @@ class RequestCounts(NamedTuple):
     """Streams whose first stamp covers several segments."""
     stamps: int = 0
     coalesced_stamps: int = 0
+    wide_stamps: int = 0
+    """Stamps whose content may have arrived more than 2 ms earlier."""
 
 
 class _Check(NamedTuple):
@@ -67,19 +85,38 @@ class _Check(NamedTuple):
         return (self.value > self.degraded) + (self.value > self.invalid)
 
 
-def certify(reports: Sequence[WorkerReport], requests: RequestCounts, *, workers: int, open_loop: bool) -> Certificate:
-    """Check the reports of the workers and the counts of their requests. A missing report makes a run INVALID."""
+def certify(
+    reports: Sequence[WorkerReport],
+    requests: RequestCounts,
+    bounds: Bounds,
+    *,
+    workers: int,
+    open_loop: bool,
+    concurrency: int | None = None,
+) -> Certificate:
+    """Check the bounds of the figures, the counts of the requests and the reports of the workers on the profiling phase. A
+    missing report makes a run INVALID."""
     if not reports:
         return Certificate("INVALID", ["No worker reported: the run was cut short."], {})
     client = _Client(reports, requests)
+    ttft = bounds.get("time_to_first_token")
     checks = [
-        *_outcome_checks(requests, workers - len(reports), workers),
+        *_outcome_checks(requests, workers - len(reports), workers, concurrency),
+        *(_figure_check(tag, figures) for tag, figures in bounds.items() if tag not in _SAME or figures != ttft),
         *_client_checks(client, open_loop),
     ]
-    failed = [check for check in checks if check.level]
-    failed.sort(key=lambda check: -check.level)
+    failed = sorted((check for check in checks if check.level), key=lambda check: -check.level)
     worst = max((check.level for check in failed), default=0)
-    return Certificate(VERDICTS[worst], [check.sentence for check in failed], client.figures(), client.summary())
+    reasons = [check.sentence for check in failed]
+    if reasons:
+        reasons += _causes(client)
+    return Certificate(
+        VERDICTS[worst],
+        reasons,
+        client.figures(),
+        client.summary(),
+        {tag: {name: (f.low, f.high) for name, f in figures.items()} for tag, figures in bounds.items()},
+    )
 
 
 class _Client:
@@ -98,7 +135,6 @@ class _Client:
         self.lateness = _merged([r.lateness for r in reports])
         self.queued = _merged([r.queued for r in reports])
         self.stalls = _merged([r.stalls for r in reports])
-        self.ttft = _merged([r.ttft for r in reports])
         self.latency = _merged([r.latency for r in reports])
         self.cpu_share = max(_share(r.machine.cpu_s, r.machine.wall_s) for r in reports)
         self.held_share = max(_share(r.held_ns / 1e9, r.machine.wall_s) for r in reports)
@@ -109,10 +145,6 @@ class _Client:
         self.idle_share = _share(self.lateness.mean, self.lateness.mean + self.latency.mean)
         """Share of a closed loop's time in which a free slot waited for the client to fill it."""
         self.wall_s = max(r.machine.wall_s for r in reports)
-
-    @property
-    def coalesced_first_share(self) -> float:
-        return _share(self.requests.coalesced_first_stamps, self.requests.streams)
 
     @property
     def coalesced_share(self) -> float:
@@ -171,7 +203,7 @@ class _Client:
         }
 
 
-def _outcome_checks(requests: RequestCounts, missing: int, workers: int) -> Iterator[_Check]:
+def _outcome_checks(requests: RequestCounts, missing: int, workers: int, concurrency: int | None) -> Iterator[_Check]:
     yield _Check(missing, 0, 0, f"{missing} of {workers} workers did not report (killed or crashed).")
     yield _Check(requests.succeeded == 0, 0, 0, "No request succeeded, so there is nothing to certify.")
     share = _share(requests.client_errors, requests.completed)
@@ -180,20 +212,51 @@ def _outcome_checks(requests: RequestCounts, missing: int, workers: int) -> Iter
         "the server: see the failures with fault 'penstock'."
     )
     yield _Check(share, 0, _CLIENT_ERRORS_LIMIT, sentence)
+    failed = requests.completed - requests.succeeded - requests.client_errors
+    sentence = (
+        f"{failed:,} of {counted(requests.completed, 'request')} failed: latencies and token counts cover only the "
+        f"{requests.succeeded:,} that succeeded."
+    )
+    yield _Check(_share(failed, requests.completed) if requests.succeeded else 0, 0.05, 0.5, sentence)
+    if concurrency is not None and requests.conversations < concurrency:
+        sentence = (
+            f"The concurrency of {concurrency:,} was never reached: the run had only "
+            f"{counted(requests.conversations, 'conversation')}."
+        )
+        yield _Check(1, 0, 2, sentence)
+
+
+def _figure_check(tag: str, figures: Mapping[str, FigureBounds]) -> _Check:
+    """Compare how far the statistics of a metric can have moved with their tolerances."""
+    absolute = _ABSOLUTE_PER_TOKEN_MS if tag in _PER_TOKEN else _ABSOLUTE_MS
+    level, uncertain = 0, []
+    for name, figure in figures.items():
+        degraded = figure.shift > max(absolute, _RELATIVE * figure.value)
+        invalid = figure.shift > max(10 * absolute, 5 * _RELATIVE * figure.value) and tag not in _MINOR
+        level = max(level, degraded + invalid)
+        if degraded:
+            uncertain.append(f"{name} {figure.value:.2f} [{figure.low:.2f}–{figure.high:.2f}]")
+    cause = "sent requests late or " if tag in _LATENESS else ""
+    sentence = (
+        f"{CATALOGUE[tag].header} is uncertain, because the client {cause}read several network segments at once: "
+        f"{', '.join(uncertain)} {CATALOGUE[tag].unit}."
+    )
+    return _Check(level, 0, 1, sentence)
 
 
 def _client_checks(client: _Client, open_loop: bool) -> Iterator[_Check]:
-    ttft = client.ttft.quantile(0.5) or client.latency.quantile(0.5)
     if client.kernel_stamps:
-        yield from _kernel_stamp_checks(client, ttft)
-    elif client.reads:
-        stall = client.stalls.quantile(0.99)
-        sentence = f"Timestamps are taken in user space, and the event loop was up to {_ms(stall)} ms (p99) late."
-        yield _Check(stall, max(1.5e6, 0.05 * ttft), max(10e6, 0.25 * ttft), sentence)
-    if open_loop:
-        late = client.lateness.quantile(0.99)
-        sentence = f"Requests were sent up to {_ms(late)} ms (p99) later than scheduled."
-        yield _Check(late, max(1e6, 0.05 * ttft), max(20e6, 0.25 * ttft), sentence)
+        steps = client.clock_steps
+        sentence = (
+            f"The wall clock was set {counted(steps, 'time')} during the run, which shifts kernel timestamps near it."
+        )
+        yield _Check(steps, 0, 0, sentence)
+    share = _share(client.requests.wide_stamps, client.requests.stamps)
+    sentence = (
+        f"{share:.1%} of the content timestamps cover segments that may have arrived more than 2 ms apart, so the gaps "
+        "between chunks are imprecise."
+    )
+    yield _Check(share, 0.05, 2.0, sentence)
     sentence = "Sending waited for the input file to be read, so the load was lower than requested."
     yield _Check(client.file_waits, 0, 1e12, sentence)
     if client.wall_s < _SHORT_RUN_S:
@@ -213,34 +276,20 @@ def _client_checks(client: _Client, open_loop: bool) -> Iterator[_Check]:
             f"Slots stayed empty for {client.idle_share:.1%} of the time, so the concurrency was lower than requested."
         )
         yield _Check(client.idle_share, 0.05, 0.5, sentence)
-    for share, degraded, invalid, cause in (
-        (client.throttled_share, 0.01, 0.10, "The container's CPU quota stopped the client"),
-        (client.steal_share, 0.05, 0.25, "The hypervisor took the CPU away"),
-        (client.run_queue_share, 0.10, 0.50, "The client was ready to run but had no CPU core"),
-    ):
-        yield _Check(share, degraded, invalid, f"{cause} for {share:.1%} of the time.")
     if client.reads:
         yield _Check(client.idle_workers > 0, 0, 2, f"{counted(client.idle_workers, 'worker')} received nothing.")
 
 
-def _kernel_stamp_checks(client: _Client, ttft: float) -> Iterator[_Check]:
-    steps = client.clock_steps
-    sentence = (
-        f"The wall clock was set {counted(steps, 'time')} during the run, which shifts kernel timestamps near it."
-    )
-    yield _Check(steps, 0, 0, sentence)
-    delay = client.read_delay.quantile(0.99)
-    share = client.coalesced_first_share
-    sentence = (
-        f"{share:.1%} of the TTFTs are upper bounds: the first read covered several network segments, which waited up to "
-        f"{_ms(delay)} ms (p99) to be read."
-    )
-    yield _Check(share if delay > max(1e6, 0.02 * ttft) else 0, 0.01, 0.10, sentence)
-    share = client.coalesced_share
-    sentence = f"{share:.1%} of the content timestamps cover several segments, so gaps between tokens are imprecise."
-    yield _Check(share if delay > 1e6 else 0, 0.05, 0.25, sentence)
-    sentence = f"The event loop stalled for up to {_ms(client.stalls.largest)} ms."
-    yield _Check(client.stalls.quantile(0.99), 50e6, 1e9, sentence)
+def _causes(client: _Client) -> Iterator[str]:
+    """Yield what kept the client from its work. This explains a verdict but does not decide it: what it did to the figures is
+    in their bounds."""
+    for share, limit, cause in (
+        (client.throttled_share, 0.01, "The container's CPU quota stopped the client"),
+        (client.steal_share, 0.05, "The hypervisor took the CPU away"),
+        (client.run_queue_share, 0.10, "The client was ready to run but had no CPU core"),
+    ):
+        if share > limit:
+            yield f"{cause} for {share:.1%} of the time."
 
 
 def _merged(histograms: Sequence[LogHistogram]) -> LogHistogram:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from penstock.metrics.bounds import FigureBounds, RequestBounds
 from penstock.metrics.catalogue import ADJUSTED, CATALOGUE
 from penstock.metrics.certificate import RequestCounts
 from penstock.metrics.concurrency import effective_concurrency
@@ -18,6 +19,7 @@ from penstock.records.record import ErrorOwner, Failure, Record
 __all__ = ["ErrorGroup", "PhaseStats", "count_by_owner"]
 
 _MESSAGE_LIMIT = 500
+_WIDE_NS = 2_000_000
 _REPLAY_DEGRADED_MS = 500
 _GROUP_LIMIT = 1_000
 """Failures beyond this number of groups share one group per type, code and owner."""
@@ -72,12 +74,15 @@ class PhaseStats:
         self._ends = Column(f"{prefix}-ends.f64")
         self._groups: dict[tuple[str, int | None, str, ErrorOwner], _Group] = {}
         self._span = _Span()
+        self._bounds = RequestBounds()
         self._context_overflows = 0
         self._streamed = 0
         self._single_stamp_replies = 0
         self._stamps = 0
         self._coalesced_stamps = 0
         self._coalesced_first_stamps = 0
+        self._wide_stamps = 0
+        self._conversations = 0
         self._length_requested = 0
         self._length_mismatched = 0
         self._usage_compared = 0
@@ -103,6 +108,7 @@ class PhaseStats:
         self._starts.append(record.start)
         self._ends.append(record.end)
         self._span.cover(record)
+        self._conversations += record.turn == 0
         if record.cancelled:
             self.cancelled += 1
             return
@@ -140,8 +146,14 @@ class PhaseStats:
             self._streamed += 1
             self._stamps += len(record.stamps)
             self._single_stamp_replies += len(record.stamps) == 1
-            self._coalesced_stamps += record.coalesced
-            self._coalesced_first_stamps += record.first_coalesced
+            if record.coalesced:
+                self._coalesced_stamps += len(record.coalesced)
+                self._coalesced_first_stamps += record.coalesced[0] == 0
+                self._wide_stamps += sum(
+                    record.stamps[index] - earliest > _WIDE_NS
+                    for index, earliest in zip(record.coalesced, record.earliest, strict=True)
+                )
+        self._bounds.add(record, values)
         length, requested = values.get("output_sequence_length"), requested_length(record)
         if requested and length is not None:
             self._length_requested += 1
@@ -162,12 +174,19 @@ class PhaseStats:
         return RequestCounts(
             completed=self.succeeded + self.failed,
             succeeded=self.succeeded,
+            conversations=self._conversations,
             client_errors=client_errors,
             streams=self._streamed,
             coalesced_first_stamps=self._coalesced_first_stamps,
             stamps=self._stamps,
             coalesced_stamps=self._coalesced_stamps,
+            wide_stamps=self._wide_stamps,
         )
+
+    def bounds(self) -> dict[str, dict[str, FigureBounds]]:
+        """Return the bounds of the headline figures that are not exactly known. Call it after `metrics()`."""
+        columns = self._columns.all()
+        return {tag: self._bounds.figures(tag, columns[tag].values()) for tag in self._bounds.tags() if tag in columns}
 
     def metrics(self) -> dict[str, Stats]:
         """Return the metrics that apply, in the order of the catalogue."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.metrics.bounds import FigureBounds
 from penstock.metrics.certificate import Certificate, RequestCounts
 from penstock.metrics.measure import Measures
 from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
@@ -65,6 +66,8 @@ class Summary(msgspec.Struct, kw_only=True):
     torn_requests: bool = False
     """True if those bytes held requests, not only a worker's report."""
     certificate: Certificate | None = None
+    bounds: dict[str, dict[str, FigureBounds]] = {}
+    """The headline figures that are not exactly known, by metric and statistic."""
     proof: Proof | None = None
     note: str | None = None
     """A note about the files."""
@@ -99,6 +102,7 @@ class SummaryBuilder:
         return Summary(
             metrics=profiling.metrics(),
             warmup_metrics=warmup.metrics() if warmup_requests else None,
+            bounds=profiling.bounds(),
             errors=profiling.errors(),
             warmup_errors=warmup.errors(),
             succeeded=profiling.succeeded,

@@ -72,7 +72,6 @@ def _copy_exchange(record: Record, exchange: Exchange, epoch: int) -> None:
 
 def _read_reply(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply | None:
     """Parse the reply and complete the record with its content. Return None if there is no readable reply."""
-    """Put what the reply says into the record."""
     body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
     content_type, coding = _read_headers(record, exchange)
     success = 200 <= exchange.status < 300
@@ -144,11 +143,13 @@ def _set_stamps(record: Record, exchange: Exchange, reply: Reply, *, timed: bool
     record.stamps = [stamp - start for stamp in stamps]
     record.pieces = pieces
     if not timed and len(times) > 1:
-        record.coalesced, record.first_coalesced = 1, True
+        record.coalesced, record.earliest = [0], [max(0, times[0] - start)]
     elif exchange.coalesced:
-        coalesced = set(exchange.coalesced)
-        record.coalesced = sum(1 for read in reads if read in coalesced)
-        record.first_coalesced = reads[0] in coalesced
+        bounds = dict(zip(exchange.coalesced, exchange.earliest, strict=True))
+        for index, read in enumerate(reads):
+            if read in bounds:
+                record.coalesced.append(index)
+                record.earliest.append(max(0, bounds[read] - start))
     record.head_outputs = reply.texts[0] if pieces[0] == 1 else "".join(reply.texts[: pieces[0]])
     if reply.reasoning is None:
         record.first_output = 0

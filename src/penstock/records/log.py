@@ -26,8 +26,9 @@ from penstock.records.payloads import Payload, PayloadStore
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
 
-__all__ = ["LogWriter", "Phase", "RunHeader", "RunLog"]
+__all__ = ["LOG_FORMAT", "LogWriter", "Phase", "RunHeader", "RunLog"]
 
+LOG_FORMAT = 2
 RECORD, REPORT = 1, 2
 _FLUSH_BYTES = 1 << 18
 _FLUSH_NS = 500_000_000
@@ -41,6 +42,8 @@ class Phase(msgspec.Struct, frozen=True):
 
 class RunHeader(msgspec.Struct, kw_only=True):
     penstock_version: str
+    log_format: int = 1
+    """Version 0.1 wrote none, which stands for 1."""
     benchmark_id: str
     epoch_wall_ns: int
     """The wall clock (Unix time) at the run's epoch."""
@@ -147,11 +150,17 @@ class RunLog:
     def read_header(folder: str) -> RunHeader:
         try:
             with open(os.path.join(folder, "run.json"), "rb") as f:
-                return msgspec.json.decode(f.read(), type=RunHeader)
+                header = msgspec.json.decode(f.read(), type=RunHeader)
         except FileNotFoundError:
             raise UserError(f"{folder} holds no run: there is no run.json in it.") from None
         except msgspec.MsgspecError as error:
             raise UserError(f"{folder}/run.json is not readable as a run of this version: {error}.") from None
+        if header.log_format != LOG_FORMAT:
+            raise UserError(
+                f"{folder} was written by Penstock {header.penstock_version}, whose log format this version does not read; "
+                "use that version for it."
+            )
+        return header
 
     @staticmethod
     def write_header(folder: str, header: RunHeader) -> None:
@@ -169,11 +178,12 @@ class RunLog:
         records = iter(workers[0]) if len(workers) == 1 else heapq.merge(*workers, key=lambda record: record.end)
         return records if self._url is None else (record for record in records if record.url == self._url)
 
-    def reports(self) -> list[WorkerReport]:
-        """Return the reports of the workers that wrote one; killed workers did not."""
+    def reports(self, kind: str | None = None) -> list[WorkerReport]:
+        """Return the reports of the workers on the phases of a kind, or on all phases; killed workers wrote none."""
         decode = msgspec.msgpack.Decoder(WorkerReport).decode
         self._clear_torn()
-        return [decode(data) for path in self.worker_files() for data in self._read_frames(path, REPORT)]
+        reports = [decode(data) for path in self.worker_files() for data in self._read_frames(path, REPORT)]
+        return [report for report in reports if kind is None or self.header.phases[report.phase].kind == kind]
 
     def entry(self, record: Record) -> Payload:
         store, number = self._payload_location(record)

@@ -62,10 +62,10 @@ class Record(msgspec.Struct, array_like=True):
     """Distinct arrival times of content, relative to `start`."""
     pieces: list[int] = []
     """Number of content events with each stamp."""
-    coalesced: int = 0
-    """Number of stamps that cover more than one network segment, so that some content arrived earlier."""
-    first_coalesced: bool = False
-    """Whether the first stamp is one of those, so that TTFT is an upper bound."""
+    coalesced: list[int] = []
+    """Indexes of the stamps that may cover several network segments: some of their content may have arrived earlier."""
+    earliest: list[int] = []
+    """For each of those, when the socket was last known to be empty, relative to `start`."""
     first_output: int | None = None
     """Index into `stamps` of the first content that is not reasoning."""
 

@@ -25,17 +25,16 @@ class MachineFacts(msgspec.Struct):
 
 class WorkerReport(msgspec.Struct):
     worker: int
-    wire_stats: WireStats = msgspec.field(default_factory=WireStats, name="gauge")  # the name in the log
+    phase: int = 0
+    """Index of the phase that it covers."""
+    wire_stats: WireStats = msgspec.field(default_factory=WireStats)
     lateness: LogHistogram = msgspec.field(default_factory=LogHistogram)
     """Penstock's own delay: from when a request was due and had a slot and a connection to its first byte."""
     queued: LogHistogram = msgspec.field(default_factory=LogHistogram)
     """How long requests waited for a free slot, if none was free."""
-    ttft: LogHistogram = msgspec.field(default_factory=LogHistogram)
-    """Time to first token of every eighth stream."""
     latency: LogHistogram = msgspec.field(default_factory=LogHistogram)
     """Latency of every eighth request."""
     requests: int = 0
-    streams: int = 0
     stalls: LogHistogram = msgspec.field(default_factory=LogHistogram)
     """How late the 10 ms ticks of the event loop were."""
     held_ns: int = 0

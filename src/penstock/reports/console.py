@@ -6,7 +6,8 @@ import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.metrics.catalogue import Metric, Table, in_table, label
+from penstock.metrics.bounds import STATISTICS
+from penstock.metrics.catalogue import CATALOGUE, Metric, Table, in_table, label
 from penstock.metrics.phase_stats import ErrorGroup
 from penstock.metrics.statistics import Stats
 from penstock.metrics.summary import Summary
@@ -160,6 +161,29 @@ def _certificate(console: Console, summary: Summary) -> None:
     console.print(Text.assemble(("Certificate: ", "bold"), (certificate.verdict, style), details))
     for reason in certificate.reasons:
         _bullet(console, reason)
+    _bounds(console, summary)
+
+
+def _bounds(console: Console, summary: Summary) -> None:
+    """Print the headline figures whose bounds differ from the figure as it is shown."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    rows = []
+    for tag, figures in summary.bounds.items():
+        cells = [f"{f.value:,.2f} [{f.low:,.2f}–{f.high:,.2f}]" for f in figures.values()]
+        if any(f"{f.high - f.low:.2f}" != "0.00" for f in figures.values()):
+            rows.append((label(CATALOGUE[tag]), *cells))
+    if not rows:
+        return
+    console.print(Text("Figures with the bounds of their true values:", style="bold"))
+    table = RichTable(box=None, padding=(0, 1), pad_edge=True)
+    table.add_column("")
+    for name in STATISTICS:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def _print_notes(console: Console, summary: Summary) -> None:
@@ -219,11 +243,6 @@ def _notes(summary: Summary) -> Iterator[str]:
         yield (
             f"Replies that arrived with a single timestamp: {count:,} of {summary.succeeded:,}. They have a time to first "
             "token, but no second token, no gaps and no decode duration."
-        )
-    if count := _count(summary, "coalesced_first_stamp_count"):
-        yield (
-            f"The time to first token is an upper bound for {counted(count, 'request')}: the first timestamp covers several "
-            "network segments."
         )
     if count := _count(summary, "osl_mismatch_count"):
         yield f"Replies that differ from the requested length by more than 5 % or 50 tokens: {count:,}."

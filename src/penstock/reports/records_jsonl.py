@@ -82,7 +82,7 @@ class RecordWriter:
         fields["intended_ns"] = epoch + record.intended
         fields["url"] = self._header.urls[record.url]
         fields["streamed"] = record.streamed
-        fields["coalesced_stamps"] = record.coalesced
+        fields["coalesced_stamps"] = len(record.coalesced)
         if record.retries:
             fields["retries"] = record.retries
         fields["finish_reasons"] = record.finish

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
-from penstock.metrics.certificate import Certificate, RequestCounts
+from penstock.metrics.certificate import Bounds, Certificate, RequestCounts
 from penstock.metrics.measure import Measures, measure
 from penstock.metrics.summary import Summary, SummaryBuilder, TokenizerNote
 from penstock.metrics.token_counting import ClientCounter, Counter, LoadTokenizer, ServerCounter
@@ -29,6 +29,7 @@ _BATCH_RECORDS = 512
 _BATCH_STAMPS = 100_000
 """Limits of a batch, which is tokenized at once and held in memory: about 5 MB."""
 
+Certify = Callable[[RequestCounts, Bounds], Certificate]
 ProgressCallback = Callable[[int, int], None]
 """Called with the number of records done and the number expected; 0 if that is unknown."""
 
@@ -38,7 +39,7 @@ def write_artifacts(
     folder: str,
     tokenizer: LoadTokenizer | None,
     input_texts: Callable[[bytes], list[str]],
-    certify: Callable[[RequestCounts], Certificate] | None = None,
+    certify: Certify | None = None,
     *,
     was_cancelled: bool = False,
     incomplete_reason: str | None = None,
@@ -48,7 +49,8 @@ def write_artifacts(
 ) -> Summary:
     """Write a run's artifacts into `folder` and return its summary.
 
-    The tokenizer is loaded only if there are texts to count. `certify` makes the certificate from the request counts.
+    The tokenizer is loaded only if there are texts to count. `certify` makes the certificate from the request counts and the
+    bounds of the figures.
     `expected` is the number of records for `progress`; the default is the header's request count.
     """
     header = log.header
@@ -80,7 +82,7 @@ def write_artifacts(
     summary.incomplete_reason = incomplete_reason
     summary.torn_bytes = log.torn_bytes
     summary.torn_requests = log.torn_requests
-    summary.certificate = None if certify is None else certify(builder.request_counts())
+    summary.certificate = None if certify is None else certify(builder.request_counts(), summary.bounds)
     _write_summary(artifacts, summary, log, show_http)
     return summary
 

@@ -22,6 +22,7 @@ from penstock.wire.connection_errors import connect_error, lost_error, tls_error
 from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.http1 import ProtocolError, ResponseReader
 from penstock.wire.kernel_stamps import READ_BUFFER, TCP_CLOSE, PlainReceiver, StampedReceiver, tcp_state
+from penstock.wire.loop_marks import LoopMarks
 from penstock.wire.stats import WireStats
 from penstock.wire.tls import TLS
 
@@ -49,6 +50,7 @@ class Connection:
         "_origin",
         "_reader",
         "_receive",
+        "_sent_at",
         "_sock",
         "_stats",
         "_tls",
@@ -71,8 +73,10 @@ class Connection:
         on_closed: Callable[[Connection, WireError | None], None],
         *,
         stamps: bool = True,
+        marks: LoopMarks | None = None,
     ) -> None:
-        """Start to connect. Without `stamps`, or on a system without them, a read is dated when it happens."""
+        """Start to connect. Without `stamps`, or on a system without them, a read is dated when it happens. `marks` narrow
+        the time in which the segments of one read can have arrived."""
         self._loop = loop
         self._origin = origin
         self._stats = stats
@@ -94,10 +98,13 @@ class Connection:
         self._fd = sock.fileno()
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        receiver: StampedReceiver | PlainReceiver
         if stamps and kernel_stamps.AVAILABLE:
-            self._receive = StampedReceiver(sock, clock, stats).receive
+            receiver = StampedReceiver(sock, clock, stats, marks)
         else:
-            self._receive = PlainReceiver(sock, stats).receive
+            receiver = PlainReceiver(sock, stats, marks)
+        self._receive = receiver.receive
+        self._sent_at = receiver.bounds.sent
         code = sock.connect_ex(origin.address)
         if code in (0, errno.EINPROGRESS):
             loop.add_writer(self._fd, self._tcp_connected)
@@ -158,11 +165,11 @@ class Connection:
         exchange = self.exchange
         assert exchange is not None
         data = exchange.data
+        exchange.start = monotonic_ns()
+        self._sent_at(exchange.start)
         if self._tls is not None:
-            exchange.start = monotonic_ns()
             self._write(self._tls.encrypt(data))
             return
-        exchange.start = monotonic_ns()
         try:
             n = self._sock.send(data)
         except BlockingIOError:
@@ -208,11 +215,11 @@ class Connection:
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
-    def _read(self) -> tuple[int, int, int] | None:
-        """Read once into READ_BUFFER. Return (bytes, arrival, segments), or None if there was nothing or the connection
-        ended, which this method then handles."""
+    def _read(self) -> tuple[int, int, int | None] | None:
+        """Read once into READ_BUFFER. Return (bytes, newest arrival, earliest arrival if it can be another), or None if there
+        was nothing or the connection ended, which this method then handles."""
         try:
-            n, arrived, segments, state = self._receive()
+            n, arrived, earliest, state = self._receive()
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:
@@ -223,7 +230,7 @@ class Connection:
             return None
         if state == TCP_CLOSE:
             self._read_again_soon()
-        return n, arrived, segments
+        return n, arrived, earliest
 
     def _read_again_soon(self) -> None:
         """Read what follows a reset. libuv stops polling a socket after it reported an error, so the loop would not call
@@ -241,8 +248,8 @@ class Connection:
         read = self._read()
         if read is None:
             return
-        n, arrived, segments = read
-        self._feed(READ_BUFFER[:n], arrived, segments, n)
+        n, arrived, earliest = read
+        self._feed(READ_BUFFER[:n], arrived, earliest, n)
 
     def _readable_tls(self) -> None:
         tls = self._tls
@@ -251,7 +258,7 @@ class Connection:
         read = self._read()
         if read is None:
             return
-        n, arrived, segments = read
+        n, arrived, earliest = read
         tls.feed(READ_BUFFER[:n])
         if not tls.ready:
             self._continue_handshake()
@@ -264,11 +271,11 @@ class Connection:
             return
         self._write(tls.outgoing())
         if plain and not self.closed:
-            self._feed(plain[0] if len(plain) == 1 else b"".join(plain), arrived, segments, n)
+            self._feed(plain[0] if len(plain) == 1 else b"".join(plain), arrived, earliest, n)
         if tls.ended and not self.closed:
             self._lost(None)  # some servers keep the socket open until the client closes it
 
-    def _feed(self, data: memoryview | bytes, arrived: int, segments: int, n: int) -> None:
+    def _feed(self, data: memoryview | bytes, arrived: int, earliest: int | None, n: int) -> None:
         """Give bytes of a reply to the HTTP reader; `n` is their number on the network, before decryption."""
         exchange = self.exchange
         reader = self._reader
@@ -278,10 +285,10 @@ class Connection:
         try:
             reader.feed(data)
         except ProtocolError as error:
-            self._record_read(exchange, arrived, segments, n)
+            self._record_read(exchange, arrived, earliest, n)
             self._close(WireError("ProtocolError", f"The server's reply is not valid HTTP/1.1: {error}.", "server"))
             return
-        self._record_read(exchange, arrived, segments, n)
+        self._record_read(exchange, arrived, earliest, n)
         if exchange.on_data is not None:
             self._move_reply(exchange)
             exchange.on_data(exchange)
@@ -290,11 +297,12 @@ class Connection:
         if reader.complete:
             self._finish(exchange, reusable=reader.reusable and self._unsent is None)
 
-    def _record_read(self, exchange: Exchange, arrived: int, segments: int, n: int) -> None:
+    def _record_read(self, exchange: Exchange, arrived: int, earliest: int | None, n: int) -> None:
         if exchange.first_byte < 0:
             exchange.first_byte = arrived
-        if segments > 1:
+        if earliest is not None:
             exchange.coalesced.append(len(exchange.times))
+            exchange.earliest.append(earliest)
         exchange.times.append(arrived)
         exchange.counts.append(len(self._reader.pieces))
         exchange.bytes_received += n

@@ -21,7 +21,8 @@ class Exchange:
 
     `pieces` are the reply's body, in order. `times` and `counts` have one entry for each network read: `times[i]` is the
     arrival time of read i, and `counts[i]` the number of pieces that had arrived after it. `coalesced` holds the indexes
-    of reads that covered more than one network segment; only the newest segment's arrival time is known for them.
+    of reads that may have covered more than one network segment; the time of such a read is the newest segment's, and the
+    first segment arrived no earlier than the entry in `earliest`.
 
     A caller that relays the reply sets `on_data`. It is called after each read, with the status and headers (status 0
     until they have arrived) and the new pieces, which the callback removes from `pieces`.
@@ -34,6 +35,7 @@ class Exchange:
         "connect_ns",
         "counts",
         "data",
+        "earliest",
         "end",
         "error",
         "first_byte",
@@ -71,6 +73,7 @@ class Exchange:
         self.times: list[int] = []
         self.counts: list[int] = []
         self.coalesced: list[int] = []
+        self.earliest: list[int] = []
         self.bytes_received = 0
         self.cancelled = False
         self.error: WireError | None = None

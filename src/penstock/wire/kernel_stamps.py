@@ -2,7 +2,8 @@
 
 A stamp (SO_TIMESTAMPNS) is the time at which the kernel received the newest segment of a read, however late the process
 reads it. TCP_INFO tells how many segments a read covered and whether the connection was reset. On other systems a read
-is dated when it happens, and the segments and the state are unknown.
+is dated when it happens, its data may have arrived at any time since the socket was last known to be empty, and the TCP
+state is unknown.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import struct
 import sys
 from time import monotonic_ns
 
+from penstock.wire.arrival_bounds import ArrivalBounds
 from penstock.wire.clock import Clock
+from penstock.wire.loop_marks import LoopMarks
 from penstock.wire.stats import WireStats
 
 __all__ = [
@@ -34,19 +37,22 @@ TIMESPEC = struct.Struct("qq")
 CONTROL_SPACE = socket.CMSG_SPACE(TIMESPEC.size) if AVAILABLE else 0
 
 _TCP_INFO = 11
-_SEGMENTS = struct.Struct("I")
-_SEGMENTS_OFFSET = 152  # tcp_info.tcpi_data_segs_in
-_TCP_INFO_SIZE = _SEGMENTS_OFFSET + 4
+_TOTALS = struct.Struct("=Q16xI")
+"""Of tcp_info: tcpi_bytes_received and tcpi_data_segs_in."""
+_TOTALS_OFFSET = 128
+_TCP_INFO_SIZE = _TOTALS_OFFSET + _TOTALS.size
 TCP_CLOSE = 7
 """The TCP state of a socket that was reset, or closed by both sides."""
 
 # All connections of a process share one buffer: an allocation for each read halves the throughput.
 _BUFFER = bytearray(1 << 18)
 _BUFFERS = [_BUFFER]
+_BUFFER_SIZE = len(_BUFFER)
 READ_BUFFER = memoryview(_BUFFER)
 
-Received = tuple[int, int, int, int]
-"""Bytes read, arrival in monotonic ns, segments covered (0 if unknown), TCP state (0 if unknown)."""
+Received = tuple[int, int, int | None, int]
+"""Bytes read, arrival of the newest in monotonic ns, the earliest arrival if that can be another one, TCP state (0 if
+unknown)."""
 
 
 def tcp_state(sock: socket.socket) -> int:
@@ -57,48 +63,56 @@ def tcp_state(sock: socket.socket) -> int:
 class PlainReceiver:
     """Reads without stamps."""
 
-    __slots__ = ("_sock", "_stats")
+    __slots__ = ("_marks", "_sock", "_stats", "bounds")
 
-    def __init__(self, sock: socket.socket, stats: WireStats) -> None:
+    def __init__(self, sock: socket.socket, stats: WireStats, marks: LoopMarks | None) -> None:
         self._sock = sock
         self._stats = stats
+        self._marks = marks
+        self.bounds = ArrivalBounds()
 
     def receive(self) -> Received:
         """Read once into READ_BUFFER."""
+        before = monotonic_ns()
         n = self._sock.recv_into(_BUFFER)
         self._stats.reads += 1
-        return n, monotonic_ns(), 0, tcp_state(self._sock)
+        earliest = self.bounds.read_without_stamp(
+            n < _BUFFER_SIZE, before, self._marks.known_empty if self._marks else 0
+        )
+        return n, monotonic_ns(), earliest, tcp_state(self._sock)
 
 
 class StampedReceiver:
     """Reads with stamps. Use it only where they are AVAILABLE."""
 
-    __slots__ = ("_clock", "_segments", "_sock", "_stats")
+    __slots__ = ("_clock", "_marks", "_sock", "_stats", "bounds")
 
-    def __init__(self, sock: socket.socket, clock: Clock, stats: WireStats) -> None:
+    def __init__(self, sock: socket.socket, clock: Clock, stats: WireStats, marks: LoopMarks | None) -> None:
         self._sock = sock
         self._clock = clock
         self._stats = stats
-        self._segments = 0
+        self._marks = marks
+        self.bounds = ArrivalBounds()
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     def receive(self) -> Received:
         """Read once into READ_BUFFER."""
+        before = monotonic_ns()
         n, ancillary, _, _ = self._sock.recvmsg_into(_BUFFERS, CONTROL_SPACE)
         now = monotonic_ns()
         if n == 0:
-            return 0, now, 0, 0
+            return 0, now, None, 0
         stats = self._stats
         stats.reads += 1
+        # Read after the data: a segment that arrives in between makes the totals too high, never too low.
+        info = self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_SIZE)
+        received, segments = _TOTALS.unpack_from(info, _TOTALS_OFFSET)
+        known_empty = self._marks.known_empty if self._marks is not None else 0
+        earliest = self.bounds.read(n, n < _BUFFER_SIZE, before, known_empty, segments, received)
         if not ancillary:
-            return n, now, 0, 0
+            return n, now, before if earliest is None else earliest, info[0]
         seconds, nanoseconds = TIMESPEC.unpack(ancillary[0][2])
         arrived = seconds * 1_000_000_000 + nanoseconds - self._clock.offset
         stats.stamped += 1
         stats.delay.add(now - arrived)
-        # Read after the data: a segment that arrives in between makes the count too high, never too low.
-        info = self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_SIZE)
-        total = _SEGMENTS.unpack_from(info, _SEGMENTS_OFFSET)[0]
-        segments = total - self._segments
-        self._segments = total
-        return n, arrived if arrived < now else now, segments, info[0]
+        return n, arrived if arrived < now else now, earliest, info[0]

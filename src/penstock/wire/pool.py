@@ -12,6 +12,7 @@ from penstock.wire.clock import Clock
 from penstock.wire.connection import Connection, Origin
 from penstock.wire.connection_errors import socket_error
 from penstock.wire.exchange import Exchange, WireError
+from penstock.wire.loop_marks import LoopMarks
 from penstock.wire.stats import WireStats
 
 __all__ = ["Pool", "resolve"]
@@ -42,6 +43,7 @@ class Pool:
         *,
         reuse: bool = True,
         stamps: bool = True,
+        marks: LoopMarks | None = None,
     ) -> None:
         self._loop = loop
         self._origin = origin
@@ -49,6 +51,7 @@ class Pool:
         self._stats = stats
         self._reuse = reuse
         self._stamps = stamps
+        self._marks = marks
         self._idle: dict[Connection, None] = {}  # a stack with constant-time removal
         self._busy: dict[Exchange, Connection] = {}
         self._connecting: set[Connection] = set()
@@ -79,7 +82,14 @@ class Pool:
 
     def _connection(self) -> Connection:
         return Connection(
-            self._loop, self._origin, self._clock, self._stats, self._on_idle, self._on_closed, stamps=self._stamps
+            self._loop,
+            self._origin,
+            self._clock,
+            self._stats,
+            self._on_idle,
+            self._on_closed,
+            stamps=self._stamps,
+            marks=self._marks,
         )
 
     def start(self, exchange: Exchange) -> None:

@@ -63,3 +63,9 @@ class WireStats(msgspec.Struct):
     """TCP and TLS connect time of each connection."""
     stale: int = 0
     """Requests sent on a pooled connection that the server had already closed."""
+
+    def clear(self) -> None:
+        """Start anew, for the next phase."""
+        fresh = WireStats()
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(fresh, name))

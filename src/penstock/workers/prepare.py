@@ -12,7 +12,7 @@ from typing import Any
 from penstock import __version__
 from penstock.datasets.load import Dataset
 from penstock.endpoints.base import Endpoint
-from penstock.records.log import Phase, RunHeader, RunLog
+from penstock.records.log import LOG_FORMAT, Phase, RunHeader, RunLog
 from penstock.schedule.phases import PhasePlan
 from penstock.schedule.phases import phases as make_phases
 from penstock.secrets import redact_url
@@ -179,6 +179,7 @@ def _header(
     load, output = settings.load, settings.output
     return RunHeader(
         penstock_version=__version__,
+        log_format=LOG_FORMAT,
         benchmark_id=secrets.token_hex(6),
         epoch_wall_ns=time_ns() - (monotonic_ns() - epoch),
         phases=[Phase(phase.name, phase.kind) for phase in phases],

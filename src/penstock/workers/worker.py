@@ -31,6 +31,7 @@ from penstock.schedule.server_assignment import assign_server
 from penstock.secrets import secret_values
 from penstock.wire.clock import Clock
 from penstock.wire.exchange import Exchange, WireError
+from penstock.wire.loop_marks import LoopMarks
 from penstock.wire.pool import Pool
 from penstock.wire.stats import WireStats
 from penstock.wire.timer import Timer
@@ -72,6 +73,7 @@ class Worker:
         self._on_tick = on_tick
         self._clock = Clock()
         self._wire_stats = WireStats()
+        self._marks = LoopMarks(loop)
         self._report = WorkerReport(worker=share.worker)
         self._payloads = PayloadStore(job.log, job.files)
         self._picker = ConversationPicker(self._payloads, job.sampling, job.seed, shared)
@@ -79,7 +81,8 @@ class Worker:
         self._bodies = BodyBuilder(job.log, self._payloads, self._endpoint, job.settings, share.worker)
         self._log = LogWriter(job.log, share.worker, self._bodies.flush)
         self._pools = [
-            Pool(loop, t.origin, self._clock, self._wire_stats, reuse=job.reuse_connections) for t in job.targets
+            Pool(loop, t.origin, self._clock, self._wire_stats, reuse=job.reuse_connections, marks=self._marks)
+            for t in job.targets
         ]
         self._preconnect = Preconnect(job, share, shared, loop, self._clock, self._pools)
         self._timer = Timer(loop, self._pump)
@@ -106,7 +109,6 @@ class Worker:
         self._stop_level = 0
         self._size_unknown = False
         """True while the phase sends the whole dataset and its size is not known."""
-        self._machine: MachineCounters | None = None
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
@@ -118,14 +120,13 @@ class Worker:
         self._ticking = True
         self._tick_due = time.monotonic()
         self._tick()
+        self._marks.start()
         try:
             await self._preconnect.run()
             if self._error is not None:
                 raise self._error
             for index, phase in enumerate(self._job.phases):
                 await self._run_phase(index, phase)
-            if self._machine is not None:
-                self._report.machine = self._machine.facts()
         except MissingBody:
             raise RunError(
                 f"The file of request bodies in {self._job.log} was removed or truncated during the run."
@@ -133,16 +134,13 @@ class Worker:
         finally:
             self._ticking = False
             self._running = False
+            self._marks.stop()
             gc.enable()
             with contextlib.suppress(OSError):
                 self._log.flush()  # keep what was measured before an error
         self._timer.close()
         for pool in self._pools:
             pool.close()
-        self._report.wire_stats = self._wire_stats
-        self._report.clock_steps = self._clock.steps
-        self._report.stopped = self._stop_level > 0
-        self._log.report(self._report)
         self._log.close()
         self._bodies.close()
         self._payloads.close()
@@ -159,11 +157,13 @@ class Worker:
     async def _run_phase(self, index: int, phase: PhasePlan) -> None:
         while (start := self._shared.phase_start(index)) is None:
             if self._shared.stop:
+                self._log.report(WorkerReport(self._number, index, stopped=True))
                 self._shared.set(self._number, PHASE_DONE, index + 1)
                 return
             await asyncio.sleep(0.001)
-        if self._machine is None:
-            self._machine = MachineCounters()
+        self._report = self._processor.report = WorkerReport(self._number, index)
+        machine = MachineCounters()
+        clock_steps = self._clock.steps
         self._phase_index = index
         self._phase = phase
         self._scheduler = phase.scheduler(self._share, self._recorded_times() if phase.scale is not None else None)
@@ -183,6 +183,12 @@ class Worker:
             await asyncio.sleep(0.001)
             if self._error is not None:
                 raise self._error
+        self._report.machine = machine.facts()
+        self._report.wire_stats = self._wire_stats
+        self._report.clock_steps = self._clock.steps - clock_steps
+        self._report.stopped = self._stop_level > 0
+        self._log.report(self._report)
+        self._wire_stats.clear()
         self._log.flush()
         self._publish()
         self._shared.set(self._number, PHASE_DONE, index + 1)
