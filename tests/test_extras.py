@@ -76,7 +76,8 @@ def test_missing_mistral_extra_is_named(run):
 @pytest.mark.parametrize("line", ["gateway --help", "usage --help", f"{PROFILE} --isl 5 --audio-length-mean 1"])
 def test_core_works_without_the_extras(run, line):
     done = run(line)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert "not installed" not in done.stderr
 
 
 def test_missing_vocabulary_says_how_to_reinstall_it(monkeypatch):

@@ -244,6 +244,8 @@ def test_exit_status_depends_on_the_certificate_with_require_valid(mock, program
     records = logged(outcome.folder)
     writer = LogWriter(str(outcome.folder / "log"), 0)
     for record in records:
+        record.coalesced, record.earliest = [], []
+        record.sent = record.issued = record.start
         writer.record(record)
     writer.report(WorkerReport(0, starved_ticks=0 if verdict == "VALID" else 1))
     writer.close()

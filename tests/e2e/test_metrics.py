@@ -312,7 +312,7 @@ def test_the_csv_says_the_same(paced):
 def test_the_console_says_the_same(paced):
     summary = paced.outcome.summary
     for tag in ("time_to_first_token", "request_latency", "inter_token_latency", "output_sequence_length"):
-        (line,) = [text for text in paced.outcome.out.splitlines() if f" {label(CATALOGUE[tag])} " in text]
+        (line,) = [text for text in paced.outcome.out.splitlines() if f" {label(CATALOGUE[tag])} │" in text]
         cells = [cell.strip() for cell in line.split("│")[2:-1]]
         columns = ("avg", "min", "max", "p99", "p90", "p50", "std")
         assert cells == [f"{summary[tag][name]:,.2f}" for name in columns]

@@ -106,7 +106,7 @@ def _sending_ms(record: Record) -> float:
 
 def _add(found: dict[str, Bounds], tag: str, low: float, high: float) -> None:
     if low < high:
-        found[tag] = Bounds(low, high)
+        found[tag] = Bounds(max(0.0, low), high)
 
 
 def _add_decode(

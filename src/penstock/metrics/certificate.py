@@ -31,10 +31,10 @@ _SHORT_RUN_S = 0.25
 """Below this duration, shares of CPU time mean nothing."""
 _CLIENT_ERRORS_LIMIT = 0.05
 """Above this share of requests that the client failed, the server saw a different load from the one requested."""
-_ABSOLUTE_MS, _RELATIVE = 0.5, 0.05
+_ABSOLUTE_MS, _RELATIVE = 1.0, 0.05
 """A figure may have moved by the larger of the two. Ten times the first and five times the second make a run INVALID."""
-_ABSOLUTE_PER_TOKEN_MS = 0.1
-_PER_TOKEN = ("inter_token_latency", "time_per_output_token")
+_ABSOLUTE = {"inter_token_latency": 0.1, "time_per_output_token": 0.1, "effective_latency": 5.0}
+"""Tolerances in ms of metrics that are usually much smaller, or that depend on lateness, where a few ms are usual."""
 _LATENESS = ("effective_latency",)
 """The figures that count from the intended time, and so depend on when the client sent."""
 _SAME = ("time_to_first_output_token",)
@@ -228,7 +228,7 @@ def _outcome_checks(requests: RequestCounts, missing: int, workers: int, concurr
 
 def _figure_check(tag: str, figures: Mapping[str, FigureBounds]) -> _Check:
     """Compare how far the statistics of a metric can have moved with their tolerances."""
-    absolute = _ABSOLUTE_PER_TOKEN_MS if tag in _PER_TOKEN else _ABSOLUTE_MS
+    absolute = _ABSOLUTE.get(tag, _ABSOLUTE_MS)
     level, uncertain = 0, []
     for name, figure in figures.items():
         degraded = figure.shift > max(absolute, _RELATIVE * figure.value)

@@ -7,9 +7,7 @@ import wave
 from base64 import b64encode
 from collections.abc import Callable
 from hashlib import shake_128
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from penstock.datasets.conversation import Media
 from penstock.datasets.media.generate import generate
@@ -17,6 +15,10 @@ from penstock.datasets.random_streams import normal, stream
 from penstock.datasets.sentences import pick
 from penstock.extras import require_extra
 from penstock.settings.schema import AudioSettings
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["audio_clips", "record_mp3", "record_wav"]
 
@@ -80,6 +82,8 @@ def record_mp3(key: str, seconds: float, rate: int, channels: int) -> bytes:
 
 def _noise(key: str, seconds: float, rate: int, channels: int) -> NDArray[np.int16]:
     """Return quiet samples that are a hash of the key, so that they are the same on every machine: a row per frame."""
+    import numpy as np
+
     count = max(1, round(seconds * rate))
     samples = np.frombuffer(shake_128(key.encode()).digest(2 * count * channels), "<i2") >> _QUIET_BITS
     return samples.reshape(count, channels)
