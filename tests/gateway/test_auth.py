@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.auth import allows, authenticate, authorize, client_ip, named_in_records, tells_key
+from penstock.gateway.auth import allows, authenticate, authorize, client_ip, contains_api_key, recorded_model_name
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources.snapshot import CallerKey, Model, Snapshot
@@ -168,15 +168,15 @@ def test_a_name_that_is_no_text_is_not_found(name: str) -> None:
     ],
 )
 def test_what_the_records_call_a_model(name: str, recorded: str) -> None:
-    assert named_in_records(name, head("Bearer sk-mine"), SNAPSHOT) == recorded
+    assert recorded_model_name(name, head("Bearer sk-mine"), SNAPSHOT) == recorded
 
 
 def test_a_text_that_tells_a_key() -> None:
-    assert tells_key("job-sk-mine-7", head("Bearer sk-mine"), SNAPSHOT)
-    assert tells_key("sk-mine", head(None, "sk-mine"), SNAPSHOT)
-    assert tells_key("sk-good", head(None), SNAPSHOT)  # somebody else's
-    assert not tells_key("job-7", head("Bearer sk-mine"), SNAPSHOT)
-    assert not tells_key("job-7", head(None), SNAPSHOT)
+    assert contains_api_key("job-sk-mine-7", head("Bearer sk-mine"), SNAPSHOT)
+    assert contains_api_key("sk-mine", head(None, "sk-mine"), SNAPSHOT)
+    assert contains_api_key("sk-good", head(None), SNAPSHOT)  # somebody else's
+    assert not contains_api_key("job-7", head("Bearer sk-mine"), SNAPSHOT)
+    assert not contains_api_key("job-7", head(None), SNAPSHOT)
 
 
 def test_a_model_that_is_not_allowed() -> None:

@@ -117,9 +117,9 @@ def _validate(words: list[str], program: str) -> int:
     if len(words) != 1 or words[0].startswith("-"):
         raise UserError(f"Name one resource file: `{program} gateway validate resources.yaml`.")
     from penstock.gateway.resources.file import load_resources
-    from penstock.gateway.serving.reload import checked, counts_text
+    from penstock.gateway.serving.reload import check_guardrails, counts_text
 
-    snapshot = checked(load_resources(words[0], os.environ))
+    snapshot = check_guardrails(load_resources(words[0], os.environ))
     print(f"{words[0]} is valid: {counts_text(snapshot)}.")
     return 0
 

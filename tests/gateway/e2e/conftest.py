@@ -36,7 +36,7 @@ def upstream(server: Upstream) -> Upstream:
 def gateway(running: GatewayProcess, upstream: Upstream) -> Iterator[GatewayProcess]:
     """With the plain resources, whatever the test before it did."""
     yield running
-    assert "fault in Penstock" not in running.said()
+    assert "internal error" not in running.said()
     running.reload(resources(upstream.url))
 
 

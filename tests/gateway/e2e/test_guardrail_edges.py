@@ -26,7 +26,7 @@ def window(server: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         guardrails={"stream_mode": "window", "max_lengths": {"slow": 10_000}},
     )
     yield made
-    assert "fault in Penstock" not in made.said()
+    assert "internal error" not in made.said()
     made.stop()
 
 

@@ -258,7 +258,7 @@ def windowed(server: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iter
         guardrails={"stream_mode": "window"},
     )
     yield made
-    assert "fault in Penstock" not in made.said()
+    assert "internal error" not in made.said()
     made.stop()
 
 

@@ -59,4 +59,4 @@ def test_soak(start: Any, upstream: Upstream) -> None:
     wait_for(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= descriptors + 4, 40)
     wait_for(lambda: gateway.recorded() >= sent, 60, "a record for each request")
     assert gateway.recorded() == sent
-    assert "fault in Penstock" not in gateway.said()
+    assert "internal error" not in gateway.said()

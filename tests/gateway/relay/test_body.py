@@ -36,10 +36,10 @@ def test_everything_else_stays(
     data = json.dumps(dict(members), ensure_ascii=ascii_only, separators=spaces).encode()
     request = read_body(data, chat=False)
     assert request.model == name
-    assert json.loads(data[request.model_at : request.model_end]) == name
+    assert json.loads(data[request.model_start : request.model_end]) == name
     rewritten = replace_model(request, b'"upstream"')
     assert json.loads(rewritten) == dict(members) | {"model": "upstream"}
-    assert rewritten[: request.model_at] == data[: request.model_at]
+    assert rewritten[: request.model_start] == data[: request.model_start]
     assert rewritten.endswith(data[request.model_end :])
 
 

@@ -42,12 +42,12 @@ class Owner:
     """A request that is only interested in its end."""
 
     route: Any = "responses"
-    outlet: Any = None
-    gone = False
+    stream: Any = None
+    caller_gone = False
 
     def watch(self) -> None: ...
 
-    commit: Any = None
+    begin_stream: Any = None
     block: Any = None
 
 
@@ -66,22 +66,22 @@ class Scene:
         await self.hold.wait()
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in self.answer]
 
-    def forward(self, connect_s: float | None = 0.4) -> UpstreamAttempt:
+    def attempt(self, connect_s: float | None = 0.4) -> UpstreamAttempt:
         target: Any = type("Target", (), {"host": self.host})()
         return UpstreamAttempt(self.loop, Owner(), target, REQUEST, Timeouts(connect_s, None, None))
 
     async def ask(self) -> Exchange:
         """Without anybody who looks at the clock: an address that leads nowhere would be waited for without end."""
-        forward = self.forward()
-        await asyncio.wait_for(forward.run(), 5)
-        return forward.exchange
+        attempt = self.attempt()
+        await asyncio.wait_for(attempt.run(), 5)
+        return attempt.exchange
 
     async def ask_with_time(self) -> Exchange:
-        forward = self.forward()
-        running = asyncio.ensure_future(forward.run())
+        attempt = self.attempt()
+        running = asyncio.ensure_future(attempt.run())
         while not (await asyncio.wait([running], timeout=0.02))[0]:
-            forward.tick(self.loop.time())
-        return forward.exchange
+            attempt.tick(self.loop.time())
+        return attempt.exchange
 
     async def refreshed(self) -> None:
         """As when the addresses are no longer believed."""
@@ -160,21 +160,21 @@ def test_a_reset_that_nobody_told_us_of_is_found(port: int, named: bool) -> None
     async def script(scene: Scene, _servers: dict[str, Server]) -> None:
         with socket.create_server((GOOD, port)) as listener:
             scene.answer = [GOOD]
-            forward = scene.forward()
-            running = asyncio.ensure_future(forward.run())
+            attempt = scene.attempt()
+            running = asyncio.ensure_future(attempt.run())
             await asyncio.sleep(0.1)
             taken, _ = listener.accept()
             if not named:
                 scene.hosts.keep(set())
-            scene.host.pause(forward.exchange)  # as libuv does after an error: it watches no more
+            scene.host.pause(attempt.exchange)  # as libuv does after an error: it watches no more
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
             taken.close()
             await asyncio.sleep(0.1)
             assert not running.done()
             scene.hosts.check_resets()
             await asyncio.wait_for(running, 5)
-        assert forward.exchange.error is not None
-        assert forward.exchange.error.type == "ConnectionLost"
+        assert attempt.exchange.error is not None
+        assert attempt.exchange.error.type == "ConnectionLost"
         scene.hosts.sweep()
         assert scene.hosts.open == 0
 
@@ -191,8 +191,8 @@ def test_connecting_has_no_more_time_than_the_request() -> None:
 def test_a_caller_that_gives_up_says_nothing_about_an_address(port: int) -> None:
     async def script(scene: Scene, servers: dict[str, Server]) -> None:
         scene.answer = [OTHER, GOOD]
-        forward = scene.forward()
-        running = asyncio.ensure_future(forward.run())
+        attempt = scene.attempt()
+        running = asyncio.ensure_future(attempt.run())
         while not scene.host._order:
             await asyncio.sleep(0.01)
         before = list(scene.host._order)

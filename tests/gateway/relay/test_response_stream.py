@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from penstock.gateway.relay import response_stream
-from penstock.gateway.relay.response_stream import Peers
+from penstock.gateway.relay.response_stream import ClientSockets
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def callers() -> Iterator[list[str]]:
         yield ["{}:{}".format(*one.getsockname()) for one in made]
 
 
-def found(peers: Peers, client: str) -> bool:
-    file = peers.open(client)
+def found(client_sockets: ClientSockets, client: str) -> bool:
+    file = client_sockets.open(client)
     if file is None:
         return False
     try:
@@ -41,27 +41,27 @@ def test_a_new_caller_is_found_without_looking_at_all_the_others(
     looks: list[int] = []
     peer = response_stream._peer
     monkeypatch.setattr(response_stream, "_peer", lambda file: looks.append(file) or peer(file))
-    peers = Peers()
-    assert found(peers, callers[-1])
+    client_sockets = ClientSockets()
+    assert found(client_sockets, callers[-1])
     assert len(looks) < 50
-    assert found(peers, callers[50])  # those on the way are remembered
+    assert found(client_sockets, callers[50])  # those on the way are remembered
     looks.clear()
-    assert found(peers, callers[60])
+    assert found(client_sockets, callers[60])
     assert len(looks) == 2
 
 
 def test_everybody_is_found_and_nobody_else(callers: list[str]) -> None:
-    peers = Peers()
-    assert all(found(peers, client) for client in callers)
-    assert not found(peers, "127.0.0.1:1")
-    assert set(callers) <= set(peers.all())
+    client_sockets = ClientSockets()
+    assert all(found(client_sockets, client) for client in callers)
+    assert not found(client_sockets, "127.0.0.1:1")
+    assert set(callers) <= set(client_sockets.all())
 
 
 def test_those_that_have_left_are_forgotten(callers: list[str]) -> None:
-    peers = Peers()
-    peers._known = {f"10.0.0.1:{port}": port for port in range(60_000)}
-    assert found(peers, callers[0])
-    assert len(peers._known) < 1000
+    client_sockets = ClientSockets()
+    client_sockets._descriptors_by_address = {f"10.0.0.1:{port}": port for port in range(60_000)}
+    assert found(client_sockets, callers[0])
+    assert len(client_sockets._descriptors_by_address) < 1000
 
 
 def test_sockets_of_any_kind_are_looked_at() -> None:
@@ -73,10 +73,10 @@ def test_sockets_of_any_kind_are_looked_at() -> None:
             stack.enter_context(one)
         if hasattr(socket, "AF_NETLINK"):
             stack.enter_context(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW))
-        peers = Peers()
+        client_sockets = ClientSockets()
         address = "[{}]:{}".format(*caller.getsockname())
-        file = peers.open(address)
+        file = client_sockets.open(address)
         assert file is not None
         os.close(file)
-        assert address in peers.all()
+        assert address in client_sockets.all()
         os.fstat(caller.fileno())  # nobody was closed for being looked at

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.routing import Cooldowns, Rules, Turns, backoff_s, order
+from penstock.gateway.relay.routing import Cooldowns, FailurePolicy, RoundRobin, backoff_s, order_targets
 from penstock.gateway.relay.upstream import Target as RealTarget
 from penstock.gateway.relay.upstream import UpstreamFailure
 from penstock.gateway.resources.snapshot import Cooldown, Model, ProviderKey, Routing
@@ -33,9 +33,9 @@ def names(targets: Any) -> list[str]:
     return [target.model.name for target in targets]
 
 
-def tried(routing: Routing, targets: list[Target], cooldowns: Cooldowns, turns: Turns | None = None) -> list[str]:
+def tried(routing: Routing, targets: list[Target], cooldowns: Cooldowns, round_robin: RoundRobin | None = None) -> list[str]:
     group = Model(id="g", name="g", routing=routing)
-    return names(order(group, routing, tuple(targets), cooldowns, turns or Turns(), 100.0))
+    return names(order_targets(group, routing, tuple(targets), cooldowns, round_robin or RoundRobin(), 100.0))
 
 
 def test_healthy_ones_first_and_the_cooling_as_a_last_resort() -> None:
@@ -57,9 +57,9 @@ def test_healthy_ones_first_and_the_cooling_as_a_last_resort() -> None:
 
 def test_turns_and_the_number_of_fallbacks() -> None:
     targets = [Target("a"), Target("b"), Target("c")]
-    turns = Turns()
+    round_robin = RoundRobin()
     routing = Routing(targets=("a", "b", "c"), strategy="round_robin", max_fallbacks=1)
-    assert [tried(routing, targets, Cooldowns(), turns) for _ in range(4)] == [
+    assert [tried(routing, targets, Cooldowns(), round_robin) for _ in range(4)] == [
         ["a", "b"],
         ["b", "c"],
         ["c", "a"],
@@ -101,22 +101,22 @@ def test_a_model_that_was_changed_is_not_left_alone() -> None:
 
 
 def test_who_is_asked_again() -> None:
-    plain, group = Rules(None, 2), Rules(Routing(targets=("a",)), 2)
+    plain, group = FailurePolicy(None, 2), FailurePolicy(Routing(targets=("a",)), 2)
     model = Target("a").model
-    assert plain.tries_again(model, failed(), 1, False)
-    assert not plain.tries_again(model, failed(), 2, False)
-    assert not plain.tries_again(model, failed("timeout", None), 0, False)
-    assert not group.tries_again(model, failed("over_limit", None), 0, False)
-    assert group.moves_on(failed("over_limit", None))
-    assert not plain.tries_again(model, failed(status=400, retryable=False), 0, False)
-    assert not group.tries_again(model, failed(), 0, True)  # another one is waiting
-    assert group.tries_again(model, failed(), 0, False)
-    assert Rules(Routing(targets=("a",), retries=1), 0).tries_again(model, failed(), 0, True)
-    assert not plain.tries_again(Target("b", retries=0).model, failed(), 0, False)
+    assert plain.allows_retry(model, failed(), 1, False)
+    assert not plain.allows_retry(model, failed(), 2, False)
+    assert not plain.allows_retry(model, failed("timeout", None), 0, False)
+    assert not group.allows_retry(model, failed("over_limit", None), 0, False)
+    assert group.allows_fallback(failed("over_limit", None))
+    assert not plain.allows_retry(model, failed(status=400, retryable=False), 0, False)
+    assert not group.allows_retry(model, failed(), 0, True)  # another one is waiting
+    assert group.allows_retry(model, failed(), 0, False)
+    assert FailurePolicy(Routing(targets=("a",), retries=1), 0).allows_retry(model, failed(), 0, True)
+    assert not plain.allows_retry(Target("b", retries=0).model, failed(), 0, False)
     busy = failed(status=429, retryable=False)
-    assert not group.moves_on(busy)
-    assert Rules(Routing(targets=("a",), retry_on_429=True), 0).moves_on(busy)
-    assert Rules(Routing(targets=("a",), fallback_on_statuses=frozenset({429})), 0).moves_on(busy)
+    assert not group.allows_fallback(busy)
+    assert FailurePolicy(Routing(targets=("a",), retry_on_429=True), 0).allows_fallback(busy)
+    assert FailurePolicy(Routing(targets=("a",), fallback_on_statuses=frozenset({429})), 0).allows_fallback(busy)
 
 
 def test_the_wait_before_the_next_attempt() -> None:

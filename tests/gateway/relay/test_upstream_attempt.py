@@ -13,7 +13,7 @@ from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.accounting import Accounting
 from penstock.gateway.relay.attempt_loop import AttemptLoop
 from penstock.gateway.relay.body import read_body
-from penstock.gateway.relay.routing import Cooldowns, Turns
+from penstock.gateway.relay.routing import Cooldowns, RoundRobin
 from penstock.gateway.resources.snapshot import Model, Routing
 
 
@@ -43,10 +43,10 @@ def test_ended_while_a_target_s_limits_are_asked_for(first_is_full: bool) -> Non
     async def run() -> tuple[Accounting, SlowLimiter]:
         full = [Refusal(429, "rate_limit_exceeded", "")] if first_is_full else []
         limiter = SlowLimiter(*full, Reservation())
-        app: Any = SimpleNamespace(limiter=limiter, cooldowns=Cooldowns(), turns=Turns(), loop=None)
+        app: Any = SimpleNamespace(limiter=limiter, cooldowns=Cooldowns(), round_robin=RoundRobin(), loop=None)
         app.config = SimpleNamespace(upstream=SimpleNamespace(retries=0))
-        books = Accounting("id", "responses", 0)
-        caller: Any = SimpleNamespace(books=books, outlet=None, request_id="id")
+        accounting = Accounting("id", "responses", 0)
+        caller: Any = SimpleNamespace(accounting=accounting, stream=None, request_id="id")
         group = Model(id="g", name="g", routing=Routing(targets=("a", "b")))
         request = read_body(b'{"model":"g"}', chat=False)
         live: Any = SimpleNamespace(guards=None)
@@ -63,8 +63,8 @@ def test_ended_while_a_target_s_limits_are_asked_for(first_is_full: bool) -> Non
             await running
         assert refused.value.type == "shutting_down"
         await attempts.close()
-        return books, limiter
+        return accounting, limiter
 
-    books, limiter = asyncio.run(run())
-    assert [attempt.error for attempt in books.entry.attempts] == (["over_limit"] if first_is_full else [])
+    accounting, limiter = asyncio.run(run())
+    assert [attempt.error for attempt in accounting.entry.attempts] == (["over_limit"] if first_is_full else [])
     assert limiter.settled == ([] if first_is_full else [0])

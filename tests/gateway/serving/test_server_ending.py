@@ -42,7 +42,7 @@ def running() -> set[str]:
 
 
 def test_a_start_that_fails_leaves_nothing_running(gateway: Gateway) -> None:
-    with pytest.raises(RunError, match="as it started"):
+    with pytest.raises(RunError, match="during its start"):
         gateway.run(lambda _: None)
     wait_for(lambda: not running(), 10)
 

@@ -30,7 +30,7 @@ def runtime(gateway: Gateway) -> Iterator[Runtime]:
 
 
 def test_a_worker_that_does_not_listen_yet_is_not_ready(gateway: Gateway, runtime: Runtime) -> None:
-    runtime.board.write_slot(0, WorkerState(1, 1, 0, 0))
+    runtime.state.write_slot(0, WorkerState(1, 1, 0, 0))
     assert gateway._ready(runtime)[0] is False
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -38,5 +38,5 @@ def test_a_worker_that_does_not_listen_yet_is_not_ready(gateway: Gateway, runtim
         listener.listen()
         ready, detail = gateway._ready(runtime)
         assert (ready, detail["workers"]) == (True, {"alive": 1, "configured": 2})
-        runtime.board.clear_slot(0)
+        runtime.state.clear_slot(0)
         assert gateway._ready(runtime)[0] is False

@@ -32,11 +32,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("nope.pem", "key.pem", "The TLS certificate {folder}/nope.pem cannot be read (No such file or directory)."),
         ("cert.pem", "nope.pem", "The TLS key {folder}/nope.pem cannot be read (No such file or directory)."),
-        ("text", "key.pem", "The TLS certificate {folder}/text is no certificate in PEM form."),
-        ("cert.pem", "text", "The TLS key {folder}/text is no private key in PEM form that can be used without a"),
-        ("cert.pem", "locked.pem", "The TLS key {folder}/locked.pem is no private key in PEM form that can be used"),
-        ("cert.pem", "other.pem", "The TLS key {folder}/other.pem does not fit the certificate {folder}/cert.pem."),
-        ("cert.pem", "rsa.pem", "The TLS key {folder}/rsa.pem does not fit the certificate {folder}/cert.pem."),
+        ("text", "key.pem", "The TLS certificate {folder}/text is not a certificate in PEM format."),
+        ("cert.pem", "text", "The TLS key {folder}/text is not a private key in PEM format without a"),
+        ("cert.pem", "locked.pem", "The TLS key {folder}/locked.pem is not a private key in PEM format"),
+        ("cert.pem", "other.pem", "The TLS key {folder}/other.pem does not match the certificate {folder}/cert.pem."),
+        ("cert.pem", "rsa.pem", "The TLS key {folder}/rsa.pem does not match the certificate {folder}/cert.pem."),
     ],
 )
 def test_files_that_cannot_be_used(program: Program, files: Path, cert: str, key: str, said: str) -> None:
