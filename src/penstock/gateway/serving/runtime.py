@@ -47,8 +47,7 @@ class WorkerState(msgspec.Struct, frozen=True):
 
 
 class GatewayState:
-    """State shared by all processes in mapped memory. It needs no lock: each 64-bit value has a single writer, and is read
-    and written atomically."""
+    """State of the gateway in memory that all its processes map. Each value has a single writer, so there is no lock."""
 
     def __init__(self, path: str, workers: int, *, create: bool = False) -> None:
         size = _HEADER_SIZE + workers * _SLOT_SIZE
