@@ -130,7 +130,7 @@ class GatewayProcess:
     """A running gateway. `config` overrides keys of gateway.yaml."""
 
     def __init__(
-        self, folder: Path, given: dict[str, Any], *, env: dict[str, str] | None = None, **config: Any
+        self, folder: Path, content: dict[str, Any], *, env: dict[str, str] | None = None, **config: Any
     ) -> None:
         self.folder = folder
         self.port = free_port()
@@ -138,7 +138,7 @@ class GatewayProcess:
         self.resources = folder / "resources.yaml"
         self.log = folder / "gateway.log"
         self.ledger = folder / "usage.db"
-        self._write(given)
+        self._write(content)
         listen = {"port": self.port, "status_port": self.status_port, **config.pop("listen", {})}
         settings = {
             "listen": listen,
@@ -173,9 +173,9 @@ class GatewayProcess:
     def _announced(self) -> bool:
         return b" gateway on " in self.log.read_bytes()
 
-    def _write(self, given: dict[str, Any] | str) -> None:
+    def _write(self, content: dict[str, Any] | str) -> None:
         new = self.resources.with_suffix(".new")
-        new.write_text(given if isinstance(given, str) else json.dumps(given, indent=1))
+        new.write_text(content if isinstance(content, str) else json.dumps(content, indent=1))
         new.replace(self.resources)
 
     def log_text(self) -> str:
@@ -195,10 +195,10 @@ class GatewayProcess:
 
     # -- resources ----------------------------------------------------------------------------------------------------
 
-    def reload(self, given: dict[str, Any] | str) -> dict[str, Any]:
+    def reload(self, content: dict[str, Any] | str) -> dict[str, Any]:
         """Write the file, send SIGHUP, and wait until the file is applied or rejected."""
         before = self.config()
-        self._write(given)
+        self._write(content)
         self.process.send_signal(signal.SIGHUP)
 
         def reloaded() -> Any:

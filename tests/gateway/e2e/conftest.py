@@ -45,10 +45,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
     """Starts a separate gateway: `start(resources, **config)`."""
     started: list[GatewayProcess] = []
 
-    def make(given: dict[str, Any], **config: Any) -> GatewayProcess:
+    def make(resource_file: dict[str, Any], **config: Any) -> GatewayProcess:
         folder = tmp_path / f"gateway-{len(started)}"
         folder.mkdir()
-        started.append(GatewayProcess(folder, given, **config))
+        started.append(GatewayProcess(folder, resource_file, **config))
         return started[-1]
 
     yield make

@@ -105,11 +105,11 @@ def test_word_is_found_in_any_sse_form_however_it_is_split(
     guarded: Callable[..., GatewayProcess], upstream: Upstream, form: Callable[[list[bytes]], bytes], size: int
 ) -> None:
     gateway = guarded(keyword("words", WORD, "禁词"))
-    for texts, found in ((["so BLO", "CKME"], True), (["这是禁", "词"], True), (["so BLO", "CK it", "这是"], False)):
+    for texts, blocked in ((["so BLO", "CKME"], True), (["这是禁", "词"], True), (["so BLO", "CK it", "这是"], False)):
         pieces = [as_utf8(piece) for piece in response_events(texts)]
         body = form(pieces)
         upstream.stream_with([body[at : at + size] for at in range(0, len(body), size)])
-        if found:
+        if blocked:
             assert_blocked(gateway.respond(stream=True))
         else:
             assert gateway.stream().read_rest() == body
@@ -290,12 +290,12 @@ def test_slow_inspection_times_out_without_blocking_the_worker(
     replies: list[Reply] = []
     sender = threading.Thread(target=lambda: replies.append(gateway.respond(messages)))
     sender.start()
-    answers = 0
+    live_checks = 0
     while sender.is_alive():
         assert fetch(gateway.port, "GET", "/livez").status == 200
-        answers += 1
+        live_checks += 1
     sender.join()
-    assert answers >= 10  # during an inspection of one second
+    assert live_checks >= 10  # during an inspection of one second
     [reply] = replies
     assert (reply.status, reply.error["type"]) == (422, "inspection_timeout")
     assert "could not be inspected in the time" in reply.error["message"]

@@ -47,13 +47,13 @@ def test_running_stream_finishes_with_the_old_resources(gateway: GatewayProcess,
     stream = gateway.stream()
     stream.next_event()
     # remove the key and the alias, and add a guardrail that would block the rest
-    given = resources(
+    resource_file = resources(
         upstream.url,
         model={"display_name": "renamed"},
         caller={"key_hash": sha256("sk-new")},
         guardrails=[keyword("words", "three")],
     )
-    assert gateway.reload(given)["state"] == "synced"
+    assert gateway.reload(resource_file)["state"] == "synced"
     assert gateway.respond().status == 401
     assert gateway.post("/v1/responses", {"model": ALIAS, "input": "x"}, key="sk-new").status == 404
     paused.release.set()
@@ -107,9 +107,9 @@ def test_restoring_the_applied_file_clears_the_failure(start: Any, upstream: Ups
 
 
 def test_environment_variables_are_used_in_resources(start: Any, upstream: Upstream) -> None:
-    given = resources(upstream.url, provider_key={"api_key": "${UP_KEY}"}, caller={"key_env": "CALLER_KEY"})
-    del given["api_keys"][0]["key_hash"]
-    gateway: GatewayProcess = start(given, env={"UP_KEY": "sk-from-env", "CALLER_KEY": "sk-caller-env"})
+    resource_file = resources(upstream.url, provider_key={"api_key": "${UP_KEY}"}, caller={"key_env": "CALLER_KEY"})
+    del resource_file["api_keys"][0]["key_hash"]
+    gateway: GatewayProcess = start(resource_file, env={"UP_KEY": "sk-from-env", "CALLER_KEY": "sk-caller-env"})
     assert gateway.respond(key="sk-caller-env").status == 200
     assert upstream.requests[0].headers["authorization"] == "Bearer sk-from-env"
 
@@ -327,15 +327,15 @@ def test_upstream_certificate_is_verified_unless_disabled(start: Any, upstream: 
     files = {"tls_cert": str(tmp_path / "cert.pem"), "tls_key": str(tmp_path / "key.pem")}
     inner: GatewayProcess = start(resources(upstream.url, model={"display_name": "inner"}), listen=files)
     key = {"api_key": CALLER, "api_base": f"https://localhost:{inner.port}"}
-    given = resources("", provider_key=key, model={"model_name": "inner"})
-    outer: GatewayProcess = start(given)
+    resource_file = resources("", provider_key=key, model={"model_name": "inner"})
+    outer: GatewayProcess = start(resource_file)
     assert outer.respond().error["type"] == "transport_error"
     outer.reload(resources("", provider_key=key | {"tls": {"verify": False}}, model={"model_name": "inner"}))
     assert outer.respond().status == 200
     stream = outer.stream()
     assert b"response.completed" in stream.read_rest()
     assert stream.headers["x-penstock-request-id"]
-    trusted: GatewayProcess = start(given, env={"SSL_CERT_FILE": str(tmp_path / "cert.pem")})
+    trusted: GatewayProcess = start(resource_file, env={"SSL_CERT_FILE": str(tmp_path / "cert.pem")})
     assert trusted.respond().status == 200
 
 
@@ -475,11 +475,11 @@ def test_demo_without_requests_reports_an_empty_ledger(program: Program) -> None
 def test_foreign_files_in_the_spool_are_left_alone(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url))
     foreign = gateway.folder / "spool" / "entries-old.spool"
-    foreign.write_text("not ours")
+    foreign.write_text("another program's")
     assert gateway.ledger_entry(gateway.respond())["status"] == 200
     assert "penstock_gateway_ledger_up 1" in gateway.metrics()
     assert gateway.stop() == 0
-    assert foreign.read_text() == "not ours"
+    assert foreign.read_text() == "another program's"
 
 
 def test_access_log_file_can_be_rotated(start: Any, upstream: Upstream) -> None:

@@ -96,8 +96,8 @@ def test_unknown_or_forbidden_models_are_refused(gateway: GatewayProcess, upstre
 
 def test_last_untrusted_forwarded_address_is_checked(start: Any, upstream: Upstream) -> None:
     """Behind trusted proxies, the address is the last one in X-Forwarded-For that is not a proxy's."""
-    given = resources(upstream.url, model={"allowed_cidrs": ["203.0.113.0/24"]})
-    gateway: GatewayProcess = start(given, listen={"trusted_proxies": ["127.0.0.0/8", "10.0.0.0/8"]})
+    resource_file = resources(upstream.url, model={"allowed_cidrs": ["203.0.113.0/24"]})
+    gateway: GatewayProcess = start(resource_file, listen={"trusted_proxies": ["127.0.0.0/8", "10.0.0.0/8"]})
     for forwarded, status in (
         ("203.0.113.9", 200),
         ("198.51.100.1, 203.0.113.9, 10.1.2.3", 200),
@@ -253,8 +253,8 @@ def test_concurrency_slot_is_held_until_the_stream_ends(gateway: GatewayProcess,
 
 def test_limits_are_exact_across_workers(start: Any, upstream: Upstream) -> None:
     """Two workers together count exactly."""
-    given = resources(upstream.url, caller={"rate_limit": {"rpm": 25}})
-    gateway: GatewayProcess = start(given, listen={"workers": 2})
+    resource_file = resources(upstream.url, caller={"rate_limit": {"rpm": 25}})
+    gateway: GatewayProcess = start(resource_file, listen={"workers": 2})
     statuses: list[int] = []
 
     def ask() -> None:

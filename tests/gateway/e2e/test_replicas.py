@@ -37,8 +37,8 @@ def test_gateways_share_limits_and_count_locally_without_redis(
     start: Any, upstream: Upstream, redis: tuple[str, subprocess.Popen[bytes]]
 ) -> None:
     url, store = redis
-    given = resources(upstream.url, caller={"rate_limit": {"rpm": 9}})
-    both: list[GatewayProcess] = [start(given, limits={"redis_url": url}) for _ in range(2)]
+    resource_file = resources(upstream.url, caller={"rate_limit": {"rpm": 9}})
+    both: list[GatewayProcess] = [start(resource_file, limits={"redis_url": url}) for _ in range(2)]
     statuses = [both[number % 2].respond().status for number in range(14)]
     assert (statuses.count(200), statuses.count(429)) == (9, 5)
     store.kill()

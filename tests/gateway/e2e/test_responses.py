@@ -109,10 +109,10 @@ def test_other_provider_is_refused_before_anything_is_sent(
 
 def test_provider_is_checked_before_guardrails_and_limits(gateway: GatewayProcess, upstream: Upstream) -> None:
     guard = {"name": "words", "kind": "keyword", "patterns": [{"kind": "literal", "value": "BLOCKME"}]}
-    given = resources(
+    resource_file = resources(
         upstream.url, model={"provider": "deepseek"}, caller={"rate_limit": {"rpm": 1}}, guardrails=[guard]
     )
-    gateway.reload(given)
+    gateway.reload(resource_file)
     for _ in range(3):
         assert gateway.respond("BLOCKME").status == 400
 

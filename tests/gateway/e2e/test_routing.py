@@ -84,12 +84,12 @@ def test_failover_uses_the_next_target_and_cools_down_the_failed_one(
     gateway: GatewayProcess, upstream: Upstream
 ) -> None:
     other = Upstream()
-    given = resources(
+    resource_file = resources(
         upstream.url,
         provider_keys=[provider("two", other.url)],
         models=[direct("a"), direct("b", "two"), group("a", "b")],
     )
-    gateway.reload(given)
+    gateway.reload(resource_file)
     upstream.reply_with({}, 500)
     reply = send_request(gateway)
     assert reply.status == 200

@@ -28,13 +28,13 @@ CONTENT = ("planted-prompt-text-5501", "planted-answer-text-8802", "PLANTED-WORD
 
 @pytest.mark.parametrize("access_log", ["text", "json"])
 def test_secrets_and_texts_appear_in_no_output(start: Any, upstream: Upstream, access_log: str) -> None:
-    given = resources(
+    resource_file = resources(
         upstream.url,
         provider_key={"api_key": PROVIDER_SECRET, "request": {"default_headers": {"X-Extra": HEADER_SECRET}}},
         caller={"key_hash": sha256(CALLER_SECRET)},
         guardrails=[keyword("words", "PLANTED-WORD")],
     )
-    gateway: GatewayProcess = start(given, access_log=access_log, env={"PENSTOCK_DEBUG": "1"})
+    gateway: GatewayProcess = start(resource_file, access_log=access_log, env={"PENSTOCK_DEBUG": "1"})
     replies_text: list[str] = []
     count = [0]
 
@@ -86,7 +86,7 @@ def test_secrets_and_texts_appear_in_no_output(start: Any, upstream: Upstream, a
     stream = gateway.stream(key=CALLER_SECRET)
     stream.read_rest()
     count[0] += 1
-    bad = json.loads(json.dumps(given))
+    bad = json.loads(json.dumps(resource_file))
     bad["provider_keys"][0]["api_bass"] = PROVIDER_SECRET
     gateway.reload(bad)
 

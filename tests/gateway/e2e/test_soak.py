@@ -25,8 +25,8 @@ def resident_kb(pid: int) -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 120)
 def test_memory_and_descriptors_stay_flat_under_mixed_load(start: Any, upstream: Upstream) -> None:
-    given = resources(upstream.url, guardrails=[keyword("words", "BLOCKME")])
-    gateway: GatewayProcess = start(given, guardrails={"stream_mode": "window"}, access_log="off")
+    resource_file = resources(upstream.url, guardrails=[keyword("words", "BLOCKME")])
+    gateway: GatewayProcess = start(resource_file, guardrails={"stream_mode": "window"}, access_log="off")
     pid = gateway.config()["workers"][0]["pid"]
     warm = time.monotonic() + SECONDS / 4
     end = time.monotonic() + SECONDS

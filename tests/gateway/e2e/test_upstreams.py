@@ -351,14 +351,14 @@ def test_provider_key_fields_change_no_other_byte(gateway: GatewayProcess, upstr
 
 def test_gateway_headers_override_default_headers(gateway: GatewayProcess, upstream: Upstream) -> None:
     """Headers that the gateway sets override `default_headers`, which override the default ones. None is sent twice."""
-    given = {
+    default_headers = {
         "user-agent": "Ours/1",
         "ACCEPT": "application/json",
         "Accept-Encoding": "br",
         "X-Penstock-Request-Id": "x",
         "Content-Type": "text/plain",
     }
-    gateway.reload(resources(upstream.url, provider_key={"request": {"default_headers": given}}))
+    gateway.reload(resources(upstream.url, provider_key={"request": {"default_headers": default_headers}}))
     reply = gateway.respond()
     [sent] = upstream.requests
     names = [line.partition(":")[0].lower() for line in sent.head.split("\r\n")[1:] if line]

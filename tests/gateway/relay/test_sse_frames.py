@@ -66,7 +66,7 @@ def test_buffer_never_exceeds_the_limit() -> None:
         assert (len(frames), last.data) == (0, b"1")
 
 
-@pytest.bom.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_comment_alone_is_a_frame(end: str) -> None:
     """Servers send comments as keep-alive, so they must be relayed at once."""
     frames = Frames()
@@ -74,7 +74,7 @@ def test_comment_alone_is_a_frame(end: str) -> None:
     assert [frame.raw for frame in frames.feed(ping)] == [ping]
 
 
-@pytest.bom.parametrize(
+@pytest.mark.parametrize(
     ("raw", "data", "expected"),
     [
         (b"data: old\n\n", b"new", b"data: new\n\n"),

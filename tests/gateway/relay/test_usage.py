@@ -148,13 +148,13 @@ def test_alias_is_restored_in_a_whole_reply(body: bytes, restored: bytes) -> Non
 def test_alias_is_restored_for_any_position_and_spelling_of_model(lead: bytes, end: bytes) -> None:
     """Events may spell the member differently, and a nested `model` is not replaced."""
     half = (b'{"\\ud800":[{"model":"in"}],"model":"gpt-x"}', b'{"\\ud800":[{"model":"in"}],"model":"alias"}')
-    given = b"".join(lead + body + end for body, _ in [*MODELS, half])
-    assert with_alias([given], "alias") == b"".join(lead + restored + end for _, restored in [*MODELS, half])
+    stream = b"".join(lead + body + end for body, _ in [*MODELS, half])
+    assert with_alias([stream], "alias") == b"".join(lead + restored + end for _, restored in [*MODELS, half])
 
 
 def test_alias_is_restored_in_multi_line_data() -> None:
-    given = b'event: x\ndata: {"choices": [],\ndata:"model": "gpt-x",\r\ndata:  "created": 1}\n\n'
-    assert with_alias([given], "alias") == given.replace(b"gpt-x", b"alias")
+    stream = b'event: x\ndata: {"choices": [],\ndata:"model": "gpt-x",\r\ndata:  "created": 1}\n\n'
+    assert with_alias([stream], "alias") == stream.replace(b"gpt-x", b"alias")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"{}x", b"\xff"])
