@@ -23,10 +23,10 @@ _IDENTIFIER = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 class Accounting:
     """Fills in the ledger entry of a request. Its phases add up to the total time: `enter` ends one and begins the next."""
 
-    __slots__ = ("_attempt_running", "_began", "_connect_ms", "_guard_ms", "_last", "_phase", "entry")
+    __slots__ = ("_attempt_running", "_connect_ms", "_guard_ms", "_last_lap", "_phase", "_started_at", "entry")
 
     def __init__(self, request_id: str, route: Route, worker: int) -> None:
-        self._began = self._last = perf_counter()
+        self._started_at = self._last_lap = perf_counter()
         self._phase = "auth"
         self._attempt_running = False
         """True while an attempt is running."""
@@ -40,7 +40,7 @@ class Accounting:
 
     @property
     def elapsed_s(self) -> float:
-        return perf_counter() - self._began
+        return perf_counter() - self._started_at
 
     def enter(self, phase: str) -> None:
         """Begin a phase."""
@@ -51,13 +51,13 @@ class Accounting:
         """Return all phases, for the head of a whole reply."""
         self.enter("serialise")
         phases = self.entry.phases_ms
-        phases["total"] = (self._last - self._began) * 1000
+        phases["total"] = (self._last_lap - self._started_at) * 1000
         return phases
 
     def phases_at_first_byte(self, exchange: Exchange, guard_s: float) -> dict[str, float]:
         """Return the phases so far, for the head of a stream."""
         self.record_time(exchange, guard_s)
-        self.entry.ttft_ms = (self._last - self._began) * 1000
+        self.entry.ttft_ms = (self._last_lap - self._started_at) * 1000
         return {**self.entry.phases_ms, "total": self.entry.ttft_ms}
 
     def record_time(self, exchange: Exchange, guard_s: float) -> None:
@@ -79,8 +79,8 @@ class Accounting:
 
     def _lap(self) -> float:
         now = perf_counter()
-        spent = (now - self._last) * 1000
-        self._last = now
+        spent = (now - self._last_lap) * 1000
+        self._last_lap = now
         return spent
 
     def _add(self, phase: str, ms: float) -> None:
@@ -89,7 +89,7 @@ class Accounting:
 
     def close(self) -> Entry:
         self.enter(self._phase)
-        self.entry.phases_ms["total"] = (self._last - self._began) * 1000
+        self.entry.phases_ms["total"] = (self._last_lap - self._started_at) * 1000
         return self.entry
 
     # -- attempts -----------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Accounting:
             upstream=direct.upstream,
             provider_key=target.key.name,
             kind=kind,
-            started_ms=(perf_counter() - self._began) * 1000,
+            started_ms=(perf_counter() - self._started_at) * 1000,
         )
         self.entry.attempts.append(record)
         self._attempt_running = True
@@ -120,7 +120,7 @@ class Accounting:
         attempt.status = exchange.status or None
         attempt.connect_ms = exchange.connect_ns / 1e6
         self.record_time(exchange, guard_s)
-        attempt.ended_ms = (self._last - self._began) * 1000
+        attempt.ended_ms = (self._last_lap - self._started_at) * 1000
         if exchange.first_byte >= 0 <= exchange.start:
             waited = (exchange.first_byte - exchange.start) / 1e6
             attempt.first_byte_ms = attempt.started_ms + attempt.connect_ms + waited

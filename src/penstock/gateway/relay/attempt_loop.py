@@ -261,9 +261,9 @@ class AttemptLoop:
         """Send the head of the stream, before its first bytes."""
         return self._response.begin_stream(attempt)
 
-    def block(self, attempt: UpstreamAttempt, by: StreamBlocked) -> None:
+    def block(self, attempt: UpstreamAttempt, cause: StreamBlocked) -> None:
         entry = self.accounting.entry
-        refusal = blocked("response", by.guardrail, timed_out=by.timed_out)
+        refusal = blocked("response", cause.guardrail, timed_out=cause.timed_out)
         entry.blocked = True
         entry.status, entry.error = refusal.status, refusal.type
         if self.stream is None:
@@ -272,7 +272,7 @@ class AttemptLoop:
             self._response.send(refusal.status, JSON, refusal.body())
         else:
             assert attempt.guard is not None
-            self.stream.send(attempt.guard.late_block(by))
+            self.stream.send(attempt.guard.late_block(cause))
             self.stream.close()
 
     async def _finish_stream(self, attempt: UpstreamAttempt, reader: StreamReader) -> UpstreamFailure | None:

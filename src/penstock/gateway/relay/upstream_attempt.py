@@ -72,7 +72,7 @@ class Owner(Protocol):
     def begin_stream(self, attempt: UpstreamAttempt) -> ResponseStream:
         """Send the head of a stream."""
 
-    def block(self, attempt: UpstreamAttempt, by: StreamBlocked) -> None:
+    def block(self, attempt: UpstreamAttempt, cause: StreamBlocked) -> None:
         """Report a block to the caller: with a status, or with an event if the stream has begun."""
 
 
