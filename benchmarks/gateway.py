@@ -1,7 +1,7 @@
-"""The gateway's cost, direct and through it in one run, and against the LiteLLM proxy.
+"""Measure the cost of the gateway: requests sent directly and through it in one run, and compared with LiteLLM's proxy.
 
-LiteLLM's recorded figures on two shared cores: 53 requests/s, 17 ms added, 11 to 17 s to start, 340 MB. Give the path of an
-installed proxy as REFERENCE_LITELLM to measure it in the same run instead:
+LiteLLM's recorded figures on two shared cores: 53 requests/s, 17 ms added latency, 11 to 17 s to start, 340 MB. To measure
+it in the same run instead, set REFERENCE_LITELLM to the path of an installed proxy:
 
     python -m benchmarks.gateway
     REFERENCE_LITELLM=/path/to/other/venv/bin/litellm python -m benchmarks.gateway
@@ -63,6 +63,8 @@ guardrails: {{stream_mode: window}}
 
 
 class Server:
+    """A running proxy."""
+
     def __init__(self, url: str, started_s: float, memory_mb: float) -> None:
         self.url = url
         self.started_s = started_s
@@ -112,7 +114,7 @@ def _started(command: list[str], url: str, probe: str, environment: dict[str, st
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
-            while not _answers(url + probe):
+            while not _is_up(url + probe):
                 if process.poll() is not None or time.monotonic() - began > 120:
                     log.seek(0)
                     raise SystemExit(f"{command[0]} did not start: {log.read().decode(errors='replace')[-2000:]}")
@@ -121,7 +123,7 @@ def _started(command: list[str], url: str, probe: str, environment: dict[str, st
             time.sleep(1)
             yield Server(url, started, _memory_mb(process.pid))
         finally:
-            with suppress(ProcessLookupError):  # it ended by itself, and what it said is on its way up
+            with suppress(ProcessLookupError):  # it has ended; its output is in the exception
                 os.killpg(process.pid, signal.SIGTERM)
             try:
                 process.wait(timeout=15)
@@ -130,7 +132,7 @@ def _started(command: list[str], url: str, probe: str, environment: dict[str, st
                 process.wait()
 
 
-def _answers(url: str) -> bool:
+def _is_up(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=2) as reply:
             return bool(reply.status == 200)
@@ -139,7 +141,7 @@ def _answers(url: str) -> bool:
 
 
 def _memory_mb(session: int) -> float:
-    """Proportional memory of all processes of a session."""
+    """Return the proportional memory (PSS) of all processes of a session."""
     total = 0.0
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -165,16 +167,22 @@ def _latency(url: str, tag: str, *flags: str, requests: int = 3000) -> float:
 
 def throughput() -> bool:
     with far_end(20) as server:
-        theirs, how = _RECORDED_RATE, "recorded"
+        reference_rate, source = _RECORDED_RATE, "recorded"
         if os.environ.get("REFERENCE_LITELLM"):
             with litellm(server.url) as proxy:
-                theirs, how = _rate(proxy.url, 400, 8), "measured now"
-        with gateway(server.url) as ours:
-            rate = _rate(ours.url, 20_000, 32)
-            started, memory = ours.started_s, ours.memory_mb
-    ratio = rate / theirs
+                reference_rate, source = _rate(proxy.url, 400, 8), "measured now"
+        with gateway(server.url) as proxied:
+            rate = _rate(proxied.url, 20_000, 32)
+            started, memory = proxied.started_s, proxied.memory_mb
+    ratio = rate / reference_rate
     text = f"{ratio:.0f} times (at least 60)"
-    line("/v1/responses through one worker", f"{rate:,.0f} req/s", f"LiteLLM {theirs:,.0f} ({how})", text, ratio >= 60)
+    line(
+        "/v1/responses through one worker",
+        f"{rate:,.0f} req/s",
+        f"LiteLLM {reference_rate:,.0f} ({source})",
+        text,
+        ratio >= 60,
+    )
     line("start to the first answer", f"{started:.2f} s", "at most 1.5 s", f"{started / 1.5:.2f} of it", started < 1.5)
     line(
         "memory at rest, all processes", f"{memory:.0f} MB", "at most 100 MB", f"{memory / 100:.2f} of it", memory < 100
@@ -183,18 +191,20 @@ def throughput() -> bool:
 
 
 def added_latency() -> bool:
-    with far_end(20) as server, gateway(server.url) as ours:
-        direct, through = _latency(server.url, "request_latency"), _latency(ours.url, "request_latency")
+    with far_end(20) as server, gateway(server.url) as proxied:
+        direct, through = _latency(server.url, "request_latency"), _latency(proxied.url, "request_latency")
         first = _latency(server.url, "time_to_first_token", "--streaming")
-        first_through = _latency(ours.url, "time_to_first_token", "--streaming")
+        first_through = _latency(proxied.url, "time_to_first_token", "--streaming")
     added, added_first = through - direct, first_through - first
-    against = f"direct {direct:.3f} ms"
-    line("added latency at concurrency 1, p50", f"{added:.3f} ms", against, f"{added / 0.8:.2f} of 0.8 ms", added < 0.8)
-    against = f"direct {first:.3f} ms"
+    baseline = f"direct {direct:.3f} ms"
+    line(
+        "added latency at concurrency 1, p50", f"{added:.3f} ms", baseline, f"{added / 0.8:.2f} of 0.8 ms", added < 0.8
+    )
+    baseline = f"direct {first:.3f} ms"
     line(
         "added TTFT at concurrency 1, p50",
         f"{added_first:.3f} ms",
-        against,
+        baseline,
         f"{added_first / 0.8:.2f} of 0.8 ms",
         added_first < 0.8,
     )
@@ -202,11 +212,11 @@ def added_latency() -> bool:
 
 
 def guarded_stream() -> bool:
-    """A keyword guardrail in window mode must not hold the first token longer than one event (5 ms here)."""
-    with far_end(40, 20_000, 5_000) as server, gateway(server.url, guardrail=True) as ours:
+    """Check that a keyword guardrail in window mode delays the first token by less than one event (5 ms here)."""
+    with far_end(40, 20_000, 5_000) as server, gateway(server.url, guardrail=True) as proxied:
         flags = ("--streaming",)
         direct = _latency(server.url, "time_to_first_token", *flags, requests=60)
-        through = _latency(ours.url, "time_to_first_token", *flags, requests=60)
+        through = _latency(proxied.url, "time_to_first_token", *flags, requests=60)
     added = through - direct
     line(
         "added TTFT with a guardrail in a window",

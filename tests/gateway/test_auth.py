@@ -1,4 +1,4 @@
-"""Who is let in, to what, and what those hear who are not."""
+"""Authentication and authorization: who is accepted, and the errors for those who are not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.auth import allows, authenticate, authorize, client_ip, named_in_records, tells_key
+from penstock.gateway.auth import allows, authenticate, authorize, client_ip, contains_api_key, recorded_model_name
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources.snapshot import CallerKey, Model, Snapshot
@@ -35,8 +35,8 @@ MODELS = [
     Model(id="m2", name="inside", allowed_cidrs=("10.0.0.0/8", "2001:db8::/32")),
 ]
 SNAPSHOT = Snapshot(
-    caller_keys={one.hash: one for one in KEYS},
-    models={one.name: one for one in MODELS},
+    caller_keys={key.hash: key for key in KEYS},
+    models={model.name: model for model in MODELS},
 )
 
 
@@ -46,17 +46,17 @@ class Headers(dict[str, str]):
 
 
 def head(authorization: str | None, x_api_key: str | None = None) -> Headers:
-    given = {"authorization": authorization, "x-api-key": x_api_key}
-    return Headers({name: value for name, value in given.items() if value is not None})
+    headers = {"authorization": authorization, "x-api-key": x_api_key}
+    return Headers({name: value for name, value in headers.items() if value is not None})
 
 
 def entry(at: float = NOW) -> Entry:
     return Entry(request_id="r", at=at, route="responses")
 
 
-def refused(*arguments: Any, how: Any = authenticate) -> tuple[int, dict[str, str]]:
+def refused(*arguments: Any, function: Any = authenticate) -> tuple[int, dict[str, str]]:
     with pytest.raises(Refusal) as caught:
-        how(*arguments)
+        function(*arguments)
     return caught.value.status, orjson.loads(caught.value.body())["error"]
 
 
@@ -70,7 +70,7 @@ def refused(*arguments: Any, how: Any = authenticate) -> tuple[int, dict[str, st
         ("Bearer sk-good", "sk-wrong"),
     ],
 )
-def test_a_key_that_is_known(authorization: str | None, x_api_key: str | None) -> None:
+def test_known_key_is_accepted_in_both_headers(authorization: str | None, x_api_key: str | None) -> None:
     assert authenticate(head(authorization, x_api_key), SNAPSHOT, entry()).name == "sk-good"
 
 
@@ -90,7 +90,7 @@ def test_a_key_that_is_known(authorization: str | None, x_api_key: str | None) -
         ("", "sk-good"),
     ],
 )
-def test_a_key_that_is_missing_or_malformed(authorization: str | None, x_api_key: str | None) -> None:
+def test_missing_or_malformed_key_is_401(authorization: str | None, x_api_key: str | None) -> None:
     status, error = refused(head(authorization, x_api_key), SNAPSHOT, entry())
     assert status == 401
     assert error["type"] == "invalid_api_key"
@@ -99,7 +99,7 @@ def test_a_key_that_is_missing_or_malformed(authorization: str | None, x_api_key
 
 
 @pytest.mark.parametrize("presented", ["sk-wrong", "sk-good2", "SK-GOOD", "x" * 10_000, "ключ", "\ud800"])
-def test_a_key_that_is_unknown(presented: str) -> None:
+def test_unknown_key_is_401_and_not_repeated(presented: str) -> None:
     status, error = refused(head(f"Bearer {presented}"), SNAPSHOT, entry())
     assert (status, error["type"]) == (401, "invalid_api_key")
     assert "code" not in error
@@ -116,43 +116,43 @@ def test_a_key_that_is_unknown(presented: str) -> None:
         ("sk-both", "api_key_disabled"),
     ],
 )
-def test_a_key_that_is_no_longer_good(presented: str, code: str) -> None:
+def test_disabled_or_expired_key_is_401_with_code_and_recorded(presented: str, code: str) -> None:
     record = entry()
     status, error = refused(head(f"Bearer {presented}"), SNAPSHOT, record)
     assert (status, error["type"], error["code"]) == (401, "invalid_api_key", code)
-    assert (record.api_key_id, record.api_key_name) == (f"id-{presented}", presented)  # whose it was is on record
+    assert (record.api_key_id, record.api_key_name) == (f"id-{presented}", presented)  # the owner is recorded
 
 
-def test_a_key_is_good_up_to_the_moment_it_expires_and_not_after() -> None:
+def test_key_is_valid_up_to_its_expiry() -> None:
     assert authenticate(head("Bearer sk-last-moment"), SNAPSHOT, entry()).name == "sk-last-moment"
     assert refused(head("Bearer sk-last-moment"), SNAPSHOT, entry(NOW + 0.001))[1]["code"] == "api_key_expired"
 
 
-def test_a_model_that_is_there_and_allowed() -> None:
+def test_existing_allowed_model_is_returned() -> None:
     assert authorize(KEYS[0], "gpt", SNAPSHOT, None).id == "m1"
 
 
 @pytest.mark.parametrize("name", [None, "", 7, True, ["gpt"], {"name": "gpt"}])
-def test_no_model_named(name: object) -> None:
-    status, error = refused(KEYS[0], name, SNAPSHOT, None, how=authorize)
+def test_missing_or_non_string_model_is_400(name: object) -> None:
+    status, error = refused(KEYS[0], name, SNAPSHOT, None, function=authorize)
     assert (status, error["type"], error["param"]) == (400, "invalid_request_error", "model")
 
 
 @pytest.mark.parametrize("allowed", [("*",), ("gpt",), ()])
-def test_existence_comes_before_permission(allowed: tuple[str, ...]) -> None:
-    status, error = refused(key("k", allowed), "gpt-9", SNAPSHOT, None, how=authorize)
+def test_unknown_model_is_404_before_permission_is_checked(allowed: tuple[str, ...]) -> None:
+    status, error = refused(key("k", allowed), "gpt-9", SNAPSHOT, None, function=authorize)
     assert (status, error["type"]) == (404, "model_not_found")
     assert "`gpt-9`" in error["message"]
 
 
-def test_a_very_long_name_is_not_repeated_in_full() -> None:
-    _, error = refused(KEYS[0], "x" * 100_000, SNAPSHOT, None, how=authorize)
+def test_long_model_name_is_truncated_in_the_message() -> None:
+    _, error = refused(KEYS[0], "x" * 100_000, SNAPSHOT, None, function=authorize)
     assert len(error["message"]) < 300
 
 
 @pytest.mark.parametrize("name", ["\ud800", "x\udfff", "\x00"])
-def test_a_name_that_is_no_text_is_not_found(name: str) -> None:
-    assert refused(KEYS[0], name, SNAPSHOT, None, how=authorize)[0] == 404
+def test_model_name_with_invalid_characters_is_404(name: str) -> None:
+    assert refused(KEYS[0], name, SNAPSHOT, None, function=authorize)[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -167,20 +167,20 @@ def test_a_name_that_is_no_text_is_not_found(name: str) -> None:
         ("sk-good", "<redacted>"),
     ],
 )
-def test_what_the_records_call_a_model(name: str, recorded: str) -> None:
-    assert named_in_records(name, head("Bearer sk-mine"), SNAPSHOT) == recorded
+def test_recorded_model_name_is_printable_short_and_redacted(name: str, recorded: str) -> None:
+    assert recorded_model_name(name, head("Bearer sk-mine"), SNAPSHOT) == recorded
 
 
-def test_a_text_that_tells_a_key() -> None:
-    assert tells_key("job-sk-mine-7", head("Bearer sk-mine"), SNAPSHOT)
-    assert tells_key("sk-mine", head(None, "sk-mine"), SNAPSHOT)
-    assert tells_key("sk-good", head(None), SNAPSHOT)  # somebody else's
-    assert not tells_key("job-7", head("Bearer sk-mine"), SNAPSHOT)
-    assert not tells_key("job-7", head(None), SNAPSHOT)
+def test_contains_api_key_detects_own_and_other_keys() -> None:
+    assert contains_api_key("job-sk-mine-7", head("Bearer sk-mine"), SNAPSHOT)
+    assert contains_api_key("sk-mine", head(None, "sk-mine"), SNAPSHOT)
+    assert contains_api_key("sk-good", head(None), SNAPSHOT)  # another caller's
+    assert not contains_api_key("job-7", head("Bearer sk-mine"), SNAPSHOT)
+    assert not contains_api_key("job-7", head(None), SNAPSHOT)
 
 
-def test_a_model_that_is_not_allowed() -> None:
-    status, error = refused(key("k", ("other", "gp")), "gpt", SNAPSHOT, None, how=authorize)
+def test_model_not_allowed_for_the_key_is_403() -> None:
+    status, error = refused(key("k", ("other", "gp")), "gpt", SNAPSHOT, None, function=authorize)
     assert (status, error["type"]) == (403, "permission_denied")
     assert "code" not in error
     assert "gpt" in error["message"]
@@ -188,13 +188,13 @@ def test_a_model_that_is_not_allowed() -> None:
 
 
 @pytest.mark.parametrize("address", ["10.1.2.3", "10.1.2.3:5000", "::ffff:10.1.2.3", "2001:db8::7", "[2001:db8::7]:80"])
-def test_a_model_from_an_address_that_is_allowed(address: str) -> None:
+def test_allowed_address_may_use_the_model(address: str) -> None:
     assert authorize(KEYS[0], "inside", SNAPSHOT, address).id == "m2"
 
 
 @pytest.mark.parametrize("address", ["11.1.2.3", "::ffff:11.1.2.3", "2001:db9::7", "nonsense", "", None])
-def test_a_model_from_an_address_that_is_not(address: str | None) -> None:
-    status, error = refused(KEYS[0], "inside", SNAPSHOT, address, how=authorize)
+def test_other_address_is_403_without_naming_the_networks(address: str | None) -> None:
+    status, error = refused(KEYS[0], "inside", SNAPSHOT, address, function=authorize)
     assert (status, error["type"], error["code"]) == (403, "permission_denied", "ip_restricted")
     assert "10." not in error["message"]
     assert "db8" not in error["message"]
@@ -219,7 +219,7 @@ def test_a_model_from_an_address_that_is_not(address: str | None) -> None:
         (("no", "gpt*"), "gpt-4", True),
     ],
 )
-def test_what_an_allow_list_allows(allowed: tuple[str, ...], name: str, expected: bool) -> None:
+def test_allow_list_matches_names_and_patterns(allowed: tuple[str, ...], name: str, expected: bool) -> None:
     assert allows(allowed, name) is expected
 
 
@@ -246,18 +246,18 @@ TRUSTED = ("10.0.0.0/8", "::1/128")
         (None, "1.1.1.1", TRUSTED, None),
     ],
 )
-def test_whose_address_it_is(
+def test_client_ip_is_the_last_untrusted_address(
     peer: str | None, forwarded: str | None, trusted: tuple[str, ...], expected: str | None
 ) -> None:
     assert client_ip(peer, forwarded, trusted) == expected
 
 
 @given(st.text(), st.none() | st.text())
-def test_any_header_is_a_refusal(authorization: str, x_api_key: str | None) -> None:
+def test_arbitrary_headers_are_401(authorization: str, x_api_key: str | None) -> None:
     assert refused(head(authorization, x_api_key), SNAPSHOT, entry())[0] == 401
 
 
 @given(st.none() | st.text(), st.none() | st.text(alphabet="0123456789.:,[] af"))
-def test_any_address_is_an_address_or_none(peer: str | None, forwarded: str | None) -> None:
-    found = client_ip(peer, forwarded, TRUSTED)
-    assert found is None or client_ip(found, None, ()) == found
+def test_client_ip_is_a_valid_address_or_none_for_any_input(peer: str | None, forwarded: str | None) -> None:
+    address = client_ip(peer, forwarded, TRUSTED)
+    assert address is None or client_ip(address, None, ()) == address

@@ -1,4 +1,4 @@
-"""The real gateway as a process of its own, with what a test wants to know of it."""
+"""The real gateway in a separate process, with helpers to send requests and to read its ledger, log and metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,9 @@ ALIAS = "gpt-4o-prod"
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
     return port
 
 
@@ -35,8 +34,11 @@ def sha256(text: str) -> str:
 
 
 def resources(url: str, **more: Any) -> dict[str, Any]:
-    """One provider, one alias, one caller. `more` adds to the collections, or replaces the fields of the only model
-    (`model=...`) and of the only caller (`caller=...`)."""
+    """Return resources with one provider, one alias and one caller.
+
+    Keyword arguments add entries to the collections, or replace fields of the only provider key (`provider_key=...`),
+    model (`model=...`) or caller (`caller=...`).
+    """
     model = {
         "display_name": ALIAS,
         "provider": "openai",
@@ -46,15 +48,15 @@ def resources(url: str, **more: Any) -> dict[str, Any]:
     }
     caller = {"display_name": "caller", "key_hash": sha256(CALLER), "allowed_models": ["*"]}
     key = {"display_name": "up", "provider": "openai", "adapter": "openai", "api_key": UPSTREAM_SECRET, "api_base": url}
-    found: dict[str, Any] = {
+    collections: dict[str, Any] = {
         "_format_version": "1",
         "provider_keys": [key | more.pop("provider_key", {})],
         "models": [model | more.pop("model", {})],
         "api_keys": [caller | more.pop("caller", {})],
     }
     for name, entries in more.items():
-        found[name] = [*found.get(name, []), *entries]
-    return found
+        collections[name] = [*collections.get(name, []), *entries]
+    return collections
 
 
 def keyword(name: str, *literals: str, **fields: Any) -> dict[str, Any]:
@@ -63,6 +65,8 @@ def keyword(name: str, *literals: str, **fields: Any) -> dict[str, Any]:
 
 
 class Reply:
+    """A complete reply of the gateway."""
+
     def __init__(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
         self.status = status
         self.headers = {name.lower(): value for name, value in headers}
@@ -74,8 +78,8 @@ class Reply:
 
     @property
     def error(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.json["error"]
-        return found
+        error: dict[str, Any] = self.json["error"]
+        return error
 
     @property
     def id(self) -> str:
@@ -86,7 +90,7 @@ class Reply:
 
 
 class Stream:
-    """A reply that is read as it comes."""
+    """A streamed reply of the gateway, read as it arrives."""
 
     def __init__(self, connection: http.client.HTTPConnection) -> None:
         self._connection = connection
@@ -99,21 +103,21 @@ class Stream:
     def id(self) -> str:
         return self.headers["x-penstock-request-id"]
 
-    def event(self) -> bytes:
-        """The next event, with its blank line; empty at the end."""
-        found = b""
-        while not found.endswith(b"\n\n"):
+    def next_event(self) -> bytes:
+        """Return the next event with its blank line; empty at the end."""
+        event = b""
+        while not event.endswith(b"\n\n"):
             line = self._response.readline()
             if not line:
                 break
-            found += line
-        self.received += found
-        return found
+            event += line
+        self.received += event
+        return event
 
-    def rest(self) -> bytes:
-        found = self._response.read()
-        self.received += found
-        return found
+    def read_rest(self) -> bytes:
+        rest = self._response.read()
+        self.received += rest
+        return rest
 
     def close(self) -> None:
         if self._connection.sock is not None:
@@ -123,8 +127,10 @@ class Stream:
 
 
 class GatewayProcess:
+    """A running gateway. `config` overrides keys of gateway.yaml."""
+
     def __init__(
-        self, folder: Path, given: dict[str, Any], *, env: dict[str, str] | None = None, **config: Any
+        self, folder: Path, content: dict[str, Any], *, env: dict[str, str] | None = None, **config: Any
     ) -> None:
         self.folder = folder
         self.port = free_port()
@@ -132,7 +138,7 @@ class GatewayProcess:
         self.resources = folder / "resources.yaml"
         self.log = folder / "gateway.log"
         self.ledger = folder / "usage.db"
-        self._write(given)
+        self._write(content)
         listen = {"port": self.port, "status_port": self.status_port, **config.pop("listen", {})}
         settings = {
             "listen": listen,
@@ -141,7 +147,9 @@ class GatewayProcess:
             **config,
         }
         (folder / "gateway.yaml").write_text(json.dumps(settings))
-        kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR", "PYTHONPATH") if name in os.environ}
+        environment = {
+            name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR", "PYTHONPATH") if name in os.environ
+        }
         self._log = self.log.open("wb")
         self.process = subprocess.Popen(
             [
@@ -153,28 +161,28 @@ class GatewayProcess:
                 str(folder / "gateway.yaml"),
             ],
             cwd=folder,
-            env=kept | {"HOME": str(folder)} | (env or {}),
+            env=environment | {"HOME": str(folder)} | (env or {}),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
             start_new_session=True,
         )
         wait_for(lambda: self.process.poll() is not None or self._announced(), 20, "the gateway's start")
-        assert self.process.poll() is None, self.said()
+        assert self.process.poll() is None, self.log_text()
 
     def _announced(self) -> bool:
         return b" gateway on " in self.log.read_bytes()
 
-    def _write(self, given: dict[str, Any] | str) -> None:
+    def _write(self, content: dict[str, Any] | str) -> None:
         new = self.resources.with_suffix(".new")
-        new.write_text(given if isinstance(given, str) else json.dumps(given, indent=1))
+        new.write_text(content if isinstance(content, str) else json.dumps(content, indent=1))
         new.replace(self.resources)
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.log.read_text(errors="replace")
 
     def stop(self, timeout: float = 60.0) -> int:
-        """Returns its exit status; the ledger is complete then."""
+        """Stop the gateway and return its exit status. The ledger is complete then."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -187,23 +195,23 @@ class GatewayProcess:
 
     # -- resources ----------------------------------------------------------------------------------------------------
 
-    def reload(self, given: dict[str, Any] | str) -> dict[str, Any]:
-        """Write the file, send the signal, and wait until it was taken or refused."""
+    def reload(self, content: dict[str, Any] | str) -> dict[str, Any]:
+        """Write the file, send SIGHUP, and wait until the file is applied or rejected."""
         before = self.config()
-        self._write(given)
+        self._write(content)
         self.process.send_signal(signal.SIGHUP)
 
-        def taken() -> Any:
+        def reloaded() -> Any:
             now = self.config()
             changed = (now["reloads"], now["failures"]) != (before["reloads"], before["failures"])
             return now if changed else None
 
-        found: dict[str, Any] = wait_for(taken, 10, "the reload")
-        return found
+        state: dict[str, Any] = wait_for(reloaded, 10, "the reload")
+        return state
 
     def config(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.status("/status/config").json
-        return found
+        state: dict[str, Any] = self.status("/status/config").json
+        return state
 
     def status(self, path: str) -> Reply:
         return fetch(self.status_port, "GET", path)
@@ -235,7 +243,7 @@ class GatewayProcess:
     def stream(
         self, path: str = "/v1/responses", body: Any = None, *, key: str = CALLER, timeout: float = 60.0
     ) -> Stream:
-        """`body` gets what it needs to be a request for a stream."""
+        """Request a stream. Missing members of `body` are added."""
         sent = {"model": ALIAS, "stream": True, **(body or {})}
         if path == "/v1/responses":
             sent.setdefault("input", "Hi.")
@@ -245,63 +253,59 @@ class GatewayProcess:
         connection.request("POST", path, json.dumps(sent), _headers(key, None))
         return Stream(connection)
 
-    # -- records ------------------------------------------------------------------------------------------------------
+    # -- ledger -------------------------------------------------------------------------------------------------------
 
-    def recorded(self) -> int:
-        """How many records the ledger holds."""
+    def count_entries(self) -> int:
+        """Return the number of entries in the ledger."""
         with closing(sqlite3.connect(f"file:{self.ledger}?mode=ro", uri=True)) as db:
             count: int = db.execute("SELECT COUNT(*) FROM penstock_usage").fetchone()[0]
             return count
 
-    def rows(self) -> list[dict[str, Any]]:
-        """All of the ledger, in the order of arrival."""
+    def ledger_rows(self) -> list[dict[str, Any]]:
+        """Return all entries of the ledger, in the order of arrival."""
         if not self.ledger.exists():
             return []
         with sqlite3.connect(f"file:{self.ledger}?mode=ro", uri=True) as db:
             db.row_factory = sqlite3.Row
             try:
-                found = [dict(row) for row in db.execute("SELECT * FROM penstock_usage ORDER BY at")]
+                rows = [dict(row) for row in db.execute("SELECT * FROM penstock_usage ORDER BY at")]
             except sqlite3.OperationalError:
                 return []
         db.close()
-        for row in found:
+        for row in rows:
             for name in ("attempts", "guardrails", "phases_ms"):
                 row[name] = json.loads(row[name])
-        return found
+        return rows
 
-    def entry(self, reply: Reply | Stream | str) -> dict[str, Any]:
-        """The one record of a request, by its id."""
+    def ledger_entry(self, reply: Reply | Stream | str) -> dict[str, Any]:
+        """Return the only entry of a request; wait until it is there."""
         id_ = reply if isinstance(reply, str) else reply.id
 
-        def there() -> list[dict[str, Any]]:
-            return [row for row in self.rows() if row["request_id"].partition("~")[0] == id_]
+        def entries() -> list[dict[str, Any]]:
+            return [row for row in self.ledger_rows() if row["request_id"].partition("~")[0] == id_]
 
-        found: list[dict[str, Any]] = wait_for(there, 10, f"the record of {id_}")
-        assert len(found) == 1, found
-        return found[0]
+        matches: list[dict[str, Any]] = wait_for(entries, 10, f"the entry of {id_}")
+        assert len(matches) == 1, matches
+        return matches[0]
 
     def in_flight(self) -> int:
         return sum(worker["in_flight"] for worker in self.config()["workers"])
 
 
 def _headers(key: str | None, more: dict[str, str] | None) -> dict[str, str]:
-    found = {"Content-Type": "application/json"}
+    headers = {"Content-Type": "application/json"}
     if key is not None:
-        found["Authorization"] = f"Bearer {key}"
-    return found | (more or {})
+        headers["Authorization"] = f"Bearer {key}"
+    return headers | (more or {})
 
 
 def fetch(port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Reply:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         data = body if isinstance(body, bytes | str | None) else json.dumps(body)
-        with contextlib.suppress(BrokenPipeError):  # a body may be refused before all of it is there
+        with contextlib.suppress(BrokenPipeError):  # the gateway may refuse a body before all of it is sent
             connection.request(method, path, data, headers or {})
         response = connection.getresponse()
         return Reply(response.status, response.getheaders(), response.read())
     finally:
         connection.close()
-
-
-def settle(seconds: float = 0.05) -> None:
-    time.sleep(seconds)

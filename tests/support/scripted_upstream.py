@@ -1,4 +1,4 @@
-"""A provider that does as it is told, request by request, and remembers what it was sent and how often it was called."""
+"""A provider that answers requests with a script of the test, and records requests and connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ USAGE = {
 CHAT_USAGE = {"prompt_tokens": 17, "completion_tokens": 23, "total_tokens": 40}
 
 
-class Received:
+class ReceivedRequest:
+    """A request as the provider received it."""
+
     def __init__(self, head: str, body: bytes) -> None:
         first, *lines = head.split("\r\n")
         self.method, self.path, _ = first.split(" ", 2)
@@ -34,8 +36,8 @@ class Received:
         return json.loads(self.body)
 
 
-class Wire:
-    """The connection, as a script uses it."""
+class ScriptedConnection:
+    """The server side of a connection, for scripts."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -70,14 +72,14 @@ class Wire:
                 time.sleep(pause_s)
         self.end()
 
-    def cut(self) -> None:
-        """Gone in the middle of a reply."""
+    def reset(self) -> None:
+        """Reset the connection."""
         self.reusable = False
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
         self.sock.close()
 
-    def gone(self, timeout: float) -> bool:
-        """Whether the gateway closes the connection within that time."""
+    def closed_within(self, timeout: float) -> bool:
+        """Return whether the gateway closes the connection within so many seconds."""
         self.reusable = False
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
@@ -95,10 +97,12 @@ def _head(status: int, headers: dict[str, str]) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-Script = Callable[[Received, Wire], None]
+Script = Callable[[ReceivedRequest, ScriptedConnection], None]
 
 
 class Upstream:
+    """The provider's server. It runs `script` for every request."""
+
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port = self._socket.getsockname()[1]
@@ -106,21 +110,21 @@ class Upstream:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self.connections = 0
-        self.requests: list[Received] = []
-        self.script: Script = answer
+        self.requests: list[ReceivedRequest] = []
+        self.script: Script = normal_reply
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def does(self, script: Script) -> None:
-        """From now on; earlier requests are forgotten."""
+    def use_script(self, script: Script) -> None:
+        """Use a script from now on, and forget earlier requests."""
         self.requests.clear()
         self.script = script
 
-    def replies(self, body: Any, status: int = 200, **headers: str) -> None:
-        self.does(lambda _request, wire: wire.reply(status, body, **headers))
+    def reply_with(self, body: Any, status: int = 200, **headers: str) -> None:
+        self.use_script(lambda _request, connection: connection.reply(status, body, **headers))
 
-    def streams(self, pieces: Iterable[bytes], pause_s: float = 0.0, **headers: str) -> None:
-        kept = list(pieces)
-        self.does(lambda _request, wire: wire.stream(kept, pause_s, **headers))
+    def stream_with(self, pieces: Iterable[bytes], pause_s: float = 0.0, **headers: str) -> None:
+        chunks = list(pieces)
+        self.use_script(lambda _request, connection: connection.stream(chunks, pause_s, **headers))
 
     @property
     def open(self) -> int:
@@ -146,11 +150,11 @@ class Upstream:
             threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
-        wire = Wire(sock)
+        connection = ScriptedConnection(sock)
         try:
-            while wire.reusable and (request := _read(sock)) is not None:
+            while connection.reusable and (request := _read(sock)) is not None:
                 self.requests.append(request)
-                self.script(request, wire)
+                self.script(request, connection)
         except OSError:
             pass
         finally:
@@ -159,7 +163,7 @@ class Upstream:
             sock.close()
 
 
-def _read(sock: socket.socket) -> Received | None:
+def _read(sock: socket.socket) -> ReceivedRequest | None:
     data = b""
     while b"\r\n\r\n" not in data:
         more = sock.recv(65536)
@@ -167,7 +171,7 @@ def _read(sock: socket.socket) -> Received | None:
             return None
         data += more
     head, body = data.split(b"\r\n\r\n", 1)
-    request = Received(head.decode("latin-1"), b"")
+    request = ReceivedRequest(head.decode("latin-1"), b"")
     length = int(request.headers.get("content-length", "0"))
     while len(body) < length:
         more = sock.recv(1 << 20)
@@ -178,29 +182,29 @@ def _read(sock: socket.socket) -> Received | None:
     return request
 
 
-# -- what providers say ---------------------------------------------------------------------------------------------------
+# -- scripts and bodies ---------------------------------------------------------------------------------------------------
 
 
-def answer(request: Received, wire: Wire) -> None:
-    """A well-behaved provider."""
+def normal_reply(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+    """Answer like a provider, on any route."""
     stream = request.json.get("stream") is True
     if request.path.endswith("/responses"):
         if stream:
-            wire.stream(response_events(["Hello", " from", " here."]))
+            connection.stream(response_events(["Hello", " from", " here."]))
         else:
-            wire.reply(200, response_body("Hello from here."))
+            connection.reply(200, response_body("Hello from here."))
     elif request.path.endswith("/chat/completions"):
         if stream:
-            wire.stream(chat_events(["Hello", " from", " here."]))
+            connection.stream(chat_events(["Hello", " from", " here."]))
         else:
-            wire.reply(200, chat_body("Hello from here."))
+            connection.reply(200, chat_body("Hello from here."))
     elif request.path.endswith("/embeddings"):
         data = [{"object": "embedding", "index": 0, "embedding": [0.25, -0.5]}]
         usage = {"prompt_tokens": 4, "total_tokens": 4}
-        wire.reply(200, {"object": "list", "data": data, "model": "upstream-model", "usage": usage})
+        connection.reply(200, {"object": "list", "data": data, "model": "upstream-model", "usage": usage})
     else:
         choice = {"index": 0, "text": "Hello from here.", "finish_reason": "stop"}
-        wire.reply(200, {"id": "cmpl-1", "object": "text_completion", "choices": [choice], "usage": CHAT_USAGE})
+        connection.reply(200, {"id": "cmpl-1", "object": "text_completion", "choices": [choice], "usage": CHAT_USAGE})
 
 
 def response_body(text: str = "Hello.", *, usage: Any = USAGE, output: list[Any] | None = None) -> dict[str, Any]:
@@ -236,11 +240,11 @@ def event(type_: str, number: int = 0, **members: Any) -> bytes:
 def response_events(
     texts: Iterable[str] = ("Hello.",), *, usage: Any = USAGE, ending: str | None = "completed"
 ) -> list[bytes]:
-    """A stream of one message; `ending` None leaves out the last event."""
+    """Return the events of a stream with one message. `ending` None leaves out the last event."""
     texts = list(texts)
     whole = "".join(texts)
     body = response_body(whole, usage=usage)
-    where = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    position = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
     item = body["output"][0]
     part = item["content"][0]
     started = {**body, "status": "in_progress", "output": [], "usage": None}
@@ -248,10 +252,10 @@ def response_events(
         ("response.created", {"response": started}),
         ("response.in_progress", {"response": started}),
         ("response.output_item.added", {"output_index": 0, "item": {**item, "content": [], "status": "in_progress"}}),
-        ("response.content_part.added", {**where, "part": {**part, "text": ""}}),
-        *(("response.output_text.delta", {**where, "delta": text, "logprobs": []}) for text in texts),
-        ("response.output_text.done", {**where, "text": whole, "logprobs": []}),
-        ("response.content_part.done", {**where, "part": part}),
+        ("response.content_part.added", {**position, "part": {**part, "text": ""}}),
+        *(("response.output_text.delta", {**position, "delta": text, "logprobs": []}) for text in texts),
+        ("response.output_text.done", {**position, "text": whole, "logprobs": []}),
+        ("response.content_part.done", {**position, "part": part}),
         ("response.output_item.done", {"output_index": 0, "item": item}),
     ]
     if ending is not None:

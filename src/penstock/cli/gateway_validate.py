@@ -23,9 +23,9 @@ COMMAND_LINE = CommandLine(
 def run(parsed: ParsedArguments) -> int:
     require_gateway_packages()
     from penstock.gateway.resources.file import load_resources
-    from penstock.gateway.serving.reload import checked, counts_text
+    from penstock.gateway.serving.reload import check_guardrails, counts_text
 
     path = parsed.values["file"]
-    snapshot = checked(load_resources(path, os.environ))
+    snapshot = check_guardrails(load_resources(path, os.environ))
     print(f"{path} is valid: {counts_text(snapshot)}.")
     return 0

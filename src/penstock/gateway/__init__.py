@@ -1,1 +1,1 @@
-"""The gateway: callers in front, providers behind, policy and a ledger between."""
+"""The gateway: a proxy between callers and LLM providers with keys, limits, guardrails and a usage ledger."""

@@ -1,11 +1,11 @@
-"""Who calls, and what they may ask for.
+"""Authentication and authorization of callers.
 
     authenticate    401   header missing or malformed, key unknown, disabled, expired (in this order)
     authorize       400   no model named
                     404   no such model (existence comes before permission)
-                    403   model not allowed to the key; address not allowed to the model
+                    403   model not allowed for the key; address not allowed for the model
 
-A key is hashed once and looked up by its hash, so the work does not depend on how much of a key was right.
+A key is hashed once and looked up by its hash, so the time does not depend on how much of a key is correct.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from penstock.gateway.resources.snapshot import CallerKey, Model, Snapshot
 from penstock.gateway.rsgi import Headers
 from penstock.secrets import REDACTED
 
-__all__ = ["allows", "authenticate", "authorize", "client_ip", "named_in_records", "networks", "tells_key"]
+__all__ = ["allows", "authenticate", "authorize", "client_ip", "contains_api_key", "networks", "recorded_model_name"]
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-_SHOWN = 200
-"""Characters of a caller's own model name that a refusal or a record repeats."""
+_MAX_SHOWN_CHARS = 200
+"""Characters of an unknown model name that a refusal or a ledger entry repeats."""
 
 
 def authenticate(headers: Headers, snapshot: Snapshot, entry: Entry) -> CallerKey:
-    """The key is noted in the entry as soon as it is known, whether or not it may still be used."""
-    presented = _presented(headers)
+    """Return the caller's key, or raise Refusal. A disabled or expired key is recorded in the entry, too."""
+    presented = _presented_key(headers)
     if not presented:
         raise Refusal(
             401,
             "invalid_api_key",
             "The API key is missing or malformed: send it as 'Authorization: Bearer <key>' or in x-api-key.",
         )
-    key = _known(presented, snapshot)
+    key = _find_key(presented, snapshot)
     if key is None:
         raise Refusal(401, "invalid_api_key", "The API key is not valid.")
     entry.api_key_id, entry.api_key_name, entry.team_id = key.id, key.name, key.team_id
@@ -49,45 +49,45 @@ def authenticate(headers: Headers, snapshot: Snapshot, entry: Entry) -> CallerKe
     return key
 
 
-def _presented(headers: Headers) -> str:
-    """`x-api-key` counts only where there is no Authorization header at all."""
+def _presented_key(headers: Headers) -> str:
+    """Return the key of the request. `x-api-key` is used only without an Authorization header."""
     authorization = headers.get("authorization")
     if authorization is not None:
         return authorization[7:].strip() if authorization.startswith("Bearer ") else ""
     return (headers.get("x-api-key") or "").strip()
 
 
-def _known(plain: str, snapshot: Snapshot) -> CallerKey | None:
+def _find_key(plain: str, snapshot: Snapshot) -> CallerKey | None:
     return snapshot.caller_keys.get(hashlib.sha256(plain.encode(errors="surrogatepass")).hexdigest())
 
 
-def tells_key(text: str, headers: Headers, snapshot: Snapshot) -> bool:
-    """Whether a text that a caller made up must not be written down: it holds the caller's key, is somebody's, or begins as
-    most of them do and nothing else."""
-    presented = _presented(headers)
-    return (presented != "" and presented in text) or text.startswith("sk-") or _known(text, snapshot) is not None
+def contains_api_key(text: str, headers: Headers, snapshot: Snapshot) -> bool:
+    """Return whether a text of the caller must not be recorded: it contains the caller's key, is another caller's key, or
+    begins with `sk-`."""
+    presented = _presented_key(headers)
+    return (presented != "" and presented in text) or text.startswith("sk-") or _find_key(text, snapshot) is not None
 
 
-def named_in_records(model_name: object, headers: Headers, snapshot: Snapshot) -> str:
-    """What the records call a model that was asked for, which may be anything."""
+def recorded_model_name(model_name: object, headers: Headers, snapshot: Snapshot) -> str:
+    """Return the requested model name for the ledger and the logs: redacted, printable and not too long."""
     name = str(model_name)
     if name in snapshot.models:
         return name
-    if tells_key(name, headers, snapshot):
+    if contains_api_key(name, headers, snapshot):
         return REDACTED
-    return "".join(char for char in _shown(name) if char.isprintable())
+    return "".join(char for char in _truncate(name) if char.isprintable())
 
 
 def authorize(key: CallerKey, model_name: object, snapshot: Snapshot, client_ip: str | None) -> Model:
-    """`model_name` is whatever the request's body holds under `model`."""
+    """Return the model, or raise Refusal. `model_name` is the value of `model` in the request body, of any type."""
     if not isinstance(model_name, str) or not model_name:
-        raise Refusal(400, "invalid_request_error", "The request must name a model, as a string.", param="model")
+        raise Refusal(400, "invalid_request_error", "`model` must be a non-empty string.", param="model")
     model = snapshot.models.get(model_name)
     if model is None:
-        raise Refusal(404, "model_not_found", f"There is no model `{_shown(model_name)}`.")
+        raise Refusal(404, "model_not_found", f"The model `{_truncate(model_name)}` does not exist.")
     if not allows(key.allowed_models, model_name):
         raise Refusal(403, "permission_denied", f"This API key may not use the model `{model_name}`.")
-    if model.allowed_cidrs and not _inside(client_ip, model.allowed_cidrs):
+    if model.allowed_cidrs and not _is_inside(client_ip, model.allowed_cidrs):
         raise Refusal(
             403,
             "permission_denied",
@@ -99,7 +99,7 @@ def authorize(key: CallerKey, model_name: object, snapshot: Snapshot, client_ip:
 
 @lru_cache(maxsize=8192)
 def allows(allowed: tuple[str, ...], name: str) -> bool:
-    """Exact names, `*`, or patterns with one `*`; nothing allowed is nothing allowed."""
+    """Return whether a name matches the allow list: exact names, `*`, or patterns with one `*`. An empty list allows none."""
     if name in allowed or "*" in allowed:
         return True
     for pattern in allowed:
@@ -110,19 +110,19 @@ def allows(allowed: tuple[str, ...], name: str) -> bool:
 
 
 def client_ip(peer: str | None, forwarded_for: str | None, trusted: tuple[str, ...]) -> str | None:
-    """The address of the caller: the nearest one in X-Forwarded-For that is not a trusted proxy's.
+    """Return the caller's address: the last one in X-Forwarded-For that is not a trusted proxy's.
 
-    Each proxy appends the address that it saw, so the header is read from its end, and only as far as trusted proxies
-    vouch for it; with none trusted it is not read at all. Addresses may carry a port.
+    Each proxy appends the address that it saw, so the header is read from its end, and only as long as the addresses are
+    those of trusted proxies. Without trusted proxies it is ignored. Addresses may have a port.
     """
-    address = _address(peer)
+    address = _parse_address(peer)
     if address is None or not trusted or not forwarded_for:
         return None if address is None else str(address)
     proxies = networks(trusted)
     for hop in reversed(forwarded_for.split(",")):
         if not any(address in proxy for proxy in proxies):
             break
-        claimed = _address(hop)
+        claimed = _parse_address(hop)
         if claimed is None:
             break
         address = claimed
@@ -134,14 +134,14 @@ def networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
     return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
 
 
-def _inside(client_ip: str | None, cidrs: tuple[str, ...]) -> bool:
-    address = _address(client_ip)
+def _is_inside(client_ip: str | None, cidrs: tuple[str, ...]) -> bool:
+    address = _parse_address(client_ip)
     return address is not None and any(address in network for network in networks(cidrs))
 
 
 @lru_cache(maxsize=4096)
-def _address(text: str | None) -> Address | None:
-    """An address out of `1.2.3.4`, `1.2.3.4:80`, `::1`, `[::1]` or `[::1]:80`; IPv4 inside IPv6 is IPv4."""
+def _parse_address(text: str | None) -> Address | None:
+    """Parse `1.2.3.4`, `1.2.3.4:80`, `::1`, `[::1]` or `[::1]:80`. An IPv4-mapped address becomes IPv4."""
     if text is None:
         return None
     text = text.strip()
@@ -157,6 +157,6 @@ def _address(text: str | None) -> Address | None:
     return mapped or address
 
 
-def _shown(name: str) -> str:
+def _truncate(name: str) -> str:
     name = name.encode(errors="replace").decode()
-    return name if len(name) <= _SHOWN else name[: _SHOWN - 1] + "…"
+    return name if len(name) <= _MAX_SHOWN_CHARS else name[: _MAX_SHOWN_CHARS - 1] + "…"

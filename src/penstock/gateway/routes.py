@@ -1,4 +1,4 @@
-"""The routes that lead to an upstream: what they are called here, and their paths on both sides."""
+"""The routes that lead to an upstream: their names and paths."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PATHS: dict[Route, str] = {
     "completions": "/completions",
     "embeddings": "/embeddings",
 }
-"""Behind the base of a provider, and behind our own prefix."""
+"""Paths after a provider's base URL, and after the gateway's own prefix."""
 
 BY_PATH: dict[str, Route] = {PREFIX + path: route for route, path in PATHS.items()}
 MODELS = f"{PREFIX}/models"
-"""Answered here: no upstream is asked."""
+"""The list of models, which the gateway answers itself."""
 
 ENDPOINTS: dict[str, str] = {**{route: path for path, route in BY_PATH.items()}, "models": MODELS}
-"""What an entry calls a route, and its path."""
+"""Path by the name of a route in the ledger."""

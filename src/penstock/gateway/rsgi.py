@@ -10,7 +10,7 @@ __all__ = ["HTTPProtocol", "Headers", "Scope", "Watch"]
 
 class Headers(Protocol):
     def get(self, key: str) -> str | None:
-        """The first header of that lower-case name."""
+        """Return the first header of that lower-case name."""
 
     def get_all(self, key: str) -> list[str]: ...
 
@@ -26,17 +26,17 @@ class Scope(Protocol):
 
 
 class Watch(Awaitable[None], Protocol):
-    """Done when the caller is gone, or when the reply has been sent."""
+    """Done when the caller has disconnected, or when the reply has been sent."""
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None: ...
 
 
 class HTTPProtocol(Protocol):
     def __call__(self) -> Awaitable[bytes]:
-        """The whole body."""
+        """Return the whole body."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """The body in pieces."""
+        """Iterate over the body in pieces."""
 
     def client_disconnect(self) -> Watch: ...
 

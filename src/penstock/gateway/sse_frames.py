@@ -1,8 +1,8 @@
-"""Server-sent events as they arrive: bytes in any portions in, whole frames out, each with its original bytes.
+"""Incremental parser of server-sent events: bytes in, complete frames out, each with its original bytes.
 
-`penstock.wire.sse` takes apart a body that is complete; this one never has it. A frame ends at a blank line; lines end in
-LF, CRLF or CR. A frame that is larger than may be kept comes in parts. The bytes of all frames, parts and of `rest()`, in
-order, are the bytes that were fed; each of them is looked at once, whatever the portions.
+`penstock.wire.sse` parses complete bodies; this module parses a stream as it arrives. A frame ends at a blank line; lines
+end in LF, CRLF or CR. A frame larger than the limit is returned in parts. The bytes of all frames and parts and of
+`rest()`, in order, are the input. Each byte is examined once, however the input is split.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import re
 __all__ = ["FRAME_BYTES", "Frame", "Frames", "Part", "joined"]
 
 FRAME_BYTES = 1 << 20
-"""What is kept of an event that is not complete, where nobody must see all of it."""
+"""Default limit of a frame. Guardrails that must see a whole event use a larger one."""
 
 _BOM = b"\xef\xbb\xbf"
 _BLANK = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
-"""A CR that ends what is known may be half of a CRLF; its LF is then an empty line before the next frame."""
+"""A CR at the end of the input may be the first half of a CRLF; its LF then becomes an empty line before the next frame."""
 _BLANK_BYTES = 3
-"""As much of a blank line as can be there without its last byte."""
+"""The longest incomplete blank line."""
 
 
 class Frame:
-    """`data` is None for a frame that has none: a comment, a blank line."""
+    """One event with its original bytes. `data` is None for a frame without data: a comment, a blank line."""
 
     __slots__ = ("data", "name", "others", "raw")
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
         self.others = b""
-        """Its lines that are not data: comments, the name, whatever else an upstream writes there."""
+        """Its lines other than data: comments, the event name, ids and unknown fields."""
         self.data: bytes | None
-        # `data: …` alone or behind `event: …` is all that the common servers send
+        # Fast path for what common servers send: `data: …`, alone or after `event: …`
         last = len(raw) - 2
         first = raw.find(b"\n")
         if first == last:
@@ -51,25 +51,25 @@ class Frame:
             self.data = raw[first + 7 : last]
             return
         self.name = b""
-        self._by_line()
+        self._parse_lines()
 
-    def _by_line(self) -> None:
-        found: list[bytes] = []
+    def _parse_lines(self) -> None:
+        data_lines: list[bytes] = []
         others: list[bytes] = []
         for line in self.raw.removeprefix(_BOM).splitlines():
             field, _, value = line.partition(b":")
             if field == b"data":
-                found.append(value.removeprefix(b" "))
+                data_lines.append(value.removeprefix(b" "))
                 continue
             if field == b"event":
                 self.name = value.removeprefix(b" ")
             if line:
                 others.append(line)
-        self.data = b"\n".join(found) if found else None
+        self.data = b"\n".join(data_lines) if data_lines else None
         self.others = b"\n".join(others)
 
     def with_data(self, data: bytes) -> bytes:
-        """The frame's bytes with other data and everything else as it was."""
+        """Return the frame's bytes with its data replaced."""
         bom = _BOM if self.raw.startswith(_BOM) else b""
         lines: list[bytes] = []
         written = False
@@ -84,7 +84,7 @@ class Frame:
         return bom + b"".join(lines)
 
     def with_others(self, others: bytes) -> bytes:
-        """The frame's bytes with other lines beside its data, in front of it."""
+        """Return the frame's bytes with its other lines replaced; they come before the data."""
         bom = _BOM if self.raw.startswith(_BOM) else b""
         lines = [(line, line.rstrip(b"\r\n")) for line in self.raw[len(bom) :].splitlines(keepends=True)]
         end = lines[0][0][len(lines[0][1]) :] or b"\n"
@@ -94,7 +94,7 @@ class Frame:
 
 
 class Part(Frame):
-    """A piece of a frame that is larger than may be kept. Its data is not looked for: it is not complete."""
+    """A part of a frame that exceeds the limit. It is not parsed, so `data` is None."""
 
     __slots__ = ("begins", "ends")
 
@@ -111,27 +111,27 @@ def joined(frames: list[Frame]) -> bytes:
 
 
 class Frames:
-    """`limit` is in bytes: a frame that is not complete by then is handed out in parts."""
+    """The parser. A frame larger than `limit` bytes is returned in parts."""
 
-    __slots__ = ("_buffer", "_cut", "_returns", "_searched", "limit")
+    __slots__ = ("_buffer", "_has_cr", "_in_parts", "_searched", "limit")
 
     def __init__(self, limit: int = FRAME_BYTES) -> None:
         self.limit = limit
         self._buffer = bytearray()
-        self._cut = False
-        """Parts of the frame in the buffer have been handed out."""
-        self._returns = False
+        self._in_parts = False
+        """True if parts of the current frame have been returned."""
+        self._has_cr = False
         self._searched = 0
 
     def __len__(self) -> int:
-        """Bytes of the frame that is not complete."""
+        """Return the number of buffered bytes of the incomplete frame."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame]:
-        if not self._returns and b"\r" in data:
-            self._returns = True
+        if not self._has_cr and b"\r" in data:
+            self._has_cr = True
         buffer = self._buffer
-        if not buffer and not self._returns and data.endswith(b"\n\n"):
+        if not buffer and not self._has_cr and data.endswith(b"\n\n"):
             if data.find(b"\n\n") == len(data) - 2:
                 return [Frame(data)]
             if b"\n\n\n" not in data:
@@ -140,7 +140,7 @@ class Frames:
         frames: list[Frame] = []
         start, searched = 0, self._searched
         while True:
-            if self._returns:
+            if self._has_cr:
                 blank = _BLANK.search(buffer, searched)
                 end = blank.end() if blank is not None else -1
             else:
@@ -149,27 +149,27 @@ class Frames:
                     end = -1
             if end < 0:
                 break
-            frames.append(self._ended(bytes(buffer[start:end])))
+            frames.append(self._finish_frame(bytes(buffer[start:end])))
             start = searched = end
         if start:
             del buffer[:start]
-        if self._cut or len(buffer) > self.limit:
-            # what may be the beginning of a blank line stays
-            frames.append(Part(bytes(buffer[:-_BLANK_BYTES]), begins=not self._cut, ends=False))
+        if self._in_parts or len(buffer) > self.limit:
+            # keep the possible beginning of a blank line
+            frames.append(Part(bytes(buffer[:-_BLANK_BYTES]), begins=not self._in_parts, ends=False))
             del buffer[:-_BLANK_BYTES]
-            self._cut = True
+            self._in_parts = True
         self._searched = max(0, len(buffer) - _BLANK_BYTES)
         return frames
 
-    def _ended(self, raw: bytes) -> Frame:
-        if not self._cut:
+    def _finish_frame(self, raw: bytes) -> Frame:
+        if not self._in_parts:
             return Frame(raw)
-        self._cut = False
+        self._in_parts = False
         return Part(raw, begins=False, ends=True)
 
     def rest(self) -> Frame | None:
-        """The stream is over: its last frame, if that lacks its blank line."""
-        left = self._ended(bytes(self._buffer)) if self._buffer or self._cut else None
+        """End the stream: return the last frame if it lacks its blank line, else None."""
+        last = self._finish_frame(bytes(self._buffer)) if self._buffer or self._in_parts else None
         self._buffer.clear()
         self._searched = 0
-        return left
+        return last

@@ -1,4 +1,4 @@
-"""One upstream and one gateway for each file of tests; a test that needs other resources reloads them."""
+"""One upstream and one gateway for each test file. A test that needs other resources reloads them."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from typing import Any
 import pytest
 
 from support.gateway_process import GatewayProcess, resources
-from support.scripted_upstream import Upstream, answer
+from support.scripted_upstream import Upstream, normal_reply
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Upstream]:
-    made = Upstream()
-    yield made
-    made.stop()
+    upstream = Upstream()
+    yield upstream
+    upstream.stop()
 
 
 @pytest.fixture(scope="module")
 def running(server: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    made = GatewayProcess(tmp_path_factory.mktemp("gateway"), resources(server.url))
-    yield made
-    made.stop()
+    process = GatewayProcess(tmp_path_factory.mktemp("gateway"), resources(server.url))
+    yield process
+    process.stop()
 
 
 @pytest.fixture
 def upstream(server: Upstream) -> Upstream:
-    server.does(answer)
+    server.use_script(normal_reply)
     return server
 
 
 @pytest.fixture
 def gateway(running: GatewayProcess, upstream: Upstream) -> Iterator[GatewayProcess]:
-    """With the plain resources, whatever the test before it did."""
+    """The gateway of the file. Its resources are restored after each test."""
     yield running
-    assert "fault in Penstock" not in running.said()
+    assert "internal error" not in running.log_text()
     running.reload(resources(upstream.url))
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
-    """A gateway of one's own: `start(resources, **config)`."""
+    """Starts a separate gateway: `start(resources, **config)`."""
     started: list[GatewayProcess] = []
 
-    def make(given: dict[str, Any], **config: Any) -> GatewayProcess:
+    def make(resource_file: dict[str, Any], **config: Any) -> GatewayProcess:
         folder = tmp_path / f"gateway-{len(started)}"
         folder.mkdir()
-        started.append(GatewayProcess(folder, given, **config))
+        started.append(GatewayProcess(folder, resource_file, **config))
         return started[-1]
 
     yield make

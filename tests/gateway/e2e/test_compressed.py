@@ -1,4 +1,4 @@
-"""Streams that come compressed although nobody asked for it: unpacked as they come, inspected and counted as any (X-11)."""
+"""Compressed streams, which the gateway did not ask for, are decoded, inspected and counted (spec case X-11)."""
 
 from __future__ import annotations
 
@@ -10,101 +10,112 @@ from typing import Any
 import pytest
 
 from support.gateway_process import GatewayProcess, resources
-from support.scripted_upstream import CHAT_USAGE, Received, Upstream, Wire, chat_events, response_events
+from support.scripted_upstream import (
+    CHAT_USAGE,
+    ReceivedRequest,
+    ScriptedConnection,
+    Upstream,
+    chat_events,
+    response_events,
+)
 
 EVENTS = response_events(["Write to ", "bob@exam", "ple.com."])
 MASKS = {"name": "mail", "kind": "pii", "hook_point": "output", "detectors": [{"type": "email", "action": "mask"}]}
 
 
-def packed(data: bytes, coding: str) -> bytes:
-    packer = zlib.compressobj(wbits=31 if coding == "gzip" else 15)
-    return packer.compress(data) + packer.flush()
+def compressed(data: bytes, coding: str) -> bytes:
+    compressor = zlib.compressobj(wbits=31 if coding == "gzip" else 15)
+    return compressor.compress(data) + compressor.flush()
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 @pytest.mark.parametrize("size", [1, 700, 1 << 20])
-def test_a_stream_in_any_portions(gateway: GatewayProcess, upstream: Upstream, coding: str, size: int) -> None:
-    data = packed(b"".join(EVENTS), coding)
-    upstream.streams([data[at : at + size] for at in range(0, len(data), size)], content_encoding=coding)
+def test_compressed_stream_is_decoded_however_it_is_split(
+    gateway: GatewayProcess, upstream: Upstream, coding: str, size: int
+) -> None:
+    data = compressed(b"".join(EVENTS), coding)
+    upstream.stream_with([data[at : at + size] for at in range(0, len(data), size)], content_encoding=coding)
     stream = gateway.stream()
-    assert stream.rest() == b"".join(EVENTS)
+    assert stream.read_rest() == b"".join(EVENTS)
     assert (stream.status, "content-encoding" in stream.headers) == (200, False)
-    entry = gateway.entry(stream)
+    entry = gateway.ledger_entry(stream)
     assert (entry["status"], entry["error"], entry["usage_source"]) == (200, None, "upstream")
     assert (entry["output_tokens"], entry["events"], entry["finish"]) == (23, len(EVENTS), "completed")
 
 
-def test_a_stream_of_several_members(gateway: GatewayProcess, upstream: Upstream) -> None:
-    upstream.streams([b"".join(packed(piece, "gzip") for piece in EVENTS)], content_encoding="gzip")
-    assert gateway.stream().rest() == b"".join(EVENTS)
+def test_stream_of_several_gzip_members_is_decoded(gateway: GatewayProcess, upstream: Upstream) -> None:
+    upstream.stream_with([b"".join(compressed(piece, "gzip") for piece in EVENTS)], content_encoding="gzip")
+    assert gateway.stream().read_rest() == b"".join(EVENTS)
 
 
-def test_events_do_not_wait_for_the_end(gateway: GatewayProcess, upstream: Upstream) -> None:
-    seen = threading.Event()
+def test_compressed_events_are_relayed_as_they_arrive(gateway: GatewayProcess, upstream: Upstream) -> None:
+    first_read = threading.Event()
 
-    def script(request: Received, wire: Wire) -> None:
-        packer = zlib.compressobj(wbits=31)
-        wire.start(content_encoding="gzip")
-        wire.chunk(packer.compress(EVENTS[0]) + packer.flush(zlib.Z_SYNC_FLUSH))
-        seen.wait(60)
-        wire.chunk(packer.compress(b"".join(EVENTS[1:])) + packer.flush())
-        wire.end()
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        compressor = zlib.compressobj(wbits=31)
+        connection.start(content_encoding="gzip")
+        connection.chunk(compressor.compress(EVENTS[0]) + compressor.flush(zlib.Z_SYNC_FLUSH))
+        first_read.wait(60)
+        connection.chunk(compressor.compress(b"".join(EVENTS[1:])) + compressor.flush())
+        connection.end()
 
-    upstream.does(script)
+    upstream.use_script(script)
     stream = gateway.stream()
-    assert stream.event() == EVENTS[0]
-    seen.set()
-    assert stream.rest() == b"".join(EVENTS[1:])
-    gateway.entry(stream)
+    assert stream.next_event() == EVENTS[0]
+    first_read.set()
+    assert stream.read_rest() == b"".join(EVENTS[1:])
+    gateway.ledger_entry(stream)
 
 
 @pytest.mark.parametrize("mode", ["buffer", "window"])
-def test_it_is_inspected(start: Any, upstream: Upstream, mode: str) -> None:
+def test_compressed_stream_is_inspected_and_its_size_limited(start: Any, upstream: Upstream, mode: str) -> None:
     gateway: GatewayProcess = start(
         resources(upstream.url, guardrails=[MASKS]), guardrails={"stream_mode": mode, "max_buffer_bytes": 1 << 20}
     )
-    upstream.streams([packed(b"".join(EVENTS), "gzip")], content_encoding="gzip")
+    upstream.stream_with([compressed(b"".join(EVENTS), "gzip")], content_encoding="gzip")
     stream = gateway.stream()
-    said = stream.rest()
-    assert b"[EMAIL_REDACTED]" in said
-    assert b"ple.com" not in said
-    assert [hit["action"] for hit in gateway.entry(stream)["guardrails"]] == ["masked"]
-    # far more than may be held in a few bytes
-    upstream.streams([packed(b": " + b"x" * (64 << 20) + b"\n\n", "gzip")], content_encoding="gzip")
+    body = stream.read_rest()
+    assert b"[EMAIL_REDACTED]" in body
+    assert b"ple.com" not in body
+    assert [hit["action"] for hit in gateway.ledger_entry(stream)["guardrails"]] == ["masked"]
+    # a few bytes that decompress to more than the buffer limit
+    upstream.stream_with([compressed(b": " + b"x" * (64 << 20) + b"\n\n", "gzip")], content_encoding="gzip")
     assert gateway.respond(stream=True).status == 422
 
 
-def test_the_model_s_name_of_a_chat(gateway: GatewayProcess, upstream: Upstream) -> None:
-    upstream.streams([packed(b"".join(chat_events(usage=CHAT_USAGE)), "gzip")], content_encoding="gzip")
+def test_alias_is_restored_in_a_compressed_chat_stream(gateway: GatewayProcess, upstream: Upstream) -> None:
+    upstream.stream_with([compressed(b"".join(chat_events(usage=CHAT_USAGE)), "gzip")], content_encoding="gzip")
     stream = gateway.stream("/v1/chat/completions")
-    assert b"gpt-4o-mini-2024" not in stream.rest()
-    assert gateway.entry(stream)["output_tokens"] == 23
+    assert b"gpt-4o-mini-2024" not in stream.read_rest()
+    assert gateway.ledger_entry(stream)["output_tokens"] == 23
 
 
-def _stream_and_then(_request: Received, wire: Wire, *, head: bytes, passed: threading.Event, then: bytes) -> None:
-    wire.start(content_encoding="gzip")
-    wire.chunk(head)
-    passed.wait(60)
+def _send_in_two_steps(
+    _request: ReceivedRequest, connection: ScriptedConnection, *, head: bytes, first_read: threading.Event, then: bytes
+) -> None:
+    connection.start(content_encoding="gzip")
+    connection.chunk(head)
+    first_read.wait(60)
     if then:
-        wire.chunk(then)
-    wire.end()
+        connection.chunk(then)
+    connection.end()
 
 
-def test_one_that_breaks_off(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """However well its chunks end."""
-    packer = zlib.compressobj(wbits=31)
-    head = packer.compress(b"".join(EVENTS[:5])) + packer.flush(zlib.Z_SYNC_FLUSH)
+def test_incomplete_compressed_stream_is_an_error(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """The HTTP chunks are complete, but the compressed data is not."""
+    compressor = zlib.compressobj(wbits=31)
+    head = compressor.compress(b"".join(EVENTS[:5])) + compressor.flush(zlib.Z_SYNC_FLUSH)
     for then in (b"", b"rubbish that is no block"):
-        passed = threading.Event()
-        upstream.does(partial(_stream_and_then, head=head, passed=passed, then=then))
+        first_read = threading.Event()
+        upstream.use_script(partial(_send_in_two_steps, head=head, first_read=first_read, then=then))
         stream = gateway.stream()
-        assert [stream.event() for _ in range(5)] == EVENTS[:5]
-        passed.set()
-        assert b'"stream_aborted"' in stream.rest()
-        entry = gateway.entry(stream)
+        assert [stream.next_event() for _ in range(5)] == EVENTS[:5]
+        first_read.set()
+        assert b'"stream_aborted"' in stream.read_rest()
+        entry = gateway.ledger_entry(stream)
         assert (entry["status"], entry["error"], entry["finish"]) == (502, "stream_aborted", "cut")
         assert (entry["usage_source"], entry["attempts"][0]["error"]) == ("estimated", "aborted")
-    upstream.streams([packed(b"".join(EVENTS), "gzip")[:20]], content_encoding="gzip")
+    upstream.stream_with([compressed(b"".join(EVENTS), "gzip")[:20]], content_encoding="gzip")
     reply = gateway.respond(stream=True)
     assert (reply.status, reply.error["type"]) == (502, "upstream_decode_error")
-    assert gateway.entry(reply)["attempts"][0]["error"] == "decode"
+    assert gateway.ledger_entry(reply)["attempts"][0]["error"] == "decode"

@@ -1,4 +1,4 @@
-"""Callers that go away: one record each, the upstream cancelled, nothing left behind (X-7)."""
+"""Callers that disconnect: each has one ledger entry, its upstream request is cancelled, nothing leaks (spec case X-7)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from support.gateway_process import ALIAS, CALLER, GatewayProcess, resources
 from support.programs import wait_for
-from support.scripted_upstream import Received, Upstream, Wire, answer, response_events
+from support.scripted_upstream import ReceivedRequest, ScriptedConnection, Upstream, normal_reply, response_events
 
 EVENTS = response_events(["One", " two", " three", " four."])
 
@@ -29,27 +29,29 @@ def stream_body() -> bytes:
 
 
 @pytest.mark.parametrize("count", range(1, len(EVENTS) + 1))
-def test_a_caller_that_leaves_after_so_many_events(gateway: GatewayProcess, upstream: Upstream, count: int) -> None:
+def test_disconnect_after_each_event_cancels_the_upstream_and_is_recorded(
+    gateway: GatewayProcess, upstream: Upstream, count: int
+) -> None:
     cancelled: list[float] = []
 
-    def script(request: Received, wire: Wire) -> None:
-        wire.start()
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        connection.start()
         for piece in EVENTS[:count]:
-            wire.chunk(piece)
-        left.wait(10)
+            connection.chunk(piece)
+        disconnected.wait(10)
         began = time.monotonic()
-        if wire.gone(5):
+        if connection.closed_within(5):
             cancelled.append(time.monotonic() - began)
 
-    left = threading.Event()
-    upstream.does(script)
+    disconnected = threading.Event()
+    upstream.use_script(script)
     stream = gateway.stream()
     for _ in range(count):
-        stream.event()
+        stream.next_event()
     stream.close()
-    left.set()
-    entry = gateway.entry(stream)
-    if count == len(EVENTS):  # the last event was there: nothing is missing
+    disconnected.set()
+    entry = gateway.ledger_entry(stream)
+    if count == len(EVENTS):  # the caller had the last event
         assert (entry["status"], entry["error"], entry["usage_source"]) == (200, None, "upstream")
         assert entry["output_tokens"] == 23
     else:
@@ -63,55 +65,57 @@ def test_a_caller_that_leaves_after_so_many_events(gateway: GatewayProcess, upst
     wait_for(lambda: gateway.in_flight() == 0, 5)
 
 
-def test_a_caller_that_leaves_before_the_head(gateway: GatewayProcess, upstream: Upstream) -> None:
-    gone: list[bool] = []
-    upstream.does(lambda _request, wire: gone.append(wire.gone(5)))
-    before = len(gateway.rows())
+def test_disconnect_before_the_reply_head_is_recorded_as_499(gateway: GatewayProcess, upstream: Upstream) -> None:
+    closed: list[bool] = []
+    upstream.use_script(lambda _request, connection: closed.append(connection.closed_within(5)))
+    before = len(gateway.ledger_rows())
     with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
         caller.sendall(head(json.dumps({"model": ALIAS, "input": "Hi."}).encode()))
         wait_for(lambda: upstream.requests, 5)
-    wait_for(lambda: gone == [True], 5)
-    rows = wait_for(lambda: (rows := gateway.rows())[before:] and rows[before:], 5)
+    wait_for(lambda: closed == [True], 5)
+    rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:], 5)
     assert [(row["status"], row["error"]) for row in rows] == [(499, "client_disconnected")]
     assert rows[0]["attempts"][0]["provider_key"] == "up"
 
 
-def test_a_caller_that_leaves_while_it_waits_for_the_next_attempt(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_disconnect_during_backoff_ends_the_request(gateway: GatewayProcess, upstream: Upstream) -> None:
     gateway.reload(resources(upstream.url, model={"retries": 5}))
-    upstream.replies({}, 500, retry_after="3")
-    before = len(gateway.rows())
+    upstream.reply_with({}, 500, retry_after="3")
+    before = len(gateway.ledger_rows())
     with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
         caller.sendall(head(json.dumps({"model": ALIAS, "input": "Hi."}).encode()))
         wait_for(lambda: upstream.requests, 5)
         time.sleep(0.2)
-    rows = wait_for(lambda: (rows := gateway.rows())[before:] and rows[before:], 2.5)
+    rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:], 2.5)
     assert [row["status"] for row in rows] == [499]
     assert len(upstream.requests) == 1
 
 
-def test_a_caller_that_leaves_within_its_own_body(gateway: GatewayProcess, upstream: Upstream) -> None:
-    before = len(gateway.rows())
+def test_disconnect_within_the_body_is_499_without_upstream_request(
+    gateway: GatewayProcess, upstream: Upstream
+) -> None:
+    before = len(gateway.ledger_rows())
     connections = upstream.connections
     with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
         caller.sendall(head(b'{"model": "gpt', 1000))
         time.sleep(0.1)
-    rows = wait_for(lambda: (rows := gateway.rows())[before:] and rows[before:], 5)
+    rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:], 5)
     assert [row["status"] for row in rows] == [499]
     assert (upstream.requests, upstream.connections) == ([], connections)
 
 
-def test_a_caller_that_leaves_within_a_chunked_body(gateway: GatewayProcess, upstream: Upstream) -> None:
-    before = len(gateway.rows())
+def test_disconnect_within_a_chunked_body_is_499(gateway: GatewayProcess, upstream: Upstream) -> None:
+    before = len(gateway.ledger_rows())
     start = b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\n" % CALLER.encode()
     with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
         caller.sendall(start + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"mod\r\n')
         time.sleep(0.1)
-    rows = wait_for(lambda: (rows := gateway.rows())[before:] and rows[before:], 5)
+    rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:], 5)
     assert [(row["status"], row["error"]) for row in rows] == [(499, "client_disconnected")]
-    with socket.create_connection(("127.0.0.1", gateway.port)) as caller:  # one that stays, and is wrong, is told so
+    with socket.create_connection(("127.0.0.1", gateway.port)) as caller:  # a caller that stays connected gets a 400
         caller.sendall(start + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"mod\r\n0\r\n\r\n')
         assert caller.recv(65536).startswith(b"HTTP/1.1 400 ")
-    wait_for(lambda: len(gateway.rows()) == before + 2, 5)
+    wait_for(lambda: len(gateway.ledger_rows()) == before + 2, 5)
 
 
 @pytest.mark.parametrize(
@@ -123,69 +127,71 @@ def test_a_caller_that_leaves_within_a_chunked_body(gateway: GatewayProcess, ups
         b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"m',
     ],
 )
-def test_a_caller_that_ends_its_body_too_early_and_listens(gateway: GatewayProcess, rest: bytes) -> None:
-    """For the records it left, as one that closes both ways does; but it is told, and not that the gateway failed."""
+def test_half_closed_caller_with_incomplete_body_gets_400(gateway: GatewayProcess, rest: bytes) -> None:
+    """It is recorded as a disconnect, but the caller can still read, so it gets an error."""
     with socket.create_connection(("127.0.0.1", gateway.port), 60) as caller:
         start = b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\n" % CALLER.encode()
         caller.sendall(start + rest)
         caller.shutdown(socket.SHUT_WR)
-        said = b""
+        reply = b""
         while more := caller.recv(65536):
-            said += more
-    assert said.startswith(b"HTTP/1.1 400 ")
-    assert b"The request body ended before it was complete." in said
-    id_ = said.split(b"x-penstock-request-id: ")[1].split(b"\r\n")[0].decode()
-    entry = gateway.entry(id_)
+            reply += more
+    assert reply.startswith(b"HTTP/1.1 400 ")
+    assert b"The request body ended before it was complete." in reply
+    id_ = reply.split(b"x-penstock-request-id: ")[1].split(b"\r\n")[0].decode()
+    entry = gateway.ledger_entry(id_)
     assert (entry["status"], entry["error"]) == (499, "client_disconnected")
 
 
-def test_what_the_provider_never_had_is_not_charged(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """The caller leaves while its request is still being sent upstream, to somebody who does not read."""
+def test_request_not_fully_sent_upstream_is_not_charged(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """The caller disconnects while the gateway sends its request to an upstream that does not read."""
     limited = {"rate_limit": {"tpm": 20_000_000}}
-    with socket.create_server(("127.0.0.1", 0)) as deaf:
-        gateway.reload(resources(f"http://127.0.0.1:{deaf.getsockname()[1]}", caller=limited))
-        before = len(gateway.rows())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        gateway.reload(resources(f"http://127.0.0.1:{listener.getsockname()[1]}", caller=limited))
+        before = len(gateway.ledger_rows())
         with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
             caller.sendall(head(json.dumps({"model": ALIAS, "input": "word " * 4_000_000}).encode()))
-            taken, _ = deaf.accept()
+            accepted, _ = listener.accept()
             time.sleep(0.3)
-        rows = wait_for(lambda: (rows := gateway.rows())[before:] and rows[before:], 10)
-        taken.close()
+        rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:], 10)
+        accepted.close()
     assert [(row["status"], row["error"]) for row in rows] == [(499, "client_disconnected")]
     assert (rows[0]["usage_source"], rows[0]["input_tokens"], rows[0]["output_tokens"]) == ("none", 0, 0)
     gateway.reload(resources(upstream.url, caller=limited))
     reply = gateway.respond()
     assert int(reply.headers["x-ratelimit-remaining-tokens"]) > 19_990_000
-    gateway.entry(reply)
+    gateway.ledger_entry(reply)
 
 
-def test_a_slot_is_free_again_when_its_caller_has_left(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_disconnect_frees_the_concurrency_slot(gateway: GatewayProcess, upstream: Upstream) -> None:
     gateway.reload(resources(upstream.url, caller={"rate_limit": {"concurrency": 1}}))
     done = threading.Event()
 
-    def script(request: Received, wire: Wire) -> None:
-        wire.start()
-        wire.chunk(EVENTS[0])
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        connection.start()
+        connection.chunk(EVENTS[0])
         done.set()
-        wire.gone(10)
+        connection.closed_within(10)
 
     for _ in range(3):
-        upstream.does(script)
+        upstream.use_script(script)
         done.clear()
         stream = gateway.stream()
-        stream.event()
+        stream.next_event()
         assert done.wait(5)
         assert gateway.respond().status == 429
         stream.close()
-        upstream.does(answer)
+        upstream.use_script(normal_reply)
         reply = wait_for(lambda: (reply := gateway.respond()).status == 200 and reply, 3, "a free slot")
-    gateway.entry(reply)
+    gateway.ledger_entry(reply)
 
 
-def test_a_caller_that_leaves_at_any_byte(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """At many offsets of the reply, head included: exactly one record each, and no connection is left open."""
-    upstream.streams(EVENTS, pause_s=0.002)
-    before = len(gateway.rows())
+def test_disconnect_at_any_byte_writes_one_entry_and_leaks_no_connection(
+    gateway: GatewayProcess, upstream: Upstream
+) -> None:
+    """The caller closes at many offsets of the reply, including its head."""
+    upstream.stream_with(EVENTS, pause_s=0.002)
+    before = len(gateway.ledger_rows())
     total = 0
     for limit in range(1, 4000, 160):
         with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
@@ -194,7 +200,7 @@ def test_a_caller_that_leaves_at_any_byte(gateway: GatewayProcess, upstream: Ups
             while len(seen) < limit and not seen.endswith(b"0\r\n\r\n"):
                 seen += caller.recv(min(240, limit - len(seen)))
         total += 1
-    rows = wait_for(lambda: len(rows := gateway.rows()) >= before + total and rows, 10)
+    rows = wait_for(lambda: len(rows := gateway.ledger_rows()) >= before + total and rows, 10)
     assert len(rows) == before + total
     assert len({row["request_id"] for row in rows}) == len(rows)
     assert {row["status"] for row in rows[before:]} <= {200, 499}
@@ -202,19 +208,19 @@ def test_a_caller_that_leaves_at_any_byte(gateway: GatewayProcess, upstream: Ups
     wait_for(lambda: gateway.config()["workers"][0]["upstream_connections"] <= 2, 5)
 
 
-def test_many_leave_at_once_and_the_rest_is_served(gateway: GatewayProcess, upstream: Upstream) -> None:
-    upstream.streams(EVENTS, pause_s=0.02)
-    before = len(gateway.rows())
+def test_many_disconnects_do_not_affect_other_callers(gateway: GatewayProcess, upstream: Upstream) -> None:
+    upstream.stream_with(EVENTS, pause_s=0.02)
+    before = len(gateway.ledger_rows())
     statuses: list[int] = []
 
     def stay() -> None:
         stream = gateway.stream()
-        if stream.rest() == b"".join(EVENTS):
+        if stream.read_rest() == b"".join(EVENTS):
             statuses.append(stream.status)
 
     def leave() -> None:
         stream = gateway.stream()
-        stream.event()
+        stream.next_event()
         stream.close()
 
     threads = [threading.Thread(target=stay if n % 2 else leave) for n in range(40)]
@@ -223,5 +229,5 @@ def test_many_leave_at_once_and_the_rest_is_served(gateway: GatewayProcess, upst
     for thread in threads:
         thread.join()
     assert statuses == [200] * 20
-    rows = wait_for(lambda: len(rows := gateway.rows()) >= before + 40 and rows, 10)
+    rows = wait_for(lambda: len(rows := gateway.ledger_rows()) >= before + 40 and rows, 10)
     assert sorted(row["status"] for row in rows[before:]) == [200] * 20 + [499] * 20

@@ -1,4 +1,4 @@
-"""Replies that say within a 200 that they failed: the caller gets them as they are, and they count as errors."""
+"""Replies with status 200 that report a failure: they are relayed unchanged, and count as errors."""
 
 from __future__ import annotations
 
@@ -27,62 +27,66 @@ BODIES = {
 
 
 def body_for(path: str) -> dict[str, Any]:
-    asked = {"input": "Hi."} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "Hi."}]}
-    return {"model": ALIAS, **asked}
+    content = {"input": "Hi."} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "Hi."}]}
+    return {"model": ALIAS, **content}
 
 
 def check(gateway: GatewayProcess, entry: dict[str, Any], finish: str) -> None:
     assert (entry["status"], entry["error"], entry["finish"]) == (200, "upstream_failed", finish)
-    assert [(tried["status"], tried["error"]) for tried in entry["attempts"]] == [(200, "upstream_failed")]
+    assert [(attempt["status"], attempt["error"]) for attempt in entry["attempts"]] == [(200, "upstream_failed")]
     wait_for(
         lambda: (
             f'upstream_attempts_total{{model="{ALIAS}",kind="initial",outcome="upstream_failed"}}' in gateway.metrics()
         ),
         10,
-        "the attempt among the metrics",
+        "the attempt in the metrics",
     )
 
 
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("guarded", [False, True])
-def test_a_stream_that_ends_in_a_failure(gateway: GatewayProcess, upstream: Upstream, name: str, guarded: bool) -> None:
+def test_stream_ending_in_failure_is_relayed_and_recorded_as_error(
+    gateway: GatewayProcess, upstream: Upstream, name: str, guarded: bool
+) -> None:
     path, pieces, finish = STREAMS[name]
     if guarded:
         gateway.reload(resources(upstream.url, guardrails=[keyword("words", "nightjar")]))
-    upstream.streams(pieces)
+    upstream.stream_with(pieces)
     stream = gateway.stream(path)
     assert stream.status == 200
-    assert (b"overloaded" in stream.rest()) == (name != "response.failed")
-    check(gateway, gateway.entry(stream), finish)
+    assert (b"overloaded" in stream.read_rest()) == (name != "response.failed")
+    check(gateway, gateway.ledger_entry(stream), finish)
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_body_that_is_a_failure(gateway: GatewayProcess, upstream: Upstream, name: str) -> None:
+def test_reply_reporting_failure_is_relayed_and_recorded_as_error(
+    gateway: GatewayProcess, upstream: Upstream, name: str
+) -> None:
     path, body, finish = BODIES[name]
-    upstream.replies(body)
+    upstream.reply_with(body)
     reply = gateway.post(path, body_for(path))
     assert (reply.status, reply.json) == (200, body)
-    check(gateway, gateway.entry(reply), finish)
+    check(gateway, gateway.ledger_entry(reply), finish)
 
 
-def test_they_are_errors_for_whoever_asks_the_ledger(start: Any, upstream: Upstream, program: Program) -> None:
+def test_failed_replies_count_as_errors_in_usage_and_log(start: Any, upstream: Upstream, program: Program) -> None:
     gateway: GatewayProcess = start(resources(upstream.url), access_log="text")
-    upstream.streams(response_events(["Hel"], ending="failed"))
+    upstream.stream_with(response_events(["Hel"], ending="failed"))
     failed = gateway.stream()
-    failed.rest()
-    upstream.streams(response_events(["Hel"], ending="incomplete"))
+    failed.read_rest()
+    upstream.stream_with(response_events(["Hel"], ending="incomplete"))
     stream = gateway.stream()
-    stream.rest()
-    upstream.replies({**response_body(), "status": "incomplete"})
+    stream.read_rest()
+    upstream.reply_with({**response_body(), "status": "incomplete"})
     replies = [gateway.respond()]
-    upstream.replies({**chat_body(), "error": None})
+    upstream.reply_with({**chat_body(), "error": None})
     replies.append(gateway.post("/v1/chat/completions", body_for("/v1/chat/completions")))
-    gateway.entry(failed)
-    for well in (stream, *replies):
-        assert gateway.entry(well)["error"] is None
-    words = ("usage", "--ledger", f"sqlite:///{gateway.ledger}", "--by", "none", "--json")
-    total = json.loads(program.run(*words, command="penstock").out)["total"]
+    gateway.ledger_entry(failed)
+    for succeeded in (stream, *replies):
+        assert gateway.ledger_entry(succeeded)["error"] is None
+    arguments = ("usage", "--ledger", f"sqlite:///{gateway.ledger}", "--by", "none", "--json")
+    total = json.loads(program.run(*arguments, command="penstock").out)["total"]
     assert (total["requests"], total["errors"]) == (4, 1)
-    said = wait_for(lambda: [line for line in gateway.said().splitlines() if failed.id in line], 10)
-    assert " 200 /v1/responses " in said[0]
-    assert " error=upstream_failed " in said[0]
+    lines = wait_for(lambda: [line for line in gateway.log_text().splitlines() if failed.id in line], 10)
+    assert " 200 /v1/responses " in lines[0]
+    assert " error=upstream_failed " in lines[0]

@@ -1,5 +1,5 @@
-"""Guardrails through the whole gateway, where it is hard: X-2 to X-5, odd shapes, escapes, ambiguous and slow bodies, and
-where the time is booked (X-16)."""
+"""Guardrails end to end, difficult cases: unexpected shapes, escapes, duplicate keys, slow inspections, and the phases of
+the time (spec cases X-2 to X-5 and X-16)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.gateway_process import ALIAS, GatewayProcess, Reply, Stream, fetch, keyword, resources
-from support.scripted_upstream import Upstream, answer, chat_body, event, response_body, response_events
+from support.scripted_upstream import Upstream, chat_body, event, normal_reply, response_body, response_events
 
 WORD = "BLOCKME"
 SLOW = {"name": "slow", "kind": "keyword", "patterns": [{"kind": "regex", "value": r"(?:[a-z]+ )+QQQ"}]}
@@ -20,26 +20,26 @@ EMAIL = {"name": "pii", "kind": "pii", "detectors": [{"type": "email", "action":
 
 @pytest.fixture(scope="module")
 def window(server: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    made = GatewayProcess(
+    process = GatewayProcess(
         tmp_path_factory.mktemp("window"),
         resources(server.url),
         guardrails={"stream_mode": "window", "max_lengths": {"slow": 10_000}},
     )
-    yield made
-    assert "fault in Penstock" not in made.said()
-    made.stop()
+    yield process
+    assert "internal error" not in process.log_text()
+    process.stop()
 
 
 @pytest.fixture(params=["buffer", "window"])
 def guarded(
     request: pytest.FixtureRequest, gateway: GatewayProcess, window: GatewayProcess, upstream: Upstream
 ) -> Callable[..., GatewayProcess]:
-    """In both modes."""
-    chosen = gateway if request.param == "buffer" else window
+    """Returns a gateway with guardrails, in both stream modes."""
+    process = gateway if request.param == "buffer" else window
 
     def make(*guardrails: dict[str, Any]) -> GatewayProcess:
-        chosen.reload(resources(upstream.url, guardrails=list(guardrails) or [keyword("words", WORD)]))
-        return chosen
+        process.reload(resources(upstream.url, guardrails=list(guardrails) or [keyword("words", WORD)]))
+        return process
 
     return make
 
@@ -60,21 +60,21 @@ def assert_blocked(reply: Reply, side: str = "response") -> None:
     assert b"LOCKME" not in reply.body
 
 
-# -- the acceptance cases -------------------------------------------------------------------------------------------------
+# -- spec cases -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("deltas", "final"), [(["BLO", "CKME"], "all clean"), (["all ", "clean"], WORD)])
-def test_x_2_a_word_in_the_deltas_or_in_the_last_object_alone(
+def test_word_only_in_deltas_or_only_in_the_final_object_is_blocked(
     guarded: Callable[..., GatewayProcess], upstream: Upstream, deltas: list[str], final: str
 ) -> None:
     gateway = guarded()
     begun = [piece for piece in response_events(deltas) if b'.done"' not in piece and b"completed" not in piece[:40]]
-    upstream.streams([*begun, event("response.completed", 99, response=response_body(final))])
+    upstream.stream_with([*begun, event("response.completed", 99, response=response_body(final))])
     stream = gateway.stream()
-    text = stream.rest()
+    text = stream.read_rest()
     assert b"BLO" not in text
     assert stream.status == 422 or text.rstrip().rsplit(b"\n\n", 1)[-1].startswith(b"event: response.failed")
-    entry = gateway.entry(stream)
+    entry = gateway.ledger_entry(stream)
     assert (entry["status"], entry["blocked"], entry["output_tokens"]) == (422, 1, 23)
 
 
@@ -85,7 +85,7 @@ def multi_line(piece: bytes) -> bytes:
 
 
 def as_utf8(piece: bytes) -> bytes:
-    """With characters where there were escapes."""
+    """Replace escapes by the characters."""
     name, data = piece.decode().strip().split("\n")
     return f"{name}\ndata: {json.dumps(json.loads(data.removeprefix('data: ')), ensure_ascii=False)}\n\n".encode()
 
@@ -101,18 +101,18 @@ FORMS: dict[str, Callable[[list[bytes]], bytes]] = {
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("size", [1, 7])
-def test_x_3_any_form_in_any_portions(
+def test_word_is_found_in_any_sse_form_however_it_is_split(
     guarded: Callable[..., GatewayProcess], upstream: Upstream, form: Callable[[list[bytes]], bytes], size: int
 ) -> None:
     gateway = guarded(keyword("words", WORD, "禁词"))
-    for texts, found in ((["so BLO", "CKME"], True), (["这是禁", "词"], True), (["so BLO", "CK it", "这是"], False)):
+    for texts, blocked in ((["so BLO", "CKME"], True), (["这是禁", "词"], True), (["so BLO", "CK it", "这是"], False)):
         pieces = [as_utf8(piece) for piece in response_events(texts)]
         body = form(pieces)
-        upstream.streams([body[at : at + size] for at in range(0, len(body), size)])
-        if found:
+        upstream.stream_with([body[at : at + size] for at in range(0, len(body), size)])
+        if blocked:
             assert_blocked(gateway.respond(stream=True))
         else:
-            assert gateway.stream().rest() == body
+            assert gateway.stream().read_rest() == body
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ def test_x_3_any_form_in_any_portions(
         event("response.custom_tool_call_input.done", 0, item_id="i", output_index=0, input=WORD),
     ],
 )
-def test_x_4_texts_without_deltas_and_the_input_of_custom_tools(
+def test_texts_without_deltas_and_custom_tool_input_are_inspected(
     guarded: Callable[..., GatewayProcess], upstream: Upstream, piece: bytes
 ) -> None:
-    upstream.streams([piece, event("response.completed", 1, response=response_body("fine"))])
+    upstream.stream_with([piece, event("response.completed", 1, response=response_body("fine"))])
     assert_blocked(guarded().respond(stream=True))
 
 
@@ -139,7 +139,7 @@ def test_x_4_texts_without_deltas_and_the_input_of_custom_tools(
         [{"type": "function_call", "call_id": "c", "name": "f", "arguments": {"a": [WORD]}}],
     ],
 )
-def test_x_5_content_that_is_no_string(
+def test_request_content_that_is_not_a_string_is_inspected(
     buffered: Callable[..., GatewayProcess], upstream: Upstream, input_: list[Any]
 ) -> None:
     assert_blocked(buffered().respond(input_), "request")
@@ -159,25 +159,27 @@ def test_x_5_content_that_is_no_string(
         b"id: BLOCKME\ndata: {}\n\n",
     ],
 )
-def test_an_event_stream_of_unexpected_shape(
+def test_event_stream_of_unexpected_shape_is_inspected(
     guarded: Callable[..., GatewayProcess], upstream: Upstream, body: bytes
 ) -> None:
-    upstream.streams([body])
+    upstream.stream_with([body])
     assert_blocked(guarded().respond(stream=True))
 
 
-def test_a_whole_reply_that_is_no_object(buffered: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_reply_that_is_not_an_object_is_inspected(buffered: Callable[..., GatewayProcess], upstream: Upstream) -> None:
     gateway = buffered()
-    upstream.replies([WORD])
+    upstream.reply_with([WORD])
     assert_blocked(gateway.respond())
-    upstream.replies(["fine"])
+    upstream.reply_with(["fine"])
     assert gateway.respond().body == b'["fine"]'
 
 
 # -- escapes --------------------------------------------------------------------------------------------------------------
 
 
-def test_escaped_arguments_on_the_way_in(buffered: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_escapes_in_request_arguments_are_decoded_and_masked(
+    buffered: Callable[..., GatewayProcess], upstream: Upstream
+) -> None:
     gateway = buffered(keyword("words", WORD, "禁词"), EMAIL)
     for text in ('{"a":"\\u0042LOCKME"}', json.dumps({"a": "禁词"})):
         for item in ({"type": "function_call", "arguments": text}, {"type": "function_call_output", "output": text}):
@@ -188,23 +190,23 @@ def test_escaped_arguments_on_the_way_in(buffered: Callable[..., GatewayProcess]
     assert upstream.requests[0].json["input"][0]["arguments"] == '{"to":"[EMAIL_REDACTED]"}'
 
 
-def test_escaped_arguments_on_the_way_out(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_escapes_in_reply_arguments_are_decoded(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
     gateway = guarded()
     call = {"id": "t", "function": {"name": "f", "arguments": '{"a":"\\u0042LOCKME"}'}}
-    upstream.replies(chat_body(tool_calls=[call]))
+    upstream.reply_with(chat_body(tool_calls=[call]))
     chat = {"model": ALIAS, "messages": [{"role": "user", "content": "Hi."}]}
     assert_blocked(gateway.post("/v1/chat/completions", chat))
     where = {"item_id": "i", "output_index": 0}
     pieces = ['{"a":"', "\\", "u0", "04", "2LOC", 'KME"}']
-    upstream.streams(
+    upstream.stream_with(
         [event("response.function_call_arguments.delta", n, **where, delta=piece) for n, piece in enumerate(pieces)]
     )
     reply = gateway.respond(stream=True)
     assert b"LOC" not in reply.body
-    assert gateway.entry(reply)["blocked"] == 1
+    assert gateway.ledger_entry(reply)["blocked"] == 1
 
 
-def test_tool_calls_by_turns_in_a_window(window: GatewayProcess, upstream: Upstream) -> None:
+def test_interleaved_tool_calls_are_inspected_in_a_window(window: GatewayProcess, upstream: Upstream) -> None:
     window.reload(resources(upstream.url, guardrails=[keyword("words", WORD)]))
 
     def call(index: int, text: str) -> bytes:
@@ -213,9 +215,11 @@ def test_tool_calls_by_turns_in_a_window(window: GatewayProcess, upstream: Upstr
         return f"data: {json.dumps(chunk)}\n\n".encode()
 
     for last, blocked in (("KME", True), ("K", False)):
-        upstream.streams([call(0, "Fine. "), call(0, "BLOC"), call(1, "x"), call(0, last), b"data: [DONE]\n\n"], 0.02)
+        upstream.stream_with(
+            [call(0, "Fine. "), call(0, "BLOC"), call(1, "x"), call(0, last), b"data: [DONE]\n\n"], 0.02
+        )
         stream = window.stream("/v1/chat/completions")
-        text = stream.rest()
+        text = stream.read_rest()
         assert stream.status == 200
         assert (b"BLOC" not in text) == blocked
         assert (b"content_filter" in text) == blocked
@@ -224,37 +228,41 @@ def test_tool_calls_by_turns_in_a_window(window: GatewayProcess, upstream: Upstr
 # -- bodies ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_key_that_stands_twice_is_refused(buffered: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_duplicate_key_in_a_request_is_400_if_input_is_inspected(
+    buffered: Callable[..., GatewayProcess], upstream: Upstream
+) -> None:
     body = b'{"model":"%b","input":"BLOCKME","input":"ok"}' % ALIAS.encode()
     reply = buffered().post("/v1/responses", body)
     assert (reply.status, reply.error["type"]) == (400, "invalid_request_error")
-    assert "twice" in reply.error["message"]
+    assert "duplicate key" in reply.error["message"]
     assert upstream.requests == []
     assert buffered(EMAIL | {"hook_point": "output"}).post("/v1/responses", body).status == 200
     assert upstream.requests[0].body == body.replace(ALIAS.encode(), b"gpt-4o-mini")
 
 
-def test_a_key_that_stands_twice_in_a_reply_leaves_once(
+def test_only_the_last_duplicate_key_of_a_reply_is_sent(
     guarded: Callable[..., GatewayProcess], upstream: Upstream
 ) -> None:
     gateway = guarded()
     part = b'{"type":"output_text","text":"it is BLOCKME","text":"clean"}'
     body = b'{"id":"r", "object":"response","output":[{"type":"message","content":[%b]}]}'
-    upstream.replies(body % part)
+    upstream.reply_with(body % part)
     reply = gateway.respond()
     assert (reply.status, reply.body) == (200, body % b'{"type":"output_text","text":"clean"}')
     delta = b'data: {"type":"response.output_text.delta","output_index":0,%b"delta":"clean "}\n\n'
-    upstream.streams([delta % b'"delta":"it is BLOCKME ",', delta % b""])
+    upstream.stream_with([delta % b'"delta":"it is BLOCKME ",', delta % b""])
     assert gateway.respond(stream=True).body == delta % b"" * 2
     body = b'{"model":"a\\/b","choices":[{"index":0,"message":{"content":"BLOCKME","content":"clean"}}]}'
-    upstream.replies(body)
+    upstream.reply_with(body)
     chat = {"model": ALIAS, "messages": [{"role": "user", "content": "x"}]}
     assert gateway.post("/v1/chat/completions", chat).body == body.replace(b"a\\/b", ALIAS.encode()).replace(
         b'"content":"BLOCKME",', b""
     )
 
 
-def test_a_masked_body_is_otherwise_the_callers(buffered: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_masking_keeps_all_other_bytes_of_the_request(
+    buffered: Callable[..., GatewayProcess], upstream: Upstream
+) -> None:
     gateway = buffered(EMAIL)
     body = (
         b'{"model": "%b", "f":1.0000000000000000000001,\n "g":1E400, "h":"\\ud800", "input":"ann@example.com" }'
@@ -265,7 +273,7 @@ def test_a_masked_body_is_otherwise_the_callers(buffered: Callable[..., GatewayP
     assert upstream.requests[0].body == expected
 
 
-def test_half_a_character_passes_where_nothing_inspects(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_unpaired_surrogate_passes_without_guardrails(gateway: GatewayProcess, upstream: Upstream) -> None:
     body = b'{"model":"%b","input":"\\ud800"}' % ALIAS.encode()
     assert gateway.post("/v1/responses", body).status == 200
     assert upstream.requests[0].body == body.replace(ALIAS.encode(), b"gpt-4o-mini")
@@ -274,40 +282,44 @@ def test_half_a_character_passes_where_nothing_inspects(gateway: GatewayProcess,
 # -- time -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_slow_inspection_stops_nobody_and_ends(buffered: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_slow_inspection_times_out_without_blocking_the_worker(
+    buffered: Callable[..., GatewayProcess], upstream: Upstream
+) -> None:
     gateway = buffered(SLOW)
     messages = [{"role": "user", "content": "some words here " * 60}] * 1500
     replies: list[Reply] = []
     sender = threading.Thread(target=lambda: replies.append(gateway.respond(messages)))
     sender.start()
-    answers = 0
+    live_checks = 0
     while sender.is_alive():
         assert fetch(gateway.port, "GET", "/livez").status == 200
-        answers += 1
+        live_checks += 1
     sender.join()
-    assert answers >= 10  # while the inspection alone takes a second
+    assert live_checks >= 10  # during an inspection of one second
     [reply] = replies
     assert (reply.status, reply.error["type"]) == (422, "inspection_timeout")
     assert "could not be inspected in the time" in reply.error["message"]
     assert "'slow'" in reply.error["message"]
     assert upstream.requests == []
-    entry = gateway.entry(reply)
+    entry = gateway.ledger_entry(reply)
     assert (entry["status"], entry["error"], entry["blocked"]) == (422, "inspection_timeout", 1)
     assert entry["guardrails"] == [{"guardrail": "slow", "hook": "input", "action": "timed_out", "count": 1}]
     assert_phases_add_up(entry["phases_ms"], "guardrail_in")
 
 
-def test_a_reply_and_a_stream_that_take_too_long(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_slow_inspection_of_a_reply_or_stream_is_422(
+    guarded: Callable[..., GatewayProcess], upstream: Upstream
+) -> None:
     gateway = guarded(SLOW | {"hook_point": "output"})
     words = "some words here " * 600
-    upstream.replies(response_body(words))
+    upstream.reply_with(response_body(words))
     reply = gateway.respond()
     assert (reply.status, reply.error["type"]) == (422, "inspection_timeout")
     assert "response" in reply.error["message"]
-    upstream.streams(response_events([words]))
+    upstream.stream_with(response_events([words]))
     reply = gateway.respond(stream=True)
     assert (reply.status, reply.error["type"]) == (422, "inspection_timeout")
-    entry = gateway.entry(reply)
+    entry = gateway.ledger_entry(reply)
     assert (entry["error"], entry["guardrails"][0]["action"]) == ("inspection_timeout", "timed_out")
     assert (entry["output_tokens"], entry["usage_source"]) == (23, "upstream")
 
@@ -324,7 +336,7 @@ def assert_phases_add_up(phases: dict[str, float], *names: str) -> None:
     assert set(names) <= set(phases)
 
 
-def test_x_16_phases_add_up_on_blocks_and_refusals(buffered: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_phases_add_up_for_blocks_and_refusals(buffered: Callable[..., GatewayProcess], upstream: Upstream) -> None:
     gateway = buffered()
     for reply, names in (
         (gateway.respond(key="sk-nobody"), ("auth",)),
@@ -332,29 +344,29 @@ def test_x_16_phases_add_up_on_blocks_and_refusals(buffered: Callable[..., Gatew
         (gateway.respond(), ("auth", "guardrail_in", "quota", "upstream", "guardrail_out")),
     ):
         assert_phases_add_up(timing(reply), *names)
-        assert_phases_add_up(gateway.entry(reply)["phases_ms"], *names)
+        assert_phases_add_up(gateway.ledger_entry(reply)["phases_ms"], *names)
         assert max(timing(reply).items(), key=lambda item: (item[0] != "total", item[1]))[0] != "serialise"
 
 
-def test_x_16_phases_add_up_on_streams(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_phases_add_up_for_streams(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
     gateway = guarded()
     for texts, names in ((["all ", "is ", "well"], {"upstream", "guardrail_out"}), ([WORD], {"guardrail_out"})):
-        upstream.streams(response_events(texts), 0.01)
+        upstream.stream_with(response_events(texts), 0.01)
         stream = gateway.stream()
-        stream.rest()
+        stream.read_rest()
         assert_phases_add_up(timing(stream), *names)
-        assert_phases_add_up(gateway.entry(stream)["phases_ms"], *names)
+        assert_phases_add_up(gateway.ledger_entry(stream)["phases_ms"], *names)
 
 
-def test_x_16_the_inspection_of_a_held_stream_is_not_the_upstreams_time(
+def test_inspection_of_a_held_stream_is_not_counted_as_upstream_time(
     buffered: Callable[..., GatewayProcess], upstream: Upstream
 ) -> None:
     gateway = buffered(SLOW | {"hook_point": "output"})
-    upstream.streams(response_events(["some words here " * 60, "- " * 40] * 8))
+    upstream.stream_with(response_events(["some words here " * 60, "- " * 40] * 8))
     stream = gateway.stream()
     assert stream.status == 200
-    assert stream.rest().endswith(b"\n\n")
-    for phases in (timing(stream), gateway.entry(stream)["phases_ms"]):
+    assert stream.read_rest().endswith(b"\n\n")
+    for phases in (timing(stream), gateway.ledger_entry(stream)["phases_ms"]):
         assert_phases_add_up(phases, "guardrail_out", "upstream")
         assert phases["guardrail_out"] > phases["upstream"]
-    upstream.does(answer)
+    upstream.use_script(normal_reply)

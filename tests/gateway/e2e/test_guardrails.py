@@ -1,4 +1,4 @@
-"""Guardrails on the way in and out, through the whole gateway: cases RA-1 to RA-17, RA-24, RC-2, X-1, X-2 and X-6."""
+"""Guardrails on requests and replies, end to end: spec cases RA-1 to RA-17, RA-24, RC-2, X-1, X-2 and X-6."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from support.gateway_process import ALIAS, GatewayProcess, keyword, resources
 from support.scripted_upstream import (
-    Received,
+    ReceivedRequest,
+    ScriptedConnection,
     Upstream,
-    Wire,
-    answer,
     chat_body,
     chat_events,
     event,
+    normal_reply,
     response_body,
     response_events,
 )
@@ -42,7 +42,7 @@ def assert_blocked(reply: Any, side: str, name: str | None = "words") -> None:
     assert WORD.lower() not in reply.body.decode().lower()
 
 
-# -- the way in -----------------------------------------------------------------------------------------------------------
+# -- requests -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def assert_blocked(reply: Any, side: str, name: str | None = "words") -> None:
         {"input": "fine", "prompt": {"id": "p", "variables": {"x": WORD}}},
     ],
 )
-def test_a_request_is_blocked_before_anything_is_sent(
+def test_request_is_blocked_before_anything_is_sent(
     guarded: Callable[..., GatewayProcess], upstream: Upstream, body: dict[str, Any]
 ) -> None:
     gateway = guarded()
@@ -66,19 +66,21 @@ def test_a_request_is_blocked_before_anything_is_sent(
     reply = gateway.post("/v1/responses", {"model": ALIAS, **body})
     assert_blocked(reply, "request")
     assert (upstream.requests, upstream.connections) == ([], before)
-    entry = gateway.entry(reply)
+    entry = gateway.ledger_entry(reply)
     assert (entry["status"], entry["blocked"], entry["error"]) == (422, 1, "content_filter")
     assert entry["guardrails"] == [{"guardrail": "words", "hook": "input", "action": "blocked", "count": 1}]
     assert entry["attempts"] == []
 
 
-def test_a_clean_request_passes(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_clean_request_passes(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
     """RA-3."""
     assert guarded().respond("nothing of the kind").status == 200
     assert len(upstream.requests) == 1
 
 
-def test_a_blocked_request_takes_no_slot(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_blocked_request_does_not_count_against_limits(
+    guarded: Callable[..., GatewayProcess], upstream: Upstream
+) -> None:
     """RA-17."""
     gateway = guarded(caller={"rate_limit": {"rpm": 1}})
     assert gateway.respond(WORD).status == 422
@@ -86,7 +88,7 @@ def test_a_blocked_request_takes_no_slot(guarded: Callable[..., GatewayProcess],
     assert gateway.respond("clean").status == 429
 
 
-def test_masking_rewrites_the_request_and_nothing_else(
+def test_masking_changes_only_the_match_in_a_request(
     guarded: Callable[..., GatewayProcess], upstream: Upstream
 ) -> None:
     """RC-8."""
@@ -98,40 +100,38 @@ def test_masking_rewrites_the_request_and_nothing_else(
     assert "ann@example.com" not in json.dumps(sent)
     assert "[EMAIL_REDACTED]" in sent["input"]
     assert (sent["model"], sent["metadata"], sent["temperature"]) == ("gpt-4o-mini", {"a": "b"}, 0.5)
-    [hit] = gateway.entry(reply)["guardrails"]
+    [hit] = gateway.ledger_entry(reply)["guardrails"]
     assert (hit["guardrail"], hit["action"]) == ("pii", "masked")
 
 
-# -- the way out ----------------------------------------------------------------------------------------------------------
+# -- replies --------------------------------------------------------------------------------------------------------------
 
 TOOL_CALL = {"type": "function_call", "name": "f", "call_id": "c", "arguments": f'{{"a": "{WORD}"}}', "id": "fc_1"}
 WHERE = {"item_id": "i", "output_index": 0}
 
 
-def test_a_whole_reply_is_blocked_and_what_was_billed_is_recorded(
-    guarded: Callable[..., GatewayProcess], upstream: Upstream
-) -> None:
+def test_blocked_reply_records_the_billed_tokens(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
     """RA-7, RA-24."""
     gateway = guarded()
-    upstream.replies(response_body(f"so {WORD} it is", usage={"input_tokens": 11, "output_tokens": 7}))
+    upstream.reply_with(response_body(f"so {WORD} it is", usage={"input_tokens": 11, "output_tokens": 7}))
     reply = gateway.respond()
     assert_blocked(reply, "response")
     assert len(upstream.requests) == 1
-    entry = gateway.entry(reply)
+    entry = gateway.ledger_entry(reply)
     assert (entry["status"], entry["blocked"]) == (422, 1)
     assert (entry["input_tokens"], entry["output_tokens"], entry["usage_source"]) == (11, 7, "upstream")
 
 
-def test_a_clean_reply_passes_unchanged(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_clean_reply_passes_unchanged(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
     """RA-8."""
     body = json.dumps(response_body("all is well"), indent=3).encode()
-    upstream.replies(body)
+    upstream.reply_with(body)
     assert guarded().respond().body == body
 
 
-def test_tool_arguments_of_a_whole_reply(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_tool_arguments_of_a_reply_are_inspected(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
     """RA-12."""
-    upstream.replies(response_body(output=[TOOL_CALL]))
+    upstream.reply_with(response_body(output=[TOOL_CALL]))
     assert_blocked(guarded().respond(), "response")
 
 
@@ -164,60 +164,64 @@ def test_tool_arguments_of_a_whole_reply(guarded: Callable[..., GatewayProcess],
     ],
 )
 @pytest.mark.parametrize("size", [None, 5])
-def test_a_stream_is_held_until_all_of_it_is_inspected(
+def test_buffered_stream_is_blocked_before_anything_is_sent(
     guarded: Callable[..., GatewayProcess], upstream: Upstream, pieces: list[bytes], size: int | None
 ) -> None:
     gateway = guarded()
     whole = b"".join(pieces)
-    upstream.streams(pieces if size is None else [whole[at : at + size] for at in range(0, len(whole), size)])
+    upstream.stream_with(pieces if size is None else [whole[at : at + size] for at in range(0, len(whole), size)])
     reply = gateway.respond(stream=True)
     assert_blocked(reply, "response")
     assert b"BLO" not in reply.body
     assert reply.headers["content-type"] == "application/json"
-    assert gateway.entry(reply)["blocked"] == 1
+    assert gateway.ledger_entry(reply)["blocked"] == 1
 
 
-def test_what_a_blocked_stream_cost_is_recorded(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
-    """X-1: the counts of the terminal event, and they count against the token limit."""
+def test_tokens_of_a_blocked_stream_are_recorded_and_limited(
+    guarded: Callable[..., GatewayProcess], upstream: Upstream
+) -> None:
+    """X-1: the usage of the terminal event also counts against the token limit."""
     gateway = guarded(caller={"rate_limit": {"tpm": 100}})
-    upstream.streams(response_events([WORD]))
+    upstream.stream_with(response_events([WORD]))
     body = {"stream": True, "max_output_tokens": 10}
     reply = gateway.respond(**body)
     assert_blocked(reply, "response")
-    entry = gateway.entry(reply)
+    entry = gateway.ledger_entry(reply)
     assert (entry["input_tokens"], entry["output_tokens"], entry["usage_source"]) == (17, 23, "upstream")
-    upstream.does(answer)
+    upstream.use_script(normal_reply)
     clean = gateway.respond(max_output_tokens=10)
     assert clean.status == 200
     left = int(clean.headers["x-ratelimit-remaining-tokens"])
     assert left <= 100 - 40 - 10
 
 
-def test_a_clean_stream_is_released_whole(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_clean_buffered_stream_is_sent_unchanged(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
     """RA-10."""
     pieces = response_events(["all ", "is ", "well"])
-    upstream.streams(pieces, pause_s=0.01)
+    upstream.stream_with(pieces, pause_s=0.01)
     stream = guarded().stream()
-    assert stream.rest() == b"".join(pieces)
+    assert stream.read_rest() == b"".join(pieces)
     assert (stream.status, stream.headers["content-type"]) == (200, "text/event-stream")
 
 
-def test_a_stream_that_is_too_long_to_hold(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_stream_above_the_buffer_limit_is_422(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
     """RA-11."""
-    upstream.streams(response_events(["y" * 300_000]))
+    upstream.stream_with(response_events(["y" * 300_000]))
     reply = guarded().respond(stream=True)
     assert_blocked(reply, "response", None)
     assert "guardrail '" not in reply.error["message"]
 
 
-def test_monitoring_holds_nothing_back(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_monitoring_relays_everything_and_records_hits(
+    guarded: Callable[..., GatewayProcess], upstream: Upstream
+) -> None:
     """RC-2."""
     gateway = guarded(keyword("watch", WORD, enforcement_mode="monitor"))
     pieces = response_events([f"{WORD} ", "y" * 300_000])
-    upstream.streams(pieces)
+    upstream.stream_with(pieces)
     stream = gateway.stream()
-    assert stream.rest() == b"".join(pieces)
-    entry = gateway.entry(stream)
+    assert stream.read_rest() == b"".join(pieces)
+    entry = gateway.ledger_entry(stream)
     assert (entry["status"], entry["blocked"]) == (200, 0)
     [hit] = entry["guardrails"]
     assert (hit["guardrail"], hit["hook"], hit["action"]) == ("watch", "output", "would_block")
@@ -226,81 +230,84 @@ def test_monitoring_holds_nothing_back(guarded: Callable[..., GatewayProcess], u
 def test_masks_are_applied_to_replies_and_streams(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
     pii = {"name": "pii", "kind": "pii", "hook_point": "output", "detectors": [{"type": "email", "action": "mask"}]}
     gateway = guarded(pii)
-    upstream.replies(response_body("ask bob@example.com about it"))
+    upstream.reply_with(response_body("ask bob@example.com about it"))
     assert "bob@example.com" not in gateway.respond().body.decode()
-    upstream.streams(response_events(["ask bob@exa", "mple.com about it"]))
+    upstream.stream_with(response_events(["ask bob@exa", "mple.com about it"]))
     stream = gateway.stream()
-    text = stream.rest().decode()
+    text = stream.read_rest().decode()
     assert "mple.com" not in text
     assert "[EMAIL_REDACTED]" in text
-    assert gateway.entry(stream)["guardrails"][0]["action"] == "masked"
+    assert gateway.ledger_entry(stream)["guardrails"][0]["action"] == "masked"
 
 
-def test_the_chat_route_is_guarded_as_well(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+def test_chat_route_is_inspected(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
     gateway = guarded()
     chat = {"model": ALIAS, "messages": [{"role": "user", "content": "Hi."}]}
     blocked = {"model": ALIAS, "messages": [{"role": "user", "content": [{"type": "text", "text": WORD}]}]}
     assert_blocked(gateway.post("/v1/chat/completions", blocked), "request")
-    upstream.replies(chat_body(WORD))
+    upstream.reply_with(chat_body(WORD))
     assert_blocked(gateway.post("/v1/chat/completions", chat), "response")
-    upstream.streams(chat_events(["BLOCK", "ME"]))
+    upstream.stream_with(chat_events(["BLOCK", "ME"]))
     assert_blocked(gateway.post("/v1/chat/completions", {**chat, "stream": True}), "response")
 
 
-# -- the window -----------------------------------------------------------------------------------------------------------
+# -- window mode ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def windowed(server: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    made = GatewayProcess(
+    process = GatewayProcess(
         tmp_path_factory.mktemp("window"),
         resources(server.url, guardrails=[keyword("words", WORD)]),
         guardrails={"stream_mode": "window"},
     )
-    yield made
-    assert "fault in Penstock" not in made.said()
-    made.stop()
+    yield process
+    assert "internal error" not in process.log_text()
+    process.stop()
 
 
-def test_window_first_text_arrives_before_the_last_is_sent(windowed: GatewayProcess, upstream: Upstream) -> None:
-    """X-6: and a stream of any length passes in bounded memory."""
+def test_window_sends_first_text_before_the_last_arrives(windowed: GatewayProcess, upstream: Upstream) -> None:
+    """X-6. Also, a stream of any length passes in bounded memory."""
     first, rest = response_events(["It is all quite well with us here. "])[:5], response_events(["y" * 1000] * 3000)[5:]
 
-    def script(request: Received, wire: Wire) -> None:
-        wire.start()
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        connection.start()
         for piece in first:
-            wire.chunk(piece)
+            connection.chunk(piece)
         assert seen.wait(10)
         for piece in rest:
-            wire.chunk(piece)
-        wire.end()
+            connection.chunk(piece)
+        connection.end()
 
     import threading
 
     seen = threading.Event()
-    upstream.does(script)
+    upstream.use_script(script)
     stream = windowed.stream()
     assert stream.status == 200
-    assert stream.event().startswith(b"event: response.created")
+    assert stream.next_event().startswith(b"event: response.created")
     seen.set()
-    received = stream.received + stream.rest()
+    received = stream.received + stream.read_rest()
     assert received == b"".join([*first, *rest])
-    assert windowed.entry(stream)["usage_source"] == "upstream"
+    assert windowed.ledger_entry(stream)["usage_source"] == "upstream"
 
 
-def test_window_an_early_block_is_a_refusal(windowed: GatewayProcess, upstream: Upstream) -> None:
-    upstream.streams(response_events(["BLOCK", "ME, they said"]))
+def test_window_block_before_the_first_text_is_422(windowed: GatewayProcess, upstream: Upstream) -> None:
+    upstream.stream_with(response_events(["BLOCK", "ME, they said"]))
     reply = windowed.respond(stream=True)
     assert_blocked(reply, "response")
-    assert (windowed.entry(reply)["output_tokens"], windowed.entry(reply)["usage_source"]) == (23, "upstream")
+    assert (windowed.ledger_entry(reply)["output_tokens"], windowed.ledger_entry(reply)["usage_source"]) == (
+        23,
+        "upstream",
+    )
 
 
-def test_window_a_late_block_is_an_event(windowed: GatewayProcess, upstream: Upstream) -> None:
-    upstream.streams(
+def test_window_late_block_is_an_event(windowed: GatewayProcess, upstream: Upstream) -> None:
+    upstream.stream_with(
         response_events(["This is a long and clean beginning of it. ", "And then BLO", "CKME."]), pause_s=0.02
     )
     stream = windowed.stream()
-    text = stream.rest().decode()
+    text = stream.read_rest().decode()
     assert stream.status == 200
     assert "long and clean" in text
     assert "BLO" not in text
@@ -311,37 +318,39 @@ def test_window_a_late_block_is_an_event(windowed: GatewayProcess, upstream: Ups
     assert failed["response"]["error"]["code"] == "content_filter"
     assert "'words'" in failed["response"]["error"]["message"]
     assert failed["sequence_number"] > 0
-    entry = windowed.entry(stream)
+    entry = windowed.ledger_entry(stream)
     assert (entry["status"], entry["blocked"], entry["error"]) == (422, 1, "content_filter")
     assert (entry["output_tokens"], entry["usage_source"]) == (23, "upstream")
 
 
-def test_window_a_block_that_the_upstream_does_not_end(windowed: GatewayProcess, upstream: Upstream) -> None:
-    """What was billed is estimated when the upstream gives no count in time; the caller does not wait for that."""
-    gone = []
+def test_window_block_estimates_usage_if_the_upstream_does_not_end(
+    windowed: GatewayProcess, upstream: Upstream
+) -> None:
+    """Usage is estimated if the upstream reports none in time; the caller does not wait for it."""
+    closed = []
 
-    def script(request: Received, wire: Wire) -> None:
-        wire.start()
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        connection.start()
         for piece in response_events(["This is a long and clean beginning of it. ", f"Then {WORD}."])[:6]:
-            wire.chunk(piece)
+            connection.chunk(piece)
             time.sleep(0.02)
-        gone.append(wire.gone(12))
+        closed.append(connection.closed_within(12))
 
-    upstream.does(script)
+    upstream.use_script(script)
     began = time.monotonic()
     stream = windowed.stream()
-    assert b"response.failed" in stream.rest()
+    assert b"response.failed" in stream.read_rest()
     assert time.monotonic() - began < 4
-    entry = windowed.entry(stream)
+    entry = windowed.ledger_entry(stream)
     assert (entry["usage_source"], entry["blocked"]) == ("estimated", 1)
     assert entry["output_tokens"] > 5
-    assert gone == [True]
+    assert closed == [True]
 
 
-def test_window_chat_late_block(windowed: GatewayProcess, upstream: Upstream) -> None:
-    upstream.streams(chat_events(["This is a long and clean beginning. ", WORD, " more"]), pause_s=0.02)
+def test_window_late_block_of_a_chat_is_an_error_event(windowed: GatewayProcess, upstream: Upstream) -> None:
+    upstream.stream_with(chat_events(["This is a long and clean beginning. ", WORD, " more"]), pause_s=0.02)
     stream = windowed.stream("/v1/chat/completions")
-    text = stream.rest().decode()
+    text = stream.read_rest().decode()
     assert "clean beginning" in text
     assert "BLO" not in text
     assert "[DONE]" not in text

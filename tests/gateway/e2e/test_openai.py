@@ -1,4 +1,4 @@
-"""The official `openai` package as a caller."""
+"""The official `openai` package as a client of the gateway."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from support.gateway_process import ALIAS, CALLER, GatewayProcess, keyword, resources
 from support.scripted_upstream import (
     CHAT_USAGE,
-    Received,
+    ReceivedRequest,
+    ScriptedConnection,
     Upstream,
-    Wire,
-    answer,
     chat_body,
     chat_events,
     event,
+    normal_reply,
     response_body,
 )
 
@@ -27,7 +27,7 @@ def client(gateway: GatewayProcess) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"http://127.0.0.1:{gateway.port}/v1", api_key=CALLER, max_retries=0, timeout=60)
 
 
-def test_responses_create(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_responses_create_returns_text_and_usage(client: openai.OpenAI, upstream: Upstream) -> None:
     response = client.responses.create(model=ALIAS, input="Say hello.", temperature=0.3, metadata={"a": "b"})
     assert response.output_text == "Hello from here."
     assert response.usage is not None
@@ -36,7 +36,7 @@ def test_responses_create(client: openai.OpenAI, upstream: Upstream) -> None:
     assert upstream.requests[0].json["metadata"] == {"a": "b"}
 
 
-def test_responses_stream(client: openai.OpenAI, gateway: GatewayProcess) -> None:
+def test_responses_stream_yields_all_events(client: openai.OpenAI, gateway: GatewayProcess) -> None:
     seen = []
     with client.responses.stream(model=ALIAS, input="Say hello.") as stream:
         for received in stream:
@@ -48,7 +48,7 @@ def test_responses_stream(client: openai.OpenAI, gateway: GatewayProcess) -> Non
     assert seen.count("response.output_text.delta") == 3
 
 
-def test_responses_with_tools(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_responses_with_tools_round_trip(client: openai.OpenAI, upstream: Upstream) -> None:
     call = {
         "type": "function_call",
         "id": "fc_1",
@@ -57,11 +57,13 @@ def test_responses_with_tools(client: openai.OpenAI, upstream: Upstream) -> None
         "arguments": '{"city":"Bonn"}',
     }
 
-    def script(request: Received, wire: Wire) -> None:
-        asked = [item for item in request.json["input"] if item.get("type") == "function_call_output"]
-        wire.reply(200, response_body("Sunny.") if asked else response_body(output=[{**call, "status": "completed"}]))
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        outputs = [item for item in request.json["input"] if item.get("type") == "function_call_output"]
+        connection.reply(
+            200, response_body("Sunny.") if outputs else response_body(output=[{**call, "status": "completed"}])
+        )
 
-    upstream.does(script)
+    upstream.use_script(script)
     tool: Any = {
         "type": "function",
         "name": "weather",
@@ -71,16 +73,16 @@ def test_responses_with_tools(client: openai.OpenAI, upstream: Upstream) -> None
     }
     conversation: list[Any] = [{"role": "user", "content": "How is the weather in Bonn?"}]
     first = client.responses.create(model=ALIAS, input=conversation, tools=[tool])
-    [asked] = first.output
-    assert asked.type == "function_call"
-    assert json.loads(asked.arguments) == {"city": "Bonn"}
-    conversation += [call, {"type": "function_call_output", "call_id": asked.call_id, "output": "sunny"}]
+    [tool_call] = first.output
+    assert tool_call.type == "function_call"
+    assert json.loads(tool_call.arguments) == {"city": "Bonn"}
+    conversation += [call, {"type": "function_call_output", "call_id": tool_call.call_id, "output": "sunny"}]
     second = client.responses.create(model=ALIAS, input=conversation, tools=[tool])
     assert second.output_text == "Sunny."
     assert upstream.requests[1].json["tools"] == [tool]
 
 
-def test_a_stream_of_tool_arguments(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_streamed_tool_arguments_arrive(client: openai.OpenAI, upstream: Upstream) -> None:
     item = {
         "type": "function_call",
         "id": "fc_1",
@@ -91,7 +93,7 @@ def test_a_stream_of_tool_arguments(client: openai.OpenAI, upstream: Upstream) -
     }
     done = {**item, "arguments": '{"a":1}', "status": "completed"}
     where = {"item_id": "fc_1", "output_index": 0}
-    upstream.streams(
+    upstream.stream_with(
         [
             event("response.created", 0, response={**response_body(output=[]), "status": "in_progress", "usage": None}),
             event("response.output_item.added", 1, output_index=0, item=item),
@@ -109,11 +111,11 @@ def test_a_stream_of_tool_arguments(client: openai.OpenAI, upstream: Upstream) -
     assert arguments == '{"a":1}'
 
 
-def test_chat(client: openai.OpenAI, upstream: Upstream, gateway: GatewayProcess) -> None:
+def test_chat_returns_alias_text_and_usage(client: openai.OpenAI, upstream: Upstream, gateway: GatewayProcess) -> None:
     completion = client.chat.completions.create(model=ALIAS, messages=[{"role": "user", "content": "Hi."}])
     assert completion.choices[0].message.content == "Hello from here."
     assert completion.model == ALIAS
-    upstream.streams(chat_events(["Hel", "lo"], usage=CHAT_USAGE))
+    upstream.stream_with(chat_events(["Hel", "lo"], usage=CHAT_USAGE))
     chunks = list(
         client.chat.completions.create(
             model=ALIAS,
@@ -125,24 +127,24 @@ def test_chat(client: openai.OpenAI, upstream: Upstream, gateway: GatewayProcess
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "Hello"
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == 23
-    upstream.streams(chat_events(["Hel", "lo there"]))  # nobody asked for usage
+    upstream.stream_with(chat_events(["Hel", "lo there"]))  # without usage
     stream = gateway.stream("/v1/chat/completions")
-    stream.rest()
-    entry = gateway.entry(stream)
+    stream.read_rest()
+    entry = gateway.ledger_entry(stream)
     assert (entry["usage_source"], entry["finish"], entry["status"]) == ("estimated", "stop", 200)
     assert entry["output_tokens"] == 3
 
 
-def test_chat_with_tools(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_chat_tool_calls_arrive(client: openai.OpenAI, upstream: Upstream) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    upstream.replies(chat_body("", tool_calls=[call]))
+    upstream.reply_with(chat_body("", tool_calls=[call]))
     completion = client.chat.completions.create(model=ALIAS, messages=[{"role": "user", "content": "Hi."}])
-    [made] = completion.choices[0].message.tool_calls or []
-    assert made.type == "function"
-    assert made.function.name == "f"
+    [tool_call] = completion.choices[0].message.tool_calls or []
+    assert tool_call.type == "function"
+    assert tool_call.function.name == "f"
 
 
-def test_completions_embeddings_models(client: openai.OpenAI, gateway: GatewayProcess) -> None:
+def test_completions_embeddings_and_models_work(client: openai.OpenAI, gateway: GatewayProcess) -> None:
     assert client.completions.create(model=ALIAS, prompt="Hi").choices[0].text == "Hello from here."
     embedded = client.embeddings.create(model=ALIAS, input=["a", "b"], encoding_format="float")
     assert embedded.data[0].embedding == [0.25, -0.5]
@@ -155,24 +157,26 @@ def _rows(gateway: GatewayProcess, least: int) -> list[Any]:
     from support.programs import wait_for
 
     return wait_for(
-        lambda: len(rows := gateway.rows()) >= least and rows and rows[-1]["route"] == "embeddings" and rows, 5
+        lambda: len(rows := gateway.ledger_rows()) >= least and rows and rows[-1]["route"] == "embeddings" and rows, 5
     )
 
 
-def test_errors_are_the_library_s_own(client: openai.OpenAI, gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_errors_become_the_matching_exceptions_of_the_library(
+    client: openai.OpenAI, gateway: GatewayProcess, upstream: Upstream
+) -> None:
     with pytest.raises(openai.AuthenticationError) as unknown:
         client.with_options(api_key="sk-wrong").responses.create(model=ALIAS, input="x")
     assert unknown.value.type == "invalid_api_key"
     with pytest.raises(openai.NotFoundError) as missing:
         client.responses.create(model="gpt-9", input="x")
     assert missing.value.type == "model_not_found"
-    upstream.replies(
+    upstream.reply_with(
         {"error": {"message": "No.", "type": "invalid_request_error", "param": "input", "code": "bad"}}, 400
     )
     with pytest.raises(openai.BadRequestError) as bad:
         client.responses.create(model=ALIAS, input="x")
     assert (bad.value.code, bad.value.param) == ("bad", "input")
-    upstream.replies({}, 500)
+    upstream.reply_with({}, 500)
     with pytest.raises(openai.InternalServerError):
         client.responses.create(model=ALIAS, input="x")
     gateway.reload(resources(upstream.url, guardrails=[keyword("words", "BLOCKME")]))
@@ -180,38 +184,38 @@ def test_errors_are_the_library_s_own(client: openai.OpenAI, gateway: GatewayPro
         client.responses.create(model=ALIAS, input="BLOCKME")
     assert blocked.value.type == "content_filter"
     gateway.reload(resources(upstream.url, caller={"display_name": "once", "rate_limit": {"rpm": 1}}))
-    upstream.does(answer)
+    upstream.use_script(normal_reply)
     client.responses.create(model=ALIAS, input="x")
     with pytest.raises(openai.RateLimitError) as limited:
         client.responses.create(model=ALIAS, input="x")
     assert int(limited.value.response.headers["retry-after"]) >= 1
 
 
-def test_an_error_within_a_stream(client: openai.OpenAI, upstream: Upstream) -> None:
-    def script(request: Received, wire: Wire) -> None:
-        wire.start()
+def test_error_within_a_stream_raises_an_exception(client: openai.OpenAI, upstream: Upstream) -> None:
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        connection.start()
         for piece in chat_events(["Hel", "lo"])[:2]:
-            wire.chunk(piece)
+            connection.chunk(piece)
         import time
 
         time.sleep(0.05)
-        wire.cut()
+        connection.reset()
 
-    upstream.does(script)
+    upstream.use_script(script)
     with pytest.raises(openai.APIError, match="ended before it was complete"):
         for _ in client.chat.completions.create(model=ALIAS, messages=[{"role": "user", "content": "x"}], stream=True):
             pass
 
 
-def test_the_library_retries_what_the_gateway_refuses_for_now(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_library_retries_a_429_with_retry_after(gateway: GatewayProcess, upstream: Upstream) -> None:
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{gateway.port}/v1", api_key=CALLER, max_retries=1, timeout=60)
-    answers = iter([429, 200])
+    statuses = iter([429, 200])
 
-    def script(request: Received, wire: Wire) -> None:
-        if next(answers) == 429:
-            wire.reply(429, {"error": {"message": "Later."}}, retry_after="1")
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        if next(statuses) == 429:
+            connection.reply(429, {"error": {"message": "Later."}}, retry_after="1")
         else:
-            answer(request, wire)
+            normal_reply(request, connection)
 
-    upstream.does(script)
+    upstream.use_script(script)
     assert client.responses.create(model=ALIAS, input="x").output_text == "Hello from here."

@@ -1,4 +1,4 @@
-"""Running it: reload (X-14), drain, workers that die, TLS, status, metrics, the console."""
+"""Operation of the gateway: reload (spec case X-14), drain, dying workers, TLS, status, metrics, command line."""
 
 from __future__ import annotations
 
@@ -17,52 +17,52 @@ import pytest
 
 from support.gateway_process import ALIAS, CALLER, GatewayProcess, Stream, fetch, free_port, keyword, resources, sha256
 from support.programs import BIN, Program, wait_for
-from support.scripted_upstream import Received, Upstream, Wire, response_body, response_events
+from support.scripted_upstream import ReceivedRequest, ScriptedConnection, Upstream, response_body, response_events
 
 
-class Held:
-    """A stream that goes on when it is told to."""
+class PausedStream:
+    """An upstream stream that pauses until `release` is set."""
 
     def __init__(self, upstream: Upstream) -> None:
         self.events = response_events(["One", " two", " three"])
         self.release = threading.Event()
-        upstream.does(self._script)
+        upstream.use_script(self._script)
 
-    def _script(self, request: Received, wire: Wire) -> None:
-        wire.start()
+    def _script(self, request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        connection.start()
         for piece in self.events[:5]:
-            wire.chunk(piece)
+            connection.chunk(piece)
         self.release.wait(20)
         for piece in self.events[5:]:
-            wire.chunk(piece)
-        wire.end()
+            connection.chunk(piece)
+        connection.end()
 
 
 # -- reload ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_live_stream_finishes_on_the_old_resources(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_running_stream_finishes_with_the_old_resources(gateway: GatewayProcess, upstream: Upstream) -> None:
     """X-14."""
-    held = Held(upstream)
+    paused = PausedStream(upstream)
     stream = gateway.stream()
-    stream.event()
-    # the key is gone, the alias is gone, and a guardrail would block what is still to come
-    given = resources(
+    stream.next_event()
+    # remove the key and the alias, and add a guardrail that would block the rest
+    resource_file = resources(
         upstream.url,
         model={"display_name": "renamed"},
         caller={"key_hash": sha256("sk-new")},
         guardrails=[keyword("words", "three")],
     )
-    assert gateway.reload(given)["state"] == "synced"
+    assert gateway.reload(resource_file)["state"] == "synced"
     assert gateway.respond().status == 401
     assert gateway.post("/v1/responses", {"model": ALIAS, "input": "x"}, key="sk-new").status == 404
-    held.release.set()
-    assert stream.received + stream.rest() == b"".join(held.events)
-    entry = gateway.entry(stream)
+    paused.release.set()
+    assert stream.received + stream.read_rest() == b"".join(paused.events)
+    entry = gateway.ledger_entry(stream)
     assert (entry["status"], entry["model"], entry["usage_source"]) == (200, ALIAS, "upstream")
 
 
-def test_a_file_with_problems_is_rejected_whole(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_invalid_resource_file_is_rejected_completely(gateway: GatewayProcess, upstream: Upstream) -> None:
     bad = resources(upstream.url, model={"provider_key": "nobody", "modle_name": "x"}, caller={"key_hash": "short"})
     bad["provider_keys"][0]["api_key"] = "sk-planted-in-a-bad-file"
     state = gateway.reload(bad)
@@ -72,16 +72,16 @@ def test_a_file_with_problems_is_rejected_whole(gateway: GatewayProcess, upstrea
     assert "modle_name" in errors
     assert "key_hash" in errors
     assert gateway.respond().status == 200
-    assert "the last good one keeps serving" in gateway.said()
-    assert all(line.strip() in gateway.said() for line in state["last_failure"]["errors"])
-    assert "sk-planted-in-a-bad-file" not in gateway.said() + json.dumps(state)
+    assert "the last valid version stays in use" in gateway.log_text()
+    assert all(line.strip() in gateway.log_text() for line in state["last_failure"]["errors"])
+    assert "sk-planted-in-a-bad-file" not in gateway.log_text() + json.dumps(state)
     assert "penstock_gateway_config_last_reload_successful 0" in gateway.metrics()
     state = gateway.reload("]]] not yaml")
     assert (state["state"], state["applied"]["counts"]["models"]) == ("degraded", 1)
     assert gateway.reload(resources(upstream.url))["state"] == "synced"
 
 
-def test_a_watched_file_is_taken_by_itself(start: Any, upstream: Upstream) -> None:
+def test_watched_file_is_reloaded_when_it_changes(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url), watch=True)
     assert gateway.respond(key="sk-second").status == 401
     second = {"display_name": "second", "key_env": "SECOND_KEY", "allowed_models": ["*"]}
@@ -93,77 +93,77 @@ def test_a_watched_file_is_taken_by_itself(start: Any, upstream: Upstream) -> No
     wait_for(lambda: gateway.respond(key="sk-second").status == 200, 5)
 
 
-def test_going_back_to_the_file_that_serves_mends_it(start: Any, upstream: Upstream) -> None:
+def test_restoring_the_applied_file_clears_the_failure(start: Any, upstream: Upstream) -> None:
     good = resources(upstream.url)
     gateway: GatewayProcess = start(good, watch=True)
     for spoil in (lambda: gateway._write("]]] not yaml"), gateway.resources.unlink):
         spoil()
         wait_for(lambda: gateway.config()["state"] == "degraded", 10)
         gateway._write(good)
-        state = wait_for(lambda: (now := gateway.config())["state"] == "synced" and now, 10, "a state that is synced")
+        state = wait_for(lambda: (now := gateway.config())["state"] == "synced" and now, 10, "the state `synced`")
         assert state["last_failure"] is None
         assert "penstock_gateway_config_last_reload_successful 1" in gateway.metrics()
     assert gateway.respond().status == 200
 
 
-def test_environment_variables_are_the_main_process_s(start: Any, upstream: Upstream) -> None:
-    given = resources(upstream.url, provider_key={"api_key": "${UP_KEY}"}, caller={"key_env": "CALLER_KEY"})
-    del given["api_keys"][0]["key_hash"]
-    gateway: GatewayProcess = start(given, env={"UP_KEY": "sk-from-env", "CALLER_KEY": "sk-caller-env"})
+def test_environment_variables_are_used_in_resources(start: Any, upstream: Upstream) -> None:
+    resource_file = resources(upstream.url, provider_key={"api_key": "${UP_KEY}"}, caller={"key_env": "CALLER_KEY"})
+    del resource_file["api_keys"][0]["key_hash"]
+    gateway: GatewayProcess = start(resource_file, env={"UP_KEY": "sk-from-env", "CALLER_KEY": "sk-caller-env"})
     assert gateway.respond(key="sk-caller-env").status == 200
     assert upstream.requests[0].headers["authorization"] == "Bearer sk-from-env"
 
 
-# -- the end --------------------------------------------------------------------------------------------------------------
+# -- shutdown -------------------------------------------------------------------------------------------------------------
 
 
-def test_sigterm_drains(start: Any, upstream: Upstream) -> None:
+def test_sigterm_drains_running_requests(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_notice_s": 0.5, "drain_s": 10})
-    held = Held(upstream)
+    paused = PausedStream(upstream)
     stream = gateway.stream()
-    stream.event()
+    stream.next_event()
     assert gateway.status("/readyz").status == 200
     gateway.process.send_signal(signal.SIGTERM)
     wait_for(lambda: gateway.status("/readyz").status == 503, 5)
-    assert fetch(gateway.port, "GET", "/readyz").status == 503  # still there to say so
+    assert fetch(gateway.port, "GET", "/readyz").status == 503  # the listener is still open
     assert fetch(gateway.port, "GET", "/livez").status == 200
     wait_for(lambda: not accepts(gateway.port), 5)
     assert gateway.status("/livez").status == 200
-    held.release.set()
-    assert stream.received + stream.rest() == b"".join(held.events)
+    paused.release.set()
+    assert stream.received + stream.read_rest() == b"".join(paused.events)
     assert gateway.process.wait(10) == 0
-    assert [row["status"] for row in gateway.rows()] == [200]
+    assert [row["status"] for row in gateway.ledger_rows()] == [200]
 
 
-def test_a_drain_that_takes_too_long_is_cut_off_with_its_records(start: Any, upstream: Upstream) -> None:
+def test_requests_left_after_the_drain_time_are_ended_and_recorded(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 0.5})
-    Held(upstream)
+    PausedStream(upstream)
     stream = gateway.stream()
-    stream.event()
+    stream.next_event()
     gateway.process.send_signal(signal.SIGTERM)
-    assert b'"shutting_down"' in stream.rest()
+    assert b'"shutting_down"' in stream.read_rest()
     assert gateway.process.wait(10) == 0
-    [row] = gateway.rows()
+    [row] = gateway.ledger_rows()
     assert (row["error"], row["finish"], row["usage_source"]) == ("shutting_down", "cut", "estimated")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_cuts_off_with_the_records(start: Any, upstream: Upstream, number: int) -> None:
+def test_second_signal_ends_requests_and_records_them(start: Any, upstream: Upstream, number: int) -> None:
     gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 60})
-    Held(upstream)
+    PausedStream(upstream)
     stream = gateway.stream()
-    stream.event()
+    stream.next_event()
     gateway.process.send_signal(number)
     wait_for(lambda: not accepts(gateway.port), 5)
     gateway.process.send_signal(number)
-    assert b'"shutting_down"' in stream.rest()
+    assert b'"shutting_down"' in stream.read_rest()
     assert gateway.process.wait(5) == 0
-    [row] = gateway.rows()
+    [row] = gateway.ledger_rows()
     assert (row["error"], row["finish"], row["usage_source"]) == ("shutting_down", "cut", "estimated")
-    assert "killed" not in gateway.said()
+    assert "killed" not in gateway.log_text()
 
 
-def test_a_drain_waits_for_no_half_sent_head(start: Any, upstream: Upstream) -> None:
+def test_drain_does_not_wait_for_an_incomplete_request_head(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 60})
     with (
         socket.create_connection(("127.0.0.1", gateway.port)) as half,
@@ -173,19 +173,19 @@ def test_a_drain_waits_for_no_half_sent_head(start: Any, upstream: Upstream) -> 
         assert gateway.respond().status == 200
         gateway.process.send_signal(signal.SIGTERM)
         assert gateway.process.wait(10) == 0
-    assert "killed" not in gateway.said()
+    assert "killed" not in gateway.log_text()
 
 
-def test_a_reply_that_is_still_being_read_is_not_cut_by_the_drain(start: Any, upstream: Upstream) -> None:
+def test_drain_waits_for_a_reply_that_is_being_read(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 60})
     text = "A sentence of some length. " * 1_000_000
-    upstream.replies(response_body(text))
+    upstream.reply_with(response_body(text))
     body = json.dumps({"model": ALIAS, "input": "Hi."}).encode()
     head = f"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {CALLER}\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", gateway.port), 10) as slow:
         slow.sendall(head.encode() + body)
         received = len(slow.recv(1000))
-        wait_for(gateway.rows, 10)
+        wait_for(gateway.ledger_rows, 10)
         gateway.process.send_signal(signal.SIGTERM)
         time.sleep(1.5)
         while more := slow.recv(1 << 20):
@@ -195,27 +195,29 @@ def test_a_reply_that_is_still_being_read_is_not_cut_by_the_drain(start: Any, up
 
 
 @pytest.mark.parametrize("length", ["Content-Length: 100", "Transfer-Encoding: chunked"])
-def test_a_drain_tells_whoever_has_not_sent_its_request_yet(start: Any, upstream: Upstream, length: str) -> None:
+def test_request_with_incomplete_body_gets_503_after_the_drain_time(
+    start: Any, upstream: Upstream, length: str
+) -> None:
     gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 0.5})
     with socket.create_connection(("127.0.0.1", gateway.port), 10) as caller:
         head = f"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {CALLER}\r\n{length}\r\n\r\n"
         caller.sendall(head.encode() + b"1\r\n{\r\n")
         wait_for(lambda: gateway.in_flight() == 1, 5)
         gateway.process.send_signal(signal.SIGTERM)
-        said = b""
+        output = b""
         while more := caller.recv(65536):
-            said += more
-    assert said.startswith(b"HTTP/1.1 503 ")
-    assert b'"shutting_down"' in said
+            output += more
+    assert output.startswith(b"HTTP/1.1 503 ")
+    assert b'"shutting_down"' in output
     assert gateway.process.wait(10) == 0
-    [row] = gateway.rows()
+    [row] = gateway.ledger_rows()
     assert (row["status"], row["error"]) == (503, "shutting_down")
 
 
-def test_whoever_comes_after_the_cut_off_is_told_and_recorded(start: Any, upstream: Upstream) -> None:
-    """On a connection on which half a head was there before."""
+def test_request_after_the_drain_time_gets_503_and_is_recorded(start: Any, upstream: Upstream) -> None:
+    """The request arrives on a connection on which part of its head was sent before."""
     gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 0})
-    upstream.does(lambda _request, wire: wire.gone(30) and None)
+    upstream.use_script(lambda _request, connection: connection.closed_within(30) and None)
     body = json.dumps({"model": ALIAS, "input": "Hi."}).encode()
     head = f"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {CALLER}\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", gateway.port), 30) as late:
@@ -223,19 +225,19 @@ def test_whoever_comes_after_the_cut_off_is_told_and_recorded(start: Any, upstre
         assert gateway.request("GET", "/livez").status == 200
         gateway.process.send_signal(signal.SIGTERM)
         wait_for(lambda: not accepts(gateway.port), 5)
-        said = b""
+        output = b""
         try:
             late.sendall(head[50:].encode() + body)
             while more := late.recv(65536):
-                said += more
+                output += more
         except ConnectionError:
             pass
     assert gateway.process.wait(10) == 0
     assert upstream.requests == []
-    assert "killed" not in gateway.said()
-    rows = [(row["status"], row["error"]) for row in gateway.rows()]
-    if said:  # on a machine that is very busy it may have been too late altogether
-        assert said.startswith(b"HTTP/1.1 503 ")
+    assert "killed" not in gateway.log_text()
+    rows = [(row["status"], row["error"]) for row in gateway.ledger_rows()]
+    if output:  # on a busy machine the connection may already be closed
+        assert output.startswith(b"HTTP/1.1 503 ")
         assert rows == [(503, "shutting_down")]
 
 
@@ -247,7 +249,7 @@ def accepts(port: int) -> bool:
     return True
 
 
-def test_a_worker_that_dies_is_replaced_and_loses_no_record(start: Any, upstream: Upstream) -> None:
+def test_killed_worker_is_replaced_without_losing_entries(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url))
     replies = [gateway.respond() for _ in range(5)]
     labels = 'endpoint="/v1/responses",model="gpt-4o-prod",provider="openai",status="200",stream="false",key="caller"'
@@ -260,12 +262,12 @@ def test_a_worker_that_dies_is_replaced_and_loses_no_record(start: Any, upstream
     replies.append(gateway.respond())
     assert [reply.status for reply in replies] == [200] * 6
     for reply in replies:
-        assert gateway.entry(reply)["status"] == 200
-    assert "starting another" in gateway.said()
-    wait_for(lambda: f"{count}6\n" in gateway.metrics(), 5)  # counters do not go back
+        assert gateway.ledger_entry(reply)["status"] == 200
+    assert "starting a new one" in gateway.log_text()
+    wait_for(lambda: f"{count}6\n" in gateway.metrics(), 5)  # counters survive the restart
 
 
-def test_a_gateway_is_ready_while_one_of_its_workers_is(start: Any, upstream: Upstream) -> None:
+def test_gateway_stays_ready_while_a_worker_is_replaced(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url), listen={"workers": 2})
     assert gateway.status("/readyz").json["workers"] == {"alive": 2, "configured": 2}
     pids = [worker["pid"] for worker in gateway.config()["workers"]]
@@ -278,13 +280,13 @@ def test_a_gateway_is_ready_while_one_of_its_workers_is(start: Any, upstream: Up
     wait_for(replaced, 10)
 
 
-def test_the_workers_end_with_the_main_process(start: Any, upstream: Upstream) -> None:
+def test_workers_end_when_the_main_process_is_killed(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url))
     left = set(Path("/dev/shm").glob("penstock-gateway-*"))
     gateway.process.kill()
     gateway.process.wait()
     wait_for(lambda: not accepts(gateway.port), 10)
-    # what it could not clear away, its successor does
+    # the next gateway removes the folder that the killed one left
     start(resources(upstream.url)).stop()
     assert len(set(Path("/dev/shm").glob("penstock-gateway-*")) & left) < len(left) or not left
 
@@ -292,7 +294,7 @@ def test_the_workers_end_with_the_main_process(start: Any, upstream: Upstream) -
 # -- listeners ------------------------------------------------------------------------------------------------------------
 
 
-def test_tls(start: Any, upstream: Upstream, tmp_path: Path) -> None:
+def test_tls_listener_serves_replies_and_streams(start: Any, upstream: Upstream, tmp_path: Path) -> None:
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
          "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
@@ -310,12 +312,12 @@ def test_tls(start: Any, upstream: Upstream, tmp_path: Path) -> None:
         connection.request("POST", "/v1/responses", body, {"Authorization": f"Bearer {CALLER}"})
         reply = Stream(connection)
         assert reply.status == 200
-        assert b"Hello" in reply.rest()
-    assert "https://" in gateway.said()
+        assert b"Hello" in reply.read_rest()
+    assert "https://" in gateway.log_text()
 
 
-def test_a_provider_behind_tls(start: Any, upstream: Upstream, tmp_path: Path) -> None:
-    """A gateway behind a gateway: the outer one verifies the inner one's certificate, or does not if told so."""
+def test_upstream_certificate_is_verified_unless_disabled(start: Any, upstream: Upstream, tmp_path: Path) -> None:
+    """A gateway behind a gateway: the outer one verifies the inner one's certificate, unless `verify` is false."""
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
          "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
@@ -325,15 +327,15 @@ def test_a_provider_behind_tls(start: Any, upstream: Upstream, tmp_path: Path) -
     files = {"tls_cert": str(tmp_path / "cert.pem"), "tls_key": str(tmp_path / "key.pem")}
     inner: GatewayProcess = start(resources(upstream.url, model={"display_name": "inner"}), listen=files)
     key = {"api_key": CALLER, "api_base": f"https://localhost:{inner.port}"}
-    given = resources("", provider_key=key, model={"model_name": "inner"})
-    outer: GatewayProcess = start(given)
+    resource_file = resources("", provider_key=key, model={"model_name": "inner"})
+    outer: GatewayProcess = start(resource_file)
     assert outer.respond().error["type"] == "transport_error"
     outer.reload(resources("", provider_key=key | {"tls": {"verify": False}}, model={"model_name": "inner"}))
     assert outer.respond().status == 200
     stream = outer.stream()
-    assert b"response.completed" in stream.rest()
+    assert b"response.completed" in stream.read_rest()
     assert stream.headers["x-penstock-request-id"]
-    trusted: GatewayProcess = start(given, env={"SSL_CERT_FILE": str(tmp_path / "cert.pem")})
+    trusted: GatewayProcess = start(resource_file, env={"SSL_CERT_FILE": str(tmp_path / "cert.pem")})
     assert trusted.respond().status == 200
 
 
@@ -366,15 +368,15 @@ def test_status_and_metrics_have_their_own_port(gateway: GatewayProcess, upstrea
         assert f"penstock_gateway_{name}" in metrics
 
 
-def test_one_line_for_each_request(start: Any, upstream: Upstream) -> None:
+def test_access_log_has_one_line_for_each_request(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url), access_log="json")
     replies = [gateway.respond(), gateway.respond(key="sk-wrong")]
     stream = gateway.stream()
-    stream.rest()
+    stream.read_rest()
     ids = [replies[0].id, replies[1].id, stream.id]
 
     def lines() -> list[Any]:
-        return [json.loads(line) for line in gateway.said().splitlines() if line.startswith("{")]
+        return [json.loads(line) for line in gateway.log_text().splitlines() if line.startswith("{")]
 
     wait_for(lambda: len(lines()) == 3, 5)
     assert sorted(line["request_id"] for line in lines()) == sorted(ids)
@@ -383,7 +385,7 @@ def test_one_line_for_each_request(start: Any, upstream: Upstream) -> None:
     assert {"auth", "quota", "upstream", "total"} <= set(last["phases_ms"])
 
 
-def test_a_port_that_is_taken(gateway: GatewayProcess, program: Program) -> None:
+def test_port_in_use_is_a_user_error(gateway: GatewayProcess, program: Program) -> None:
     config = program.folder / "gateway.yaml"
     config.write_text(json.dumps({"listen": {"port": gateway.port, "status_port": free_port()}}))
     outcome = program.run("gateway", "--resources", gateway.resources, "--config", config, command="penstock")
@@ -395,10 +397,10 @@ def test_a_port_that_is_taken(gateway: GatewayProcess, program: Program) -> None
     assert f"port {gateway.status_port}" in outcome.err
 
 
-# -- the console ----------------------------------------------------------------------------------------------------------
+# -- command line ---------------------------------------------------------------------------------------------------------
 
 
-def test_validate(program: Program) -> None:
+def test_validate_reports_counts_or_errors(program: Program) -> None:
     good, bad = program.folder / "good.yaml", program.folder / "bad.yaml"
     good.write_text(json.dumps(resources("http://127.0.0.1:1")))
     outcome = program.run("gateway", "validate", good, command="penstock")
@@ -416,71 +418,71 @@ def test_validate(program: Program) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [[], ["--resources"], ["--nonsense"], ["validate"], ["--demo", "--resources", "x"], ["--port", "x", "--demo"]],
 )
-def test_mistakes_on_the_command_line(program: Program, words: list[str]) -> None:
-    outcome = program.run("gateway", *words, command="penstock")
+def test_command_line_mistakes_exit_with_2(program: Program, arguments: list[str]) -> None:
+    outcome = program.run("gateway", *arguments, command="penstock")
     assert outcome.status == 2
     assert outcome.err.startswith("penstock gateway: ")
 
 
-def test_help_and_usage(program: Program, gateway: GatewayProcess) -> None:
+def test_help_and_usage_commands_work(program: Program, gateway: GatewayProcess) -> None:
     assert "--resources" in program.run("gateway", "--help", command="penstock").out
     reply = gateway.respond()
-    gateway.entry(reply)
+    gateway.ledger_entry(reply)
     outcome = program.run("usage", "--ledger", f"sqlite:///{gateway.ledger}", "--by", "key", command="penstock")
     assert outcome.status == 0
     assert "caller" in outcome.out
 
 
-def test_the_demo_answers_the_page_s_curl(program: Program) -> None:
+def test_demo_answers_the_printed_curl_command(program: Program) -> None:
     running = program.start("gateway", "--demo", "--port", free_port(), command="penstock")
-    said = ""
+    output = ""
     assert running.process.stdout is not None
-    while "Ctrl-C" not in said:
+    while "Ctrl-C" not in output:
         line = running.process.stdout.readline()
         assert line, running.wait()
-        said += line
-    command = said[said.index("curl -sS") : said.index("Caller API key")]
+        output += line
+    command = output[output.index("curl -sS") : output.index("Caller API key")]
     answered = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     running.interrupt()
     outcome = running.wait()
     assert outcome.status == 0
-    assert "AISIX" not in said
-    assert "1 request was served, and its ledger is gone with it" in outcome.err
+    assert "AISIX" not in output
+    assert "1 request was served, and its ledger was deleted" in outcome.err
     reply = json.loads(answered.stdout)
     assert reply["object"] == "response"
     assert reply["output"][0]["content"][0]["text"]
 
 
-def test_a_demo_that_nobody_asked_anything(program: Program) -> None:
+def test_demo_without_requests_reports_an_empty_ledger(program: Program) -> None:
     running = program.start("gateway", "--demo", "--port", free_port(), command="penstock")
     assert running.process.stdout is not None
-    said = ""
+    output = ""
     while (line := running.process.stdout.readline()) and "Ctrl-C" not in line:
-        said += line
-    # the command that it prints has something to look at before the first request
-    command = said[said.index("penstock usage") :].split()
+        output += line
+    # the printed command works before the first request
+    command = output[output.index("penstock usage") :].split()
     outcome = wait_for(lambda: (done := program.run(*command[1:], command="penstock")).status == 0 and done, 30)
     assert outcome.out == "No requests.\n"
     running.interrupt()
     outcome = running.wait()
     assert outcome.status == 0, outcome
-    assert "the demo has ended; its ledger tells of no request" in outcome.err
+    assert "the demo has ended; its ledger has no requests" in outcome.err
 
 
-def test_somebody_else_s_files_in_the_spool(start: Any, upstream: Upstream) -> None:
+def test_foreign_files_in_the_spool_are_left_alone(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url))
-    theirs = gateway.folder / "spool" / "entries-old.spool"
-    theirs.write_text("not ours")
-    assert gateway.entry(gateway.respond())["status"] == 200
+    foreign = gateway.folder / "spool" / "entries-old.spool"
+    foreign.write_text("another program's")
+    assert gateway.ledger_entry(gateway.respond())["status"] == 200
     assert "penstock_gateway_ledger_up 1" in gateway.metrics()
     assert gateway.stop() == 0
-    assert theirs.read_text() == "not ours"
+    assert foreign.read_text() == "another program's"
 
 
-def test_the_access_log_in_a_file(start: Any, upstream: Upstream) -> None:
+def test_access_log_file_can_be_rotated(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url), access_log="json", access_log_file="access.log")
     log = gateway.folder / "access.log"
 
@@ -489,23 +491,23 @@ def test_the_access_log_in_a_file(start: Any, upstream: Upstream) -> None:
 
     first = gateway.respond()
     wait_for(lambda: [line["request_id"] for line in lines()] == [first.id], 5)
-    assert first.id not in gateway.said()
-    log.rename(gateway.folder / "access.log.1")  # whoever rotates it need tell nobody
+    assert first.id not in gateway.log_text()
+    log.rename(gateway.folder / "access.log.1")  # rotation needs no signal
     second = gateway.respond()
     wait_for(lambda: [line["request_id"] for line in lines()] == [second.id], 5)
 
 
-def test_an_access_log_that_cannot_be_written(program: Program, tmp_path: Path) -> None:
+def test_unwritable_access_log_is_a_user_error(program: Program, tmp_path: Path) -> None:
     (tmp_path / "resources.yaml").write_text(json.dumps(resources("http://127.0.0.1:1")))
     settings = {"listen": {"port": 0, "status_port": 0}, "access_log_file": "no/such/folder/log"}
     (tmp_path / "gateway.yaml").write_text(json.dumps(settings))
-    words = ("--resources", str(tmp_path / "resources.yaml"), "--config", str(tmp_path / "gateway.yaml"))
-    outcome = program.run("gateway", *words, command="penstock")
+    arguments = ("--resources", str(tmp_path / "resources.yaml"), "--config", str(tmp_path / "gateway.yaml"))
+    outcome = program.run("gateway", *arguments, command="penstock")
     assert outcome.status == 2
     assert f"The access log {tmp_path}/no/such/folder/log cannot be written" in outcome.err
 
 
-def test_it_is_small(start: Any, upstream: Upstream) -> None:
+def test_memory_and_imports_stay_small(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url))
     gateway.respond()
     pids = [gateway.process.pid, gateway.config()["workers"][0]["pid"]]

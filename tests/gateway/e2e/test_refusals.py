@@ -1,5 +1,5 @@
-"""Requests that end at the gateway: who may ask for what, how much and how often. None of them opens a connection to a
-provider, and each leaves one record (RA-18, RA-19, X-12)."""
+"""Requests that the gateway refuses: keys, models, bodies and limits. They open no connection to a provider, and each
+has one entry (spec cases RA-18, RA-19 and X-12)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 
 from support.gateway_process import ALIAS, CALLER, GatewayProcess, Stream, resources, sha256
 from support.programs import wait_for
-from support.scripted_upstream import Received, Upstream, Wire, answer, response_events
+from support.scripted_upstream import ReceivedRequest, ScriptedConnection, Upstream, normal_reply, response_events
 
 
 @pytest.fixture
-def untouched(upstream: Upstream) -> Any:
-    """Nothing may be sent upstream in such a test."""
+def no_upstream_request(upstream: Upstream) -> Any:
+    """Checks that nothing is sent upstream."""
     before = upstream.connections
     yield
     assert upstream.requests == []
@@ -28,7 +28,7 @@ def untouched(upstream: Upstream) -> Any:
 def assert_refused(gateway: GatewayProcess, reply: Any, status: int, type_: str, code: str | None = None) -> None:
     assert (reply.status, reply.error["type"], reply.error.get("code")) == (status, type_, code), reply
     assert "server-timing" in reply.headers
-    entry = gateway.entry(reply)
+    entry = gateway.ledger_entry(reply)
     assert (entry["status"], entry["error"]) == (status, type_)
     assert (entry["input_tokens"], entry["output_tokens"], entry["usage_source"]) == (0, 0, "none")
     assert entry["attempts"] == []
@@ -47,43 +47,45 @@ def assert_refused(gateway: GatewayProcess, reply: Any, status: int, type_: str,
         {"Authorization": "Bearer sk-unknown", "X-Api-Key": CALLER},
     ],
 )
-@pytest.mark.usefixtures("untouched")
-def test_who_has_no_key(gateway: GatewayProcess, headers: dict[str, str]) -> None:
-    """RA-18. A body that is not JSON does not matter before that."""
+@pytest.mark.usefixtures("no_upstream_request")
+def test_missing_or_unknown_key_is_401_before_the_body_is_parsed(
+    gateway: GatewayProcess, headers: dict[str, str]
+) -> None:
+    """RA-18. The body is not JSON, but the key is checked first."""
     reply = gateway.post("/v1/responses", b"{not json", key=None, headers=headers)
     assert_refused(gateway, reply, 401, "invalid_api_key")
     assert "sk-" not in reply.error["message"]
 
 
-def test_both_places_for_a_key(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_key_is_accepted_in_both_headers(gateway: GatewayProcess, upstream: Upstream) -> None:
     assert gateway.respond(key=None, headers={"X-Api-Key": CALLER}).status == 200
     assert gateway.respond(key=None, headers={"Authorization": f"Bearer {CALLER}  "}).status == 200
 
 
-@pytest.mark.usefixtures("untouched")
-def test_keys_that_count_no_more(gateway: GatewayProcess, upstream: Upstream) -> None:
+@pytest.mark.usefixtures("no_upstream_request")
+def test_disabled_and_expired_keys_are_401_and_recorded_by_name(gateway: GatewayProcess, upstream: Upstream) -> None:
     gateway.reload(resources(upstream.url, caller={"disabled": True}))
     disabled = gateway.respond()
     assert_refused(gateway, disabled, 401, "invalid_api_key", "api_key_disabled")
     gateway.reload(resources(upstream.url, caller={"expires_at": "2020-01-01T00:00:00Z"}))
     expired = gateway.respond()
     assert_refused(gateway, expired, 401, "invalid_api_key", "api_key_expired")
-    for reply in (disabled, expired):  # whose they were is worth knowing
-        assert gateway.entry(reply)["api_key_name"] == "caller"
-    wait_for(lambda: gateway.said().count(" 401 /v1/responses key=caller ") == 2, 5)
+    for reply in (disabled, expired):  # the owner of the key is recorded
+        assert gateway.ledger_entry(reply)["api_key_name"] == "caller"
+    wait_for(lambda: gateway.log_text().count(" 401 /v1/responses key=caller ") == 2, 5)
 
 
-@pytest.mark.usefixtures("untouched")
-def test_models_that_are_not_there_or_not_allowed(gateway: GatewayProcess, upstream: Upstream) -> None:
+@pytest.mark.usefixtures("no_upstream_request")
+def test_unknown_or_forbidden_models_are_refused(gateway: GatewayProcess, upstream: Upstream) -> None:
     """RA-19."""
     reply = gateway.post("/v1/responses", {"model": "gpt-9", "input": "Hi."})
     assert_refused(gateway, reply, 404, "model_not_found")
     assert "gpt-9" in reply.error["message"]
-    assert gateway.entry(reply)["model"] == "gpt-9"
+    assert gateway.ledger_entry(reply)["model"] == "gpt-9"
     strange = gateway.post("/v1/responses", {"model": "gpt\n\x1b[31m" + "9" * 5000, "input": "Hi."})
-    assert gateway.entry(strange)["model"] == "gpt[31m" + "9" * 190 + "…"
+    assert gateway.ledger_entry(strange)["model"] == "gpt[31m" + "9" * 190 + "…"
     wait_for(lambda: 'model="unknown",provider="unknown",status="404"' in gateway.metrics(), 5)
-    assert "gpt-9" not in gateway.metrics()  # anybody could make up any number of labels
+    assert "gpt-9" not in gateway.metrics()  # callers must not be able to create labels
     gateway.reload(resources(upstream.url, caller={"allowed_models": ["other/*"]}))
     refused = gateway.respond()
     assert_refused(gateway, refused, 403, "permission_denied")
@@ -92,10 +94,10 @@ def test_models_that_are_not_there_or_not_allowed(gateway: GatewayProcess, upstr
     assert_refused(gateway, gateway.respond(), 403, "permission_denied", "ip_restricted")
 
 
-def test_whose_address_counts(start: Any, upstream: Upstream) -> None:
-    """Behind proxies that are trusted it is the nearest one that is not theirs."""
-    given = resources(upstream.url, model={"allowed_cidrs": ["203.0.113.0/24"]})
-    gateway: GatewayProcess = start(given, listen={"trusted_proxies": ["127.0.0.0/8", "10.0.0.0/8"]})
+def test_last_untrusted_forwarded_address_is_checked(start: Any, upstream: Upstream) -> None:
+    """Behind trusted proxies, the address is the last one in X-Forwarded-For that is not a proxy's."""
+    resource_file = resources(upstream.url, model={"allowed_cidrs": ["203.0.113.0/24"]})
+    gateway: GatewayProcess = start(resource_file, listen={"trusted_proxies": ["127.0.0.0/8", "10.0.0.0/8"]})
     for forwarded, status in (
         ("203.0.113.9", 200),
         ("198.51.100.1, 203.0.113.9, 10.1.2.3", 200),
@@ -126,19 +128,19 @@ def test_whose_address_counts(start: Any, upstream: Upstream) -> None:
         b"\xef\xbb\xbf" + b'{"model":"gpt-4o-prod"}',
     ],
 )
-@pytest.mark.usefixtures("untouched")
-def test_bodies_that_are_no_request(gateway: GatewayProcess, body: bytes) -> None:
+@pytest.mark.usefixtures("no_upstream_request")
+def test_invalid_bodies_are_400(gateway: GatewayProcess, body: bytes) -> None:
     assert_refused(gateway, gateway.post("/v1/responses", body), 400, "invalid_request_error")
 
 
-@pytest.mark.usefixtures("untouched")
-def test_chat_without_messages(gateway: GatewayProcess) -> None:
+@pytest.mark.usefixtures("no_upstream_request")
+def test_chat_without_messages_is_400(gateway: GatewayProcess) -> None:
     for body in ({"model": ALIAS}, {"model": ALIAS, "messages": []}, {"model": ALIAS, "messages": None}):
         assert gateway.post("/v1/chat/completions", body).status == 400
 
 
-@pytest.mark.usefixtures("untouched")
-def test_paths_and_methods(gateway: GatewayProcess) -> None:
+@pytest.mark.usefixtures("no_upstream_request")
+def test_unknown_paths_are_404_and_wrong_methods_405(gateway: GatewayProcess) -> None:
     for method, path, status in (
         ("GET", "/v1/responses", 405),
         ("PUT", "/v1/chat/completions", 405),
@@ -154,23 +156,21 @@ def test_paths_and_methods(gateway: GatewayProcess) -> None:
             assert reply.headers["allow"]
 
 
-def test_large_bodies_are_refused_by_their_declared_length_and_by_their_real_one(
-    start: Any, upstream: Upstream
-) -> None:
+def test_large_bodies_are_413_by_declared_and_by_actual_length(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url), listen={"max_body_bytes": 20_000})
     before = upstream.connections
     large = {"model": ALIAS, "input": "x" * 30_000}
-    reply = gateway.post("/v1/responses", large, key="nobody asks for the key first")
+    reply = gateway.post("/v1/responses", large, key="not checked before the size")
     assert_refused(gateway, reply, 413, "invalid_request_error")
     assert "limit" in reply.error["message"]
     assert "30" not in reply.error["message"]
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
     pieces = iter([json.dumps(large).encode()[at : at + 5000] for at in range(0, 30_100, 5000)])
-    with contextlib.suppress(BrokenPipeError):  # it is refused before all of it is there
+    with contextlib.suppress(BrokenPipeError):  # refused before all of it is sent
         connection.request("POST", "/v1/responses", pieces, {"Authorization": f"Bearer {CALLER}"}, encode_chunked=True)
     chunked = Stream(connection)
     assert chunked.status == 413
-    assert gateway.entry(chunked)["status"] == 413
+    assert gateway.ledger_entry(chunked)["status"] == 413
     assert (upstream.requests, upstream.connections) == ([], before)
     assert gateway.respond("x" * 15_000).status == 200
 
@@ -178,83 +178,83 @@ def test_large_bodies_are_refused_by_their_declared_length_and_by_their_real_one
 # -- limits ---------------------------------------------------------------------------------------------------------------
 
 
-def test_requests_a_minute(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_requests_per_minute_are_limited(gateway: GatewayProcess, upstream: Upstream) -> None:
     gateway.reload(resources(upstream.url, caller={"display_name": "rpm", "rate_limit": {"rpm": 2}}))
     first = gateway.respond()
     assert (first.headers["x-ratelimit-limit-requests"], first.headers["x-ratelimit-remaining-requests"]) == ("2", "1")
-    stream = gateway.stream()  # on streams as well
+    stream = gateway.stream()  # also on streams
     assert stream.headers["x-ratelimit-remaining-requests"] == "0"
-    stream.rest()
+    stream.read_rest()
     sent = len(upstream.requests)
     reply = gateway.respond()
     assert_refused(gateway, reply, 429, "rate_limit_exceeded")
     assert 1 <= int(reply.headers["retry-after"]) <= 60
-    assert gateway.entry(reply)["limited_by"] == "api_key"
+    assert gateway.ledger_entry(reply)["limited_by"] == "api_key"
     assert len(upstream.requests) == sent
 
 
-def test_a_policy_names_itself(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_limit_of_a_policy_names_the_policy(gateway: GatewayProcess, upstream: Upstream) -> None:
     policy = {"name": "all", "scope": "model", "scope_ref": ALIAS, "window": "minute", "max_requests": 1}
     gateway.reload(resources(upstream.url, rate_limit_policies=[policy]))
     gateway.respond()
     reply = gateway.respond()
     assert (reply.status, reply.error["policy"]["name"]) == (429, "all")
-    assert gateway.entry(reply)["limited_by"] == "policy"
+    assert gateway.ledger_entry(reply)["limited_by"] == "policy"
 
 
 def test_tokens_are_reserved_and_settled(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """RC-13: a stream's tokens count, what was reserved too much comes back."""
+    """RC-13: the tokens of a stream count, and an excess reservation is returned."""
     gateway.reload(resources(upstream.url, caller={"display_name": "tpm", "rate_limit": {"tpm": 1000}}))
-    assert gateway.respond(max_output_tokens=900).status == 200  # 40 were used in the end
+    assert gateway.respond(max_output_tokens=900).status == 200  # uses 40
     stream = gateway.stream(body={"max_output_tokens": 800})
-    stream.rest()
+    stream.read_rest()
     assert stream.status == 200
-    gateway.entry(stream)
-    upstream.streams(response_events(["x"], usage={"input_tokens": 100, "output_tokens": 850}))
-    gateway.stream(body={"max_output_tokens": 10}).rest()
+    gateway.ledger_entry(stream)
+    upstream.stream_with(response_events(["x"], usage={"input_tokens": 100, "output_tokens": 850}))
+    gateway.stream(body={"max_output_tokens": 10}).read_rest()
     reply = wait_for(lambda: (r := gateway.respond(max_output_tokens=10)).status == 429 and r, 5)
     assert reply.error["type"] == "rate_limit_exceeded"
     assert "token" in reply.error["message"]
 
 
-def test_a_slot_is_held_until_the_stream_has_ended(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_concurrency_slot_is_held_until_the_stream_ends(gateway: GatewayProcess, upstream: Upstream) -> None:
     gateway.reload(resources(upstream.url, caller={"display_name": "slots", "rate_limit": {"concurrency": 1}}))
     release = threading.Event()
 
-    def script(request: Received, wire: Wire) -> None:
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
         if request.json.get("stream"):
-            wire.start()
+            connection.start()
             for piece in (events := response_events(["a"]))[:4]:
-                wire.chunk(piece)
+                connection.chunk(piece)
             release.wait(10)
             for piece in events[4:]:
-                wire.chunk(piece)
-            wire.end()
+                connection.chunk(piece)
+            connection.end()
         else:
-            answer(request, wire)
+            normal_reply(request, connection)
 
-    upstream.does(script)
+    upstream.use_script(script)
     stream = gateway.stream()
-    stream.event()
+    stream.next_event()
     reply = gateway.respond()
     assert_refused(gateway, reply, 429, "rate_limit_exceeded")
     assert "retry-after" not in reply.headers
     release.set()
-    stream.rest()
+    stream.read_rest()
     wait_for(lambda: gateway.respond().status == 200, 5)
-    # a caller that goes away gives its slot back too
+    # a disconnect frees the slot, too
     release.clear()
     stream = gateway.stream()
-    stream.event()
+    stream.next_event()
     stream.close()
     release.set()
     wait_for(lambda: gateway.respond().status == 200, 5)
 
 
-def test_limits_hold_across_workers(start: Any, upstream: Upstream) -> None:
-    """Two workers, exact together."""
-    given = resources(upstream.url, caller={"rate_limit": {"rpm": 25}})
-    gateway: GatewayProcess = start(given, listen={"workers": 2})
+def test_limits_are_exact_across_workers(start: Any, upstream: Upstream) -> None:
+    """Two workers together count exactly."""
+    resource_file = resources(upstream.url, caller={"rate_limit": {"rpm": 25}})
+    gateway: GatewayProcess = start(resource_file, listen={"workers": 2})
     statuses: list[int] = []
 
     def ask() -> None:
@@ -268,7 +268,7 @@ def test_limits_hold_across_workers(start: Any, upstream: Upstream) -> None:
     assert (statuses.count(200), statuses.count(429)) == (25, 35)
     assert len(upstream.requests) == 25
     gateway.stop()
-    rows = gateway.rows()
+    rows = gateway.ledger_rows()
     assert len(rows) == 60
     assert {row["worker"] for row in rows} == {0, 1}
 
@@ -276,7 +276,7 @@ def test_limits_hold_across_workers(start: Any, upstream: Upstream) -> None:
 # -- models ---------------------------------------------------------------------------------------------------------------
 
 
-def test_models_are_those_of_the_key(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_models_lists_what_the_key_may_use(gateway: GatewayProcess, upstream: Upstream) -> None:
     models = [
         {"display_name": "b/two", "provider": "deepseek", "model_name": "m", "provider_key": "up"},
         {"display_name": "a-group", "routing": {"targets": [{"model": ALIAS}]}},

@@ -1,4 +1,4 @@
-"""Several gateways with one store of counters (X-15)."""
+"""Several gateways that share their limits in Redis (spec case X-15)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.scripted_upstream import Upstream
 def redis() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed: `apt-get install redis-server`")
-    with tempfile.TemporaryDirectory(prefix="r") as folder:  # a socket's path may have 107 bytes
+    with tempfile.TemporaryDirectory(prefix="r") as folder:  # the path of a socket is limited to 107 bytes
         path = Path(folder) / "s"
         process = subprocess.Popen(
             ["redis-server", "--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no"],
@@ -33,19 +33,19 @@ def redis() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         process.wait()
 
 
-def test_one_window_for_both_and_no_refusals_when_the_store_is_lost(
+def test_gateways_share_limits_and_count_locally_without_redis(
     start: Any, upstream: Upstream, redis: tuple[str, subprocess.Popen[bytes]]
 ) -> None:
     url, store = redis
-    given = resources(upstream.url, caller={"rate_limit": {"rpm": 9}})
-    both: list[GatewayProcess] = [start(given, limits={"redis_url": url}) for _ in range(2)]
+    resource_file = resources(upstream.url, caller={"rate_limit": {"rpm": 9}})
+    both: list[GatewayProcess] = [start(resource_file, limits={"redis_url": url}) for _ in range(2)]
     statuses = [both[number % 2].respond().status for number in range(14)]
     assert (statuses.count(200), statuses.count(429)) == (9, 5)
     store.kill()
     store.wait()
-    # counting goes on here alone, and says so
+    # the gateway counts alone and reports it
     assert both[0].respond().status == 200
     wait_for(lambda: "\npenstock_gateway_limits_degraded 1\n" in both[0].metrics(), 10)
     assert "\npenstock_gateway_limits_failures_total 0\n" not in both[0].metrics()
     assert "\npenstock_gateway_limits_evicted_windows_total 0\n" in both[0].metrics()
-    assert "redis" in both[0].said().lower()
+    assert "redis" in both[0].log_text().lower()

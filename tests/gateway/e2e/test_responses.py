@@ -1,4 +1,4 @@
-"""POST /v1/responses as its page says: cases RA-18 to RA-29 and RB-1 to RB-4, and what is recorded."""
+"""POST /v1/responses: spec cases RA-18 to RA-29 and RB-1 to RB-4, and what is recorded."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from support.gateway_process import ALIAS, CALLER, UPSTREAM_SECRET, GatewayProce
 from support.scripted_upstream import USAGE, Upstream, response_body, response_events
 
 
-def test_the_page_s_own_request(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """RA-21, RB-1: the reply is the upstream's, byte for byte; the request differs in its model alone."""
+def test_request_differs_only_in_its_model(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """RA-21, RB-1: the reply is the upstream's, and the upstream request differs only in its model."""
     sent = b'{\n"model": "gpt-4o-prod",\n"input": "Say hello from AISIX.", "temperature": 1.0, "store" :false\n}'
     reply = gateway.post("/v1/responses", sent)
     assert reply.status == 200
@@ -26,9 +26,9 @@ def test_the_page_s_own_request(gateway: GatewayProcess, upstream: Upstream) -> 
     assert CALLER not in request.head
 
 
-def test_the_reply_is_the_upstream_s_bytes(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_reply_is_relayed_byte_for_byte(gateway: GatewayProcess, upstream: Upstream) -> None:
     body = b'{ "object":"response", "model" : "gpt-4o-mini-2024-07-18",\n "output": [], "x": 1.50, "id":"resp_9"}'
-    upstream.replies(body)
+    upstream.reply_with(body)
     assert gateway.respond().body == body
 
 
@@ -41,24 +41,24 @@ def test_the_reply_is_the_upstream_s_bytes(gateway: GatewayProcess, upstream: Up
         '{"input":"ünïcode 🙂","model":"gpt-4o-prod","big":123456789012345678901234567890}'.encode(),
     ],
 )
-def test_only_the_model_of_the_request_is_rewritten(gateway: GatewayProcess, upstream: Upstream, body: bytes) -> None:
+def test_only_the_top_level_model_is_rewritten(gateway: GatewayProcess, upstream: Upstream, body: bytes) -> None:
     assert gateway.post("/v1/responses", body).status == 200
     expected = json.loads(body) | {"model": "gpt-4o-mini"}
     assert upstream.requests[0].json == expected
-    assert len(upstream.requests[0].body) == len(body)  # the two names are of one length here
+    assert len(upstream.requests[0].body) == len(body)  # both names have the same length
 
 
-def test_a_stream_passes_byte_for_byte(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """RC-1 in the place of RA-26: the bytes are the upstream's, [DONE] included, and there is one record."""
+def test_stream_is_relayed_byte_for_byte_and_recorded(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """RC-1, replacing RA-26: the bytes are the upstream's, including [DONE], and there is one entry."""
     pieces = [*response_events(["Hel", "lo"]), b": a comment\n\n", b"data: [DONE]\n\n"]
-    upstream.streams(pieces, x_request_id="up-77")
+    upstream.stream_with(pieces, x_request_id="up-77")
     stream = gateway.stream()
-    assert stream.rest() == b"".join(pieces)
+    assert stream.read_rest() == b"".join(pieces)
     assert stream.status == 200
     assert stream.headers["content-type"] == "text/event-stream"
     assert stream.headers["x-upstream-request-id"] == "up-77"
     assert "upstream;dur=" in stream.headers["server-timing"]
-    entry = gateway.entry(stream)
+    entry = gateway.ledger_entry(stream)
     assert (entry["input_tokens"], entry["output_tokens"]) == (17, 23)
     assert (entry["reasoning_tokens"], entry["cached_tokens"]) == (8, 5)
     assert (entry["status"], entry["usage_source"], entry["finish"]) == (200, "upstream", "completed")
@@ -66,33 +66,35 @@ def test_a_stream_passes_byte_for_byte(gateway: GatewayProcess, upstream: Upstre
 
 
 @pytest.mark.parametrize("ending", ["incomplete", "failed"])
-def test_other_endings_carry_usage_too(gateway: GatewayProcess, upstream: Upstream, ending: str) -> None:
-    upstream.streams(response_events(["Hel"], ending=ending))
+def test_usage_is_read_from_incomplete_and_failed_events(
+    gateway: GatewayProcess, upstream: Upstream, ending: str
+) -> None:
+    upstream.stream_with(response_events(["Hel"], ending=ending))
     stream = gateway.stream()
-    stream.rest()
-    entry = gateway.entry(stream)
+    stream.read_rest()
+    entry = gateway.ledger_entry(stream)
     assert (entry["finish"], entry["output_tokens"], entry["usage_source"]) == (ending, 23, "upstream")
 
 
 @pytest.mark.parametrize("pieces", ["bytes", "crlf", "multi-line"])
-def test_usage_is_read_however_the_stream_is_cut_up(gateway: GatewayProcess, upstream: Upstream, pieces: str) -> None:
+def test_usage_is_read_however_the_stream_is_split(gateway: GatewayProcess, upstream: Upstream, pieces: str) -> None:
     whole = b"".join(response_events(["Hello", " wörld"]))
     if pieces == "crlf":
         whole = b"\xef\xbb\xbf" + whole.replace(b"\n", b"\r\n")
     elif pieces == "multi-line":
         whole = whole.replace(b', "sequence_number"', b',\ndata:"sequence_number"')
     size = 7 if pieces == "bytes" else 100
-    upstream.streams([whole[at : at + size] for at in range(0, len(whole), size)])
+    upstream.stream_with([whole[at : at + size] for at in range(0, len(whole), size)])
     stream = gateway.stream()
-    assert stream.rest() == whole
-    assert gateway.entry(stream)["output_tokens"] == 23
+    assert stream.read_rest() == whole
+    assert gateway.ledger_entry(stream)["output_tokens"] == 23
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "google", "deepseek"])
-def test_another_provider_is_refused_before_anything_is_sent(
+def test_other_provider_is_refused_before_anything_is_sent(
     gateway: GatewayProcess, upstream: Upstream, provider: str
 ) -> None:
-    """RA-20, RB-2 to RB-4: it is the provider that counts, not the adapter."""
+    """RA-20, RB-2 to RB-4: the provider decides, not the adapter."""
     gateway.reload(resources(upstream.url, model={"provider": provider}))
     before = upstream.connections
     reply = gateway.respond()
@@ -100,25 +102,25 @@ def test_another_provider_is_refused_before_anything_is_sent(
     assert ALIAS in reply.error["message"]
     assert set(reply.error) == {"message", "type"}
     assert (upstream.requests, upstream.connections) == ([], before)
-    assert gateway.entry(reply)["status"] == 400
+    assert gateway.ledger_entry(reply)["status"] == 400
     chat = gateway.post("/v1/chat/completions", {"model": ALIAS, "messages": [{"role": "user", "content": "Hi."}]})
     assert chat.status == 200
 
 
-def test_the_provider_gate_comes_before_guardrails_and_limits(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_provider_is_checked_before_guardrails_and_limits(gateway: GatewayProcess, upstream: Upstream) -> None:
     guard = {"name": "words", "kind": "keyword", "patterns": [{"kind": "literal", "value": "BLOCKME"}]}
-    given = resources(
+    resource_file = resources(
         upstream.url, model={"provider": "deepseek"}, caller={"rate_limit": {"rpm": 1}}, guardrails=[guard]
     )
-    gateway.reload(given)
+    gateway.reload(resource_file)
     for _ in range(3):
         assert gateway.respond("BLOCKME").status == 400
 
 
-def test_what_a_success_leaves_in_the_ledger(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_success_is_recorded_with_usage_and_attempt(gateway: GatewayProcess, upstream: Upstream) -> None:
     """RA-23."""
     reply = gateway.respond()
-    entry = gateway.entry(reply)
+    entry = gateway.ledger_entry(reply)
     assert (entry["input_tokens"], entry["output_tokens"]) == (17, 23)
     assert (entry["reasoning_tokens"], entry["cached_tokens"]) == (8, 5)
     assert (entry["status"], entry["error"], entry["route"]) == (200, None, "responses")
@@ -130,63 +132,61 @@ def test_what_a_success_leaves_in_the_ledger(gateway: GatewayProcess, upstream: 
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"output_tokens": 3}])
-def test_usage_that_is_missing_is_estimated(gateway: GatewayProcess, upstream: Upstream, usage: object) -> None:
-    """RC-6 in the place of RA-25 and RA-28."""
-    upstream.replies(response_body("Four words of text.", usage=usage))
+def test_missing_usage_is_estimated(gateway: GatewayProcess, upstream: Upstream, usage: object) -> None:
+    """RC-6, replacing RA-25 and RA-28."""
+    upstream.reply_with(response_body("Four words of text.", usage=usage))
     reply = gateway.respond("A question of some length, so that it has tokens.")
-    entry = gateway.entry(reply)
+    entry = gateway.ledger_entry(reply)
     assert entry["usage_source"] == "estimated"
     assert 3 <= entry["output_tokens"] <= 8
     assert 8 <= entry["input_tokens"] <= 16
 
 
-def test_output_tokens_that_are_missing_are_none(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_missing_output_tokens_count_as_zero(gateway: GatewayProcess, upstream: Upstream) -> None:
     """RA-29."""
-    upstream.replies(response_body(usage={"input_tokens": 17}))
-    entry = gateway.entry(gateway.respond())
+    upstream.reply_with(response_body(usage={"input_tokens": 17}))
+    entry = gateway.ledger_entry(gateway.respond())
     assert (entry["input_tokens"], entry["output_tokens"], entry["usage_source"]) == (17, 0, "upstream")
 
 
-def test_an_upstream_s_failure_is_one_record_with_one_attempt(gateway: GatewayProcess, upstream: Upstream) -> None:
+def test_upstream_500_is_one_entry_with_one_attempt(gateway: GatewayProcess, upstream: Upstream) -> None:
     """RA-22, RA-27."""
-    upstream.replies({"error": {"message": "internal: db-7 is down"}}, 500)
+    upstream.reply_with({"error": {"message": "internal: db-7 is down"}}, 500)
     reply = gateway.respond()
     assert (reply.status, reply.error["type"]) == (502, "upstream_error")
     assert "500" in reply.error["message"]
     assert b"db-7" not in reply.body
-    entry = gateway.entry(reply)
+    entry = gateway.ledger_entry(reply)
     assert (entry["status"], entry["input_tokens"], entry["output_tokens"]) == (502, 0, 0)
     [attempt] = entry["attempts"]
     assert (attempt["kind"], attempt["error"], attempt["status"]) == ("initial", "upstream_status", 500)
 
 
-def test_the_kind_of_reply_is_the_upstream_s(gateway: GatewayProcess, upstream: Upstream) -> None:
-    """X-9: JSON though a stream was asked for, and a stream though none was."""
-    upstream.replies(response_body("As JSON."))
+def test_reply_type_follows_the_upstream_not_the_request(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """X-9: JSON although a stream was requested, and a stream although none was."""
+    upstream.reply_with(response_body("As JSON."))
     stream = gateway.stream()
-    assert json.loads(stream.rest()) == response_body("As JSON.")
+    assert json.loads(stream.read_rest()) == response_body("As JSON.")
     assert stream.headers["content-type"] == "application/json"
-    assert gateway.entry(stream)["output_tokens"] == USAGE["output_tokens"]
+    assert gateway.ledger_entry(stream)["output_tokens"] == USAGE["output_tokens"]
     pieces = response_events(["As events."])
-    upstream.streams(pieces)
+    upstream.stream_with(pieces)
     reply = gateway.respond()
     assert reply.body == b"".join(pieces)
     assert reply.headers["content-type"] == "text/event-stream"
-    assert gateway.entry(reply)["output_tokens"] == USAGE["output_tokens"]
+    assert gateway.ledger_entry(reply)["output_tokens"] == USAGE["output_tokens"]
 
 
-def test_a_reply_that_is_no_json(gateway: GatewayProcess, upstream: Upstream) -> None:
-    upstream.replies(b"<html>Welcome</html>")
+def test_reply_that_is_not_json_is_502(gateway: GatewayProcess, upstream: Upstream) -> None:
+    upstream.reply_with(b"<html>Welcome</html>")
     reply = gateway.respond()
     assert (reply.status, reply.error["type"]) == (502, "upstream_decode_error")
     assert b"html" not in reply.body
-    assert gateway.entry(reply)["attempts"][0]["error"] == "decode"
+    assert gateway.ledger_entry(reply)["attempts"][0]["error"] == "decode"
 
 
-def test_every_reply_says_which_request_it_is_and_where_its_time_went(
-    gateway: GatewayProcess, upstream: Upstream
-) -> None:
-    """X-16 for what the head can carry."""
+def test_every_reply_has_request_id_and_server_timing(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """X-16, for the phases that are known when the head is sent."""
     for reply in (gateway.respond(), gateway.respond(key="wrong"), gateway.post("/v1/responses", b"{")):
         timing = dict(part.split(";dur=") for part in reply.headers["server-timing"].split(", "))
         total = float(timing.pop("total"))
@@ -195,13 +195,13 @@ def test_every_reply_says_which_request_it_is_and_where_its_time_went(
         assert reply.headers["server"].startswith("Penstock/")
 
 
-def test_a_caller_may_name_its_request(gateway: GatewayProcess, upstream: Upstream) -> None:
-    for _ in range(2):  # the same id twice is two requests
+def test_caller_may_set_the_request_id(gateway: GatewayProcess, upstream: Upstream) -> None:
+    for _ in range(2):  # the same id for two requests
         reply = gateway.respond(headers={"x-penstock-request-id": "trace-42"})
         assert reply.id == "trace-42"
         assert upstream.requests[-1].headers["x-penstock-request-id"] == "trace-42"
     from support.programs import wait_for
 
-    wait_for(lambda: len([r for r in gateway.rows() if r["request_id"].startswith("trace-42~")]) == 2)
+    wait_for(lambda: len([r for r in gateway.ledger_rows() if r["request_id"].startswith("trace-42~")]) == 2)
     for unusable in ("with space", "x" * 257, "tab\there"):
         assert gateway.respond(headers={"x-penstock-request-id": unusable}).id.startswith("req_")

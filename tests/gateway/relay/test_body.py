@@ -1,4 +1,4 @@
-"""The model's name is replaced where it stands, and not a byte besides."""
+"""The request body: the model name is replaced in place, and no other byte changes."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ VALUES = st.recursive(
     name=st.text(st.characters(codec="utf-8"), min_size=1, max_size=20),
     ascii_only=st.booleans(),
     spaces=st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", "\t:  ")]),
-    place=st.integers(0, 4),
+    position=st.integers(0, 4),
 )
-def test_everything_else_stays(
-    before: dict[str, Any], name: str, ascii_only: bool, spaces: tuple[str, str], place: int
+def test_only_the_model_name_is_replaced(
+    before: dict[str, Any], name: str, ascii_only: bool, spaces: tuple[str, str], position: int
 ) -> None:
     members = list(before.items())
-    members.insert(place, ("model", name))
+    members.insert(position, ("model", name))
     data = json.dumps(dict(members), ensure_ascii=ascii_only, separators=spaces).encode()
     request = read_body(data, chat=False)
     assert request.model == name
-    assert json.loads(data[request.model_at : request.model_end]) == name
+    assert json.loads(data[request.model_start : request.model_end]) == name
     rewritten = replace_model(request, b'"upstream"')
     assert json.loads(rewritten) == dict(members) | {"model": "upstream"}
-    assert rewritten[: request.model_at] == data[: request.model_at]
+    assert rewritten[: request.model_start] == data[: request.model_start]
     assert rewritten.endswith(data[request.model_end :])
 
 
@@ -51,7 +51,7 @@ def test_everything_else_stays(
         b'{"mo\\u0064el":"a","mod\\u0065l":"b"}',
     ],
 )
-def test_a_model_that_is_there_twice_is_ambiguous(data: bytes) -> None:
+def test_duplicate_model_is_refused(data: bytes) -> None:
     with pytest.raises(Refusal) as refused:
         read_body(data, chat=False)
     assert (refused.value.status, refused.value.param) == (400, "model")
@@ -71,12 +71,12 @@ def test_a_model_that_is_there_twice_is_ambiguous(data: bytes) -> None:
         ({"max_tokens": 10**30}, 100_000_000),
     ],
 )
-def test_the_limit_on_output(members: dict[str, Any], expected: int | None) -> None:
+def test_max_output_is_read_from_any_of_its_names(members: dict[str, Any], expected: int | None) -> None:
     assert read_body(json.dumps({"model": "a", **members}).encode(), chat=False).max_output == expected
 
 
 @pytest.mark.parametrize(
     ("stream", "expected"), [(True, True), (False, False), (1, False), ("true", False), (None, False)]
 )
-def test_only_true_asks_for_a_stream(stream: Any, expected: bool) -> None:
+def test_only_true_requests_a_stream(stream: Any, expected: bool) -> None:
     assert read_body(json.dumps({"model": "a", "stream": stream}).encode(), chat=False).stream is expected

@@ -1,4 +1,4 @@
-"""Names with several addresses: those that lead nowhere, those that change, and hosts that are let go meanwhile."""
+"""Hosts with several addresses: unreachable and changing ones, and hosts that are retired meanwhile."""
 
 from __future__ import annotations
 
@@ -21,76 +21,78 @@ REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 class Server:
-    """Answers on one address; `paused` holds its answers back."""
+    """A server on one address. It waits for `resumed` before each reply."""
 
     def __init__(self) -> None:
         self.connections = 0
-        self.paused = asyncio.Event()
-        self.paused.set()
+        self.resumed = asyncio.Event()
+        self.resumed.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         try:
             while await reader.readuntil(b"\r\n\r\n"):
-                await self.paused.wait()
+                await self.resumed.wait()
                 writer.write(REPLY)
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             writer.close()
 
 
 class Owner:
-    """A request that is only interested in its end."""
+    """A request without a caller."""
 
     route: Any = "responses"
-    outlet: Any = None
-    gone = False
+    stream: Any = None
+    caller_gone = False
 
     def watch(self) -> None: ...
 
-    commit: Any = None
+    begin_stream: Any = None
     block: Any = None
 
 
-class Scene:
+class HostFixture:
+    """A host whose name resolves to `addresses`."""
+
     def __init__(self, port: int) -> None:
         self.port = port
         self.loop: Any = asyncio.get_running_loop()
-        self.answer: list[str] = []
-        self.hold = asyncio.Event()
-        self.hold.set()
+        self.addresses: list[str] = []
+        self.resolve = asyncio.Event()
+        self.resolve.set()
         self.loop.getaddrinfo = self._resolve
         self.hosts = Hosts(self.loop)
         self.host = self.hosts.get("http", NAME, port, True)
 
     async def _resolve(self, name: str, port: int, **_: Any) -> list[Any]:
-        await self.hold.wait()
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in self.answer]
+        await self.resolve.wait()
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in self.addresses]
 
-    def forward(self, connect_s: float | None = 0.4) -> UpstreamAttempt:
+    def make_attempt(self, connect_s: float | None = 0.4) -> UpstreamAttempt:
         target: Any = type("Target", (), {"host": self.host})()
         return UpstreamAttempt(self.loop, Owner(), target, REQUEST, Timeouts(connect_s, None, None))
 
-    async def ask(self) -> Exchange:
-        """Without anybody who looks at the clock: an address that leads nowhere would be waited for without end."""
-        forward = self.forward()
-        await asyncio.wait_for(forward.run(), 5)
-        return forward.exchange
+    async def send(self) -> Exchange:
+        """Send a request without checking timeouts: it would wait for an unreachable address for ever."""
+        attempt = self.make_attempt()
+        await asyncio.wait_for(attempt.run(), 5)
+        return attempt.exchange
 
-    async def ask_with_time(self) -> Exchange:
-        forward = self.forward()
-        running = asyncio.ensure_future(forward.run())
+    async def send_with_timeouts(self) -> Exchange:
+        attempt = self.make_attempt()
+        running = asyncio.ensure_future(attempt.run())
         while not (await asyncio.wait([running], timeout=0.02))[0]:
-            forward.tick(self.loop.time())
-        return forward.exchange
+            attempt.tick(self.loop.time())
+        return attempt.exchange
 
-    async def refreshed(self) -> None:
-        """As when the addresses are no longer believed."""
+    async def resolve_again(self) -> None:
+        """Resolve the name again, as after the cache time."""
         await self.host._look_up()
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Free on both addresses."""
+    """A port that is free on both addresses."""
     while True:
         with socket.create_server((GOOD, 0)) as first:
             number = first.getsockname()[1]
@@ -103,156 +105,156 @@ def port() -> Iterator[int]:
 
 
 @pytest.fixture
-def hole(port: int) -> Iterator[None]:
-    """The other address takes no connection and refuses none: its queue is full."""
+def full_backlog(port: int) -> Iterator[None]:
+    """OTHER neither accepts nor refuses connections: its backlog is full."""
     with socket.socket() as listener:
         listener.bind((OTHER, port))
         listener.listen(0)
         waiting = [socket.socket() for _ in range(4)]
-        for one in waiting:
-            one.setblocking(False)
-            one.connect_ex((OTHER, port))
+        for client in waiting:
+            client.setblocking(False)
+            client.connect_ex((OTHER, port))
         yield
-        for one in waiting:
-            one.close()
+        for client in waiting:
+            client.close()
 
 
-def play(port: int, script: Callable[[Scene, dict[str, Server]], Awaitable[None]], *addresses: str) -> None:
+def run_script(port: int, script: Callable[[HostFixture, dict[str, Server]], Awaitable[None]], *addresses: str) -> None:
     async def run() -> None:
         servers = {address: Server() for address in addresses}
-        made = [await asyncio.start_server(one.serve, address, port) for address, one in servers.items()]
-        await script(Scene(port), servers)
-        for server in made:
-            server.close()
+        listeners = [await asyncio.start_server(server.serve, address, port) for address, server in servers.items()]
+        await script(HostFixture(port), servers)
+        for listener in listeners:
+            listener.close()
 
     asyncio.run(run())
 
 
-@pytest.mark.usefixtures("hole")
-def test_an_address_that_leads_nowhere_costs_its_share_once(port: int) -> None:
-    async def script(scene: Scene, servers: dict[str, Server]) -> None:
-        scene.answer = [OTHER, GOOD]
-        first = await scene.ask_with_time()
+@pytest.mark.usefixtures("full_backlog")
+def test_unreachable_address_is_tried_last_after_one_timeout(port: int) -> None:
+    async def script(fixture: HostFixture, servers: dict[str, Server]) -> None:
+        fixture.addresses = [OTHER, GOOD]
+        first = await fixture.send_with_timeouts()
         assert (first.status, first.error) == (200, None)
-        # it is known now, also when the resolver names it first again
-        assert (await scene.ask()).status == 200
-        await scene.refreshed()
-        assert [(await scene.ask()).status for _ in range(3)] == [200] * 3
+        # the address is now tried last, even if the resolver returns it first again
+        assert (await fixture.send()).status == 200
+        await fixture.resolve_again()
+        assert [(await fixture.send()).status for _ in range(3)] == [200] * 3
 
-    play(port, script, GOOD)
+    run_script(port, script, GOOD)
 
 
-@pytest.mark.usefixtures("hole")
-def test_when_all_of_them_lead_nowhere_the_time_is_not_longer(port: int) -> None:
-    async def script(scene: Scene, servers: dict[str, Server]) -> None:
-        scene.answer = [OTHER]
-        exchange = await scene.ask_with_time()
+@pytest.mark.usefixtures("full_backlog")
+def test_only_unreachable_addresses_end_with_a_timeout(port: int) -> None:
+    async def script(fixture: HostFixture, servers: dict[str, Server]) -> None:
+        fixture.addresses = [OTHER]
+        exchange = await fixture.send_with_timeouts()
         assert exchange.error is not None
         assert exchange.error.type == "TimedOut"
 
-    play(port, script)
+    run_script(port, script)
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_a_reset_that_nobody_told_us_of_is_found(port: int, named: bool) -> None:
-    """Also on a host that a reload has let go of meanwhile."""
+@pytest.mark.parametrize("in_use", [True, False])
+def test_check_resets_finds_a_reset_without_an_event(port: int, in_use: bool) -> None:
+    """Also on a host that a reload has retired meanwhile."""
 
-    async def script(scene: Scene, _servers: dict[str, Server]) -> None:
+    async def script(fixture: HostFixture, _servers: dict[str, Server]) -> None:
         with socket.create_server((GOOD, port)) as listener:
-            scene.answer = [GOOD]
-            forward = scene.forward()
-            running = asyncio.ensure_future(forward.run())
+            fixture.addresses = [GOOD]
+            attempt = fixture.make_attempt()
+            running = asyncio.ensure_future(attempt.run())
             await asyncio.sleep(0.1)
             taken, _ = listener.accept()
-            if not named:
-                scene.hosts.keep(set())
-            scene.host.pause(forward.exchange)  # as libuv does after an error: it watches no more
+            if not in_use:
+                fixture.hosts.keep(set())
+            fixture.host.pause(attempt.exchange)  # libuv also stops reading after an error
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
             taken.close()
             await asyncio.sleep(0.1)
             assert not running.done()
-            scene.hosts.check_resets()
+            fixture.hosts.check_resets()
             await asyncio.wait_for(running, 5)
-        assert forward.exchange.error is not None
-        assert forward.exchange.error.type == "ConnectionLost"
-        scene.hosts.sweep()
-        assert scene.hosts.open == 0
+        assert attempt.exchange.error is not None
+        assert attempt.exchange.error.type == "ConnectionLost"
+        fixture.hosts.sweep()
+        assert fixture.hosts.open == 0
 
-    play(port, script)
+    run_script(port, script)
 
 
-def test_connecting_has_no_more_time_than_the_request() -> None:
+def test_connect_timeout_is_at_most_the_request_timeout() -> None:
     assert Timeouts(5.0, 1.0, None).connect_s == 1.0
     assert Timeouts(5.0, None, 2.0).connect_s == 2.0
     assert Timeouts(None, None, None).connect_s is None
 
 
-@pytest.mark.usefixtures("hole")
-def test_a_caller_that_gives_up_says_nothing_about_an_address(port: int) -> None:
-    async def script(scene: Scene, servers: dict[str, Server]) -> None:
-        scene.answer = [OTHER, GOOD]
-        forward = scene.forward()
-        running = asyncio.ensure_future(forward.run())
-        while not scene.host._order:
+@pytest.mark.usefixtures("full_backlog")
+def test_cancelled_attempt_does_not_change_the_address_order(port: int) -> None:
+    async def script(fixture: HostFixture, servers: dict[str, Server]) -> None:
+        fixture.addresses = [OTHER, GOOD]
+        attempt = fixture.make_attempt()
+        running = asyncio.ensure_future(attempt.run())
+        while not fixture.host._order:
             await asyncio.sleep(0.01)
-        before = list(scene.host._order)
+        before = list(fixture.host._order)
         running.cancel()
         await asyncio.wait([running])
-        assert scene.host._order == before
+        assert fixture.host._order == before
 
-    play(port, script, GOOD)
+    run_script(port, script, GOOD)
 
 
-def test_an_address_that_comes_back_keeps_its_connections_again(port: int) -> None:
-    async def script(scene: Scene, servers: dict[str, Server]) -> None:
-        scene.answer = [GOOD]
-        await scene.ask()
-        servers[GOOD].paused.clear()
-        busy = asyncio.ensure_future(scene.ask())  # so that its pool is not forgotten
+def test_readded_address_keeps_its_connections_again(port: int) -> None:
+    async def script(fixture: HostFixture, servers: dict[str, Server]) -> None:
+        fixture.addresses = [GOOD]
+        await fixture.send()
+        servers[GOOD].resumed.clear()
+        busy = asyncio.ensure_future(fixture.send())  # so that its pool is kept
         await asyncio.sleep(0.05)
-        scene.answer = [OTHER]
-        await scene.refreshed()
-        scene.answer = [GOOD]
-        await scene.refreshed()
-        servers[GOOD].paused.set()
+        fixture.addresses = [OTHER]
+        await fixture.resolve_again()
+        fixture.addresses = [GOOD]
+        await fixture.resolve_again()
+        servers[GOOD].resumed.set()
         await busy
         before = servers[GOOD].connections
         for _ in range(4):
-            assert (await scene.ask()).status == 200
+            assert (await fixture.send()).status == 200
         assert servers[GOOD].connections <= before + 1
 
-    play(port, script, GOOD, OTHER)
+    run_script(port, script, GOOD, OTHER)
 
 
-def test_the_order_is_kept_whatever_the_resolver_s_is(port: int) -> None:
-    async def script(scene: Scene, servers: dict[str, Server]) -> None:
-        scene.answer = [GOOD, OTHER]
-        await scene.ask()
-        for turned in ([OTHER, GOOD], [GOOD, OTHER], [OTHER, GOOD]):
-            scene.answer = turned
-            await scene.refreshed()
-            await scene.ask()
+def test_address_order_does_not_follow_the_resolver(port: int) -> None:
+    async def script(fixture: HostFixture, servers: dict[str, Server]) -> None:
+        fixture.addresses = [GOOD, OTHER]
+        await fixture.send()
+        for rotated in ([OTHER, GOOD], [GOOD, OTHER], [OTHER, GOOD]):
+            fixture.addresses = rotated
+            await fixture.resolve_again()
+            await fixture.send()
         assert servers[OTHER].connections == 0
 
-    play(port, script, GOOD, OTHER)
+    run_script(port, script, GOOD, OTHER)
 
 
-def test_a_host_let_go_while_it_is_looked_up_keeps_nothing(port: int) -> None:
-    async def script(scene: Scene, servers: dict[str, Server]) -> None:
-        scene.answer = [GOOD]
-        scene.hold.clear()
-        asked = asyncio.ensure_future(scene.ask())
+def test_host_retired_during_lookup_keeps_no_connection(port: int) -> None:
+    async def script(fixture: HostFixture, servers: dict[str, Server]) -> None:
+        fixture.addresses = [GOOD]
+        fixture.resolve.clear()
+        request = asyncio.ensure_future(fixture.send())
         await asyncio.sleep(0)
-        scene.hosts.keep(set())
-        scene.hold.set()
-        assert (await asked).status == 200
-        assert scene.host.open == 0
+        fixture.hosts.keep(set())
+        fixture.resolve.set()
+        assert (await request).status == 200
+        assert fixture.host.open == 0
 
-    play(port, script, GOOD)
+    run_script(port, script, GOOD)
 
 
 @pytest.mark.parametrize("name", ["a..b", "x" * 64 + ".example", "no-such-name.invalid"])
-def test_what_can_be_no_name_has_no_address(name: str) -> None:
+def test_unknown_or_invalid_name_ends_with_name_not_found(name: str) -> None:
     async def script() -> Exchange:
         loop: Any = asyncio.get_running_loop()
         host: Host = Hosts(loop).get("http", name, 80, True)

@@ -1,4 +1,4 @@
-"""Renames and defaults of a provider key: what the provider reads is what was meant, and all other bytes stay."""
+"""Renaming members and adding defaults in JSON bytes, without changing other bytes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ VALUES = st.recursive(
 
 
 def expected(members: dict[str, Any], renames: dict[str, str], defaults: dict[str, Any]) -> dict[str, Any]:
-    found = dict(members)
+    result = dict(members)
     for old, new in renames.items():
-        if old in found:
-            value = found.pop(old)
-            found.setdefault(new, value)
-    return defaults | found
+        if old in result:
+            value = result.pop(old)
+            result.setdefault(new, value)
+    return defaults | result
 
 
 def rewritten(data: bytes, renames: dict[str, str], defaults: dict[str, Any]) -> bytes:
@@ -45,7 +45,7 @@ def rewritten(data: bytes, renames: dict[str, str], defaults: dict[str, Any]) ->
     spaces=st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", "\t:  ")]),
     indent=st.sampled_from([None, 2]),
 )
-def test_it_means_what_it_would_mean_to_a_parser(
+def test_with_members_equals_the_same_change_on_parsed_json(
     members: dict[str, Any],
     renames: dict[str, str],
     defaults: dict[str, Any],
@@ -67,11 +67,11 @@ def test_it_means_what_it_would_mean_to_a_parser(
         ('{"a":2, "b":1 , "z":0}', '{"b":1 , "z":0}'),
     ],
 )  # fmt: skip
-def test_all_other_bytes_stay(before: str, after: str) -> None:
+def test_with_members_keeps_all_other_bytes(before: str, after: str) -> None:
     assert rewritten(before.encode(), {"a": "b"}, {"z": [1]}) == after.encode()
 
 
-def test_a_body_may_be_nested_as_deep_as_it_likes() -> None:
+def test_with_members_accepts_deep_nesting() -> None:
     deep = "[" * 5000 + "]" * 5000
     data = f'{{"a":{deep}}}'.encode()
     assert rewritten(data, {"a": "b"}, {"z": 1}) == f'{{"b":{deep},"z":1}}'.encode()

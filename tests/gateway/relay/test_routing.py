@@ -1,4 +1,4 @@
-"""Which target is tried when, as data in and data out."""
+"""The order of targets, cooldowns, and the policy after failures, without I/O."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.routing import Cooldowns, Rules, Turns, backoff_s, order
+from penstock.gateway.relay.routing import Cooldowns, FailurePolicy, RoundRobin, backoff_s, order_targets
 from penstock.gateway.relay.upstream import Target as RealTarget
 from penstock.gateway.relay.upstream import UpstreamFailure
 from penstock.gateway.resources.snapshot import Cooldown, Model, ProviderKey, Routing
@@ -15,7 +15,7 @@ from penstock.secrets import Secret
 
 
 class Target(RealTarget):
-    """As far as routing looks at one."""
+    """A target with only the attributes that routing uses."""
 
     def __init__(self, name: str, **fields: Any) -> None:
         self.key = ProviderKey(id="k", name="k", secret=Secret(fields.pop("secret", "sk-1")))
@@ -25,7 +25,7 @@ class Target(RealTarget):
         return self.model.name
 
 
-def failed(error: str = "upstream_status", status: int | None = 500, **more: Any) -> UpstreamFailure:
+def failure(error: str = "upstream_status", status: int | None = 500, **more: Any) -> UpstreamFailure:
     return UpstreamFailure(error, status, Refusal(502, "x", "x"), retryable=more.pop("retryable", True), **more)
 
 
@@ -33,33 +33,38 @@ def names(targets: Any) -> list[str]:
     return [target.model.name for target in targets]
 
 
-def tried(routing: Routing, targets: list[Target], cooldowns: Cooldowns, turns: Turns | None = None) -> list[str]:
+def ordered_names(
+    routing: Routing, targets: list[Target], cooldowns: Cooldowns, round_robin: RoundRobin | None = None
+) -> list[str]:
     group = Model(id="g", name="g", routing=routing)
-    return names(order(group, routing, tuple(targets), cooldowns, turns or Turns(), 100.0))
+    return names(order_targets(group, routing, tuple(targets), cooldowns, round_robin or RoundRobin(), 100.0))
 
 
-def test_healthy_ones_first_and_the_cooling_as_a_last_resort() -> None:
+def test_healthy_targets_come_before_cooling_ones() -> None:
     targets = [Target("a"), Target("b"), Target("c")]
     cooldowns = Cooldowns()
     routing = Routing(targets=("a", "b", "c"))
-    assert tried(routing, targets, cooldowns) == ["a", "b", "c"]
-    cooldowns.failed(targets[0], failed(), 99.0)
-    assert tried(routing, targets, cooldowns) == ["b", "c", "a"]
+    assert ordered_names(routing, targets, cooldowns) == ["a", "b", "c"]
+    cooldowns.failed(targets[0], failure(), 99.0)
+    assert ordered_names(routing, targets, cooldowns) == ["b", "c", "a"]
     cooldowns.succeeded(targets[0])
-    assert tried(routing, targets, cooldowns) == ["a", "b", "c"]
+    assert ordered_names(routing, targets, cooldowns) == ["a", "b", "c"]
     for target in targets:
-        cooldowns.failed(target, failed(), 99.0)
+        cooldowns.failed(target, failure(), 99.0)
     with pytest.raises(Refusal) as refused:
-        tried(routing, targets, cooldowns)
+        ordered_names(routing, targets, cooldowns)
     assert (refused.value.status, refused.value.type) == (503, "all_candidates_unavailable")
-    assert tried(Routing(targets=("a", "b"), when_all_unavailable="try_anyway"), targets[:2], cooldowns) == ["a", "b"]
+    assert ordered_names(Routing(targets=("a", "b"), when_all_unavailable="try_anyway"), targets[:2], cooldowns) == [
+        "a",
+        "b",
+    ]
 
 
-def test_turns_and_the_number_of_fallbacks() -> None:
+def test_round_robin_rotates_and_max_fallbacks_limits_targets() -> None:
     targets = [Target("a"), Target("b"), Target("c")]
-    turns = Turns()
+    round_robin = RoundRobin()
     routing = Routing(targets=("a", "b", "c"), strategy="round_robin", max_fallbacks=1)
-    assert [tried(routing, targets, Cooldowns(), turns) for _ in range(4)] == [
+    assert [ordered_names(routing, targets, Cooldowns(), round_robin) for _ in range(4)] == [
         ["a", "b"],
         ["b", "c"],
         ["c", "a"],
@@ -70,20 +75,22 @@ def test_turns_and_the_number_of_fallbacks() -> None:
 @pytest.mark.parametrize(
     ("failure", "cooldown", "seconds"),
     [
-        (failed(), Cooldown(), 30),
-        (failed(status=429, retry_after_s=12.0), Cooldown(), 12),
-        (failed(status=429, retry_after_s=9999.0), Cooldown(), 600),
-        (failed(status=429, retry_after_s=12.0), Cooldown(honor_retry_after=False), 30),
-        (failed(status=400), Cooldown(), 0),
-        (failed(status=401), Cooldown(), 30),
-        (failed("timeout", None), Cooldown(), 30),
-        (failed("timeout", None), Cooldown(on_timeout=False), 0),
-        (failed("transport", None), Cooldown(on_transport=False), 0),
-        (failed(), Cooldown(enabled=False), 0),
-        (failed("over_limit", None), Cooldown(), 0),
+        (failure(), Cooldown(), 30),
+        (failure(status=429, retry_after_s=12.0), Cooldown(), 12),
+        (failure(status=429, retry_after_s=9999.0), Cooldown(), 600),
+        (failure(status=429, retry_after_s=12.0), Cooldown(honor_retry_after=False), 30),
+        (failure(status=400), Cooldown(), 0),
+        (failure(status=401), Cooldown(), 30),
+        (failure("timeout", None), Cooldown(), 30),
+        (failure("timeout", None), Cooldown(on_timeout=False), 0),
+        (failure("transport", None), Cooldown(on_transport=False), 0),
+        (failure(), Cooldown(enabled=False), 0),
+        (failure("over_limit", None), Cooldown(), 0),
     ],
 )
-def test_how_long_a_target_is_left_alone(failure: UpstreamFailure, cooldown: Cooldown, seconds: int) -> None:
+def test_cooldown_duration_depends_on_failure_and_settings(
+    failure: UpstreamFailure, cooldown: Cooldown, seconds: int
+) -> None:
     target = Target("a", cooldown=cooldown)
     cooldowns = Cooldowns()
     cooldowns.failed(target, failure, 0.0)
@@ -91,36 +98,36 @@ def test_how_long_a_target_is_left_alone(failure: UpstreamFailure, cooldown: Coo
     assert cooldowns.cooling(target, seconds + 0.5) is False
 
 
-def test_a_model_that_was_changed_is_not_left_alone() -> None:
+def test_changed_model_or_key_has_no_cooldown() -> None:
     cooldowns = Cooldowns()
-    cooldowns.failed(Target("a"), failed(), 0.0)
-    assert cooldowns.cooling(Target("a"), 1.0)  # read again from the same file
+    cooldowns.failed(Target("a"), failure(), 0.0)
+    assert cooldowns.cooling(Target("a"), 1.0)  # reloaded without a change
     assert not cooldowns.cooling(Target("a", cooldown=Cooldown(enabled=False)), 1.0)
     assert not cooldowns.cooling(Target("a", upstream="another"), 1.0)
     assert not cooldowns.cooling(Target("a", secret="sk-2"), 1.0)
 
 
-def test_who_is_asked_again() -> None:
-    plain, group = Rules(None, 2), Rules(Routing(targets=("a",)), 2)
+def test_failure_policy_decides_on_retry_and_fallback() -> None:
+    plain, group = FailurePolicy(None, 2), FailurePolicy(Routing(targets=("a",)), 2)
     model = Target("a").model
-    assert plain.tries_again(model, failed(), 1, False)
-    assert not plain.tries_again(model, failed(), 2, False)
-    assert not plain.tries_again(model, failed("timeout", None), 0, False)
-    assert not group.tries_again(model, failed("over_limit", None), 0, False)
-    assert group.moves_on(failed("over_limit", None))
-    assert not plain.tries_again(model, failed(status=400, retryable=False), 0, False)
-    assert not group.tries_again(model, failed(), 0, True)  # another one is waiting
-    assert group.tries_again(model, failed(), 0, False)
-    assert Rules(Routing(targets=("a",), retries=1), 0).tries_again(model, failed(), 0, True)
-    assert not plain.tries_again(Target("b", retries=0).model, failed(), 0, False)
-    busy = failed(status=429, retryable=False)
-    assert not group.moves_on(busy)
-    assert Rules(Routing(targets=("a",), retry_on_429=True), 0).moves_on(busy)
-    assert Rules(Routing(targets=("a",), fallback_on_statuses=frozenset({429})), 0).moves_on(busy)
+    assert plain.allows_retry(model, failure(), 1, False)
+    assert not plain.allows_retry(model, failure(), 2, False)
+    assert not plain.allows_retry(model, failure("timeout", None), 0, False)
+    assert not group.allows_retry(model, failure("over_limit", None), 0, False)
+    assert group.allows_fallback(failure("over_limit", None))
+    assert not plain.allows_retry(model, failure(status=400, retryable=False), 0, False)
+    assert not group.allows_retry(model, failure(), 0, True)  # there is another target
+    assert group.allows_retry(model, failure(), 0, False)
+    assert FailurePolicy(Routing(targets=("a",), retries=1), 0).allows_retry(model, failure(), 0, True)
+    assert not plain.allows_retry(Target("b", retries=0).model, failure(), 0, False)
+    busy = failure(status=429, retryable=False)
+    assert not group.allows_fallback(busy)
+    assert FailurePolicy(Routing(targets=("a",), retry_on_429=True), 0).allows_fallback(busy)
+    assert FailurePolicy(Routing(targets=("a",), fallback_on_statuses=frozenset({429})), 0).allows_fallback(busy)
 
 
-def test_the_wait_before_the_next_attempt() -> None:
+def test_backoff_doubles_and_respects_retry_after() -> None:
     for retries, least in ((0, 0.25), (1, 0.5), (2, 1.0), (3, 2.0), (9, 2.0)):
-        assert least <= backoff_s(retries, failed()) <= least + 0.25
-    assert backoff_s(0, failed(retry_after_s=3.0)) == 3.0
-    assert backoff_s(0, failed(retry_after_s=60.0)) <= 0.5
+        assert least <= backoff_s(retries, failure()) <= least + 0.25
+    assert backoff_s(0, failure(retry_after_s=3.0)) == 3.0
+    assert backoff_s(0, failure(retry_after_s=60.0)) <= 0.5

@@ -1,4 +1,4 @@
-"""Frames of a stream that arrives in portions."""
+"""Frames of a stream that arrives in arbitrary pieces."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from penstock.wire.sse import split
 LINES = st.sampled_from(["data: a", "data:b", "data", "event: x", ": note", "id: 1", "nothing", "", ""])
 
 
-def framed(body: bytes, places: list[int], limit: int = FRAME_BYTES) -> list[Frame]:
+def framed(body: bytes, positions: list[int], limit: int = FRAME_BYTES) -> list[Frame]:
     frames = Frames(limit)
-    cuts = [0, *sorted(min(place, len(body)) for place in places), len(body)]
-    found = [frame for first, last in itertools.pairwise(cuts) for frame in frames.feed(body[first:last])]
+    cuts = [0, *sorted(min(position, len(body)) for position in positions), len(body)]
+    complete = [frame for first, last in itertools.pairwise(cuts) for frame in frames.feed(body[first:last])]
     rest = frames.rest()
-    return found if rest is None else [*found, rest]
+    return complete if rest is None else [*complete, rest]
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(LINES, st.sampled_from(["\n", "\r\n", "\r"]))), st.lists(st.integers(0, 99)), st.booleans())
-def test_portions_change_nothing(lines: list[tuple[str, str]], places: list[int], mark: bool) -> None:
-    body = ("\ufeff" * mark + "".join(line + end for line, end in lines)).encode()
-    found = framed(body, places)
-    assert b"".join(frame.raw for frame in found) == body
-    assert [frame.data for frame in found if frame.data is not None] == split(body).data
+def test_frames_do_not_depend_on_how_input_is_split(
+    lines: list[tuple[str, str]], positions: list[int], bom: bool
+) -> None:
+    body = ("\ufeff" * bom + "".join(line + end for line, end in lines)).encode()
+    parsed = framed(body, positions)
+    assert b"".join(frame.raw for frame in parsed) == body
+    assert [frame.data for frame in parsed if frame.data is not None] == split(body).data
 
 
 @settings(max_examples=300, deadline=None)
@@ -37,24 +39,24 @@ def test_portions_change_nothing(lines: list[tuple[str, str]], places: list[int]
     st.lists(st.integers(0, 99)),
     st.integers(1, 12),
 )
-def test_parts_are_the_bytes_of_a_frame_too_large(lines: list[tuple[str, str]], places: list[int], limit: int) -> None:
+def test_parts_of_a_large_frame_add_up_to_it(lines: list[tuple[str, str]], positions: list[int], limit: int) -> None:
     body = "".join(line + end for line, end in lines).encode()
-    found = framed(body, places, limit)
-    assert b"".join(frame.raw for frame in found) == body
-    open_ = False
+    parsed = framed(body, positions, limit)
+    assert b"".join(frame.raw for frame in parsed) == body
+    in_parts = False
     whole: list[bytes] = []
-    for frame in found:
+    for frame in parsed:
         begins, ends = (frame.begins, frame.ends) if isinstance(frame, Part) else (True, True)
-        assert begins == (not open_)
+        assert begins == (not in_parts)
         if begins:
             whole.append(b"")
         whole[-1] += frame.raw
-        open_ = not ends
-    assert not open_
-    assert whole == [frame.raw for frame in framed(body, places)]
+        in_parts = not ends
+    assert not in_parts
+    assert whole == [frame.raw for frame in framed(body, positions)]
 
 
-def test_no_more_is_kept_than_the_limit() -> None:
+def test_buffer_never_exceeds_the_limit() -> None:
     frames = Frames(1000)
     for _ in range(5):
         for _ in range(300):
@@ -65,8 +67,8 @@ def test_no_more_is_kept_than_the_limit() -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_a_comment_alone_is_a_frame(end: str) -> None:
-    """A ping: whoever sends it wants it to arrive."""
+def test_comment_alone_is_a_frame(end: str) -> None:
+    """Servers send comments as keep-alive, so they must be relayed at once."""
     frames = Frames()
     ping = f":{end}{end}".encode()
     assert [frame.raw for frame in frames.feed(ping)] == [ping]
@@ -82,13 +84,13 @@ def test_a_comment_alone_is_a_frame(end: str) -> None:
         (b"data: old", b"new", b"data: new\n"),
     ],
 )
-def test_other_data_in_the_same_frame(raw: bytes, data: bytes, expected: bytes) -> None:
+def test_with_data_replaces_only_the_data(raw: bytes, data: bytes, expected: bytes) -> None:
     frame = Frame(raw)
     assert frame.with_data(data) == expected
 
 
-def test_one_byte_at_a_time_is_not_quadratic() -> None:
+def test_feeding_single_bytes_is_not_quadratic() -> None:
     frames = Frames()
     body = b"data: " + b"x" * 300_000 + b"\n\n"
-    found = [frame for place in range(len(body)) for frame in frames.feed(body[place : place + 1])]
-    assert [frame.raw for frame in found] == [body]
+    parsed = [frame for start in range(len(body)) for frame in frames.feed(body[start : start + 1])]
+    assert [frame.raw for frame in parsed] == [body]

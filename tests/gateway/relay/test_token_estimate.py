@@ -1,4 +1,4 @@
-"""The estimate against a real vocabulary: near enough for prose and code in many languages."""
+"""The estimate compared with a real tokenizer, for prose in many languages and for code."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.mark.parametrize("language", TEXTS)
-def test_within_a_third_of_what_a_tokenizer_counts(language: str, tokenizer: Tokenizer) -> None:
+def test_estimate_is_within_a_third_of_the_tokenizer(language: str, tokenizer: Tokenizer) -> None:
     real = tokenizer.count(TEXTS[language])
     assert 0.67 * real < estimate_tokens(TEXTS[language]) < 1.33 * real
 
 
-def test_bytes_and_edges() -> None:
+def test_estimate_of_byte_counts_and_edge_cases() -> None:
     assert [estimate_tokens(n) for n in (-1, 0, 1, 4, 5, 4000)] == [0, 0, 1, 1, 2, 1000]
     assert [estimate_tokens(text) for text in ("", "a", "abcd", "abcde", "\ud800", "🎉")] == [0, 1, 1, 2, 1, 2]
     assert estimate_tokens("x" * 4000) == estimate_tokens(4000)

@@ -1,4 +1,4 @@
-"""A request that is ended while somebody else is asked about it goes nowhere any more."""
+"""A request that is ended while it waits for the limits of a target makes no attempt."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.accounting import Accounting
 from penstock.gateway.relay.attempt_loop import AttemptLoop
 from penstock.gateway.relay.body import read_body
-from penstock.gateway.relay.routing import Cooldowns, Turns
+from penstock.gateway.relay.routing import Cooldowns, RoundRobin
 from penstock.gateway.resources.snapshot import Model, Routing
 
 
 class SlowLimiter:
-    """Answers when it is told to."""
+    """A limiter that waits for `answer` before it returns the next result."""
 
-    def __init__(self, *answers: Reservation | Refusal) -> None:
-        self._answers = list(answers)
+    def __init__(self, *results: Reservation | Refusal) -> None:
+        self._results = list(results)
         self.asked = asyncio.Event()
         self.answer = asyncio.Event()
         self.settled: list[int] = []
@@ -29,42 +29,42 @@ class SlowLimiter:
     async def admit_target(self, *_: Any) -> Reservation:
         self.asked.set()
         await self.answer.wait()
-        found = self._answers.pop(0)
-        if isinstance(found, Refusal):
-            raise found
-        return found
+        result = self._results.pop(0)
+        if isinstance(result, Refusal):
+            raise result
+        return result
 
     async def settle(self, _reservation: Reservation, tokens: int, _now: float) -> None:
         self.settled.append(tokens)
 
 
 @pytest.mark.parametrize("first_is_full", [False, True])
-def test_ended_while_a_target_s_limits_are_asked_for(first_is_full: bool) -> None:
+def test_request_ended_while_waiting_for_target_limits_makes_no_attempt(first_is_full: bool) -> None:
     async def run() -> tuple[Accounting, SlowLimiter]:
         full = [Refusal(429, "rate_limit_exceeded", "")] if first_is_full else []
         limiter = SlowLimiter(*full, Reservation())
-        app: Any = SimpleNamespace(limiter=limiter, cooldowns=Cooldowns(), turns=Turns(), loop=None)
+        app: Any = SimpleNamespace(limiter=limiter, cooldowns=Cooldowns(), round_robin=RoundRobin(), loop=None)
         app.config = SimpleNamespace(upstream=SimpleNamespace(retries=0))
-        books = Accounting("id", "responses", 0)
-        caller: Any = SimpleNamespace(books=books, outlet=None, request_id="id")
+        accounting = Accounting("id", "responses", 0)
+        response: Any = SimpleNamespace(accounting=accounting, stream=None, request_id="id")
         group = Model(id="g", name="g", routing=Routing(targets=("a", "b")))
         request = read_body(b'{"model":"g"}', chat=False)
-        live: Any = SimpleNamespace(guards=None)
-        attempts = AttemptLoop(app, live, caller, "responses", group, request, 10)
-        # A target without a host: an attempt at it would be a fault.
+        compiled: Any = SimpleNamespace(guards=None)
+        attempt_loop = AttemptLoop(app, compiled, response, "responses", group, request, 10)
+        # The targets have no host, so an attempt would fail.
         targets: Any = [
             SimpleNamespace(model=Model(id=name, name=name), key=SimpleNamespace(name="k")) for name in ("a", "b")
         ]
-        running = asyncio.create_task(attempts.run(tuple(targets)))
+        running = asyncio.create_task(attempt_loop.run(tuple(targets)))
         await limiter.asked.wait()
-        attempts.end()
+        attempt_loop.end()
         limiter.answer.set()
         with pytest.raises(Refusal) as refused:
             await running
         assert refused.value.type == "shutting_down"
-        await attempts.close()
-        return books, limiter
+        await attempt_loop.close()
+        return accounting, limiter
 
-    books, limiter = asyncio.run(run())
-    assert [attempt.error for attempt in books.entry.attempts] == (["over_limit"] if first_is_full else [])
+    accounting, limiter = asyncio.run(run())
+    assert [attempt.error for attempt in accounting.entry.attempts] == (["over_limit"] if first_is_full else [])
     assert limiter.settled == ([] if first_is_full else [0])

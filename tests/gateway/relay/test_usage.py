@@ -1,4 +1,4 @@
-"""What passes is understood on the side, however it is cut up, and never changed."""
+"""Reading usage from replies, and restoring the alias, however a stream is split."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ def responses(end: str = "\n", filler: str = "text") -> bytes:
 
 def read(data: bytes, sizes: list[int], route: Any = "responses") -> StreamReader:
     reader, frames = StreamReader(route), Frames()
-    at = 0
+    start = 0
     for size in [*sizes, len(data)]:
-        for one in frames.feed(data[at : at + size]):
-            reader.read(one)
-        at += size
+        for complete in frames.feed(data[start : start + size]):
+            reader.read(complete)
+        start += size
     if (rest := frames.rest()) is not None:
         reader.read(rest)
     return reader
 
 
-def renamed(pieces: Iterable[bytes], alias: str) -> bytes:
+def with_alias(pieces: Iterable[bytes], alias: str) -> bytes:
     names, frames = ModelNames(alias), Frames()
-    found = [frame for piece in pieces for frame in frames.feed(piece)]
+    restored = [frame for piece in pieces for frame in frames.feed(piece)]
     if (rest := frames.rest()) is not None:
-        found.append(rest)
-    for one in found:
-        names.restore(one)
-    return joined(found) if found else b""
+        restored.append(rest)
+    for frame in restored:
+        names.restore(frame)
+    return joined(restored) if restored else b""
 
 
 @given(sizes=st.lists(st.integers(1, 40), max_size=60), end=st.sampled_from(["\n", "\r\n", "\r"]))
-def test_pieces_do_not_matter(sizes: list[int], end: str) -> None:
+def test_usage_does_not_depend_on_how_the_stream_is_split(sizes: list[int], end: str) -> None:
     reader = read(responses(end), sizes)
     assert reader.usage is not None
     assert (reader.usage.input, reader.usage.output, reader.usage.reasoning) == (11, 7, 2)
@@ -65,15 +65,15 @@ def test_pieces_do_not_matter(sizes: list[int], end: str) -> None:
 
 
 @given(st.lists(st.binary(max_size=60), max_size=20), st.sampled_from(["responses", "chat"]))
-def test_rubbish_does_no_harm(pieces: list[bytes], route: Any) -> None:
+def test_arbitrary_bytes_raise_nothing_and_pass_unchanged(pieces: list[bytes], route: Any) -> None:
     data = b"".join(pieces)
     read(data, [len(piece) for piece in pieces], route)
     if b'"model"' not in data:
-        assert renamed(pieces, "alias") == data
+        assert with_alias(pieces, "alias") == data
 
 
-def test_an_event_of_any_size_is_read_at_its_end() -> None:
-    """The last event repeats the whole answer: more than is kept of it."""
+def test_usage_is_read_from_an_event_of_any_size() -> None:
+    """The last event repeats the whole reply, which exceeds the limit of a frame."""
     data = responses(filler='He said "usage": {"input_tokens": 1}. ' * 60_000)
     reader = read(data, [30_000] * 100)
     assert reader.usage is not None
@@ -81,27 +81,27 @@ def test_an_event_of_any_size_is_read_at_its_end() -> None:
     assert (reader.finish, reader.terminal) == ("completed", True)
 
 
-def test_one_byte_at_a_time_is_not_quadratic() -> None:
+def test_reading_single_bytes_is_not_quadratic() -> None:
     data = frame({"id": "c1", "model": "gpt-x", "choices": [{"delta": {"content": "x" * 300_000}}]})
     assert read(data, [1] * len(data), "chat").tokens > 0
-    pieces = (data[place : place + 1] for place in range(len(data)))
-    assert renamed(pieces, "alias") == data.replace(b'"model": "gpt-x"', b'"model": "alias"')
+    pieces = (data[start : start + 1] for start in range(len(data)))
+    assert with_alias(pieces, "alias") == data.replace(b'"model": "gpt-x"', b'"model": "alias"')
 
 
-def test_the_alias_also_behind_an_event_that_came_in_parts() -> None:
+def test_alias_is_restored_in_and_after_an_event_in_parts() -> None:
     chunk = {"id": "c1", "model": "gpt-x", "choices": [{"delta": {"content": "x" * 2_000_000}}]}
     data = frame(chunk) + frame({"id": "c1", "model": "gpt-x", "choices": []}) + frame("[DONE]")
-    pieces = (data[place : place + 9_000] for place in range(0, len(data), 9_000))
-    assert renamed(pieces, "alias") == data.replace(b'"model": "gpt-x"', b'"model": "alias"')
+    pieces = (data[start : start + 9_000] for start in range(0, len(data), 9_000))
+    assert with_alias(pieces, "alias") == data.replace(b'"model": "gpt-x"', b'"model": "alias"')
 
 
-def test_a_last_event_without_its_blank_line() -> None:
+def test_last_event_without_blank_line_is_read() -> None:
     reader = read(responses().rstrip(b"\n"), [])
     assert reader.usage is not None
     assert reader.terminal
 
 
-def test_chat() -> None:
+def test_chat_stream_usage_and_finish_are_read() -> None:
     chunks = [
         {
             "id": "c1",
@@ -119,11 +119,11 @@ def test_chat() -> None:
 
 
 @given(sizes=st.lists(st.integers(1, 60), max_size=40), end=st.sampled_from(["\n", "\r\n"]))
-def test_the_alias_in_every_event(sizes: list[int], end: str) -> None:
+def test_alias_is_restored_in_every_event(sizes: list[int], end: str) -> None:
     chunks = [{"id": "c", "model": "gpt-x-2024", "choices": [{"delta": {"content": 'a "model": "gpt-x-2024" b'}}]}] * 3
     data = b"".join(frame(chunk, None, end) for chunk in chunks) + frame("[DONE]", None, end)
     ends = [0, *itertools.accumulate(sizes), len(data)]
-    out = renamed((data[start:end] for start, end in itertools.pairwise(ends)), "the alias")
+    out = with_alias((data[start:end] for start, end in itertools.pairwise(ends)), "the alias")
     assert out == data.replace(b', "model": "gpt-x-2024"', b', "model": "the alias"')
 
 
@@ -139,26 +139,26 @@ MODELS = [
 
 
 @pytest.mark.parametrize(("body", "restored"), MODELS)
-def test_the_alias_in_a_whole_reply(body: bytes, restored: bytes) -> None:
+def test_alias_is_restored_in_a_whole_reply(body: bytes, restored: bytes) -> None:
     assert restore_model(body, bytes(read_reply(body).model), b'"alias"') == restored
 
 
 @pytest.mark.parametrize("lead", [b"data: ", b"data:", b": ping\nid: 7\nevent: chunk\ndata: ", b"\xef\xbb\xbfdata: "])
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
-def test_the_alias_wherever_it_stands_in_the_events(lead: bytes, end: bytes) -> None:
-    """The first spelling is not the last, and what is no top-level member is not the model's name."""
+def test_alias_is_restored_for_any_position_and_spelling_of_model(lead: bytes, end: bytes) -> None:
+    """Events may spell the member differently, and a nested `model` is not replaced."""
     half = (b'{"\\ud800":[{"model":"in"}],"model":"gpt-x"}', b'{"\\ud800":[{"model":"in"}],"model":"alias"}')
-    given = b"".join(lead + body + end for body, _ in [*MODELS, half])
-    assert renamed([given], "alias") == b"".join(lead + restored + end for _, restored in [*MODELS, half])
+    stream = b"".join(lead + body + end for body, _ in [*MODELS, half])
+    assert with_alias([stream], "alias") == b"".join(lead + restored + end for _, restored in [*MODELS, half])
 
 
-def test_the_alias_in_data_of_several_lines() -> None:
-    given = b'event: x\ndata: {"choices": [],\ndata:"model": "gpt-x",\r\ndata:  "created": 1}\n\n'
-    assert renamed([given], "alias") == given.replace(b"gpt-x", b"alias")
+def test_alias_is_restored_in_multi_line_data() -> None:
+    stream = b'event: x\ndata: {"choices": [],\ndata:"model": "gpt-x",\r\ndata:  "created": 1}\n\n'
+    assert with_alias([stream], "alias") == stream.replace(b"gpt-x", b"alias")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"{}x", b"\xff"])
-def test_what_is_no_json(body: bytes) -> None:
+def test_invalid_json_reply_raises_value_error(body: bytes) -> None:
     with pytest.raises(ValueError, match=r".*"):
         read_reply(body)
 
@@ -166,6 +166,6 @@ def test_what_is_no_json(body: bytes) -> None:
 @pytest.mark.parametrize(
     "body", [b"[]", b"3", b'{"choices": 3, "usage": "no", "id": []}', b'{"usage": {"input_tokens": "3"}}']
 )
-def test_json_that_says_nothing_about_itself(body: bytes) -> None:
+def test_json_of_another_shape_has_no_usage(body: bytes) -> None:
     reply = read_reply(body)
     assert (reply.reported, reply.name, reply.finish) == (None, None, None)

@@ -1,4 +1,4 @@
-"""The main process ends all that it began, also when its start fails or when one of its parts does not end well."""
+"""The main process cleans up completely, even if its start or one of its cleanup steps fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.programs import wait_for
 
 @pytest.fixture
 def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
-    """Its workers end as they start."""
+    """A gateway whose workers end during their start."""
 
     def spawned(*_: object) -> subprocess.Popen[bytes]:
         return spawn("penstock.no_such_module")
@@ -37,19 +37,17 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway
 
 
 def running() -> set[str]:
-    """What answers operators, moves usage and watches the file."""
+    """Return the names of the gateway's threads."""
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("penstock-")}
 
 
-def test_a_start_that_fails_leaves_nothing_running(gateway: Gateway) -> None:
-    with pytest.raises(RunError, match="as it started"):
+def test_failed_start_leaves_no_threads(gateway: Gateway) -> None:
+    with pytest.raises(RunError, match="during its start"):
         gateway.run(lambda _: None)
     wait_for(lambda: not running(), 10)
 
 
-def test_a_part_that_does_not_end_well_keeps_no_other_from_ending(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_cleanup_does_not_prevent_the_others(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     stop = Mover.stop
 
     def fails(mover: Mover, within_s: float = 5.0) -> int:

@@ -1,4 +1,4 @@
-"""The gateway says that it is ready when a caller could connect, and not before."""
+"""The gateway is ready only when callers can connect."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from penstock.gateway.serving.server import Gateway
 @pytest.fixture
 def gateway(tmp_path: Path) -> Gateway:
     (tmp_path / "gateway.yaml").write_text(json.dumps({"listen": {"port": 0, "status_port": 0, "workers": 2}}))
-    made = Gateway(str(tmp_path / "resources.yaml"), load_config(str(tmp_path / "gateway.yaml")))
-    made._workers = [None, None]
-    return made
+    gateway = Gateway(str(tmp_path / "resources.yaml"), load_config(str(tmp_path / "gateway.yaml")))
+    gateway._workers = [None, None]
+    return gateway
 
 
 @pytest.fixture
 def runtime(gateway: Gateway) -> Iterator[Runtime]:
-    made = Runtime.create(gateway.config)
-    yield made
-    made.remove()
+    runtime = Runtime.create(gateway.config)
+    yield runtime
+    runtime.remove()
 
 
-def test_a_worker_that_does_not_listen_yet_is_not_ready(gateway: Gateway, runtime: Runtime) -> None:
-    runtime.board.write_slot(0, WorkerState(1, 1, 0, 0))
+def test_gateway_is_not_ready_until_a_worker_listens(gateway: Gateway, runtime: Runtime) -> None:
+    runtime.state.write_slot(0, WorkerState(1, 1, 0, 0))
     assert gateway._ready(runtime)[0] is False
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -38,5 +38,5 @@ def test_a_worker_that_does_not_listen_yet_is_not_ready(gateway: Gateway, runtim
         listener.listen()
         ready, detail = gateway._ready(runtime)
         assert (ready, detail["workers"]) == (True, {"alive": 1, "configured": 2})
-        runtime.board.clear_slot(0)
+        runtime.state.clear_slot(0)
         assert gateway._ready(runtime)[0] is False

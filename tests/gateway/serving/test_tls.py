@@ -1,4 +1,4 @@
-"""What is wrong with the listener's TLS files is said in a sentence, before a worker starts."""
+"""Errors in the listener's TLS files are reported in one sentence, before a worker starts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from support.programs import Program
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls")
 
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
     curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
     openssl("req", "-x509", *curve, "-nodes", "-days", "2", "-subj", "/CN=x", "-keyout", "key.pem", "-out", "cert.pem")
@@ -28,22 +28,24 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("cert", "key", "said"),
+    ("cert", "key", "message"),
     [
         ("nope.pem", "key.pem", "The TLS certificate {folder}/nope.pem cannot be read (No such file or directory)."),
         ("cert.pem", "nope.pem", "The TLS key {folder}/nope.pem cannot be read (No such file or directory)."),
-        ("text", "key.pem", "The TLS certificate {folder}/text is no certificate in PEM form."),
-        ("cert.pem", "text", "The TLS key {folder}/text is no private key in PEM form that can be used without a"),
-        ("cert.pem", "locked.pem", "The TLS key {folder}/locked.pem is no private key in PEM form that can be used"),
-        ("cert.pem", "other.pem", "The TLS key {folder}/other.pem does not fit the certificate {folder}/cert.pem."),
-        ("cert.pem", "rsa.pem", "The TLS key {folder}/rsa.pem does not fit the certificate {folder}/cert.pem."),
+        ("text", "key.pem", "The TLS certificate {folder}/text is not a certificate in PEM format."),
+        ("cert.pem", "text", "The TLS key {folder}/text is not a private key in PEM format without a"),
+        ("cert.pem", "locked.pem", "The TLS key {folder}/locked.pem is not a private key in PEM format"),
+        ("cert.pem", "other.pem", "The TLS key {folder}/other.pem does not match the certificate {folder}/cert.pem."),
+        ("cert.pem", "rsa.pem", "The TLS key {folder}/rsa.pem does not match the certificate {folder}/cert.pem."),
     ],
 )
-def test_files_that_cannot_be_used(program: Program, files: Path, cert: str, key: str, said: str) -> None:
+def test_unusable_tls_file_is_named_before_workers_start(
+    program: Program, files: Path, cert: str, key: str, message: str
+) -> None:
     (program.folder / "resources.yaml").write_text('_format_version: "1"\n')
     listen = {"port": 0, "status_port": 0, "tls_cert": str(files / cert), "tls_key": str(files / key)}
     (program.folder / "gateway.yaml").write_text(json.dumps({"listen": listen}))
     outcome = program.run("gateway", "--resources", "resources.yaml", "--config", "gateway.yaml", command="penstock")
     assert outcome.status == 2
     [line] = outcome.err.splitlines()
-    assert said.format(folder=files) in line
+    assert message.format(folder=files) in line

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from penstock.gateway.surrogates import whole_characters
+from penstock.gateway.surrogates import replace_unpaired_surrogates
 
 __all__ = ["Ambiguous", "read_reply", "read_request"]
 
@@ -24,7 +24,7 @@ class Ambiguous(ValueError):
 
 def read_request(body: bytes) -> tuple[bytes, list[Any]]:
     """The bytes that were read, as many as there are, and what they say, in a list; raises `Ambiguous`, ValueError."""
-    source = whole_characters(body)
+    source = replace_unpaired_surrogates(body)
     return source, [_decoded(source, _decode_once)]
 
 
@@ -33,7 +33,7 @@ def read_reply(body: bytes) -> tuple[bytes, list[Any]]:
     try:
         return body, [orjson.loads(body)]
     except orjson.JSONDecodeError:
-        source = whole_characters(body)
+        source = replace_unpaired_surrogates(body)
         return source, [_decoded(source, json.loads)]
 
 

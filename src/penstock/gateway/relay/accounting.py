@@ -1,4 +1,4 @@
-"""The entry of one request, and the clock that fills in where its time went."""
+"""The ledger entry of one request, and the clock that splits its time into phases."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ __all__ = ["Accounting", "AttemptKind"]
 
 AttemptKind = Literal["initial", "retry", "fallback"]
 UPSTREAM_FAILED = "upstream_failed"
-_WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_IDENTIFIER = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Accounting:
-    """Phases follow one another without a gap, so they add up to the whole: `enter` ends one and begins the next."""
+    """Fills in the ledger entry of a request. Its phases add up to the total time: `enter` ends one and begins the next."""
 
-    __slots__ = ("_began", "_connected", "_guarded", "_last", "_phase", "_relaying", "entry")
+    __slots__ = ("_attempt_running", "_connect_ms", "_guard_ms", "_last_lap", "_phase", "_started_at", "entry")
 
     def __init__(self, request_id: str, route: Route, worker: int) -> None:
-        self._began = self._last = perf_counter()
+        self._started_at = self._last_lap = perf_counter()
         self._phase = "auth"
-        self._relaying = False
-        """An attempt is being made."""
-        self._connected = self._guarded = 0.0
-        """Of the attempt that is made: what of its connecting and of its inspection is in the phases already, in ms."""
+        self._attempt_running = False
+        """True while an attempt is running."""
+        self._connect_ms = self._guard_ms = 0.0
+        """Connect and inspection time of the running attempt that has already been added to the phases, in ms."""
         self.entry = Entry(
             request_id=request_id, at=time(), route=route, worker=worker, phases_ms={}, attempts=[], guardrails=[]
         )
@@ -40,37 +40,37 @@ class Accounting:
 
     @property
     def elapsed_s(self) -> float:
-        return perf_counter() - self._began
+        return perf_counter() - self._started_at
 
     def enter(self, phase: str) -> None:
-        """What happens from now on belongs to it."""
+        """Begin a phase."""
         self._add(self._phase, self._lap())
         self._phase = phase
 
     def phases_at_head(self) -> dict[str, float]:
-        """All of them, for the head of a whole reply."""
+        """Return all phases, for the head of a whole reply."""
         self.enter("serialise")
         phases = self.entry.phases_ms
-        phases["total"] = (self._last - self._began) * 1000
+        phases["total"] = (self._last_lap - self._started_at) * 1000
         return phases
 
     def phases_at_first_byte(self, exchange: Exchange, guard_s: float) -> dict[str, float]:
-        """Those known when a stream begins."""
-        self.note(exchange, guard_s)
-        self.entry.ttft_ms = (self._last - self._began) * 1000
+        """Return the phases so far, for the head of a stream."""
+        self.record_time(exchange, guard_s)
+        self.entry.ttft_ms = (self._last_lap - self._started_at) * 1000
         return {**self.entry.phases_ms, "total": self.entry.ttft_ms}
 
-    def note(self, exchange: Exchange, guard_s: float) -> None:
-        """Everything up to now. While an attempt is being made its time is the upstream's, less what connecting and
-        inspecting took within it; `guard_s` is what inspecting the stream has taken so far."""
-        if not self._relaying:
+    def record_time(self, exchange: Exchange, guard_s: float) -> None:
+        """Add the time up to now to the phases. During an attempt, split it into connect, upstream and guardrail_out;
+        `guard_s` is the time that inspecting the stream has taken so far."""
+        if not self._attempt_running:
             self.enter(self._phase)
             return
         spent = self._lap()
-        connect = min(exchange.connect_ns / 1e6 - self._connected, spent)
-        guard = min(guard_s * 1000 - self._guarded, spent - connect)
-        self._connected += connect
-        self._guarded += guard
+        connect = min(exchange.connect_ns / 1e6 - self._connect_ms, spent)
+        guard = min(guard_s * 1000 - self._guard_ms, spent - connect)
+        self._connect_ms += connect
+        self._guard_ms += guard
         if connect:
             self._add("connect", connect)
         self._add("upstream", spent - connect - guard)
@@ -79,8 +79,8 @@ class Accounting:
 
     def _lap(self) -> float:
         now = perf_counter()
-        spent = (now - self._last) * 1000
-        self._last = now
+        spent = (now - self._last_lap) * 1000
+        self._last_lap = now
         return spent
 
     def _add(self, phase: str, ms: float) -> None:
@@ -89,55 +89,55 @@ class Accounting:
 
     def close(self) -> Entry:
         self.enter(self._phase)
-        self.entry.phases_ms["total"] = (self._last - self._began) * 1000
+        self.entry.phases_ms["total"] = (self._last_lap - self._started_at) * 1000
         return self.entry
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
-    def attempt(self, target: Target, kind: AttemptKind) -> Attempt:
+    def begin_attempt(self, target: Target, kind: AttemptKind) -> Attempt:
         direct = target.model
-        made = Attempt(
+        record = Attempt(
             model=direct.name,
             upstream=direct.upstream,
             provider_key=target.key.name,
             kind=kind,
-            started_ms=(perf_counter() - self._began) * 1000,
+            started_ms=(perf_counter() - self._started_at) * 1000,
         )
-        self.entry.attempts.append(made)
-        self._relaying = True
-        self._connected = self._guarded = 0.0
-        return made
+        self.entry.attempts.append(record)
+        self._attempt_running = True
+        self._connect_ms = self._guard_ms = 0.0
+        return record
 
-    def over_limit(self, target: Target, kind: AttemptKind) -> None:
-        """A target whose own limit is reached is passed over, and counts as an attempt."""
-        attempt = self.attempt(target, kind)
-        self._relaying = False
+    def skip_over_limit(self, target: Target, kind: AttemptKind) -> None:
+        """Record a target that was skipped because its own limit is reached. It counts as an attempt."""
+        attempt = self.begin_attempt(target, kind)
+        self._attempt_running = False
         attempt.status, attempt.error = 429, "over_limit"
         attempt.ended_ms = attempt.started_ms
 
-    def ended(self, attempt: Attempt, exchange: Exchange, guard_s: float) -> None:
-        """`guard_s` is what inspecting a stream took within it."""
+    def end_attempt(self, attempt: Attempt, exchange: Exchange, guard_s: float) -> None:
+        """`guard_s` is the time that inspecting the stream took."""
         attempt.status = exchange.status or None
         attempt.connect_ms = exchange.connect_ns / 1e6
-        self.note(exchange, guard_s)
-        attempt.ended_ms = (self._last - self._began) * 1000
+        self.record_time(exchange, guard_s)
+        attempt.ended_ms = (self._last_lap - self._started_at) * 1000
         if exchange.first_byte >= 0 <= exchange.start:
             waited = (exchange.first_byte - exchange.start) / 1e6
             attempt.first_byte_ms = attempt.started_ms + attempt.connect_ms + waited
-        self._relaying = False
+        self._attempt_running = False
         self._phase = "serialise"
 
     # -- guardrails ----------------------------------------------------------------------------------------------------
 
-    def inspected(self, found: Inspection) -> None:
-        self.entry.guardrails += found.hits
-        if found.blocked_by is not None:
+    def record_inspection(self, inspection: Inspection) -> None:
+        self.entry.guardrails += inspection.hits
+        if inspection.blocked_by is not None:
             self.entry.blocked = True
 
-    # -- usage: of all attempts together, for a reply that was lost on its way was billed as well ------------------------
+    # -- usage, summed over all attempts: a provider also bills a reply that was lost -----------------------------------
 
-    def report(self, usage: Usage) -> None:
-        """What the upstream says it was."""
+    def add_usage(self, usage: Usage) -> None:
+        """Add the usage that the upstream reported."""
         entry = self.entry
         if entry.usage_source == "none":
             entry.usage_source = "upstream"
@@ -146,24 +146,24 @@ class Accounting:
         entry.reasoning_tokens += usage.reasoning
         entry.cached_tokens += usage.cached
 
-    def estimate(self, request: bytes, output: int) -> None:
+    def add_estimated_usage(self, request: bytes, output: int) -> None:
         entry = self.entry
         entry.usage_source = "estimated"
         entry.input_tokens += input_estimate(request)
         entry.output_tokens += output
 
     def identify(self, target: Target, upstream_id: str | None, finish: str | None) -> None:
-        """What the upstream calls its reply and the reply's end. It may call them anything."""
+        """Record the id and the finish reason of the reply. An upstream may put a secret there, so redact them."""
         self.entry.upstream_id = upstream_id and target.redact(upstream_id)
         self.entry.finish = finish and target.redact(finish)
 
-    def stream(self, target: Target, reader: StreamReader, request: bytes) -> None:
+    def record_stream(self, target: Target, reader: StreamReader, request: bytes) -> None:
         self.entry.events = reader.events
         self.identify(target, reader.id, reader.finish)
         if reader.usage is not None:
-            self.report(reader.usage)
+            self.add_usage(reader.usage)
         else:
-            self.estimate(request, reader.tokens)
+            self.add_estimated_usage(request, reader.tokens)
 
     @property
     def tokens(self) -> int:
@@ -171,14 +171,14 @@ class Accounting:
 
     # -- the end ----------------------------------------------------------------------------------------------------------
 
-    def failed_within(self) -> None:
-        """The caller got the upstream's reply with its status, and the reply says that it failed."""
+    def record_failed_reply(self) -> None:
+        """Record a reply that was relayed with its status, but reports a failure in its body."""
         self.entry.error = self.entry.attempts[-1].error = UPSTREAM_FAILED
 
-    def failed(self, status: int, error: str, finish: str | None = None) -> None:
-        """An upstream may call its error anything; what is not a word is not for the records."""
+    def record_failure(self, status: int, error: str, finish: str | None = None) -> None:
+        """Record an error. An upstream may send any text as its error type; anything but an identifier is replaced."""
         entry = self.entry
         entry.status = status
-        entry.error = error if _WORD.fullmatch(error) else "upstream_error"
+        entry.error = error if _IDENTIFIER.fullmatch(error) else "upstream_error"
         if finish is not None:
             entry.finish = finish

@@ -1,4 +1,4 @@
-"""The one who asked: everything that is sent to it, and the headers that go with whatever it is."""
+"""The response to the caller: whole replies, refusals and streams, with the headers that all of them share."""
 
 from __future__ import annotations
 
@@ -18,80 +18,82 @@ if TYPE_CHECKING:
 
 __all__ = ["CallerResponse"]
 
-_LONGEST_ID = 256
+_MAX_ID_CHARS = 256
 
 
 class CallerResponse:
-    __slots__ = ("_address", "_app", "_kept", "books", "outlet", "protocol", "request_id")
+    """Sends the response of one request."""
 
-    def __init__(self, app: App, address: str, protocol: HTTPProtocol, request_id: str, books: Accounting) -> None:
+    __slots__ = ("_address", "_app", "_extra_headers", "accounting", "protocol", "request_id", "stream")
+
+    def __init__(self, app: App, address: str, protocol: HTTPProtocol, request_id: str, accounting: Accounting) -> None:
         self._app = app
         self._address = address
         self.protocol = protocol
         self.request_id = request_id
-        self.books = books
-        self.outlet: ResponseStream | None = None
+        self.accounting = accounting
+        self.stream: ResponseStream | None = None
         """None until the head of a stream has been sent."""
-        self._kept: tuple[tuple[str, str], ...] = ()
+        self._extra_headers: tuple[tuple[str, str], ...] = ()
 
-    def keep(self, headers: tuple[tuple[str, str], ...]) -> None:
-        """These go with the reply, whatever it is."""
-        self._kept = headers
+    def set_headers(self, headers: tuple[tuple[str, str], ...]) -> None:
+        """Set headers that are sent with any kind of reply."""
+        self._extra_headers = headers
 
-    def answer(self, status: int, kind: tuple[str, str], body: bytes, *more: tuple[str, str]) -> None:
-        self.books.entry.bytes_out = len(body)
+    def send(self, status: int, kind: tuple[str, str], body: bytes, *more: tuple[str, str]) -> None:
+        self.accounting.entry.bytes_out = len(body)
         headers = [
             kind,
-            ("server-timing", server_timing(self.books.phases_at_head())),
-            *self._app.standing_headers,
+            ("server-timing", server_timing(self.accounting.phases_at_head())),
+            *self._app.common_headers,
             ("x-penstock-request-id", self.request_id),
-            *self._kept,
+            *self._extra_headers,
             *more,
         ]
         self.protocol.response_bytes(status, headers, body)
 
     def refuse(self, refusal: Refusal) -> None:
-        self.books.failed(refusal.status, refusal.type)
-        self.books.entry.limited_by = refusal.limited_by
-        more = [pair for pair in refusal.headers if pair not in self._kept]
+        self.accounting.record_failure(refusal.status, refusal.type)
+        self.accounting.entry.limited_by = refusal.limited_by
+        more = [pair for pair in refusal.headers if pair not in self._extra_headers]
         if refusal.retry_after is not None:
             more.append(("retry-after", str(refusal.retry_after)))
-        self.answer(refusal.status, JSON, refusal.body(), *more)
+        self.send(refusal.status, JSON, refusal.body(), *more)
 
-    def begin_stream(self, forward: UpstreamAttempt) -> ResponseStream:
+    def begin_stream(self, attempt: UpstreamAttempt) -> ResponseStream:
         """Send the head of a stream."""
-        self.note_upstream(forward)
-        self.note_target(forward.target)
+        self.add_upstream_headers(attempt)
+        self.add_served_by(attempt.target)
         headers = [
-            content_type(forward, "text/event-stream"),
+            content_type(attempt, "text/event-stream"),
             ("cache-control", "no-cache"),
-            ("server-timing", server_timing(self.books.phases_at_first_byte(forward.exchange, forward.guard_s))),
-            *self._app.standing_headers,
+            ("server-timing", server_timing(self.accounting.phases_at_first_byte(attempt.exchange, attempt.guard_s))),
+            *self._app.common_headers,
             ("x-penstock-request-id", self.request_id),
-            *self._kept,
+            *self._extra_headers,
         ]
-        app, status = self._app, forward.exchange.status
-        self.outlet = ResponseStream(app.loop, app.peers, self._address, self.protocol, status, headers)
-        return self.outlet
+        app, status = self._app, attempt.exchange.status
+        self.stream = ResponseStream(app.loop, app.client_sockets, self._address, self.protocol, status, headers)
+        return self.stream
 
     def close(self) -> None:
-        if self.outlet is not None:
-            self.outlet.close()
-            self.books.entry.bytes_out = self.outlet.sent
+        if self.stream is not None:
+            self.stream.close()
+            self.accounting.entry.bytes_out = self.stream.sent
 
-    def note_upstream(self, forward: UpstreamAttempt) -> None:
-        """The upstream's headers that a caller gets to see."""
-        value = forward.headers.get(b"x-request-id")
-        if value and len(value) <= _LONGEST_ID and value.isascii():
-            given = value.decode()
-            if given.isprintable() and forward.target.redact(given) == given:
-                self._note("x-upstream-request-id", given)
+    def add_upstream_headers(self, attempt: UpstreamAttempt) -> None:
+        """Pass on the upstream's request id."""
+        value = attempt.headers.get(b"x-request-id")
+        if value and len(value) <= _MAX_ID_CHARS and value.isascii():
+            upstream_id = value.decode()
+            if upstream_id.isprintable() and attempt.target.redact(upstream_id) == upstream_id:
+                self._set_header("x-upstream-request-id", upstream_id)
 
-    def note_target(self, target: Target) -> None:
-        """Which of a group's models it was."""
-        if target.model.name != self.books.entry.model:
-            self._note("x-penstock-served-by", target.model.name)
+    def add_served_by(self, target: Target) -> None:
+        """Name the model of a group that served the request."""
+        if target.model.name != self.accounting.entry.model:
+            self._set_header("x-penstock-served-by", target.model.name)
 
-    def _note(self, name: str, value: str) -> None:
-        """Of several attempts the last counts."""
-        self._kept = (*(pair for pair in self._kept if pair[0] != name), (name, value))
+    def _set_header(self, name: str, value: str) -> None:
+        """Set a header, replacing the one of an earlier attempt."""
+        self._extra_headers = (*(pair for pair in self._extra_headers if pair[0] != name), (name, value))

@@ -1,4 +1,4 @@
-"""A compressed stream, unpacked as it comes. None is asked for, but some servers compress all the same. No I/O."""
+"""Incremental decompression of streams. The gateway asks for none, but some servers compress all the same. No I/O."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from collections.abc import Iterator
 
 from penstock.wire.content_encoding import BadCoding
 
-__all__ = ["CODINGS", "Unpacker"]
+__all__ = ["CODINGS", "Decompressor"]
 
 CODINGS = (b"gzip", b"x-gzip", b"deflate")
-PIECE = 1 << 18
-"""What is unpacked at once: a few kilobytes can become megabytes."""
+PIECE_BYTES = 1 << 18
+"""Maximum size of one decompressed piece: a few kilobytes can expand to megabytes."""
 _ANY_HEADER = zlib.MAX_WBITS | 32  # gzip or zlib, by its first bytes
 
 
-class Unpacker:
-    __slots__ = ("_reader", "whole")
+class Decompressor:
+    __slots__ = ("_reader", "complete")
 
     def __init__(self) -> None:
         self._reader = zlib.decompressobj(_ANY_HEADER)
-        self.whole = True
-        """What was fed so far may end here."""
+        self.complete = True
+        """True if the input so far is a complete stream."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What these bytes tell; raises BadCoding."""
-        full = False
-        while data or full:
+        """Yield the decompressed data in pieces; raise BadCoding for invalid input."""
+        more_output = False
+        while data or more_output:
             try:
-                plain = self._reader.decompress(data, PIECE)
+                plain = self._reader.decompress(data, PIECE_BYTES)
             except zlib.error as error:
-                raise BadCoding(f"The stream cannot be unpacked: {error}.") from None
-            data, full = self._reader.unconsumed_tail, len(plain) == PIECE
-            self.whole = self._reader.eof
-            if self.whole:  # another member may follow
-                data, full = self._reader.unused_data, False
+                raise BadCoding(f"The stream cannot be decompressed: {error}.") from None
+            data, more_output = self._reader.unconsumed_tail, len(plain) == PIECE_BYTES
+            self.complete = self._reader.eof
+            if self.complete:  # another gzip member may follow
+                data, more_output = self._reader.unused_data, False
                 self._reader = zlib.decompressobj(_ANY_HEADER)
             if plain:
                 yield plain

@@ -1,7 +1,7 @@
-"""Connections to the servers that providers live on: one `Host` for each scheme, name and port, whoever's key is used.
+"""Connections to upstream servers: one `Host` for each scheme, name and port, shared by all provider keys.
 
-The wire is the benchmark's, without its receive stamps: a gateway measures in milliseconds, and the two system calls
-that a stamp costs are a tenth of what a request costs here.
+They use the benchmark's HTTP client without its receive timestamps: the gateway measures in milliseconds, and the two
+system calls of a timestamp are a tenth of the cost of a request here.
 """
 
 from __future__ import annotations
@@ -24,31 +24,33 @@ from penstock.wire.stats import WireStats
 __all__ = ["Host", "HostKey", "Hosts"]
 
 HostKey = tuple[str, str, int, bool]
-"""Scheme, name, port, whether its certificate is checked."""
+"""Scheme, name, port, and whether the certificate is verified."""
 
 Address = tuple[str, int] | tuple[str, int, int, int]
 
 IDLE_S = 30.0
-"""How long an unused connection is kept: below the idle limits of the usual proxies and firewalls on the way."""
+"""How long an unused connection is kept: less than the idle limits of common proxies and firewalls."""
 QUIET_NS = 1_000_000_000
-"""How long a connection has heard nothing when somebody looks after it."""
-ADDRESSES_S = 30.0
-"""How long the addresses of a name are believed."""
+"""A connection that has received nothing for so long is checked for a reset."""
+DNS_CACHE_S = 30.0
+"""How long resolved addresses are used without a new lookup."""
 _NO_ADDRESS = (OSError, UnicodeError)
-"""What a resolver raises for a name that it cannot find, or that can be no name at all (`a..b`)."""
+"""Exceptions of a resolver for an unknown name, or for an invalid one (`a..b`)."""
 
 
 class _Pool(Pool):
+    """The connections to one address of a host."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop, origin: Origin, clock: Clock, wire_stats: WireStats) -> None:
         super().__init__(loop, origin, clock, wire_stats, stamps=False)
         self._idle_since: dict[Connection, float] = {}
         self.failed = False
-        """The last connection to it could not be opened."""
+        """True if the last connection could not be opened."""
 
     def _connection(self) -> Connection:
-        made = super()._connection()
-        made.keep_alive()
-        return made
+        connection = super()._connection()
+        connection.keep_alive()
+        return connection
 
     def _on_idle(self, connection: Connection) -> None:
         self._idle_since[connection] = monotonic()
@@ -59,20 +61,20 @@ class _Pool(Pool):
         super()._on_closed(connection, error)
 
     def sweep(self, before: float) -> None:
-        """Close what has been idle since before that time."""
-        # The newest is used first, so the oldest are at the front.
+        """Close connections that have been idle since before that time."""
+        # The most recently used connection is reused first, so the oldest are at the front.
         for connection in list(self._idle):
             if self._idle_since[connection] > before:
                 break
             connection.close()
 
     def retire(self) -> None:
-        """Serve what is under way, and keep no connection after it."""
+        """Finish running exchanges, and keep no connection after them."""
         self._reuse = False
         self.close()
 
     def revive(self) -> None:
-        """Its address is one of the host's again."""
+        """Keep connections again: the host has this address again."""
         self._reuse = True
 
     @property
@@ -80,30 +82,30 @@ class _Pool(Pool):
         return len(self._idle) + len(self._busy)
 
 
-class _Trip:
-    """An exchange on its way: the address that it tries, those that are left, and who waits for its end."""
+class _ConnectState:
+    """The state of an exchange: the address that is being tried, the untried ones, and the callback for its end."""
 
-    __slots__ = ("_allowed_s", "_retries", "deadline", "due", "left", "on_end", "pool")
+    __slots__ = ("_connect_s", "_retries", "deadline", "due", "on_end", "pool", "untried")
 
-    def __init__(self, on_end: Callable[[Exchange], None], now: float, allowed_s: float) -> None:
+    def __init__(self, on_end: Callable[[Exchange], None], now: float, connect_s: float) -> None:
         self.on_end = on_end
-        self._allowed_s = allowed_s
-        self.deadline = self.due = now + allowed_s
-        """When one of the addresses must be connected, and when this one must be."""
+        self._connect_s = connect_s
+        self.deadline = self.due = now + connect_s
+        """The deadlines for connecting to any address, and to the one that is being tried."""
         self.pool: _Pool | None = None
-        """None while the name is looked up."""
-        self.left: list[_Pool] = []
+        """None while the name is being resolved."""
+        self.untried: list[_Pool] = []
         self._retries = 0
 
-    def renew(self, exchange: Exchange, now: float) -> None:
-        """The pool sends again what it sent on a connection that the server had closed: that has its own time."""
+    def extend_after_retry(self, exchange: Exchange, now: float) -> None:
+        """Restart the connect timeout when the pool resends a request after the server had closed its connection."""
         if exchange.retries > self._retries:
             self._retries = exchange.retries
-            self.due = self.deadline = now + self._allowed_s
+            self.due = self.deadline = now + self._connect_s
 
 
 class Host:
-    """`exchange.tag` is the host's: the `_Trip` of the exchange."""
+    """An upstream server with all its addresses. Stores a `_ConnectState` in `exchange.tag` of each exchange."""
 
     def __init__(
         self,
@@ -122,45 +124,45 @@ class Host:
         self._wire_stats = wire_stats
         self._pools: dict[Address, _Pool] = {}
         self._order: list[_Pool] = []
-        """One for each address, those that failed last behind the others."""
-        self._believed_until = 0.0
-        self._looking: asyncio.Task[None] | None = None
+        """The pools of the current addresses, in the order in which they are tried: failed ones last."""
+        self._addresses_expire_at = 0.0
+        self._lookup: asyncio.Task[None] | None = None
         self._waiting: dict[Exchange, None] = {}
         self._retired = False
         with contextlib.suppress(*_NO_ADDRESS):
-            self._take(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
-            self._believed_until = float("inf")
+            self._update_addresses(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
+            self._addresses_expire_at = float("inf")
 
-    def _take(self, found: list[Any]) -> None:
-        """What getaddrinfo found. What is known of an address counts more than the resolver's order, which most of them
-        turn round with every answer."""
-        named = {address: self._pool(family, address) for family, _, _, _, address in found}
+    def _update_addresses(self, infos: list[Any]) -> None:
+        """Take over the addresses from a result of getaddrinfo. Known addresses keep their order, because most resolvers
+        rotate theirs with every answer."""
+        current = {address: self._pool(family, address) for family, _, _, _, address in infos}
         for address, pool in list(self._pools.items()):
-            if address not in named:
+            if address not in current:
                 pool.retire()
                 if not pool.busy:
                     del self._pools[address]
-        place = {pool: number for number, pool in enumerate(self._order)}
-        self._order = sorted(named.values(), key=lambda pool: (pool.failed, place.get(pool, len(place))))
+        position = {pool: number for number, pool in enumerate(self._order)}
+        self._order = sorted(current.values(), key=lambda pool: (pool.failed, position.get(pool, len(position))))
 
     def _pool(self, family: int, address: Address) -> _Pool:
         pool = self._pools.get(address)
         if pool is None:
             origin = Origin(self.name, self._port, family, address, self._tls)
             pool = self._pools[address] = _Pool(self._loop, origin, self._clock, self._wire_stats)
-        if self._retired:  # for requests that began before
+        if self._retired:  # a request from before still resolves the name
             pool.retire()
         else:
             pool.revive()
         return pool
 
     def start(self, exchange: Exchange, connect_s: float | None) -> None:
-        """`connect_s`: how long it may take until it is sent, on whichever address. `connect_due` is when the address
-        that is tried now has had its share; `move_on` is to be called then."""
+        """Start an exchange. `connect_s` limits the time until it is sent, over all addresses. Each address gets a share
+        of it: call `try_next_address` when `connect_due` has passed."""
         now = monotonic()
-        if now > self._believed_until and self._looking is None:
-            self._looking = self._loop.create_task(self._look_up())
-        exchange.tag = _Trip(exchange.on_end, now, float("inf") if connect_s is None else connect_s)
+        if now > self._addresses_expire_at and self._lookup is None:
+            self._lookup = self._loop.create_task(self._look_up())
+        exchange.tag = _ConnectState(exchange.on_end, now, float("inf") if connect_s is None else connect_s)
         exchange.on_end = self._on_end
         if self._order:
             self._try_all(exchange, now)
@@ -168,33 +170,33 @@ class Host:
             self._waiting[exchange] = None
 
     def _try_all(self, exchange: Exchange, now: float) -> None:
-        trip: _Trip = exchange.tag
-        trip.left = self._order.copy()
+        state: _ConnectState = exchange.tag
+        state.untried = self._order.copy()
         self._try_next(exchange, now)
 
     def _try_next(self, exchange: Exchange, now: float) -> None:
-        trip: _Trip = exchange.tag
-        trip.renew(exchange, now)
-        trip.due = now + (trip.deadline - now) / len(trip.left)
-        trip.pool = trip.left.pop(0)
-        trip.pool.start(exchange)
+        state: _ConnectState = exchange.tag
+        state.extend_after_retry(exchange, now)
+        state.due = now + (state.deadline - now) / len(state.untried)
+        state.pool = state.untried.pop(0)
+        state.pool.start(exchange)
 
     def _on_end(self, exchange: Exchange) -> None:
-        trip: _Trip = exchange.tag
-        pool = trip.pool
+        state: _ConnectState = exchange.tag
+        pool = state.pool
         if pool is not None:
             if exchange.start >= 0:
                 pool.failed = False
             elif exchange.error is not None and not exchange.cancelled:
-                self._put_last(pool)
-                if trip.left:  # nothing was sent: another address may do better
+                self._move_last(pool)
+                if state.untried:  # nothing was sent: try another address
                     exchange.error = None
                     exchange.end = -1
                     self._try_next(exchange, monotonic())
                     return
-        trip.on_end(exchange)
+        state.on_end(exchange)
 
-    def _put_last(self, pool: _Pool) -> None:
+    def _move_last(self, pool: _Pool) -> None:
         pool.failed = True
         if pool in self._order:
             self._order.remove(pool)
@@ -202,12 +204,12 @@ class Host:
 
     async def _look_up(self) -> None:
         try:
-            self._take(await self._loop.getaddrinfo(self.name, self._port, type=socket.SOCK_STREAM))
-            self._believed_until = monotonic() + ADDRESSES_S
+            self._update_addresses(await self._loop.getaddrinfo(self.name, self._port, type=socket.SOCK_STREAM))
+            self._addresses_expire_at = monotonic() + DNS_CACHE_S
         except _NO_ADDRESS:
-            pass  # the addresses of before, if there were any, are as good as any guess
+            pass  # keep the previous addresses, if any
         finally:
-            self._looking = None
+            self._lookup = None
         waiting, self._waiting = self._waiting, {}
         for exchange in waiting:
             if self._order:
@@ -217,31 +219,31 @@ class Host:
                 exchange.on_end(exchange)
 
     def connect_due(self, exchange: Exchange) -> float:
-        trip: _Trip = exchange.tag
+        state: _ConnectState = exchange.tag
         if exchange.start >= 0:
             return float("inf")
-        trip.renew(exchange, monotonic())
-        return trip.due
+        state.extend_after_retry(exchange, monotonic())
+        return state.due
 
-    def move_on(self, exchange: Exchange, trouble: WireError) -> None:
-        """This address took too long: try the next one, or end with `trouble` when there is none."""
+    def try_next_address(self, exchange: Exchange, error: WireError) -> None:
+        """Try the next address after a connect timeout, or end with `error` if there is none."""
         if exchange.tag.pool is not None:
-            exchange.tag.pool.abort(exchange, trouble)
+            exchange.tag.pool.abort(exchange, error)
         else:
-            self.abort(exchange, trouble)
+            self.abort(exchange, error)
 
     def ended(self, exchange: Exchange) -> None:
         if exchange.tag.pool is not None:
             exchange.tag.pool.ended(exchange)
 
-    def abort(self, exchange: Exchange, trouble: WireError) -> None:
-        """End it from our side; `on_end` is called before this returns."""
+    def abort(self, exchange: Exchange, error: WireError) -> None:
+        """End an exchange; `on_end` is called before this returns."""
         exchange.cancelled = True
         if exchange.tag.pool is not None:
-            exchange.tag.pool.abort(exchange, trouble)
+            exchange.tag.pool.abort(exchange, error)
         elif exchange in self._waiting:
             del self._waiting[exchange]
-            exchange.error = trouble
+            exchange.error = error
             exchange.on_end(exchange)
 
     def pause(self, exchange: Exchange) -> None:
@@ -255,12 +257,12 @@ class Host:
             pool.sweep(monotonic() - IDLE_S)
 
     def check_resets(self) -> None:
-        """Notice connections that were reset without a word to us. Call this every second or so."""
+        """End exchanges whose connection was reset without an event. Call this about every second."""
         for pool in self._pools.values():
             pool.check_resets(monotonic_ns() - QUIET_NS)
 
     def retire(self) -> None:
-        """Nothing names this host any more; requests that began before may still use it."""
+        """Keep no idle connections: the resources no longer name this host, but running requests may still use it."""
         self._retired = True
         for pool in self._pools.values():
             pool.retire()
@@ -271,13 +273,15 @@ class Host:
 
 
 class Hosts:
+    """All upstream hosts of a worker."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._clock = Clock()
         self._wire_stats = WireStats()
         self._hosts: dict[HostKey, Host] = {}
-        self._leaving: list[Host] = []
-        """Retired, with requests under way."""
+        self._retired_hosts: list[Host] = []
+        """Retired hosts with running requests."""
         self._contexts: dict[bool, ssl.SSLContext] = {}
 
     def get(self, scheme: str, name: str, port: int, verify: bool) -> Host:
@@ -294,22 +298,22 @@ class Hosts:
         return self._contexts[verify]
 
     def keep(self, used: set[HostKey]) -> None:
-        """After a reload: let go of the hosts that nothing names any more."""
+        """Retire the hosts that are no longer used after a reload."""
         for key, host in list(self._hosts.items()):
             if key not in used:
                 host.retire()
                 del self._hosts[key]
-                self._leaving.append(host)
+                self._retired_hosts.append(host)
 
     def sweep(self) -> None:
-        self._leaving = [host for host in self._leaving if host.open]
+        self._retired_hosts = [host for host in self._retired_hosts if host.open]
         for host in self._hosts.values():
             host.sweep()
 
     def check_resets(self) -> None:
-        for host in (*self._hosts.values(), *self._leaving):
+        for host in (*self._hosts.values(), *self._retired_hosts):
             host.check_resets()
 
     @property
     def open(self) -> int:
-        return sum(host.open for host in (*self._hosts.values(), *self._leaving))
+        return sum(host.open for host in (*self._hosts.values(), *self._retired_hosts))

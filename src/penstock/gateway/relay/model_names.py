@@ -1,7 +1,7 @@
-"""The alias in the place of the upstream's own name for the model, in replies of the chat route.
+"""Replace the upstream's model name by the alias in replies of the chat route.
 
-It is the top-level member `model`, in whole replies and in every event of a stream. All other bytes stay as they are, a
-`model` inside of something included.
+The name is the top-level member `model`, in whole replies and in every event of a stream. All other bytes, including
+any nested `model`, stay as they are.
 """
 
 from __future__ import annotations
@@ -16,42 +16,43 @@ __all__ = ["ModelNames", "restore_model"]
 
 _KEY = b'"model"'
 _ESCAPED = b"\\u006"
-"""Begins every escape of a letter of the key: with none of them, the key is spelled as usual."""
+"""The common start of the escapes of all letters of the key. Without it the key can only be spelled literally."""
 _HEAD_BYTES = 1 << 16
-"""Of an event that comes in parts: where the name must stand."""
+"""An event that is split into parts must have its name within so many bytes."""
 
 
-class _Named(msgspec.Struct):
+class _Reply(msgspec.Struct):
     model: msgspec.Raw = msgspec.Raw(b"")
 
 
-_decode = msgspec.json.Decoder(_Named).decode
+_decode = msgspec.json.Decoder(_Reply).decode
 
 
 def restore_model(body: bytes, raw: bytes, alias: bytes) -> bytes:
-    """`raw` is the reply's model as it stands in it, `alias` a JSON string."""
+    """Return the body with the alias. `raw` is the model's value as written in the body, `alias` a JSON string."""
     return _replaced(body, _spans(body, raw), alias)
 
 
 def _spans(data: bytes, raw: bytes) -> list[tuple[int, int]]:
     if not raw:
         return []
-    if data.count(_KEY) == 1 and _ESCAPED not in data:  # then this one is it
-        at = data.index(raw, data.index(_KEY) + len(_KEY))
-        return [(at, at + len(raw))]
+    if data.count(_KEY) == 1 and _ESCAPED not in data:  # the only occurrence is the key
+        start = data.index(raw, data.index(_KEY) + len(_KEY))
+        return [(start, start + len(raw))]
     return top_level_spans(data, "model")
 
 
 class ModelNames:
-    """For a stream, event by event. They mostly begin alike, up to and with the name, and then need not be read."""
+    """Replaces the name in a stream, event by event. Most events share their beginning up to the name, which saves
+    parsing them."""
 
-    __slots__ = ("_alias", "_head", "_named_head")
+    __slots__ = ("_alias", "_head", "_restored_head")
 
     def __init__(self, alias: str) -> None:
         self._alias = orjson.dumps(alias)
         self._head = b"\0"
-        """The beginning of the last event, and what it was replaced by."""
-        self._named_head = b""
+        """The beginning of the last event up to the name; `_restored_head` is its replacement."""
+        self._restored_head = b""
 
     def restore(self, frame: Frame) -> None:
         data = frame.data
@@ -59,23 +60,20 @@ class ModelNames:
             if isinstance(frame, Part) and frame.begins:
                 self._restore_beginning(frame)
         elif _KEY in data or _ESCAPED in data:
-            frame.data = named = self._named(data)
-            frame.raw = _with_line(frame.raw, data, named)
+            frame.data = restored = self._restored(data)
+            frame.raw = _with_data(frame.raw, data, restored)
 
-    def _named(self, data: bytes) -> bytes:
+    def _restored(self, data: bytes) -> bytes:
         head = self._head
         if data.startswith(head) and data.find(_KEY, len(head)) < 0 and _ESCAPED not in data:
-            return self._named_head + data[len(head) :]
+            return self._restored_head + data[len(head) :]
         try:
             spans = _spans(data, bytes(_decode(data).model))
-        except (
-            msgspec.MsgspecError,
-            RecursionError,
-        ):  # half of a surrogate pair, whose other half is in the next event
+        except (msgspec.MsgspecError, RecursionError):  # half of a surrogate pair, split between two events
             spans = top_level_spans(data, "model")
         if spans:
             start, end = spans[0]
-            self._head, self._named_head = data[:end], data[:start] + self._alias
+            self._head, self._restored_head = data[:end], data[:start] + self._alias
         return _replaced(data, spans, self._alias)
 
     def _restore_beginning(self, part: Part) -> None:
@@ -85,18 +83,18 @@ class ModelNames:
         part.raw = part.raw[:lead] + _replaced(head, top_level_spans(head, "model"), self._alias) + part.raw[end:]
 
 
-def _replaced(data: bytes, spans: list[tuple[int, int]], by: bytes) -> bytes:
+def _replaced(data: bytes, spans: list[tuple[int, int]], alias: bytes) -> bytes:
     for start, end in reversed(spans):
-        data = b"%b%b%b" % (data[:start], by, data[end:])
+        data = b"%b%b%b" % (data[:start], alias, data[end:])
     return data
 
 
-def _with_line(raw: bytes, data: bytes, named: bytes) -> bytes:
-    """An event's bytes with `named` for `data`, which mostly stands there in one line."""
-    at = raw.find(data)
-    if at >= 0:
-        return b"%b%b%b" % (raw[:at], named, raw[at + len(data) :])
-    old, new = data.split(b"\n"), named.split(b"\n")
+def _with_data(raw: bytes, data: bytes, restored: bytes) -> bytes:
+    """Return an event's bytes with `data`, which is usually a single line, replaced by `restored`."""
+    start = raw.find(data)
+    if start >= 0:
+        return b"%b%b%b" % (raw[:start], restored, raw[start + len(data) :])
+    old, new = data.split(b"\n"), restored.split(b"\n")
     for before, after in zip(old, new, strict=True):
         if before != after:
             raw = raw.replace(before, after, 1)

@@ -1,4 +1,4 @@
-"""What callers are told, and whole replies made readable. No I/O."""
+"""Error replies and error events for callers. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from penstock.gateway.relay.upstream_attempt import UpstreamAttempt
 from penstock.gateway.relay.usage import StreamReader
 from penstock.gateway.routes import Route
 
-__all__ = ["JSON", "blocked", "broken_off", "content_type", "error_event", "late_body", "shutting_down", "too_large"]
+__all__ = [
+    "JSON",
+    "blocked",
+    "body_timeout",
+    "content_type",
+    "error_event",
+    "incomplete_body",
+    "shutting_down",
+    "too_large",
+]
 
 JSON = ("content-type", "application/json")
 
@@ -19,11 +28,11 @@ def too_large(limit: int) -> Refusal:
     return Refusal(413, "invalid_request_error", f"The request body is larger than the limit of {limit} bytes.")
 
 
-def late_body() -> Refusal:
+def body_timeout() -> Refusal:
     return Refusal(408, "timeout", "The request body did not arrive in time.")
 
 
-def broken_off() -> Refusal:
+def incomplete_body() -> Refusal:
     return Refusal(400, "invalid_request_error", "The request body ended before it was complete.")
 
 
@@ -35,16 +44,16 @@ def blocked(side: str, guardrail: str | None, *, timed_out: bool = False) -> Ref
     return Refusal(422, block_type(timed_out=timed_out), block_message(side, guardrail, timed_out=timed_out))
 
 
-def content_type(forward: UpstreamAttempt, default: str) -> tuple[str, str]:
-    """The upstream's, as far as it can be passed on."""
-    given = forward.headers.get(b"content-type", b"").decode("latin-1")
-    return "content-type", given if given.isascii() and given.isprintable() and given else default
+def content_type(attempt: UpstreamAttempt, default: str) -> tuple[str, str]:
+    """Return the upstream's Content-Type header, or the default if its value is not printable ASCII."""
+    value = attempt.headers.get(b"content-type", b"").decode("latin-1")
+    return "content-type", value if value.isascii() and value.isprintable() and value else default
 
 
-def error_event(route: Route, forward: UpstreamAttempt, reader: StreamReader, kind: str) -> bytes:
-    """For a stream whose head has gone out and whose end will not come."""
+def error_event(route: Route, attempt: UpstreamAttempt, reader: StreamReader, kind: str) -> bytes:
+    """Return the event that ends an incomplete stream whose head has been sent."""
     message = "The stream ended before it was complete."
-    lead = b"\n\n" if forward.mid_event else b""
+    lead = b"\n\n" if attempt.mid_event else b""
     if route == "responses":
         number = reader.sequence + 1
         event = {"type": "error", "sequence_number": number, "code": kind, "message": message, "param": None}

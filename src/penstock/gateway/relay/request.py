@@ -1,9 +1,9 @@
-"""One request, from its arrival to its record. The order of the steps is part of the contract:
+"""One request, from its arrival to its ledger entry. The order of the steps is part of the contract:
 
     size ─▶ key ─▶ body ─▶ alias, permission ─▶ provider ─▶ input guardrails ─▶ limits ─▶ upstream ─▶ output guardrails
 
-Each of them can end the request with a `Refusal`; the last two are in `relay.attempts`. However it ends, exactly one
-entry is written.
+Each step can end the request with a `Refusal`; the last two are in `relay.attempt_loop`. Exactly one entry is written,
+however the request ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import traceback
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.gateway.auth import authenticate, authorize, client_ip, named_in_records
+from penstock.gateway.auth import authenticate, authorize, client_ip, recorded_model_name
 from penstock.gateway.guardrails import Ambiguous, Guards
 from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.operator_log import log_operator_message
@@ -23,7 +23,7 @@ from penstock.gateway.relay.accounting import Accounting
 from penstock.gateway.relay.attempt_loop import AttemptLoop, CallerGoneError
 from penstock.gateway.relay.body import Request, read_body
 from penstock.gateway.relay.caller_response import CallerResponse
-from penstock.gateway.relay.replies import JSON, blocked, broken_off, late_body, shutting_down, too_large
+from penstock.gateway.relay.replies import JSON, blocked, body_timeout, incomplete_body, shutting_down, too_large
 from penstock.gateway.relay.token_estimate import estimate_tokens
 from penstock.gateway.routes import Route
 from penstock.gateway.rsgi import HTTPProtocol, Scope
@@ -35,22 +35,24 @@ if TYPE_CHECKING:
 __all__ = ["GatewayRequest"]
 
 EARLY_BYTES = 1 << 16
-"""A body up to this is fetched from the server's thread while the key is looked up, which hides the way between the
-threads. A larger one of somebody without a key is not taken at all."""
+"""A body up to this size is requested from the server's thread before the key is looked up, which hides the latency
+between the threads. A larger one is only read for a valid key."""
 
 
 class GatewayRequest:
+    """A request to one of the routes that lead to an upstream."""
+
     __slots__ = (
         "_app",
-        "_arriving",
-        "_attempts",
-        "_caller",
-        "_ended",
-        "_live",
+        "_attempt_loop",
+        "_body_future",
+        "_compiled",
         "_protocol",
         "_reservation",
+        "_response",
         "_scope",
-        "books",
+        "_shutting_down",
+        "accounting",
         "client",
         "request_id",
         "route",
@@ -59,171 +61,169 @@ class GatewayRequest:
     def __init__(
         self,
         app: App,
-        live: CompiledSnapshot,
+        compiled: CompiledSnapshot,
         scope: Scope,
         protocol: HTTPProtocol,
         route: Route,
         request_id: str,
         ledger_id: str,
     ) -> None:
-        self.books = Accounting(ledger_id, route, app.worker)
+        self.accounting = Accounting(ledger_id, route, app.worker)
         self._app = app
-        self._live = live
+        self._compiled = compiled
         self._scope = scope
         self._protocol = protocol
-        self._caller = CallerResponse(app, scope.client, protocol, request_id, self.books)
+        self._response = CallerResponse(app, scope.client, protocol, request_id, self.accounting)
         self.client = scope.client
         self.route = route
         self.request_id = request_id
-        self._ended = False
-        """By us: the drain's time is over."""
-        self._arriving: Any = None
-        self._attempts: AttemptLoop | None = None
+        self._shutting_down = False
+        """True once the drain time is over."""
+        self._body_future: Any = None
+        self._attempt_loop: AttemptLoop | None = None
         self._reservation: Reservation | None = None
 
     async def run(self) -> None:
-        caller = self._caller
+        response = self._response
         try:
             await self._serve()
         except Refusal as refusal:
-            caller.refuse(refusal)
+            response.refuse(refusal)
         except CallerGoneError:
-            self._went()
+            self._record_disconnect()
         except asyncio.CancelledError:
-            caller.refuse(shutting_down() if self._ended else late_body())
+            response.refuse(shutting_down() if self._shutting_down else body_timeout())
         except Exception as error:
             if type(error).__name__ == "RSGIProtocolClosed":
-                self._went()
+                self._record_disconnect()
             else:
-                self._fault(error)
+                self._report_internal_error(error)
         finally:
-            caller.close()
-            self._app.recorder.record(self.books.close())
+            response.close()
+            self._app.recorder.record(self.accounting.close())
             await self._settle()
 
     async def _serve(self) -> None:
-        app, live, books = self._app, self._live, self.books
-        entry = books.entry
+        app, compiled, accounting = self._app, self._compiled, self.accounting
+        entry = accounting.entry
         headers = self._scope.headers
         length = headers.get("content-length")
         if length is not None and (not length.isdigit() or int(length) > app.max_body):
             raise too_large(app.max_body)
         if length is not None and int(length) <= EARLY_BYTES:
-            self._arriving = self._protocol()
+            self._body_future = self._protocol()
         peer = self._scope.client
         if app.trusted:
             entry.client = client_ip(peer, ",".join(headers.get_all("x-forwarded-for")), app.trusted) or peer
         else:
             entry.client = peer.rpartition(":")[0].strip("[]")
-        key = authenticate(headers, live.snapshot, entry)
-        if self._ended:
+        key = authenticate(headers, compiled.snapshot, entry)
+        if self._shutting_down:
             raise shutting_down()
-        books.enter("receive")
+        accounting.enter("receive")
         data = await self._receive(length)
-        books.enter("auth")
+        accounting.enter("auth")
         request = read_body(data, chat=self.route == "chat")
         entry.stream = request.stream
-        entry.model = named_in_records(request.model, headers, live.snapshot)
-        model = authorize(key, request.model, live.snapshot, entry.client)
+        entry.model = recorded_model_name(request.model, headers, compiled.snapshot)
+        model = authorize(key, request.model, compiled.snapshot, entry.client)
         entry.provider = model.provider
-        targets = live.targets(model, self.route)
-        guards = live.guards
+        targets = compiled.targets(model, self.route)
+        guards = compiled.guards
         if guards is not None and guards.has_input:
-            books.enter("guardrail_in")
+            accounting.enter("guardrail_in")
             request = await self._inspect(guards, request)
-        books.enter("quota")
+        accounting.enter("quota")
         output = request.max_output if request.max_output is not None else app.default_output
         tokens = estimate_tokens(len(request.data)) + (0 if self.route == "embeddings" else output)
-        self._reservation = await app.limiter.admit(key, model, live.snapshot.policies, tokens, time())
-        self._caller.keep(self._reservation.headers)
-        books.enter("upstream")
-        if self._ended:
+        self._reservation = await app.limiter.admit(key, model, compiled.snapshot.policies, tokens, time())
+        self._response.set_headers(self._reservation.headers)
+        accounting.enter("upstream")
+        if self._shutting_down:
             raise shutting_down()
-        self._attempts = AttemptLoop(app, live, self._caller, self.route, model, request, tokens)
-        await self._attempts.run(targets)
+        self._attempt_loop = AttemptLoop(app, compiled, self._response, self.route, model, request, tokens)
+        await self._attempt_loop.run(targets)
 
     async def _receive(self, length: str | None) -> bytes:
         if length is not None:
-            if self._arriving is None:
-                self._arriving = self._protocol()
-            data: bytes = await self._arriving
+            if self._body_future is None:
+                self._body_future = self._protocol()
+            data: bytes = await self._body_future
         else:
             pieces: list[bytes] = []
             size = 0
-            arriving = aiter(self._protocol)
+            body = aiter(self._protocol)
             with contextlib.suppress(StopAsyncIteration):
                 while True:
-                    self._arriving = anext(arriving)
-                    pieces.append(await self._arriving)
+                    self._body_future = anext(body)
+                    pieces.append(await self._body_future)
                     size += len(pieces[-1])
                     if size > self._app.max_body:
                         raise too_large(self._app.max_body)
             data = b"".join(pieces)
-            # An empty piece is an end. A body that breaks off has one of those before the one that every body has.
-            if pieces[-2:] == [b"", b""] and self._app.peers.gone(self.client):
+            # Every body ends with an empty piece. One that breaks off has another empty piece before it.
+            if pieces[-2:] == [b"", b""] and self._app.client_sockets.is_closed(self.client):
                 raise CallerGoneError
-        self._arriving = None
-        self.books.entry.bytes_in = len(data)
+        self._body_future = None
+        self.accounting.entry.bytes_in = len(data)
         return data
 
     async def _inspect(self, guards: Guards, request: Request) -> Request:
         data = request.data
         try:
-            found = await guards.look(len(data), lambda patience: guards.request(data, patience))
+            inspection = await guards.look(len(data), lambda patience: guards.request(data, patience))
         except Ambiguous:
-            raise Refusal(
-                400, "invalid_request_error", "A key stands twice in an object of the request body."
-            ) from None
+            raise Refusal(400, "invalid_request_error", "An object in the request body has a duplicate key.") from None
         except ValueError:
             raise Refusal(400, "invalid_request_error", "The request body is not valid JSON.") from None
-        self.books.inspected(found)
-        if found.blocked_by is not None:
-            raise blocked("request", found.blocked_by, timed_out=found.timed_out)
-        return request if found.body is data else read_body(found.body, chat=False)
+        self.accounting.record_inspection(inspection)
+        if inspection.blocked_by is not None:
+            raise blocked("request", inspection.blocked_by, timed_out=inspection.timed_out)
+        return request if inspection.body is data else read_body(inspection.body, chat=False)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def _settle(self) -> None:
-        if self._attempts is not None:
-            await self._attempts.close()
+        if self._attempt_loop is not None:
+            await self._attempt_loop.close()
         if self._reservation is not None and not self._reservation.settled:
-            await self._app.limiter.settle(self._reservation, self.books.tokens, time())
+            await self._app.limiter.settle(self._reservation, self.accounting.tokens, time())
 
-    def _fault(self, error: BaseException) -> None:
-        """Ours: the caller gets a bare 500, the log gets the place. Messages of exceptions may quote what was sent."""
-        place = traceback.extract_tb(error.__traceback__)[-1]
+    def _report_internal_error(self, error: BaseException) -> None:
+        """Send a bare 500, and log where the exception was raised. Its message is not logged: it may quote the request."""
+        frame = traceback.extract_tb(error.__traceback__)[-1]
         log_operator_message(
-            f"a fault in Penstock ended request {self.request_id}: {type(error).__name__} in {place.name} "
-            f"({place.filename}:{place.lineno})"
+            f"internal error in request {self.request_id}: {type(error).__name__} in {frame.name} "
+            f"({frame.filename}:{frame.lineno})"
         )
-        refusal = Refusal(500, "internal_error", "The gateway failed; its log says where.")
-        if self._caller.outlet is None:
-            self._caller.refuse(refusal)
+        refusal = Refusal(500, "internal_error", "The gateway failed with an internal error; its log has the details.")
+        if self._response.stream is None:
+            self._response.refuse(refusal)
             return
-        self.books.failed(500, refusal.type, "cut")
-        if self._attempts is not None:
-            self._attempts.break_off(refusal.type)
+        self.accounting.record_failure(500, refusal.type, "cut")
+        if self._attempt_loop is not None:
+            self._attempt_loop.send_error_event(refusal.type)
 
-    def _went(self) -> None:
-        if self._attempts is None:
-            # It closed its side within its body. It may still listen, and the server's own word would be a 500.
-            refusal = broken_off()
-            self._caller.answer(refusal.status, JSON, refusal.body())
-        self.books.failed(499, "client_disconnected", "disconnected")
+    def _record_disconnect(self) -> None:
+        if self._attempt_loop is None:
+            # The caller closed its sending side within the body. It may still read, and the server would send a 500.
+            refusal = incomplete_body()
+            self._response.send(refusal.status, JSON, refusal.body())
+        self.accounting.record_failure(499, "client_disconnected", "disconnected")
 
-    # -- what happens meanwhile ---------------------------------------------------------------------------------------
+    # -- timers -------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float, receive_s: float) -> None:
-        """Called ten times a second, for what takes long."""
-        if self._attempts is not None:
-            self._attempts.tick(now)
-        elif self._arriving is not None and self.books.elapsed_s > receive_s:
-            self._arriving.cancel()
+        """Check timeouts. Called ten times a second."""
+        if self._attempt_loop is not None:
+            self._attempt_loop.tick(now)
+        elif self._body_future is not None and self.accounting.elapsed_s > receive_s:
+            self._body_future.cancel()
 
     def end(self) -> None:
-        """The drain's time is over."""
-        self._ended = True
-        if self._attempts is not None:
-            self._attempts.end()
-        elif self._arriving is not None:
-            self._arriving.cancel()
+        """End the request: the drain time is over."""
+        self._shutting_down = True
+        if self._attempt_loop is not None:
+            self._attempt_loop.end()
+        elif self._body_future is not None:
+            self._body_future.cancel()

@@ -1,8 +1,8 @@
-"""The caller's side of a stream: a head, pieces of body as they come, and a sign when the caller does not keep up.
+"""The stream to the caller: its head, its body as it arrives, and backpressure.
 
-The server takes whatever it is given and keeps it until the caller has read it. So that a slow caller slows its upstream
-down, and does not fill our memory, the socket itself is asked from time to time whether it still takes data: its
-descriptor is one of this process's, and is found by the caller's address when a stream has become long enough to matter.
+Granian buffers without limit what the caller has not read. To slow the upstream down for a slow caller, and to bound
+memory, the stream polls the caller's socket after every 64 KiB. It finds the socket among the descriptors of this
+process by the caller's address.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from typing import Any
 
 from penstock.gateway.rsgi import HTTPProtocol
 
-__all__ = ["Peers", "ResponseStream", "borrowed"]
+__all__ = ["ClientSockets", "ResponseStream", "borrowed"]
 
 CHECK_BYTES = 1 << 16
-"""How much a stream may send between two looks at its socket. Most streams are shorter than that altogether."""
+"""Bytes that a stream may send between two polls of its socket. Most streams are shorter."""
 
 _FOLDER = "/dev/fd"
 
 
-class Peers:
-    """Callers' sockets by their addresses. Found by looking through the descriptors: 2 µs for each, and nobody is served
-    meanwhile."""
+class ClientSockets:
+    """Finds callers' sockets by their addresses. A search asks each descriptor of the process for its peer, which blocks
+    the event loop for 2 µs each."""
 
     def __init__(self) -> None:
-        self._known: dict[str, int] = {}
+        self._descriptors_by_address: dict[str, int] = {}
 
     def open(self, client: str) -> int | None:
-        """A descriptor of our own for the connection from that address; None when there is none to be found."""
-        known = self._known.get(client)
+        """Return a duplicate descriptor of the connection from that address, or None if there is none."""
+        known = self._descriptors_by_address.get(client)
         if known is None or _peer(known) != client:
             known = self._find(client)
         if known is None:
             return None
         with contextlib.suppress(OSError):
-            own = os.dup(known)
-            if _peer(own) == client:  # it may have been closed and used again in between
-                return own
-            os.close(own)
+            duplicate = os.dup(known)
+            if _peer(duplicate) == client:  # the descriptor may have been closed and reused
+                return duplicate
+            os.close(duplicate)
         return None
 
-    def gone(self, client: str) -> bool:
-        """Whether that caller has closed its side."""
+    def is_closed(self, client: str) -> bool:
+        """Return whether that caller has closed its side."""
         file = self.open(client)
         if file is None:
             return True
@@ -62,28 +62,28 @@ class Peers:
             os.close(file)
 
     def all(self) -> dict[str, int]:
-        """Every connection of this process, those to providers included."""
-        self._known.clear()
+        """Return the descriptors of all connections of this process, including those to providers, by peer address."""
+        self._descriptors_by_address.clear()
         self._find(None)
-        return self._known
+        return self._descriptors_by_address
 
     def _find(self, client: str | None) -> int | None:
-        """Looks until that one is found, and remembers those on the way."""
-        files = _descriptors()
-        if len(self._known) > 2 * len(files):  # most of them are gone
-            self._known.clear()
-        # Those that nobody was found at come first, and of them the newest, which mostly have the highest numbers.
-        known = set(self._known.values())
+        """Search for a caller, and remember the others found on the way."""
+        files = _open_descriptors()
+        if len(self._descriptors_by_address) > 2 * len(files):  # most of them are closed
+            self._descriptors_by_address.clear()
+        # Unknown descriptors first, and the highest numbers first: they are usually the newest.
+        known = set(self._descriptors_by_address.values())
         for file in sorted(files, key=lambda file: (file not in known, file), reverse=True):
             peer = _peer(file)
             if peer is not None:
-                self._known[peer] = file
+                self._descriptors_by_address[peer] = file
                 if peer == client:
                     return file
         return None
 
 
-def _descriptors() -> list[int]:
+def _open_descriptors() -> list[int]:
     try:
         return [int(name) for name in os.listdir(_FOLDER) if name.isdigit()]
     except OSError:
@@ -92,7 +92,7 @@ def _descriptors() -> list[int]:
 
 @contextlib.contextmanager
 def borrowed(file: int) -> Iterator[socket.socket]:
-    """A descriptor of somebody else's as a socket; OSError when it is none."""
+    """Use a descriptor that has another owner as a socket. Raise OSError if it is no socket."""
     held = socket.socket(fileno=file)
     try:
         yield held
@@ -101,8 +101,8 @@ def borrowed(file: int) -> Iterator[socket.socket]:
 
 
 def _peer(file: int) -> str | None:
-    # Thousands may be asked. A socket that is told what it is does not ask the kernel (a quarter of the time), and the
-    # address of an IPv4 peer fits where one of IPv6 would.
+    # There may be thousands. With family and type given, the constructor does not ask the kernel for them, which saves a
+    # quarter of the time. AF_INET6 has room for IPv4 addresses, too.
     try:
         held = socket.SocketType(socket.AF_INET6, socket.SOCK_STREAM, 0, file)
         try:
@@ -111,7 +111,7 @@ def _peer(file: int) -> str | None:
             held.detach()
     except OSError:
         return None
-    # Looking up a name opens a socket for a moment whose address is two numbers.
+    # A netlink socket, opened during a name lookup, has an address of two integers.
     if not isinstance(address, tuple) or not isinstance(address[0], str):
         return None
     host = address[0]
@@ -119,11 +119,13 @@ def _peer(file: int) -> str | None:
 
 
 class ResponseStream:
+    """A streamed response to a caller. The constructor sends its head."""
+
     __slots__ = (
+        "_client_sockets",
         "_file",
         "_loop",
-        "_on_room",
-        "_peers",
+        "_on_writable",
         "_poll",
         "_since_check",
         "_transport",
@@ -136,45 +138,44 @@ class ResponseStream:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        peers: Peers,
+        client_sockets: ClientSockets,
         client: str,
         protocol: HTTPProtocol,
         status: int,
         headers: list[tuple[str, str]],
     ) -> None:
-        """Sends the head."""
         self._loop = loop
-        self._peers = peers
+        self._client_sockets = client_sockets
         self.client = client
         self._transport: Any = protocol.response_stream(status, headers)
         self._since_check = 0
         self._file: int | None = None
         self._poll: Any = None
-        self._on_room: Callable[[], None] | None = None
+        self._on_writable: Callable[[], None] | None = None
         self.sent = 0
         self.closed = False
-        """The caller is gone."""
+        """True if the caller has closed the connection."""
         self.full = False
-        """The caller has not read what it was sent: wait for room."""
+        """True if the caller's socket takes no more data: wait until it is writable."""
 
     def send(self, data: bytes) -> None:
         if self._transport is None:
             return
         awaitable = self._transport.send_bytes(data)
         if hasattr(awaitable, "add_done_callback"):
-            # A server that waits for room by itself.
+            # A server with its own backpressure.
             if not awaitable.done():
                 self.full = True
-                awaitable.add_done_callback(self._taken)
+                awaitable.add_done_callback(self._on_sent)
         else:
             try:
                 next(awaitable)
             except StopIteration:
                 pass
-            except RuntimeError as gone:  # granian.rsgi.ProtocolClosed
-                # The awaitable keeps the error, and the error's traceback would keep this frame and with it the awaitable:
-                # a circle through Rust that no collection sees, 16 KB for each caller that goes away.
-                gone.__traceback__ = None
+            except RuntimeError as error:  # granian.rsgi.ProtocolClosed
+                # The awaitable keeps the error, whose traceback keeps this frame, which keeps the awaitable: a cycle through
+                # Rust that the garbage collector does not see, 16 KB for each caller that disconnects.
+                error.__traceback__ = None
                 self.closed = True
                 return
         self.sent += len(data)
@@ -185,38 +186,38 @@ class ResponseStream:
     def _check(self) -> None:
         self._since_check = 0
         if self._poll is None:
-            self._file = self._peers.open(self.client)
+            self._file = self._client_sockets.open(self.client)
             self._poll = select.poll()
             if self._file is not None:
                 self._poll.register(self._file, select.POLLOUT)
         if self._file is not None and not self._poll.poll(0):
             self.full = True
-            self._loop.add_writer(self._file, self._room)
+            self._loop.add_writer(self._file, self._socket_writable)
 
-    def wait_for_room(self, on_room: Callable[[], None]) -> None:
-        """Called once, when the caller has read on or is gone."""
-        self._on_room = on_room
+    def wait_until_writable(self, on_writable: Callable[[], None]) -> None:
+        """Call `on_writable` once, when the caller has read on or has disconnected."""
+        self._on_writable = on_writable
 
-    def _room(self) -> None:
+    def _socket_writable(self) -> None:
         assert self._file is not None
         self._loop.remove_writer(self._file)
-        self._go_on()
+        self._resume()
 
-    def _taken(self, awaitable: Any) -> None:
+    def _on_sent(self, awaitable: Any) -> None:
         if awaitable.exception() is not None:
             self.closed = True
-        self._go_on()
+        self._resume()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self.full = False
-        on_room, self._on_room = self._on_room, None
-        if on_room is not None:
-            on_room()
+        on_writable, self._on_writable = self._on_writable, None
+        if on_writable is not None:
+            on_writable()
 
     def close(self) -> None:
-        """The end of the body: the server finishes the reply when nobody holds its transport any more."""
+        """End the body: the server finishes the reply when its transport is no longer referenced."""
         self._transport = None
-        self._on_room = None
+        self._on_writable = None
         if self._file is not None:
             self._loop.remove_writer(self._file)
             os.close(self._file)

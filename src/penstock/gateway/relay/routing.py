@@ -1,4 +1,4 @@
-"""Which targets a request may use, in which order, and what a failure means for the ones after it. No I/O."""
+"""Routing: the order of targets, cooldowns, and what to do after a failure. No I/O."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.upstream import Target, UpstreamFailure
 from penstock.gateway.resources.snapshot import Model, ProviderKey, Routing
 
-__all__ = ["Cooldowns", "Rules", "Turns", "backoff_s", "order"]
+__all__ = ["Cooldowns", "FailurePolicy", "RoundRobin", "backoff_s", "order_targets"]
 
 FIRST_BACKOFF_S, LAST_BACKOFF_S, JITTER_S = 0.25, 2.0, 0.25
-LONGEST_HINT_S = 5.0
-"""A provider's Retry-After up to this is waited for; a longer one is passed on to the caller."""
+MAX_RETRY_AFTER_S = 5.0
+"""A retry waits for a provider's Retry-After up to this. A longer one is only passed on to the caller."""
 RETRY_ALL_S = 30
 _TOO_MANY = 429
-_NOT_AGAIN = frozenset(("timeout", "over_limit"))
-"""Asking once more would take as long again, or find the same limit reached."""
+_NEVER_RETRIED = frozenset(("timeout", "over_limit"))
+"""Errors after which a retry would take as long again, or find the same limit reached."""
 
 
 class Cooldowns:
-    """Direct models that failed lately, and until when they are left alone. One for each worker."""
+    """Direct models that failed recently, with the end of their cooldown. Each worker has its own."""
 
     def __init__(self) -> None:
-        self._resting: dict[str, tuple[Model, ProviderKey, float]] = {}
-        """By the model's id. Who changed a model or its provider key may have mended it: what failed is another one."""
+        self._cooling: dict[str, tuple[Model, ProviderKey, float]] = {}
+        """By model id. A cooldown ends when the model or its provider key is changed, since that may have fixed it."""
 
     def cooling(self, target: Target, now: float) -> bool:
-        found = self._resting.get(target.model.id)
-        if found is None:
+        cooldown = self._cooling.get(target.model.id)
+        if cooldown is None:
             return False
-        model, key, until = found
+        model, key, until = cooldown
         return until > now and model == target.model and key == target.key
 
     def failed(self, target: Target, failure: UpstreamFailure, now: float) -> None:
@@ -45,39 +45,46 @@ class Cooldowns:
         if rules.honor_retry_after and failure.retry_after_s is not None:
             seconds = failure.retry_after_s
         until = now + min(seconds, rules.max_seconds)
-        self._resting[target.model.id] = (target.model, target.key, until)
+        self._cooling[target.model.id] = (target.model, target.key, until)
 
     def succeeded(self, target: Target) -> None:
-        if self._resting:
-            self._resting.pop(target.model.id, None)
+        if self._cooling:
+            self._cooling.pop(target.model.id, None)
 
 
-class Turns:
-    """Whose turn it is in each round-robin group."""
+class RoundRobin:
+    """The position of each round-robin group."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
 
-    def take(self, group: Model, count: int) -> int:
-        turn = self._next.get(group.id, 0)
-        self._next[group.id] = turn + 1
-        return turn % count
+    def next_index(self, group: Model, count: int) -> int:
+        index = self._next.get(group.id, 0)
+        self._next[group.id] = index + 1
+        return index % count
 
 
-def order(
-    group: Model, routing: Routing, targets: tuple[Target, ...], cooldowns: Cooldowns, turns: Turns, now: float
+def order_targets(
+    group: Model,
+    routing: Routing,
+    targets: tuple[Target, ...],
+    cooldowns: Cooldowns,
+    round_robin: RoundRobin,
+    now: float,
 ) -> tuple[Target, ...]:
-    """The targets to try, healthy ones first; a Refusal when there is none. (A direct model is always tried: there is
-    nothing that it would be spared for.)"""
+    """Return the targets to try, healthy ones first. Raise Refusal if all are cooling down and the group says `fail`.
+
+    Only for groups: a direct model has no alternative, so its cooldown is ignored.
+    """
     if routing.strategy == "round_robin" and len(targets) > 1:
-        turn = turns.take(group, len(targets))
-        targets = (*targets[turn:], *targets[:turn])
+        first = round_robin.next_index(group, len(targets))
+        targets = (*targets[first:], *targets[:first])
     healthy = [target for target in targets if not cooldowns.cooling(target, now)]
     if not healthy and routing.when_all_unavailable == "fail":
         raise Refusal(
             503,
             "all_candidates_unavailable",
-            f"Every target of `{group.name}` failed lately and is left alone for a while.",
+            f"Every target of `{group.name}` failed recently and is in its cooldown; try again later.",
             retry_after=RETRY_ALL_S,
         )
     cooling = [target for target in targets if cooldowns.cooling(target, now)] if len(healthy) < len(targets) else []
@@ -87,14 +94,14 @@ def order(
     return chosen
 
 
-class Rules(NamedTuple):
-    """What to do after a failure."""
+class FailurePolicy(NamedTuple):
+    """Decides what to do after a failure."""
 
     routing: Routing | None
     default_retries: int
 
-    def moves_on(self, failure: UpstreamFailure) -> bool:
-        """Whether another target may be asked."""
+    def allows_fallback(self, failure: UpstreamFailure) -> bool:
+        """Return whether another target may be tried."""
         if failure.retryable:
             return True
         routing = self.routing
@@ -102,9 +109,9 @@ class Rules(NamedTuple):
             return False
         return failure.status in routing.fallback_on_statuses or (failure.status == _TOO_MANY and routing.retry_on_429)
 
-    def tries_again(self, model: Model, failure: UpstreamFailure, retries: int, others_left: bool) -> bool:
-        """Whether the same target is asked once more, after `retries` times so far."""
-        if failure.error in _NOT_AGAIN or not self.moves_on(failure):
+    def allows_retry(self, model: Model, failure: UpstreamFailure, retries: int, others_left: bool) -> bool:
+        """Return whether to retry the same target, after so many retries."""
+        if failure.error in _NEVER_RETRIED or not self.allows_fallback(failure):
             return False
         allowed = model.retries
         if allowed is None and self.routing is not None:
@@ -115,9 +122,9 @@ class Rules(NamedTuple):
 
 
 def backoff_s(retries: int, failure: UpstreamFailure) -> float:
-    """How long to wait before the same target is asked again, `retries` times having been asked again so far."""
+    """Return the wait before the next retry of the same target, after so many retries."""
     hint = failure.retry_after_s
-    if hint is not None and 0 < hint <= LONGEST_HINT_S:
+    if hint is not None and 0 < hint <= MAX_RETRY_AFTER_S:
         return hint
     doubled: float = FIRST_BACKOFF_S * 2**retries
     return min(doubled, LAST_BACKOFF_S) + random.uniform(0, JITTER_S)

@@ -1,6 +1,6 @@
-"""What is sent to a provider, and how what comes back is understood when it is not a success.
+"""Upstream requests, and the interpretation of failed replies.
 
-Nothing of the caller's head goes upstream: the head is built here from the provider key, once for each route.
+No header of the caller goes upstream: the head is built here from the provider key, once for each route.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.http1 import request_head
 
 __all__ = [
+    "CALLER_GONE",
     "DEFAULT_BASES",
-    "GONE",
     "TIMEOUT",
     "UNDECODABLE",
     "Base",
@@ -38,12 +38,12 @@ __all__ = [
 ]
 
 DEFAULT_BASES = {"openai": "https://api.openai.com/v1"}
-"""Where a provider lives when its key names no base."""
+"""Base URLs of providers whose key has no `api_base`."""
 
 TIMEOUT = "TimedOut"
 UNDECODABLE = "Undecodable"
-GONE = WireError("CallerGone", "The caller closed the connection.", "network")
-_OURS = frozenset(
+CALLER_GONE = WireError("CallerGone", "The caller closed the connection.", "network")
+_GATEWAY_HEADERS = frozenset(
     (
         "accept-encoding",
         "authorization",
@@ -55,17 +55,19 @@ _OURS = frozenset(
         "x-penstock-request-id",
     )
 )
-"""Headers that the operator's cannot replace."""
-_DEFAULTS = (("Accept", "application/json, text/event-stream"), ("User-Agent", f"penstock/{__version__}"))
-"""Headers that the operator's can."""
-_SNIPPET = 1024
+"""Headers that `default_headers` cannot replace."""
+_DEFAULT_HEADERS = (("Accept", "application/json, text/event-stream"), ("User-Agent", f"penstock/{__version__}"))
+"""Headers that `default_headers` can replace."""
+_MAX_MESSAGE_CHARS = 1024
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _DATE = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT")
-"""The one form of a date that HTTP lets anybody send."""
-_SHORTEST_SECRET = 6
+"""The only form of a date that a sender may generate in HTTP."""
+_MIN_SECRET_CHARS = 6
 
 
 class Base(NamedTuple):
+    """A provider's base URL, in its parts."""
+
     scheme: str
     host: str
     port: int
@@ -74,12 +76,12 @@ class Base(NamedTuple):
     authority: str
 
     def target(self, route: Route) -> str:
-        """Of a request for this route."""
+        """Return the request target for a route."""
         return self.path + PATHS[route] + (f"?{self.query}" if self.query else "")
 
 
 def base_of(key: ProviderKey, provider: str) -> Base | None:
-    """The provider key's base URL, tolerant of how people paste it; None when there is none to be used."""
+    """Return the base URL of a provider key, also when it was pasted with a route's path; None if it is not usable."""
     text = (key.api_base or DEFAULT_BASES.get(provider) or DEFAULT_BASES.get(key.provider) or "").strip()
     try:
         parts = urlsplit(text)
@@ -88,15 +90,15 @@ def base_of(key: ProviderKey, provider: str) -> Base | None:
         return None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return None
-    given = parts.path.rstrip("/")
+    prefix = parts.path.rstrip("/")
     for path in PATHS.values():
-        given = given.removesuffix(path)
-    # A bare host gets the usual prefix; any path that was given is the provider's own.
-    return Base(parts.scheme, parts.hostname, port, given.rstrip("/") or PREFIX, parts.query, parts.netloc)
+        prefix = prefix.removesuffix(path)
+    # A bare host gets the usual prefix; any other path is used as it is.
+    return Base(parts.scheme, parts.hostname, port, prefix.rstrip("/") or PREFIX, parts.query, parts.netloc)
 
 
 class Target:
-    """A direct model, ready to be called on one route."""
+    """A direct model on one route: its host and its request head."""
 
     __slots__ = ("_defaults", "_head", "_renames", "_secrets", "host", "key", "model", "upstream_json")
 
@@ -108,36 +110,35 @@ class Target:
             raise Refusal(
                 400,
                 "invalid_request_error",
-                f"The model `{model.name}` is not set up for use: its provider key has no usable base URL, no usable "
-                "secret or header, or no upstream model is named.",
+                f"The model `{model.name}` is not usable: it names no upstream model, or its provider key has an invalid "
+                "base URL, secret or header.",
             )
         self.model = model
         self.key = key
         self.host: Host = hosts.get(base.scheme, base.host, base.port, key.verify_tls)
         self.upstream_json = orjson.dumps(model.upstream)
-        given = {name.lower() for name, _ in headers}
+        names = {name.lower() for name, _ in headers}
         self._head = request_head(
             "POST",
             base.target(route),
             base.authority,
             [
-                *((name, value) for name, value in headers if name.lower() not in _OURS),
+                *((name, value) for name, value in headers if name.lower() not in _GATEWAY_HEADERS),
                 ("Authorization", f"Bearer {key.secret.reveal()}"),
                 ("Content-Type", "application/json"),
-                # Whoever compresses holds events back to do it well.
+                # Servers that compress hold events back.
                 ("Accept-Encoding", "identity"),
-                *((name, value) for name, value in _DEFAULTS if name.lower() not in given),
+                *((name, value) for name, value in _DEFAULT_HEADERS if name.lower() not in names),
             ],
         )
-        # Any header or parameter may carry a credential. A short value is none, and would be found where it means
-        # nothing.
+        # Any header or query parameter may hold a credential. Short values are none, and would match ordinary text.
         values = [key.secret.reveal(), *(value for _, value in [*headers, *parse_qsl(base.query)])]
-        self._secrets = [value for value in values if len(value) >= _SHORTEST_SECRET]
+        self._secrets = [value for value in values if len(value) >= _MIN_SECRET_CHARS]
         self._renames = {old.encode(): new.encode() for old, new in key.param_renames.items()}
         self._defaults = {name.encode(): orjson.dumps(value) for name, value in key.default_body_fields.items()}
 
     def redact(self, text: str) -> str:
-        """Of what an upstream says: without what we told it in confidence."""
+        """Return a text of the upstream without the credentials that it was sent."""
         for secret in self._secrets:
             text = text.replace(secret, "<redacted>")
         return text
@@ -154,48 +155,48 @@ class Target:
 
 
 def _fits_header(text: str) -> bool:
-    """Nothing in it would begin another line."""
+    """Return whether a text is valid in a header: no line breaks, Latin-1 only."""
     return text.isprintable() and all(ord(char) < 256 for char in text)
 
 
 class UpstreamFailure(NamedTuple):
-    """Why an attempt did not serve the request, and what the caller would be told."""
+    """Why an attempt did not serve the request, and the refusal for the caller."""
 
     error: str
-    """As in `ledger.entry.Attempt`."""
+    """A value of `ledger.entry.Attempt.error`."""
     status: int | None
     refusal: Refusal
     retryable: bool
     retry_after_s: float | None = None
-    quotes: bool = False
-    """The refusal is in the upstream's own words."""
+    quotes_upstream: bool = False
+    """True if the refusal repeats a text of the upstream."""
 
 
 def failure_of(
     exchange: Exchange, headers: dict[bytes, bytes], target: Target, elapsed_ms: float
 ) -> UpstreamFailure | None:
-    """None for a reply that is a success as far as its head says."""
-    trouble = exchange.error
-    if trouble is not None:
-        return _trouble(trouble, elapsed_ms)
+    """Return the failure of an exchange, or None for a reply with a status of success."""
+    error = exchange.error
+    if error is not None:
+        return _transport_failure(error, elapsed_ms)
     status = exchange.status
     if 200 <= status < 300:
         return None
     retry_after = _retry_after(headers, target)
-    refused = 400 <= status < 500
-    if refused:
-        refusal = _client_error(status, _readable(exchange, headers), target, retry_after)
+    client_error = 400 <= status < 500
+    if client_error:
+        refusal = _client_error(status, _error_body(exchange, headers), target, retry_after)
     else:
         message = f"The upstream answered with status {status}."
         refusal = Refusal(502, "upstream_error", message, retry_after=retry_after)
     hint = _seconds(retry_after)
     return UpstreamFailure(
-        "upstream_status", status, refusal, retryable=not refused, retry_after_s=hint, quotes=refused
+        "upstream_status", status, refusal, retryable=not client_error, retry_after_s=hint, quotes_upstream=client_error
     )
 
 
 def plain_body(exchange: Exchange, headers: dict[bytes, bytes]) -> bytes:
-    """The body without its encoding; ValueError when that is not to be read."""
+    """Return the decoded body; raise ValueError if it cannot be decoded."""
     pieces = exchange.pieces
     body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     return decoded(coding_of(headers), body)
@@ -205,45 +206,43 @@ def coding_of(headers: dict[bytes, bytes]) -> bytes:
     return headers.get(b"content-encoding", b"").strip().lower() or b"identity"
 
 
-def _readable(exchange: Exchange, headers: dict[bytes, bytes]) -> bytes:
-    """What an error says, as far as it can be read."""
+def _error_body(exchange: Exchange, headers: dict[bytes, bytes]) -> bytes:
+    """Return the decoded body of an error, or nothing if it cannot be decoded."""
     try:
         return plain_body(exchange, headers)
     except ValueError:
         return b""
 
 
-def aborted(message: str = "The upstream closed its stream before it sent anything.") -> UpstreamFailure:
+def aborted(message: str = "The upstream closed the stream before it sent any data.") -> UpstreamFailure:
     return UpstreamFailure("aborted", None, Refusal(502, "stream_aborted", message), retryable=True)
 
 
 def undecodable() -> UpstreamFailure:
-    refusal = Refusal(
-        502, "upstream_decode_error", "The upstream's reply is not what it says it is: it cannot be read."
-    )
+    refusal = Refusal(502, "upstream_decode_error", "The upstream's reply could not be decoded.")
     return UpstreamFailure("decode", None, refusal, retryable=True)
 
 
-def _trouble(trouble: WireError, elapsed_ms: float) -> UpstreamFailure:
-    if trouble.type == TIMEOUT:
+def _transport_failure(error: WireError, elapsed_ms: float) -> UpstreamFailure:
+    if error.type == TIMEOUT:
         refusal = Refusal(504, "timeout", f"The upstream did not answer in time ({elapsed_ms:.0f} ms).")
         return UpstreamFailure("timeout", None, refusal, retryable=True)
-    if trouble.type == UNDECODABLE:
+    if error.type == UNDECODABLE:
         return undecodable()
-    # The wire's own sentence names hosts and ports: those are for the log, not for the caller.
+    # The message of the wire error names hosts and ports, which the caller must not see.
     refusal = Refusal(502, "transport_error", "The connection to the upstream failed.")
     return UpstreamFailure("transport", None, refusal, retryable=True)
 
 
 def _client_error(status: int, body: bytes, target: Target, retry_after: str | None) -> Refusal:
-    """The provider's own error, whole: what its type, code and parameter say is what the caller's library acts on."""
+    """Return the provider's own error with its type, code and param: client libraries act on them."""
     error = _error_object(body)
     message = error.get("message")
     kind = error.get("type")
     return Refusal(
         status,
         target.redact(str(kind)) if kind else "upstream_error",
-        target.redact(str(message))[:_SNIPPET] if message else f"The upstream answered with status {status}.",
+        target.redact(str(message))[:_MAX_MESSAGE_CHARS] if message else f"The upstream answered with status {status}.",
         code=_redacted(error.get("code"), target),
         param=_redacted(error.get("param"), target),
         retry_after=retry_after,
@@ -251,28 +250,28 @@ def _client_error(status: int, body: bytes, target: Target, retry_after: str | N
 
 
 def _error_object(body: bytes) -> dict[str, Any]:
-    """`{"error": {…}}`, the same without the envelope, or whatever there is as the message."""
+    """Return the error object, with or without its `{"error": …}` envelope; any other body becomes the message."""
     try:
-        found = orjson.loads(body)
-        error = found.get("error", found)
+        parsed = orjson.loads(body)
+        error = parsed.get("error", parsed)
     except (orjson.JSONDecodeError, AttributeError):
         error = None
     if isinstance(error, str):
         return {"message": error}
-    if isinstance(error, dict) and (error is not found or "message" in error):
+    if isinstance(error, dict) and (error is not parsed or "message" in error):
         return error
-    return {"message": body[: 4 * _SNIPPET].decode("utf-8", "replace")}
+    return {"message": body[: 4 * _MAX_MESSAGE_CHARS].decode("utf-8", "replace")}
 
 
 def _redacted(value: object, target: Target) -> str | float | None:
-    """A code may be a number, and stays one."""
+    """Redact a text. Numbers stay numbers: a code may be one."""
     if value is None or isinstance(value, int | float):
         return value
     return target.redact(str(value))
 
 
 def _retry_after(headers: dict[bytes, bytes], target: Target) -> str | None:
-    """As it may be passed on: seconds or a date, and nothing else that somebody put there."""
+    """Return Retry-After if it is in seconds or a date, and may be passed on."""
     text = headers.get(b"retry-after", b"").decode("latin-1").strip()
     if not _SECONDS.fullmatch(text) and not _DATE.fullmatch(text):
         return None
@@ -280,7 +279,7 @@ def _retry_after(headers: dict[bytes, bytes], target: Target) -> str | None:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """Of a Retry-After in either of its forms."""
+    """Return the seconds of a Retry-After in either form."""
     if retry_after is None:
         return None
     if _SECONDS.fullmatch(retry_after):

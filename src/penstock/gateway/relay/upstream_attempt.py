@@ -1,12 +1,12 @@
-"""One attempt at an upstream: send, read, and relay what is a stream as it comes.
+"""One attempt at an upstream: send the request, read the reply, and relay a stream as it arrives.
 
-                    ┌─▶ COLLECT   a whole reply, judged when it is complete
+                    ┌─▶ COLLECT   a whole reply, processed when it is complete
     start ─▶ HEAD ──┤
                     └─▶ STREAM ─┬─▶ done
-                                └─▶ DRAIN     blocked: nothing more is relayed, but what was billed is still read
+                                └─▶ DRAIN     blocked: relay nothing more, but read the usage at the end
 
-All of it runs in the callbacks of the loop: a piece of a stream that has arrived is on its way to the caller before the
-loop turns. The coroutine of the request waits for the end alone.
+Everything runs in event loop callbacks, so that data of a stream goes to the caller in the same iteration of the loop in
+which it arrived. The coroutine of the request only waits for the end.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from time import monotonic, perf_counter
 from typing import Literal, Protocol
 
 from penstock.gateway.guardrails import Guards, StreamBlocked, StreamGuard
-from penstock.gateway.relay.decompression import CODINGS, Unpacker
+from penstock.gateway.relay.decompression import CODINGS, Decompressor
 from penstock.gateway.relay.model_names import ModelNames
 from penstock.gateway.relay.response_stream import ResponseStream
-from penstock.gateway.relay.upstream import GONE, TIMEOUT, UNDECODABLE, Target, coding_of
+from penstock.gateway.relay.upstream import CALLER_GONE, TIMEOUT, UNDECODABLE, Target, coding_of
 from penstock.gateway.relay.usage import StreamReader
 from penstock.gateway.routes import Route
 from penstock.gateway.sse_frames import FRAME_BYTES, Frame, Frames, joined
 from penstock.wire.content_encoding import BadCoding
 from penstock.wire.exchange import Exchange, WireError
 
-__all__ = ["ENDED", "Owner", "Timeouts", "UpstreamAttempt"]
+__all__ = ["SHUTTING_DOWN", "Owner", "Timeouts", "UpstreamAttempt"]
 
 WATCH_S = 0.1
-"""How long a request runs before its caller's connection is watched: most are over by then, and watching costs 10 µs."""
+"""The caller's connection is watched after this time: most requests are over by then, and watching costs 10 µs."""
 _TIMED_OUT = WireError(TIMEOUT, "The upstream did not answer in time.", "server")
-_UNDECODABLE = WireError(UNDECODABLE, "The upstream's stream cannot be unpacked.", "server")
-ENDED = WireError("ShuttingDown", "The gateway ends.", "penstock")
+_UNDECODABLE = WireError(UNDECODABLE, "The upstream's stream cannot be decompressed.", "server")
+SHUTTING_DOWN = WireError("ShuttingDown", "The gateway is shutting down.", "penstock")
 AFTER_TERMINAL_S = 2.0
-"""How long an upstream may leave its connection open behind the event that ends the stream."""
+"""How long an upstream may keep its connection open after the event that ends the stream."""
 DRAIN_S = 5.0
-"""How long a blocked reply is still read for the token counts at its end."""
+"""How long a blocked stream is still read for the usage at its end."""
 MAX_HEAD = 1 << 20
 MAX_REPLY = 256 << 20
 
@@ -44,12 +44,12 @@ Mode = Literal["head", "collect", "stream", "drain"]
 
 
 class Timeouts:
-    """Seconds; None is no limit."""
+    """Timeouts of an attempt in seconds; None is no limit."""
 
     __slots__ = ("connect_s", "silence_s", "total_s")
 
     def __init__(self, connect_s: float | None, total_s: float | None, silence_s: float | None) -> None:
-        # Connecting is part of the whole: addresses that are tried one after the other share what there is.
+        # The total and silence timeouts include connecting, so connecting cannot take longer.
         self.connect_s = min((limit for limit in (connect_s, total_s, silence_s) if limit is not None), default=None)
         self.total_s = total_s
         self.silence_s = silence_s
@@ -59,39 +59,41 @@ class Owner(Protocol):
     """The request that an attempt is made for."""
 
     route: Route
-    gone: bool
-    """The caller has left, or reads no more."""
+    caller_gone: bool
+    """True if the caller has disconnected, or has stopped reading."""
 
     @property
-    def outlet(self) -> ResponseStream | None:
+    def stream(self) -> ResponseStream | None:
         """None until the head of a stream has been sent."""
 
     def watch(self) -> None:
-        """Notice from now on when the caller goes away."""
+        """Start to watch for the caller's disconnect."""
 
-    def commit(self, forward: UpstreamAttempt) -> ResponseStream:
+    def begin_stream(self, attempt: UpstreamAttempt) -> ResponseStream:
         """Send the head of a stream."""
 
-    def block(self, forward: UpstreamAttempt, by: StreamBlocked) -> None:
-        """Tell the caller, in whatever form is still possible."""
+    def block(self, attempt: UpstreamAttempt, cause: StreamBlocked) -> None:
+        """Report a block to the caller: with a status, or with an event if the stream has begun."""
 
 
 class UpstreamAttempt:
+    """One exchange with an upstream. `owner` is the request that it serves."""
+
     __slots__ = (
-        "_began",
+        "_decompressor",
         "_done",
-        "_fault",
         "_frames",
         "_guards",
-        "_last",
-        "_limits",
+        "_incomplete_frame",
+        "_internal_error",
+        "_last_data_at",
         "_loop",
-        "_names",
+        "_model_names",
         "_owner",
         "_paused",
-        "_rest",
+        "_started_at",
         "_terminal_at",
-        "_unpacker",
+        "_timeouts",
         "blocked_by",
         "due",
         "exchange",
@@ -104,110 +106,110 @@ class UpstreamAttempt:
     )
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, owner: Owner, target: Target, message: bytes, limits: Timeouts
+        self, loop: asyncio.AbstractEventLoop, owner: Owner, target: Target, message: bytes, timeouts: Timeouts
     ) -> None:
         self._loop = loop
         self._owner = owner
         self.target = target
-        self._limits = limits
+        self._timeouts = timeouts
         self._done: asyncio.Future[None] = loop.create_future()
-        self._began = self._last = monotonic()
+        self._started_at = self._last_data_at = monotonic()
         self._terminal_at = 0.0
-        self._fault: Exception | None = None
-        self.due = self._began + WATCH_S
-        """When `tick` has something to do."""
+        self._internal_error: Exception | None = None
+        self.due = self._started_at + WATCH_S
+        """The time of the next call of `tick`."""
         self._paused = False
         self._guards: Guards | None = None
-        self._names: ModelNames | None = None
+        self._model_names: ModelNames | None = None
         self._frames: Frames
-        self._unpacker: Unpacker | None = None
-        self._rest: Frame | None = None
-        """What the stream ended with in the middle of an event."""
+        self._decompressor: Decompressor | None = None
+        self._incomplete_frame: Frame | None = None
+        """The last frame, if the stream ended in the middle of an event."""
         self.mode: Mode = "head"
         self.reader: StreamReader | None = None
-        """Reads what the upstream sent; of a stream only."""
+        """Reads the usage from a stream; None for a whole reply."""
         self.guard: StreamGuard | None = None
         self.guard_s = 0.0
-        """Spent in it."""
+        """Seconds spent in `guard`."""
         self.headers: dict[bytes, bytes] = {}
-        """Of the reply, by lower-case name; of several the first."""
+        """Headers of the reply by lower-case name; the first of repeated ones."""
         self.blocked_by: StreamBlocked | None = None
         self.exchange = exchange = Exchange(message, self._on_end)
         exchange.on_data = self._on_data
 
     def prepare(self, guards: Guards | None, alias: str | None) -> None:
-        """What a stream has to pass. `alias` is the model's name to be restored in it."""
+        """Set the output guardrails for a stream, and the `alias` that replaces the model name in it."""
         if guards is not None and guards.has_output:
             self._guards = guards
             self.guard = guards.stream(self._owner.route)
         if alias is not None:
-            self._names = ModelNames(alias)
+            self._model_names = ModelNames(alias)
 
     async def run(self) -> None:
-        """Returns when the exchange has ended, in whatever way."""
+        """Send the request and wait until the exchange has ended, successfully or not."""
         exchange = self.exchange
-        self.target.host.start(exchange, self._limits.connect_s)
+        self.target.host.start(exchange, self._timeouts.connect_s)
         try:
             await self._done
         finally:
-            self.abort(GONE)
-            # A cycle for each request would cost 25 µs of collecting them.
+            self.abort(CALLER_GONE)
+            # Break reference cycles: collecting them would cost 25 µs per request.
             exchange.on_data = None
-            exchange.on_end = _nothing
+            exchange.on_end = _ignore_end
             exchange.tag = None
-        if self._fault is not None:
-            raise self._fault
+        if self._internal_error is not None:
+            raise self._internal_error
 
-    def abort(self, trouble: WireError) -> None:
+    def abort(self, error: WireError) -> None:
         if not self._done.done():
-            self.target.host.abort(self.exchange, trouble)
+            self.target.host.abort(self.exchange, error)
 
     @property
     def complete(self) -> bool:
-        """The caller has the whole stream: its end is on its way."""
+        """True if the caller has been sent the whole stream."""
         if self.reader is None or not self.reader.terminal:
             return False
         return self.guard is None or not self.guard.waiting
 
     @property
     def mid_event(self) -> bool:
-        """The caller may have been sent the beginning of an event whose end does not come."""
-        return self._rest is not None or len(self._frames) > 0
+        """True if the stream ended in the middle of an event, which the caller may have been sent in part."""
+        return self._incomplete_frame is not None or len(self._frames) > 0
 
     @property
     def elapsed_ms(self) -> float:
-        return (monotonic() - self._began) * 1000
+        return (monotonic() - self._started_at) * 1000
 
-    # -- what arrives -------------------------------------------------------------------------------------------------
+    # -- data from the upstream ---------------------------------------------------------------------------------------
 
     def _on_end(self, exchange: Exchange) -> None:
         host = self.target.host
         if self._paused:
-            host.resume(exchange)  # a connection that goes back to the pool must be listened to
+            host.resume(exchange)  # the connection returns to the pool, which must notice its end
         host.ended(exchange)
-        if self._unpacker is not None and not self._unpacker.whole and exchange.error is None:
+        if self._decompressor is not None and not self._decompressor.complete and exchange.error is None:
             exchange.error = _UNDECODABLE
         if not self._done.done():
             self._done.set_result(None)
 
     def _on_data(self, exchange: Exchange) -> None:
         try:
-            self._take(exchange)
+            self._process(exchange)
         except Exception as error:
-            # Nobody above us could tell the request; `run` does.
-            self._fault = error
-            self.abort(WireError("Fault", "Penstock failed.", "penstock"))
+            # The event loop would only log this; `run` raises it in the request's coroutine.
+            self._internal_error = error
+            self.abort(WireError("InternalError", "Penstock failed.", "penstock"))
 
-    def _take(self, exchange: Exchange) -> None:
+    def _process(self, exchange: Exchange) -> None:
         if not exchange.status:
             if exchange.bytes_received > MAX_HEAD:
                 self.abort(WireError("ProtocolError", "The upstream's head is too large.", "server"))
             return
-        self._last = monotonic()
-        exchange.times.clear()  # they would grow with the stream
+        self._last_data_at = monotonic()
+        exchange.times.clear()  # else they grow with the stream
         exchange.counts.clear()
         if self.mode == "head":
-            self._judge(exchange)
+            self._choose_mode(exchange)
         if self.mode == "collect":
             if exchange.bytes_received > MAX_REPLY:
                 self.abort(WireError("ProtocolError", "The upstream's reply is too large.", "server"))
@@ -218,27 +220,27 @@ class UpstreamAttempt:
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         assert self.reader is not None
-        if self._unpacker is None:
-            self._pass(data, self.reader)
+        if self._decompressor is None:
+            self._process_stream(data, self.reader)
             return
         try:
-            for plain in self._unpacker.feed(data):
-                self._pass(plain, self.reader)
+            for plain in self._decompressor.feed(data):
+                self._process_stream(plain, self.reader)
                 if self._done.done():
                     return
         except BadCoding:
             self.abort(_UNDECODABLE)
 
-    def _pass(self, data: bytes, reader: StreamReader) -> None:
+    def _process_stream(self, data: bytes, reader: StreamReader) -> None:
         if self.mode == "stream":
             self._relay(data, reader)
             return
-        _read(reader, self._frames.feed(data))
+        _read_frames(reader, self._frames.feed(data))
         if reader.terminal:
-            self.abort(GONE)
+            self.abort(CALLER_GONE)
 
-    def _judge(self, exchange: Exchange) -> None:
-        exchange.data = b""  # it will not be sent again, and streams live long
+    def _choose_mode(self, exchange: Exchange) -> None:
+        exchange.data = b""  # free the request: it is not sent again, and streams are long
         headers = self.headers = dict(reversed(exchange.headers))
         coding = coding_of(headers)
         if (
@@ -248,7 +250,7 @@ class UpstreamAttempt:
         ):
             self.mode = "stream"
             if coding in CODINGS:
-                self._unpacker = Unpacker()
+                self._decompressor = Decompressor()
             self.reader = StreamReader(self._owner.route)
             self._frames = Frames(FRAME_BYTES if self.guard is None else self.guard.longest)
         else:
@@ -257,27 +259,27 @@ class UpstreamAttempt:
     def _relay(self, data: bytes, reader: StreamReader) -> None:
         guard = self.guard
         if guard is not None and guard.holds:
-            frames = self._renamed(self._frames.feed(data))
-            _read(reader, frames)
+            frames = self._restore_model_names(self._frames.feed(data))
+            _read_frames(reader, frames)
             try:
                 clean = self._feed(guard, frames)
             except StreamBlocked as blocked:
                 self._block(blocked, reader)
                 return
-            self._put(clean)
+            self._send(clean)
         else:
-            if self._names is None:
-                self._put(data)  # before anything is understood, and whether or not it ends with an event
+            if self._model_names is None:
+                self._send(data)  # before parsing, for the lowest latency
                 frames = self._frames.feed(data)
             else:
-                frames = self._renamed(self._frames.feed(data))
-                self._put(joined(frames))
-            _read(reader, frames)
+                frames = self._restore_model_names(self._frames.feed(data))
+                self._send(joined(frames))
+            _read_frames(reader, frames)
             if guard is not None:
                 self._feed(guard, frames)
         if not self._terminal_at and self.complete:
             self._terminal_at = monotonic()
-            self.due = min(self.due, self._due())
+            self.due = min(self.due, self._next_deadline())
 
     def _feed(self, guard: StreamGuard, frames: list[Frame]) -> bytes:
         began = perf_counter()
@@ -287,16 +289,16 @@ class UpstreamAttempt:
             self.guard_s += perf_counter() - began
 
     async def finish(self) -> None:
-        """The upstream has ended its stream: release what is still held."""
+        """Inspect and send what is still held, after the upstream has ended its stream."""
         reader, guard = self.reader, self.guard
         assert reader is not None
-        rest = self._rest = self._frames.rest()
+        rest = self._incomplete_frame = self._frames.rest()
         if rest is not None:
-            self._renamed([rest])
+            self._restore_model_names([rest])
             reader.read(rest)
         if guard is None or not guard.holds:
-            if rest is not None and self._names is not None:
-                self._put(rest.raw)
+            if rest is not None and self._model_names is not None:
+                self._send(rest.raw)
             if guard is not None:
                 guard.finish(rest)
             return
@@ -308,32 +310,32 @@ class UpstreamAttempt:
         except StreamBlocked as blocked:
             self._block(blocked, reader)
             return
-        if not self._owner.gone:  # it may have left meanwhile
-            self._put(left)
+        if not self._owner.caller_gone:  # may have changed during the inspection
+            self._send(left)
 
-    def _renamed(self, frames: list[Frame]) -> list[Frame]:
-        if self._names is not None:
+    def _restore_model_names(self, frames: list[Frame]) -> list[Frame]:
+        if self._model_names is not None:
             for frame in frames:
-                self._names.restore(frame)
+                self._model_names.restore(frame)
         return frames
 
-    def _put(self, data: bytes) -> None:
+    def _send(self, data: bytes) -> None:
         if not data:
             return
-        outlet = self._owner.outlet
-        if outlet is None:
-            outlet = self._owner.commit(self)
-        outlet.send(data)
-        if outlet.closed:
-            self._owner.gone = True
-            self.abort(GONE)
-        elif outlet.full and not self._done.done():
+        stream = self._owner.stream
+        if stream is None:
+            stream = self._owner.begin_stream(self)
+        stream.send(data)
+        if stream.closed:
+            self._owner.caller_gone = True
+            self.abort(CALLER_GONE)
+        elif stream.full and not self._done.done():
             self._paused = True
             self.target.host.pause(self.exchange)
-            outlet.wait_for_room(self._room)
+            stream.wait_until_writable(self._on_writable)
 
-    def _room(self) -> None:
-        self._last = monotonic()
+    def _on_writable(self) -> None:
+        self._last_data_at = monotonic()
         if not self._done.done():
             self._paused = False
             self.target.host.resume(self.exchange)
@@ -344,55 +346,55 @@ class UpstreamAttempt:
         if self._done.done():
             return
         if reader.terminal:
-            self.abort(GONE)
+            self.abort(CALLER_GONE)
             return
         self.mode = "drain"
         self._frames.limit = FRAME_BYTES
-        self._began = monotonic()
-        self.due = min(self.due, self._due())
+        self._started_at = monotonic()
+        self.due = min(self.due, self._next_deadline())
 
     # -- time -------------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """To be called when it is `due`, or a little later."""
+        """Check the timeouts. Call this when `due` has passed."""
         if self._done.done():
             return
         self._owner.watch()
         if now >= self.target.host.connect_due(self.exchange):
-            self.target.host.move_on(self.exchange, _TIMED_OUT)
+            self.target.host.try_next_address(self.exchange, _TIMED_OUT)
             if self._done.done():
                 return
-        # Deadlines move with what arrives; so this one may have been put off.
-        self.due = self._due()
+        # Data may have arrived since and moved the deadline.
+        self.due = self._next_deadline()
         if now < self.due:
             return
-        outlet = self._owner.outlet
+        stream = self._owner.stream
         if self._terminal_at or self.mode == "drain":
-            self.abort(GONE)
-        elif outlet is not None and outlet.full:
-            self._owner.gone = True  # the silence is the caller's, who does not read, and not the upstream's
-            self.abort(GONE)
+            self.abort(CALLER_GONE)
+        elif stream is not None and stream.full:
+            self._owner.caller_gone = True  # the caller has not read for so long
+            self.abort(CALLER_GONE)
         else:
             self.abort(_TIMED_OUT)
 
-    def _due(self) -> float:
-        limits = self._limits
+    def _next_deadline(self) -> float:
+        timeouts = self._timeouts
         if self.mode == "drain":
-            return self._began + DRAIN_S
+            return self._started_at + DRAIN_S
         if self._terminal_at:
             return self._terminal_at + AFTER_TERMINAL_S
         due = self.target.host.connect_due(self.exchange)
-        if limits.total_s is not None:
-            due = min(due, self._began + limits.total_s)
-        if limits.silence_s is not None:
-            due = min(due, self._last + limits.silence_s)
+        if timeouts.total_s is not None:
+            due = min(due, self._started_at + timeouts.total_s)
+        if timeouts.silence_s is not None:
+            due = min(due, self._last_data_at + timeouts.silence_s)
         return due
 
 
-def _read(reader: StreamReader, frames: list[Frame]) -> None:
+def _read_frames(reader: StreamReader, frames: list[Frame]) -> None:
     for frame in frames:
         reader.read(frame)
 
 
-def _nothing(_exchange: Exchange) -> None:
-    """Nobody waits for it any more."""
+def _ignore_end(_exchange: Exchange) -> None:
+    """Replaces `on_end` of a finished exchange."""

@@ -1,7 +1,7 @@
-"""What a reply says about itself: token counts, the provider's id, how it ended. Read on a copy; the bytes go their way.
+"""Read token usage, the provider's id and the finish reason from replies, without changing them.
 
-A stream is read event by event as it passes, and nothing of it is kept. Of an event that is too large to be whole (a
-terminal event repeats the whole answer) only the end is read, where its usage stands.
+A stream is read event by event as it passes, and nothing of it is kept. An event that is split into parts because of its
+size (a terminal event repeats the whole answer) is only searched at its beginning and at its end, where its usage is.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = ["StreamReader", "Usage", "input_estimate", "read_reply"]
 
 HEAD_BYTES = 1 << 12
 TAIL_BYTES = 1 << 16
-"""Of an event that comes in parts: where its type must stand, and its usage."""
+"""In an event that is split into parts: bytes that must contain its type, and its usage."""
 _RESPONSES = ("input_tokens", "output_tokens", "output_tokens_details", "input_tokens_details")
 _CHAT = ("prompt_tokens", "completion_tokens", "completion_tokens_details", "prompt_tokens_details")
-_MOST = 10**12
-_LONGEST = 256
-"""Of numbers and names that an upstream makes up."""
+_MAX_TOKENS = 10**12
+_MAX_TEXT_CHARS = 256
+"""Bounds for numbers and texts of an upstream."""
 _TERMINAL = {"response.completed": "completed", "response.incomplete": "incomplete", "response.failed": "failed"}
 _FAILED = ("failed", "error")
-"""Ends that are none of a success, whatever the status says."""
+"""Finish reasons of a failure, even with status 200."""
 
 
 class Usage:
@@ -44,29 +44,29 @@ class Usage:
         self.cached = cached
 
 
-def _usage(found: object) -> Usage | None:
-    """Both dialects: input_tokens and output_tokens, or prompt_tokens and completion_tokens."""
-    if type(found) is not dict:
+def _parse_usage(usage: object) -> Usage | None:
+    """Parse a usage object of the Responses API (`input_tokens`) or of the chat API (`prompt_tokens`)."""
+    if type(usage) is not dict:
         return None
-    if "input_tokens" in found:
+    if "input_tokens" in usage:
         names = _RESPONSES
-    elif "prompt_tokens" in found:
+    elif "prompt_tokens" in usage:
         names = _CHAT
     else:
         return None
     input_, output, reasoning, cached = names
-    if type(found[input_]) is not int:
+    if type(usage[input_]) is not int:
         return None
     return Usage(
-        _count(found[input_]),
-        _count(found.get(output)),
-        _detail(found[reasoning], "reasoning_tokens") if reasoning in found else 0,
-        _detail(found[cached], "cached_tokens") if cached in found else 0,
+        _count(usage[input_]),
+        _count(usage.get(output)),
+        _detail(usage[reasoning], "reasoning_tokens") if reasoning in usage else 0,
+        _detail(usage[cached], "cached_tokens") if cached in usage else 0,
     )
 
 
 def _count(value: object) -> int:
-    return min(max(0, value), _MOST) if type(value) is int else 0
+    return min(max(0, value), _MAX_TOKENS) if type(value) is int else 0
 
 
 def _detail(details: object, member: str) -> int:
@@ -81,7 +81,7 @@ class _Choice(msgspec.Struct):
 
 
 class Reply(msgspec.Struct):
-    """What is read of a whole reply without building the rest of it."""
+    """The members of a whole reply that the gateway reads."""
 
     id: Any = None
     status: Any = None
@@ -92,13 +92,13 @@ class Reply(msgspec.Struct):
 
     @property
     def name(self) -> str | None:
-        return _text(self.id)
+        return _short_text(self.id)
 
     @property
     def finish(self) -> str | None:
         if self.choices:
-            return _text(self.choices[0].finish_reason)
-        return _text(self.status) or ("error" if self.error else None)
+            return _short_text(self.choices[0].finish_reason)
+        return _short_text(self.status) or ("error" if self.error else None)
 
     @property
     def failed(self) -> bool:
@@ -106,14 +106,14 @@ class Reply(msgspec.Struct):
 
     @property
     def reported(self) -> Usage | None:
-        return _usage(self.usage)
+        return _parse_usage(self.usage)
 
 
 _decode_reply = msgspec.json.Decoder(Reply).decode
 
 
 def read_reply(body: bytes) -> Reply:
-    """Raises ValueError for what is not JSON. JSON of another shape is a reply that says nothing about itself."""
+    """Parse a whole reply. Raise ValueError if it is not JSON; return an empty Reply for JSON of another shape."""
     try:
         return _decode_reply(body)
     except msgspec.ValidationError:
@@ -124,12 +124,12 @@ def read_reply(body: bytes) -> Reply:
 
 
 def text_tokens(body: bytes) -> int:
-    """An estimate of the tokens in a whole reply that reports none."""
+    """Estimate the output tokens of a whole reply that reports no usage."""
     try:
-        found = orjson.loads(body)
+        reply = orjson.loads(body)
     except orjson.JSONDecodeError:
         return 0
-    return _output_tokens(found)
+    return _output_tokens(reply)
 
 
 _OUTPUT = frozenset({"text", "content", "arguments", "refusal", "input", "reasoning_content", "output"})
@@ -141,41 +141,41 @@ def _output_tokens(value: object) -> int:
 
 
 def input_estimate(body: bytes) -> int:
-    """Tokens of a request: every string of it that is content. Data URLs (images, files) are not text."""
+    """Estimate the input tokens of a request from its content strings. Data URLs (images, files) are not counted."""
     try:
-        found = orjson.loads(body)
+        request = orjson.loads(body)
     except orjson.JSONDecodeError:
         return estimate_tokens(len(body))
-    if not isinstance(found, dict):
+    if not isinstance(request, dict):
         return 0
     members = ("input", "instructions", "messages", "prompt", "tools", "text", "response_format")
-    given = {member: found.get(member) for member in members}
+    content = {member: request.get(member) for member in members}
     return sum(
         estimate_tokens(text)
-        for name, text in _strings(given)
+        for name, text in _strings(content)
         if name not in _NO_INPUT and not text.startswith("data:")
     )
 
 
 def _strings(value: object) -> Iterator[tuple[str, str]]:
-    """Every string in it, with the key that it stands under, in no order. A body may be nested deeper than Python calls
-    functions, and what a caller or an upstream nests must not keep its tokens from being counted."""
-    left = [("", value)]
-    while left:
-        name, value = left.pop()
+    """Yield every string with the key of its member, in no particular order. Not recursive, because a body may be nested
+    deeper than Python's recursion limit."""
+    stack = [("", value)]
+    while stack:
+        name, value = stack.pop()
         if isinstance(value, str):
             yield name, value
         elif isinstance(value, dict):
-            left.extend(value.items())
+            stack.extend(value.items())
         elif isinstance(value, list):
-            left.extend((name, member) for member in value)
+            stack.extend((name, member) for member in value)
 
 
 # -- streams --------------------------------------------------------------------------------------------------------------
 
 
 class _Event(msgspec.Struct):
-    """An event of the Responses dialect."""
+    """An event of the Responses API."""
 
     type: str = ""
     delta: Any = None
@@ -198,7 +198,7 @@ class _StreamChoice(msgspec.Struct):
 
 
 class _Chunk(msgspec.Struct):
-    """An event of the chat and completions dialects."""
+    """An event of the chat and completions APIs."""
 
     id: Any = None
     choices: list[_StreamChoice] | None = None
@@ -219,7 +219,7 @@ _KIND = re.compile(rb'"type"\s*:\s*"(response\.(?:completed|incomplete|failed))"
 
 
 class StreamReader:
-    """Give it what passes, frame by frame; what it knows is in its members."""
+    """Reads a stream frame by frame; its attributes hold what it has read so far."""
 
     __slots__ = (
         "_responses",
@@ -241,11 +241,11 @@ class StreamReader:
         self.usage: Usage | None = None
         self.finish: str | None = None
         self.terminal = False
-        """The event that ends a stream of this dialect has passed."""
+        """True once the event that ends the stream has passed."""
         self.sequence = -1
-        """The highest sequence number that has passed."""
+        """The highest sequence number so far."""
         self.tokens = 0
-        """An estimate of the tokens in the text that has passed."""
+        """Estimated output tokens so far."""
 
     @property
     def failed(self) -> bool:
@@ -266,7 +266,7 @@ class StreamReader:
             else:
                 self._chunk(_decode_chunk(data))
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            return  # not for us to judge: the caller gets the bytes as they are
+            return  # the caller gets the bytes as they are
 
     def _event(self, event: _Event) -> None:
         if type(event.sequence_number) is int and event.sequence_number > self.sequence:
@@ -282,21 +282,21 @@ class StreamReader:
             self.terminal = True
         if bytes(event.response) and (self.id is None or kind):
             response = _decode_response(event.response)
-            self.id = _text(response.id) or self.id
-            if kind:  # what stands in an earlier event is not final
-                self.usage = _usage(response.usage)
+            self.id = _short_text(response.id) or self.id
+            if kind:  # the usage in earlier events is not final
+                self.usage = _parse_usage(response.usage)
 
     def _chunk(self, chunk: _Chunk) -> None:
         if self.id is None:
-            self.id = _text(chunk.id)
+            self.id = _short_text(chunk.id)
         if chunk.usage is not None:
-            self.usage = _usage(chunk.usage) or self.usage
+            self.usage = _parse_usage(chunk.usage) or self.usage
         if chunk.error:
             self.finish = "error"
             self.terminal = True
         for choice in chunk.choices or ():
             if choice.finish_reason is not None:
-                self.finish = _text(choice.finish_reason)
+                self.finish = _short_text(choice.finish_reason)
             delta = choice.delta
             if delta is not None:
                 for text in (delta.content, delta.refusal, delta.reasoning_content):
@@ -308,25 +308,25 @@ class StreamReader:
                 self.tokens += estimate_tokens(choice.text)
 
     def _read_part(self, part: Part) -> None:
-        """Quotes inside a string are escaped, so what is found in a part is a member."""
+        """Search for type and usage. Quotes within strings are escaped, so a match is a member."""
         tail = self._tail
         if part.begins and (kind := _KIND.search(part.raw[:HEAD_BYTES])) is not None:
             self.finish = _TERMINAL[kind[1].decode()]
         tail += part.raw
-        if len(tail) > 2 * TAIL_BYTES:  # not at every part: each time moves what stays
+        if len(tail) > 2 * TAIL_BYTES:  # trim rarely: each time copies the rest
             del tail[:-TAIL_BYTES]
         if not part.ends:
             return
         self.events += 1
-        found = _USAGE.findall(tail[-TAIL_BYTES:])
+        usages = _USAGE.findall(tail[-TAIL_BYTES:])
         tail.clear()
-        if found:
+        if usages:
             try:
-                self.usage = _usage(orjson.loads(found[-1])) or self.usage
+                self.usage = _parse_usage(orjson.loads(usages[-1])) or self.usage
             except orjson.JSONDecodeError:
                 return
             self.terminal = self._responses and self.finish is not None
 
 
-def _text(value: object) -> str | None:
-    return value[:_LONGEST] if type(value) is str else None
+def _short_text(value: object) -> str | None:
+    return value[:_MAX_TEXT_CHARS] if type(value) is str else None

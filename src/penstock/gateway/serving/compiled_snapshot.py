@@ -1,4 +1,4 @@
-"""A snapshot made ready to serve: its guardrails compiled, its targets resolved when they are first asked for."""
+"""A snapshot of the resources, ready to serve: guardrails are compiled, targets are resolved on first use."""
 
 from __future__ import annotations
 
@@ -18,55 +18,56 @@ ADAPTER = "openai"
 
 
 class CompiledSnapshot:
+    """The resources of one generation, as a worker uses them."""
+
     def __init__(self, snapshot: Snapshot, generation: int, config: GatewayConfig, hosts: Hosts) -> None:
         self.snapshot = snapshot
         self.generation = generation
         self._hosts = hosts
         self._targets: dict[tuple[str, Route], tuple[Target, ...]] = {}
         self._upstream = config.upstream
-        self._limits: dict[tuple[Target, str, bool], Timeouts] = {}
+        self._timeouts: dict[tuple[Target, str, bool], Timeouts] = {}
         guards = Guards(snapshot.guardrails, config.guardrails)
         self.guards = guards if guards.has_input or guards.has_output else None
 
     def targets(self, model: Model, route: Route) -> tuple[Target, ...]:
-        """The direct models that can serve this one on this route; a Refusal when there is none."""
-        found = self._targets.get((model.name, route))
-        if found is None:
-            found = self._targets[model.name, route] = self._find(model, route)
-        return found
+        """Return the direct models that can serve a model on a route. Raise Refusal if there are none."""
+        targets = self._targets.get((model.name, route))
+        if targets is None:
+            targets = self._targets[model.name, route] = self._resolve_targets(model, route)
+        return targets
 
-    def _find(self, model: Model, route: Route) -> tuple[Target, ...]:
+    def _resolve_targets(self, model: Model, route: Route) -> tuple[Target, ...]:
         names = (model.name,) if model.routing is None else model.routing.targets
         direct = [self.snapshot.models[name] for name in names if name in self.snapshot.models]
         if route == "responses":
-            direct = [one for one in direct if one.provider == RESPONSES_PROVIDER]
+            direct = [candidate for candidate in direct if candidate.provider == RESPONSES_PROVIDER]
             if not direct:
                 raise Refusal(
                     400,
                     "invalid_request_error",
-                    f"The Responses API is only available for models of the provider `openai`, and `{model.name}` is "
-                    "not one of them.",
+                    f"The Responses API needs a target with the provider `openai`, and `{model.name}` has none.",
                 )
         targets = []
-        for one in direct:
-            key = self.snapshot.provider_keys.get(one.provider_key or "")
+        for candidate in direct:
+            key = self.snapshot.provider_keys.get(candidate.provider_key or "")
             if key is not None and key.adapter == ADAPTER:
-                targets.append(Target(one, key, route, self._hosts))
+                targets.append(Target(candidate, key, route, self._hosts))
         if not targets:
             raise Refusal(
-                503, "provider_unavailable", f"No provider that this gateway can talk to serves `{model.name}`."
+                503, "provider_unavailable", f"The model `{model.name}` has no provider key with a supported adapter."
             )
         return tuple(targets)
 
-    def limits(self, target: Target, group: Model, stream: bool) -> Timeouts:
-        """How long this may take. What the target says counts before what its group says, and that before the
-        configuration; within each, a stream's own limit before the general one. 0 is none."""
-        found = self._limits.get((target, group.name, stream))
-        if found is None:
-            found = self._limits[target, group.name, stream] = self._find_limits(target.model, group, stream)
-        return found
+    def timeouts(self, target: Target, group: Model, stream: bool) -> Timeouts:
+        """Return the timeouts of an attempt. Those of the target override those of its group, and these override the
+        configuration. For streams, `stream_timeout` overrides `timeout` on each level. 0 is no limit."""
+        timeouts = self._timeouts.get((target, group.name, stream))
+        if timeouts is None:
+            timeouts = self._timeouts[target, group.name, stream] = self._resolve_timeouts(target.model, group, stream)
+        return timeouts
 
-    def _find_limits(self, direct: Model, group: Model, stream: bool) -> Timeouts:
+    def _resolve_timeouts(self, direct: Model, group: Model, stream: bool) -> Timeouts:
         config = self._upstream
         total: float | None = None
         silence: float | None = None
@@ -84,11 +85,11 @@ class CompiledSnapshot:
         return Timeouts(config.connect_timeout_s or None, total or None, None)
 
     def host_keys(self) -> set[HostKey]:
-        """Every host that this snapshot can lead to."""
-        found = set()
+        """Return all hosts that this snapshot uses."""
+        keys = set()
         for model in self.snapshot.models.values():
             key = self.snapshot.provider_keys.get(model.provider_key or "")
             base = base_of(key, model.provider) if key is not None else None
             if key is not None and base is not None:
-                found.add((base.scheme, base.host, base.port, key.verify_tls))
-        return found
+                keys.add((base.scheme, base.host, base.port, key.verify_tls))
+        return keys

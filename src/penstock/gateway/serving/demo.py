@@ -1,4 +1,4 @@
-"""`gateway --demo`: the gateway in front of the mock, with a key made for the occasion."""
+"""`gateway --demo`: the gateway in front of the mock server, with a temporary key."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _KEY = "PENSTOCK_DEMO_KEY"
 
 
 def demo(config_path: str | None, port: int | None, announce: Callable[[Gateway, str], None]) -> int:
-    """`announce` is told how to try it. Whatever it writes goes away with it, unless a configuration says where the ledger
-    is."""
+    """Run the demo until a signal. `announce` gets instructions for trying it. All files are temporary, unless a
+    configuration names the ledger."""
     config = load_config(config_path)
     if port is not None:
         config = msgspec.structs.replace(config, listen=msgspec.structs.replace(config.listen, port=port))
@@ -37,21 +37,21 @@ def demo(config_path: str | None, port: int | None, announce: Callable[[Gateway,
     os.environ[_KEY] = key
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder, MockProcess(parse_mock_url(MOCK)) as mock:
         if config_path is None:
-            config = _inside(config, folder)
+            config = _use_folder(config, folder)
         path = os.path.join(folder, "resources.yaml")
         with open(path, "w") as file:
             json.dump(_resources(mock.url), file)  # JSON is YAML
         began = time.time()
-        status = Gateway(path, config).run(lambda gateway: announce(gateway, _invitation(gateway, key)))
-        log_operator_message(_farewell(_served(config.ledger.url, began), kept=config_path is not None))
+        status = Gateway(path, config).run(lambda gateway: announce(gateway, _instructions(gateway, key)))
+        log_operator_message(_closing_message(_count_requests(config.ledger.url, began), kept=config_path is not None))
         return status
 
 
-def _inside(config: GatewayConfig, folder: str) -> GatewayConfig:
+def _use_folder(config: GatewayConfig, folder: str) -> GatewayConfig:
     ledger = msgspec.structs.replace(
         config.ledger, url=f"sqlite:///{os.path.join(folder, 'usage.db')}", spool=os.path.join(folder, "spool")
     )
-    listen = msgspec.structs.replace(config.listen, status_port=0)  # any: the usual one may be somebody else's
+    listen = msgspec.structs.replace(config.listen, status_port=0)  # any free port: the default may be in use
     return msgspec.structs.replace(config, ledger=ledger, listen=listen)
 
 
@@ -66,8 +66,8 @@ def _resources(url: str) -> dict[str, object]:
     }
 
 
-def _served(url: str, since: float) -> int:
-    """As far as the ledger tells: one that is away is no failure of the demo."""
+def _count_requests(url: str, since: float) -> int:
+    """Return the number of requests in the ledger, or 0 if it cannot be read: that must not fail the demo."""
     try:
         ledger = open_ledger(url, read_only=True)
         try:
@@ -78,18 +78,18 @@ def _served(url: str, since: float) -> int:
         return 0
 
 
-def _farewell(requests: int, *, kept: bool) -> str:
+def _closing_message(requests: int, *, kept: bool) -> str:
     if not requests:
-        return "the demo has ended; its ledger tells of no request"
+        return "the demo has ended; its ledger has no requests"
     served = "1 request was" if requests == 1 else f"{requests} requests were"
-    return f"the demo has ended; {served} served, and its ledger {'is kept' if kept else 'is gone with it'}"
+    return f"the demo has ended; {served} served, and its ledger {'is kept' if kept else 'was deleted'}"
 
 
-def _invitation(gateway: Gateway, key: str) -> str:
+def _instructions(gateway: Gateway, key: str) -> str:
     listen = gateway.config.listen
     scheme, insecure = ("https", "-k ") if listen.tls_cert else ("http", "")
     return f"""
-Demo: the model {ALIAS} is a mock that invents its answers. Try it:
+Demo: the model {ALIAS} is served by a mock server. Try it:
 
 curl -sS {insecure}-X POST "{scheme}://127.0.0.1:{listen.port}/v1/responses" \\
 -H "Authorization: Bearer {key}" \\
@@ -100,5 +100,5 @@ curl -sS {insecure}-X POST "{scheme}://127.0.0.1:{listen.port}/v1/responses" \\
 }}'
 
 Caller API key: {key}
-The ledger: penstock usage --ledger {gateway.config.ledger.url}
-Ctrl-C ends it."""
+Show the ledger: penstock usage --ledger {gateway.config.ledger.url}
+Press Ctrl-C to stop."""

@@ -1,7 +1,7 @@
-"""The end of a worker's service: what is under way is finished, and what is not does not hold it up.
+"""Drain a worker: finish running requests, and do not wait for connections without one.
 
-The server closes connections that wait for a request, but not those on which half a head has arrived, and it waits for the
-last byte of every reply, whoever reads it. So the connections are looked through while it drains.
+Granian closes idle connections, but not those on which part of a request head has arrived, and it waits until the last
+byte of every reply has been read. So this module checks the connections while the worker drains.
 """
 
 from __future__ import annotations
@@ -21,54 +21,56 @@ if TYPE_CHECKING:
 
 __all__ = ["Drain"]
 
-LOOK_S = 0.25
+CHECK_S = 0.25
 
 
 class Drain:
+    """Shuts down the connections of a worker, and ends its requests when `drain_s` is over."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop, app: App) -> None:
         self._loop = loop
         self._app = app
         self._started = False
-        self._over = False
-        self._quiet: set[str] = set()
-        """Callers without a request at the last look: a head that is just being sent, or a reply that is just leaving, is
-        given until the next one."""
+        self._time_is_over = False
+        self._idle_clients: set[str] = set()
+        """Callers without a request at the last check. They are closed at the next check, which leaves time for a head or
+        a reply that is being sent."""
 
     def start(self) -> bool:
-        """False when it had been started before."""
+        """Start to drain; return False if it was already started."""
         if self._started:
             return False
         self._started = True
         self._loop.call_later(self._app.config.listen.drain_s, self.cut_off)
-        self._loop.call_later(LOOK_S, self._look)
+        self._loop.call_later(CHECK_S, self._close_idle_connections)
         return True
 
     def cut_off(self) -> None:
-        """Its time is over: what is left ends now, each with its record."""
-        if not self._over:
-            self._over = True
+        """End all requests that are left; each writes its entry."""
+        if not self._time_is_over:
+            self._time_is_over = True
             self._app.cut_off()
 
-    def _look(self) -> None:
-        self._loop.call_later(LOOK_S, self._look)
+    def _close_idle_connections(self) -> None:
+        self._loop.call_later(CHECK_S, self._close_idle_connections)
         app = self._app
-        busy = {call.client for call in app.calls}
-        quiet: set[str] = set()
-        for client, file in app.peers.all().items():
+        busy = {request.client for request in app.requests}
+        idle_clients: set[str] = set()
+        for client, file in app.client_sockets.all().items():
             if client in busy:
                 continue
             with contextlib.suppress(OSError), borrowed(file) as connection:
                 if connection.getsockname()[1] != app.config.listen.port:
                     continue
-                if self._over or not _unsent(connection):
-                    quiet.add(client)
-                    if client in self._quiet:
+                if self._time_is_over or not _unsent_bytes(connection):
+                    idle_clients.add(client)
+                    if client in self._idle_clients:
                         connection.shutdown(socket.SHUT_RDWR)
-        self._quiet = quiet
+        self._idle_clients = idle_clients
 
 
-def _unsent(connection: socket.socket) -> int:
-    """Bytes that the caller has not taken yet; 0 where the system does not tell."""
+def _unsent_bytes(connection: socket.socket) -> int:
+    """Return the number of bytes that are not yet sent, or 0 if the system does not report it."""
     try:
         return int(struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, b"\0\0\0\0"))[0])
     except OSError:

@@ -1,4 +1,4 @@
-"""The resource file, taken again when it changes or when we are told to: whole, or not at all."""
+"""Reload the resource file when it changes or on request: completely, or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.gateway.resources.file import ResourceErrors, parse_resources, rea
 from penstock.gateway.resources.snapshot import Snapshot
 from penstock.gateway.serving.runtime import Runtime
 
-__all__ = ["Reloader", "checked", "counts_text"]
+__all__ = ["Reloader", "check_guardrails", "counts_text"]
 
 POLL_S = 0.2
 
@@ -23,19 +23,19 @@ Signature = tuple[int, int, int]
 
 
 class Reloader:
-    """A thread of the main process; `status` may be asked from any other."""
+    """Reloads the resource file in a thread of the main process. `status` and `metrics` are thread-safe."""
 
-    def __init__(self, path: str, runtime: Runtime, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
+    def __init__(self, path: str, runtime: Runtime, environment: Mapping[str, str], log: Callable[[str], None]) -> None:
         self._path = path
         self._runtime = runtime
         self._environment = environment
-        self._say = say
+        self._log = log
         self._wake = threading.Event()
         self._stopping = False
-        self._asked = False
+        self._reload_requested = False
         self._signature: Signature | None = None
-        self._refused = ""
-        """Hash of the file that was rejected last: it is not read again and again."""
+        self._rejected_hash = ""
+        """Hash of the last rejected file, to not reject it again and again."""
         self._generation = 0
         self._snapshot = Snapshot()
         self._loaded_at = 0.0
@@ -45,9 +45,9 @@ class Reloader:
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="penstock-reload", daemon=True)
 
-    def first(self) -> Snapshot:
-        """Load it for the first time; raises ResourceErrors."""
-        self._signature = self._look()
+    def load_first(self) -> Snapshot:
+        """Load the file for the first time; raise ResourceErrors if it is invalid."""
+        self._signature = self._file_signature()
         snapshot = self._load(read_resources(self._path))
         self._accept(snapshot)
         return snapshot
@@ -55,9 +55,9 @@ class Reloader:
     def start(self) -> None:
         self._thread.start()
 
-    def ask(self) -> None:
+    def request_reload(self) -> None:
         """Reload now, whether or not the file is watched. For signal handlers."""
-        self._asked = True
+        self._reload_requested = True
         self._wake.set()
 
     def stop(self) -> None:
@@ -71,46 +71,46 @@ class Reloader:
             self._wake.clear()
             if self._stopping:
                 return
-            seen = self._look()
-            if self._asked:
-                self._asked = False
-                self._signature = seen
-                self._reload(asked=True)
-            elif self._runtime.config.watch and seen != self._signature:
-                # A file that is still being written is left alone until two looks find it the same.
-                if seen != changed:
-                    changed = seen
+            current = self._file_signature()
+            if self._reload_requested:
+                self._reload_requested = False
+                self._signature = current
+                self._reload(requested=True)
+            elif self._runtime.config.watch and current != self._signature:
+                # Wait until two checks find the same file: it may still be being written.
+                if current != changed:
+                    changed = current
                     continue
-                self._signature = seen
-                self._reload(asked=False)
+                self._signature = current
+                self._reload(requested=False)
 
-    def _look(self) -> Signature | None:
+    def _file_signature(self) -> Signature | None:
         try:
-            found = os.stat(self._path)
+            status = os.stat(self._path)
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _load(self, data: bytes) -> Snapshot:
-        return checked(parse_resources(data, self._environment, source=self._path))
+        return check_guardrails(parse_resources(data, self._environment, source=self._path))
 
-    def _reload(self, *, asked: bool) -> None:
+    def _reload(self, *, requested: bool) -> None:
         digest = ""
         try:
             data = read_resources(self._path)
             digest = hashlib.sha256(data).hexdigest()
-            if not asked and digest == (self._snapshot.hash if self._failure is None else self._refused):
+            if not requested and digest == (self._snapshot.hash if self._failure is None else self._rejected_hash):
                 return
             self._accept(self._load(data))
         except ResourceErrors as error:
             self._reject(error.errors, digest)
             return
-        except Exception as error:  # a fault of ours must not end the watch
-            self._reject([f"Penstock failed to read it: {type(error).__name__}"], digest)
+        except Exception as error:  # a bug must not end the thread
+            self._reject([f"internal error: {type(error).__name__}"], digest)
             return
         with self._lock:
             self._reloads += 1
-        self._say(f"reloaded {self._path}: {counts_text(self._snapshot)} (generation {self._generation})")
+        self._log(f"reloaded {self._path}: {counts_text(self._snapshot)} (generation {self._generation})")
 
     def _accept(self, snapshot: Snapshot) -> None:
         self._runtime.publish(snapshot, self._generation + 1)
@@ -119,15 +119,15 @@ class Reloader:
             self._snapshot = snapshot
             self._loaded_at = time.time()
             self._failure = None
-            self._refused = ""
+            self._rejected_hash = ""
 
     def _reject(self, errors: list[str], digest: str) -> None:
         with self._lock:
             self._failures += 1
-            self._refused = digest
+            self._rejected_hash = digest
             self._failure = {"at": time.time(), "hash": digest, "errors": errors}
         listed = "".join(f"\n  {error}" for error in errors)
-        self._say(f"rejected {self._path}, the last good one keeps serving:{listed}")
+        self._log(f"rejected {self._path}; the last valid version stays in use:{listed}")
 
     def metrics(self) -> ConfigState:
         with self._lock:
@@ -140,8 +140,8 @@ class Reloader:
             )
 
     def status(self) -> dict[str, object]:
-        board, workers = self._runtime.board, self._runtime.config.listen.workers
-        slots = [board.slot(number) for number in range(workers)]
+        state, workers = self._runtime.state, self._runtime.config.listen.workers
+        slots = [state.slot(number) for number in range(workers)]
         with self._lock:
             return {
                 "state": "synced" if self._failure is None else "degraded",
@@ -160,13 +160,13 @@ class Reloader:
             }
 
 
-def checked(snapshot: Snapshot) -> Snapshot:
-    """Whether what the file says can be compiled, which its reader does not try."""
+def check_guardrails(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot; raise ResourceErrors if a guardrail cannot be compiled, which the parser does not check."""
     if snapshot.guardrails:
         from penstock.gateway.guardrails import guardrail_problems
 
-        if problems := [problem for spec in snapshot.guardrails for problem in guardrail_problems(spec)]:
-            raise ResourceErrors(snapshot.source, problems)
+        if errors := [error for spec in snapshot.guardrails for error in guardrail_problems(spec)]:
+            raise ResourceErrors(snapshot.source, errors)
     return snapshot
 
 
@@ -181,11 +181,11 @@ def counts(snapshot: Snapshot) -> dict[str, int]:
 
 
 def counts_text(snapshot: Snapshot) -> str:
-    return ", ".join(f"{number} {_words(name, number)}" for name, number in counts(snapshot).items())
+    return ", ".join(f"{number} {_noun(name, number)}" for name, number in counts(snapshot).items())
 
 
-def _words(collection: str, number: int) -> str:
-    words = collection.replace("_", " ")
+def _noun(collection: str, number: int) -> str:
+    plural = collection.replace("_", " ")
     if number != 1:
-        return words
-    return f"{words[:-3]}y" if words.endswith("ies") else words[:-1]
+        return plural
+    return f"{plural[:-3]}y" if plural.endswith("ies") else plural[:-1]

@@ -1,12 +1,12 @@
-"""What the main process and its workers share: a folder of their own, in memory where the system has such a place.
+"""The folder that the main process and its workers share, in /dev/shm if the system has it.
 
-    board             a page that all of them map: which snapshot counts, whether we drain, and a slot for each worker
-    owner             locked for as long as the main process lives
-    config            gateway.yaml as the main process understood it
-    snapshot-N        the resources of generation N, read once by the main process and decoded in each worker in a
-                      millisecond, where YAML would hold up its loop for as long as a second
+    state             mapped memory: the current generation, whether the gateway drains, and a slot for each worker
+    owner             locked as long as the main process lives
+    config            the parsed gateway.yaml
+    snapshot-N        the resources of generation N, parsed once by the main process. A worker decodes them in a
+                      millisecond, while parsing YAML would block its event loop for up to a second
 
-Snapshots hold secrets, so the folder is closed to everybody else and goes away with the main process.
+Snapshots contain secrets, so only the owner can read the folder, and the main process removes it at its end.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.snapshot import Snapshot
 from penstock.secrets import Secret
 
-__all__ = ["Runtime", "SharedWords", "WorkerState"]
+__all__ = ["GatewayState", "Runtime", "WorkerState"]
 
-_WORD = struct.Struct("<Q")
+_UINT64 = struct.Struct("<Q")
 _SLOT = struct.Struct("<QQQQ")
 _PREFIX = "penstock-gateway-"
 _OWNER = "owner"
-_HEAD = 64
+_HEADER_SIZE = 64
 _SLOT_SIZE = 64
 _DRAINING = 8
 
 
 class WorkerState(msgspec.Struct, frozen=True):
-    """What a worker last said about itself."""
+    """The state that a worker last reported."""
 
     pid: int
     generation: int
@@ -46,11 +46,11 @@ class WorkerState(msgspec.Struct, frozen=True):
     upstream_connections: int
 
 
-class SharedWords:
-    """Single words, each written by one process: no lock, and a reader sees a word as it was before or after."""
+class GatewayState:
+    """State of the gateway in memory that all its processes map. Each value has a single writer, so there is no lock."""
 
     def __init__(self, path: str, workers: int, *, create: bool = False) -> None:
-        size = _HEAD + workers * _SLOT_SIZE
+        size = _HEADER_SIZE + workers * _SLOT_SIZE
         file = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
         try:
             if create:
@@ -60,15 +60,15 @@ class SharedWords:
             os.close(file)
 
     def generation_bytes(self) -> bytes:
-        """The generation as it lies there: compared on every request (0.1 µs)."""
+        """Return the generation undecoded: comparing it on every request takes 0.1 µs."""
         return self._map[:8]
 
     @property
     def generation(self) -> int:
-        return int(_WORD.unpack_from(self._map, 0)[0])
+        return int(_UINT64.unpack_from(self._map, 0)[0])
 
     def publish(self, generation: int) -> None:
-        _WORD.pack_into(self._map, 0, generation)
+        _UINT64.pack_into(self._map, 0, generation)
 
     @property
     def draining(self) -> bool:
@@ -80,7 +80,7 @@ class SharedWords:
     def write_slot(self, worker: int, state: WorkerState) -> None:
         _SLOT.pack_into(
             self._map,
-            _HEAD + worker * _SLOT_SIZE,
+            _HEADER_SIZE + worker * _SLOT_SIZE,
             state.pid,
             state.generation,
             state.in_flight,
@@ -88,36 +88,38 @@ class SharedWords:
         )
 
     def slot(self, worker: int) -> WorkerState:
-        return WorkerState(*_SLOT.unpack_from(self._map, _HEAD + worker * _SLOT_SIZE))
+        return WorkerState(*_SLOT.unpack_from(self._map, _HEADER_SIZE + worker * _SLOT_SIZE))
 
     def clear_slot(self, worker: int) -> None:
         self.write_slot(worker, WorkerState(0, 0, 0, 0))
 
 
 class Runtime:
-    def __init__(self, folder: str, config: GatewayConfig, board: SharedWords) -> None:
+    """The shared folder. The main process creates it, the workers attach to it."""
+
+    def __init__(self, folder: str, config: GatewayConfig, state: GatewayState) -> None:
         self.folder = folder
         self.config = config
-        self.board = board
-        self._owned = -1
+        self.state = state
+        self._owner_file = -1
 
     @classmethod
     def create(cls, config: GatewayConfig) -> Runtime:
-        memory = "/dev/shm"  # noqa: S108 - mkdtemp makes a folder that only we can enter
-        home = memory if os.path.isdir(memory) and os.access(memory, os.W_OK) else tempfile.gettempdir()
-        _remove_orphans(home)
-        folder = tempfile.mkdtemp(prefix=_PREFIX, dir=home)
+        memory = "/dev/shm"  # noqa: S108 - mkdtemp makes a folder that only this user can enter
+        parent = memory if os.path.isdir(memory) and os.access(memory, os.W_OK) else tempfile.gettempdir()
+        _remove_orphans(parent)
+        folder = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
         owned = owned_file.create(os.path.join(folder, _OWNER))
         _write(os.path.join(folder, "config"), msgspec.msgpack.encode(config))
-        made = cls(folder, config, SharedWords(os.path.join(folder, "board"), config.listen.workers, create=True))
-        made._owned = owned
-        return made
+        runtime = cls(folder, config, GatewayState(os.path.join(folder, "state"), config.listen.workers, create=True))
+        runtime._owner_file = owned
+        return runtime
 
     @classmethod
     def attach(cls, folder: str) -> Runtime:
         with open(os.path.join(folder, "config"), "rb") as file:
             config = msgspec.msgpack.decode(file.read(), type=GatewayConfig)
-        return cls(folder, config, SharedWords(os.path.join(folder, "board"), config.listen.workers))
+        return cls(folder, config, GatewayState(os.path.join(folder, "state"), config.listen.workers))
 
     @property
     def limits_path(self) -> str:
@@ -127,36 +129,36 @@ class Runtime:
         return os.path.join(self.folder, f"snapshot-{generation}")
 
     def publish(self, snapshot: Snapshot, generation: int) -> None:
-        """Make it what every request that begins from now on is served by."""
+        """Make a snapshot the current one: workers use it for new requests."""
         _write(self._snapshot_path(generation), msgspec.msgpack.encode(snapshot, enc_hook=_reveal))
-        self.board.publish(generation)
+        self.state.publish(generation)
         with contextlib.suppress(FileNotFoundError):
-            # A worker that looks for the one before the last looks again and finds the last.
+            # A worker that misses this file reads the generation again and finds the newest snapshot.
             os.unlink(self._snapshot_path(generation - 2))
 
     def snapshot(self) -> tuple[int, Snapshot]:
-        """The newest, with its generation."""
+        """Return the newest snapshot with its generation."""
         while True:
-            generation = self.board.generation
+            generation = self.state.generation
             try:
                 with open(self._snapshot_path(generation), "rb") as file:
                     return generation, msgspec.msgpack.decode(file.read(), type=Snapshot, dec_hook=_conceal)
             except FileNotFoundError:
-                if generation == self.board.generation:
+                if generation == self.state.generation:
                     raise
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
-        os.close(self._owned)
+        os.close(self._owner_file)
 
 
-def _remove_orphans(home: str) -> None:
-    """What main processes left that were killed: nobody holds their lock any more."""
-    for name in os.listdir(home):
+def _remove_orphans(parent: str) -> None:
+    """Remove folders of main processes that were killed: their owner file is not locked."""
+    for name in os.listdir(parent):
         if not name.startswith(_PREFIX):
             continue
-        folder = os.path.join(home, name)
-        with contextlib.suppress(OSError):  # not ours, or just going away
+        folder = os.path.join(parent, name)
+        with contextlib.suppress(OSError):  # another user's, or being removed
             file = os.open(os.path.join(folder, _OWNER), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 if os.fstat(file).st_uid == os.getuid() and owned_file.is_orphan(file):

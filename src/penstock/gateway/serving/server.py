@@ -1,9 +1,9 @@
-"""The main process: it reads the files, starts the workers and replaces those that die, answers operators, moves usage
-into the ledger, and ends all of it in order.
+"""The main process: it reads the files, starts workers and replaces those that die, serves the status port, moves usage
+into the ledger, and shuts everything down in order.
 
-    SIGHUP            take the resource file again
-    SIGTERM, SIGINT   drain: /readyz says 503, live requests are finished, then everything ends; at a second one they are
-                      cut off, with their records
+    SIGHUP            reload the resource file
+    SIGTERM, SIGINT   drain: /readyz returns 503, running requests are finished, then the gateway ends. A second signal
+                      ends running requests at once; they are still recorded
 """
 
 from __future__ import annotations
@@ -38,26 +38,28 @@ __all__ = ["Gateway"]
 START_S = 20.0
 POLL_S = 0.05
 KILL_S = 3.0
-"""After the drain's end: how long a worker may take to write its last records."""
+"""How long a worker may take to write its last entries after the drain time."""
 CUT_OFF_S = 1.5
-"""For somebody out of patience: the same."""
+"""The same after a second signal."""
 CRASHES, CRASH_WINDOW_S = 5, 30.0
-"""So many deaths of workers within so long mean that starting them again does not help."""
+"""After so many exits of workers within this time the gateway gives up."""
 
 
 class Gateway:
+    """The main process of the gateway. The constructor reserves the port."""
+
     def __init__(self, resources: str, config: GatewayConfig) -> None:
         self._resources = resources
-        self._placeholder, listen = reserve(config.listen)
+        self._reserved_socket, listen = reserve_port(config.listen)
         self.config = msgspec.structs.replace(config, listen=listen)
         self._workers: list[subprocess.Popen[bytes] | None] = []
-        self._deaths: list[float] = []
-        self._event = threading.Event()
-        self._stops = 0
+        self._exits: list[float] = []
+        self._wake = threading.Event()
+        self._stop_signals = 0
         self._draining = False
 
     def run(self, announce: Callable[[Gateway], None]) -> int:
-        """Serve until a signal. `announce` is called when requests are served."""
+        """Serve until a signal. Call `announce` when the workers accept requests."""
         check_log(self.config.access_log_file)
         if self.config.listen.tls_cert is not None:
             from penstock.gateway.serving.tls import check_tls
@@ -71,41 +73,45 @@ class Gateway:
                 if worker is not None and worker.poll() is None:
                     worker.kill()
                     worker.wait()
-            self._placeholder.close()
+            self._reserved_socket.close()
             runtime.remove()
 
     def _run(self, runtime: Runtime, announce: Callable[[Gateway], None]) -> int:
         from penstock.gateway.serving.reload import Reloader
 
         reloader = Reloader(self._resources, runtime, os.environ, log_operator_message)
-        reloader.first()
+        reloader.load_first()
         from penstock.gateway.ledger.mover import Mover
         from penstock.gateway.observe.exposition import Exposition
 
         mover = Mover(self.config.ledger.spool, self.config.ledger.url, log_operator_message)
         exposition = Exposition(self.config.ledger.spool)
-        with contextlib.ExitStack() as ends:  # the last one first, and all of them, whatever happens to one
-            ends.callback(SharedTable.create(runtime.limits_path).close)
-            self._signals(reloader.ask)
+        with contextlib.ExitStack() as cleanup:  # runs in reverse order, and completely even if one callback fails
+            cleanup.callback(SharedTable.create(runtime.limits_path).close)
+            self._signals(reloader.request_reload)
             self._workers = [self._spawn(runtime, number) for number in range(self.config.listen.workers)]
-            # The workers take a moment to start, in which the rest is made ready.
-            status = self._status(runtime, reloader, lambda: exposition.render(mover.state(), reloader.metrics()))
+            # Prepare the rest while the workers start.
+            status = self._open_status_listener(
+                runtime, reloader, lambda: exposition.render(mover.state(), reloader.metrics())
+            )
             status.start()
-            ends.callback(status.stop)
+            cleanup.callback(status.stop)
             mover.start()
-            ends.callback(mover.stop)
-            ends.callback(self._end_workers)
+            cleanup.callback(mover.stop)
+            cleanup.callback(self._kill_workers)
             reloader.start()
-            ends.callback(reloader.stop)
+            cleanup.callback(reloader.stop)
             self._await_start(runtime)
-            if not self._stops:
+            if not self._stop_signals:
                 announce(self)
-            failed = self._watch(runtime)
+            failed = self._supervise(runtime)
             self._drain(runtime)
         return 1 if failed else 0
 
-    def _status(self, runtime: Runtime, reloader: Reloader, metrics: Callable[[], bytes]) -> StatusListener:
-        """It listens from now on; which port it is, is in the configuration then."""
+    def _open_status_listener(
+        self, runtime: Runtime, reloader: Reloader, metrics: Callable[[], bytes]
+    ) -> StatusListener:
+        """Open the status listener, and put its actual port into the configuration."""
         from penstock.gateway.observe.exposition import CONTENT_TYPE
         from penstock.gateway.serving.status import StatusListener
 
@@ -132,40 +138,44 @@ class Gateway:
 
     def _await_start(self, runtime: Runtime) -> None:
         deadline = time.monotonic() + START_S
-        while not self._stops:
+        while not self._stop_signals:
             for number, worker in enumerate(self._workers):
                 if worker is not None and worker.poll() is not None:
-                    raise RunError(f"worker {number} ended with status {worker.returncode} as it started.")
-            if all(runtime.board.slot(number).pid for number in range(len(self._workers))) and self._answers():
+                    raise RunError(f"worker {number} ended with status {worker.returncode} during its start.")
+            if (
+                all(runtime.state.slot(number).pid for number in range(len(self._workers)))
+                and self._accepts_connections()
+            ):
                 return
             if time.monotonic() > deadline:
                 raise RunError(f"The workers did not start within {START_S:.0f} seconds.")
             time.sleep(0.005)
 
-    def _answers(self) -> bool:
+    def _accepts_connections(self) -> bool:
         listen = self.config.listen
         try:
-            socket.create_connection((_reachable(listen.host), listen.port), 1.0).close()
+            socket.create_connection((_connect_address(listen.host), listen.port), 1.0).close()
         except OSError:
             return False
         return True
 
-    def _watch(self, runtime: Runtime) -> bool:
-        """Until a signal, or until workers die faster than it makes sense to replace them: then True."""
-        while not self._stops:
-            self._event.wait(POLL_S)
+    def _supervise(self, runtime: Runtime) -> bool:
+        """Replace workers that end, until a signal. Return True if they end so often that the gateway gives up."""
+        while not self._stop_signals:
+            self._wake.wait(POLL_S)
             for number, worker in enumerate(self._workers):
                 if worker is None or worker.poll() is None:
                     continue
-                runtime.board.clear_slot(number)
+                runtime.state.clear_slot(number)
                 now = time.monotonic()
-                self._deaths = [then for then in self._deaths if now - then < CRASH_WINDOW_S] + [now]
-                if len(self._deaths) >= CRASHES:
+                self._exits = [then for then in self._exits if now - then < CRASH_WINDOW_S] + [now]
+                if len(self._exits) >= CRASHES:
                     log_operator_message(
-                        f"worker {number} ended with status {worker.returncode}, as others did lately; giving up"
+                        f"worker {number} ended with status {worker.returncode}; {CRASHES} workers ended within "
+                        f"{CRASH_WINDOW_S:.0f} seconds, giving up"
                     )
                     return True
-                log_operator_message(f"worker {number} ended with status {worker.returncode}; starting another")
+                log_operator_message(f"worker {number} ended with status {worker.returncode}; starting a new one")
                 if worker.stdin is not None:
                     worker.stdin.close()
                 self._workers[number] = self._spawn(runtime, number)
@@ -173,26 +183,26 @@ class Gateway:
 
     def _drain(self, runtime: Runtime) -> None:
         self._draining = True
-        runtime.board.drain()
+        runtime.state.drain()
         listen = self.config.listen
         self._wait(listen.drain_notice_s, lambda: False)
-        self._tell_workers(signal.SIGTERM)
+        self._signal_workers(signal.SIGTERM)
         if self._wait(listen.drain_s + KILL_S, self._all_ended):
             return
-        self._tell_workers(signal.SIGUSR1)
-        if not self._wait(CUT_OFF_S, self._all_ended, patience=3):
-            log_operator_message("some workers did not end in time and are killed")
+        self._signal_workers(signal.SIGUSR1)
+        if not self._wait(CUT_OFF_S, self._all_ended, max_signals=3):
+            log_operator_message("some workers did not end in time and were killed")
 
-    def _wait(self, seconds: float, done: Callable[[], bool], patience: int = 2) -> bool:
-        """False when the time is over, or at so many signals."""
+    def _wait(self, seconds: float, done: Callable[[], bool], max_signals: int = 2) -> bool:
+        """Wait until `done`. Return False when the time is over, or after so many stop signals."""
         deadline = time.monotonic() + seconds
         while not done():
-            if time.monotonic() >= deadline or self._stops >= patience:
+            if time.monotonic() >= deadline or self._stop_signals >= max_signals:
                 return False
             time.sleep(0.01)
         return True
 
-    def _tell_workers(self, number: int) -> None:
+    def _signal_workers(self, number: int) -> None:
         for worker in self._workers:
             if worker is not None and worker.poll() is None:
                 worker.send_signal(number)
@@ -200,7 +210,7 @@ class Gateway:
     def _all_ended(self) -> bool:
         return all(worker is None or worker.poll() is not None for worker in self._workers)
 
-    def _end_workers(self) -> None:
+    def _kill_workers(self) -> None:
         for worker in self._workers:
             if worker is not None:
                 if worker.poll() is None:
@@ -209,13 +219,13 @@ class Gateway:
                 if worker.stdin is not None:
                     worker.stdin.close()
 
-    # -- for operators ------------------------------------------------------------------------------------------------
+    # -- status and signals -------------------------------------------------------------------------------------------
 
     def _ready(self, runtime: Runtime) -> tuple[bool, dict[str, object]]:
-        # The workers that are left serve every connection while one is replaced: no reason to send callers elsewhere.
-        # One is alive a moment before it listens, and for a moment after it was killed: so callers' own way is tried.
-        alive = sum(1 for number in range(len(self._workers)) if runtime.board.slot(number).pid)
-        ready = not self._draining and alive > 0 and self._answers()
+        # One worker is enough: it serves all connections while another is replaced. A worker's slot is set shortly before
+        # it listens, and stays set shortly after it was killed, so try to connect as well.
+        alive = sum(1 for number in range(len(self._workers)) if runtime.state.slot(number).pid)
+        ready = not self._draining and alive > 0 and self._accepts_connections()
         detail: dict[str, object] = {
             "ready": ready,
             "draining": self._draining,
@@ -225,40 +235,40 @@ class Gateway:
 
     def _signals(self, reload: Callable[[], None]) -> None:
         def stop(_number: int, _frame: object) -> None:
-            self._stops += 1
-            self._event.set()
+            self._stop_signals += 1
+            self._wake.set()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         signal.signal(signal.SIGHUP, lambda _number, _frame: reload())
 
 
-def reserve(listen: ListenConfig) -> tuple[socket.socket, ListenConfig]:
-    """Hold the port until the workers listen on it. They share it, so that this only works for those who agreed to."""
+def reserve_port(listen: ListenConfig) -> tuple[socket.socket, ListenConfig]:
+    """Reserve the port until the workers listen on it, and return its actual number. The workers share it (SO_REUSEPORT)."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
-        # The kernel lets another gateway of ours share the port as well; a socket that shares with nobody finds out.
-        with socket.socket(family, kind, proto) as alone:
-            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            alone.bind(address)
-            port = alone.getsockname()[1]
-        held = socket.socket(family, kind, proto)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        held.bind((address[0], port, *address[2:]))
+        # SO_REUSEPORT would also share the port with another gateway of this user; first bind without it to detect one.
+        with socket.socket(family, kind, proto) as exclusive:
+            exclusive.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            exclusive.bind(address)
+            port = exclusive.getsockname()[1]
+        reserved = socket.socket(family, kind, proto)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind((address[0], port, *address[2:]))
     except OSError as error:
         raise _cannot_listen(listen.host, listen.port, error, "listen.port or with --port") from None
-    return held, msgspec.structs.replace(listen, host=address[0], port=port)
+    return reserved, msgspec.structs.replace(listen, host=address[0], port=port)
 
 
 def _cannot_listen(host: str, port: int, error: OSError, setting: str) -> UserError:
     if isinstance(error, socket.gaierror):
         return UserError(f"cannot listen on {host}: {error.strerror}")
     if error.errno == errno.EADDRINUSE:
-        return UserError(f"port {port} on {host} is already in use; choose another one in {setting}")
+        return UserError(f"port {port} on {host} is already in use; choose another port in {setting}")
     return UserError(f"cannot listen on port {port} of {host}: {os.strerror(error.errno or 0)}")
 
 
-def _reachable(host: str) -> str:
-    """An address on which a listener on all addresses can be reached."""
+def _connect_address(host: str) -> str:
+    """Return the address to connect to, for a listener on all addresses."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104

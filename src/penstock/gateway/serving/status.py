@@ -1,11 +1,11 @@
-"""The listener for operators: health, what is configured, metrics. It is answered by the main process, so that a scrape
-takes nothing from the requests, and it knows nothing that a caller may not know either: no secret passes here.
+"""The status listener for operators. It runs in the main process, so that a scrape does not slow down requests. Its
+replies contain no secrets.
 
-    /livez          the main process is alive; with ?verbose=1 a line for each check
-    /readyz         200 while callers can connect and we do not drain, else 503; it says how many workers there are.
+    /livez          the main process is alive; with ?verbose=1 one line for each check
+    /readyz         200 while callers can connect and the gateway does not drain, else 503; with the number of workers.
                     /status/ready is the same
-    /status/config  which resource file counts, and why a newer one does not
-    /metrics        Prometheus text
+    /status/config  the resource file in use, and why a newer one was rejected
+    /metrics        metrics in Prometheus text format
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ import orjson
 
 from penstock import __version__
 
-__all__ = ["Answer", "StatusListener"]
+__all__ = ["StatusListener", "StatusResponse"]
 
-Answer = tuple[int, str, bytes]
+StatusResponse = tuple[int, str, bytes]
 """Status, content type, body."""
 
 _TEXT = "text/plain; charset=utf-8"
 
 
 class StatusListener:
+    """An HTTP server in a thread of its own. The constructor binds the port, and raises OSError if it cannot."""
+
     def __init__(
         self,
         host: str,
@@ -38,7 +40,6 @@ class StatusListener:
         config: Callable[[], dict[str, object]],
         metrics: Callable[[], tuple[str, bytes]],
     ) -> None:
-        """Binds at once; OSError when it cannot."""
         self._ready = ready
         self._config = config
         self._metrics = metrics
@@ -51,7 +52,7 @@ class StatusListener:
 
             def do_GET(self) -> None:
                 path, _, query = self.path.partition("?")
-                status, kind, body = listener.answer(path, verbose=parse_qs(query).get("verbose", ["0"])[-1] != "0")
+                status, kind, body = listener.respond(path, verbose=parse_qs(query).get("verbose", ["0"])[-1] != "0")
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
@@ -62,13 +63,13 @@ class StatusListener:
             do_HEAD = do_GET  # noqa: N815
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                """The access log is for requests to models."""
+                """Do not log: the access log is for requests of callers."""
 
-        class Listening(ThreadingHTTPServer):
+        class Server(ThreadingHTTPServer):
             daemon_threads = True
             address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
-        self._server = Listening((host, port), Handler)
+        self._server = Server((host, port), Handler)
         self.port = int(self._server.server_address[1])
 
     def start(self) -> None:
@@ -78,7 +79,7 @@ class StatusListener:
         self._server.shutdown()
         self._server.server_close()
 
-    def answer(self, path: str, *, verbose: bool = False) -> Answer:
+    def respond(self, path: str, *, verbose: bool = False) -> StatusResponse:
         match path:
             case "/livez":
                 return 200, _TEXT, self._checks() if verbose else b"ok"
@@ -91,10 +92,10 @@ class StatusListener:
                 kind, body = self._metrics()
                 return 200, kind, body
             case _:
-                return 404, _TEXT, b"/livez, /readyz, /status/ready, /status/config and /metrics are here"
+                return 404, _TEXT, b"Unknown path; try /livez, /readyz, /status/ready, /status/config or /metrics."
 
     def _checks(self) -> bytes:
-        """A line for each of them. One that fails may make a gateway not ready; it lives as long as it can say so."""
+        """Return one line for each check. A failed check does not fail /livez."""
         ready, detail = self._ready()
         state = self._config()["state"]
         checks = [
@@ -102,5 +103,5 @@ class StatusListener:
             (ready, "ready", orjson.dumps(detail).decode()),
             (state == "synced", "resources", state),
         ]
-        lines = [f"[{'+' if good else '-'}] {name}: {said}" for good, name, said in checks]
+        lines = [f"[{'+' if passed else '-'}] {name}: {detail}" for passed, name, detail in checks]
         return "\n".join([*lines, "ok"]).encode()

@@ -1,7 +1,7 @@
 """A worker process: `python -m penstock.gateway.serving.worker FOLDER NUMBER`, started by `serving.server`.
 
-It serves until it is told to stop or its parent is gone. On SIGTERM it takes no more connections, finishes what is under
-way for as long as `drain_s` allows, and cuts off the rest, each with its record; on SIGUSR1 it cuts off all of it at once.
+It serves until it gets a signal or its parent ends. On SIGTERM it accepts no more connections, finishes running requests
+within `drain_s`, and ends the rest; on SIGUSR1 it ends all requests at once. Every request is recorded.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from penstock.processes import on_closed_stdin, raise_descriptor_limit
 CUT_OFF = signal.SIGUSR1
 BACKLOG = 2048
 CONNECTIONS = 1 << 16
-"""At once, each worker; beyond it they wait to be accepted."""
+"""Maximum number of connections of a worker; further ones wait to be accepted."""
 
 
 def main() -> int:
     folder, number = sys.argv[1], int(sys.argv[2])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which tells us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C and signals its workers
     raise_descriptor_limit()
     runtime = Runtime.attach(folder)
     config = runtime.config
     limiter = open_limiter(config.limits, SharedTable.attach(runtime.limits_path))
     recorder = Recorder(config.ledger.spool, number, config.access_log, config.access_log_file)
     app = App(runtime, number, limiter, recorder)
-    # What exists now lives as long as the process, and requests leave no cycles: collecting is rarely worth its pauses.
+    # The objects so far live as long as the process, and requests leave no cycles, so collect garbage rarely.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     try:
         uvloop.run(_serve(app))
     finally:
-        runtime.board.clear_slot(number)
+        runtime.state.clear_slot(number)
         recorder.close()
     return 0
 
@@ -67,7 +67,7 @@ async def _serve(app: App) -> None:
 
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(CUT_OFF, cut_off)
-    on_closed_stdin(loop, lambda: os.kill(os.getpid(), signal.SIGTERM))  # the main process is gone
+    on_closed_stdin(loop, lambda: os.kill(os.getpid(), signal.SIGTERM))  # the main process has ended
     app.start(loop)
     await server.serve()
     await app.limiter.close()
@@ -81,7 +81,7 @@ def _server(app: App, listen: ListenConfig) -> Server:
         address=listen.host,
         port=listen.port,
         interface=Interfaces.RSGI,
-        # HTTP/2 would hide from us whether a caller keeps up with its stream (`relay.outlet`).
+        # With HTTP/2 the caller's socket would not show whether it keeps up (`relay.response_stream`).
         http=HTTPModes.http1,
         http1_settings=HTTP1Settings(header_read_timeout=30_000),
         websockets=False,
