@@ -232,7 +232,7 @@ class AttemptLoop:
         return None
 
     async def _inspect(self, guards: Guards, body: bytes) -> bytes:
-        found = await guards.look(len(body), lambda patience: guards.reply(body, patience))
+        found = await guards.run_inspection(len(body), lambda budgets: guards.reply(body, budgets))
         self.books.inspected(found)
         if found.blocked_by is not None:
             raise blocked("response", found.blocked_by, timed_out=found.timed_out)
@@ -264,7 +264,7 @@ class AttemptLoop:
             self._caller.answer(refusal.status, JSON, refusal.body())
         else:
             assert forward.guard is not None
-            self.outlet.send(forward.guard.late_block(by))
+            self.outlet.send(forward.guard.block_event(by))
             self.outlet.close()
 
     async def _end_stream(self, forward: UpstreamAttempt, reader: StreamReader) -> UpstreamFailure | None:

@@ -15,7 +15,7 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.gateway.auth import authenticate, authorize, client_ip, named_in_records
-from penstock.gateway.guardrails import Ambiguous, Guards
+from penstock.gateway.guardrails import DuplicateKeyError, Guards
 from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
@@ -169,8 +169,8 @@ class GatewayRequest:
     async def _inspect(self, guards: Guards, request: Request) -> Request:
         data = request.data
         try:
-            found = await guards.look(len(data), lambda patience: guards.request(data, patience))
-        except Ambiguous:
+            found = await guards.run_inspection(len(data), lambda budgets: guards.request(data, budgets))
+        except DuplicateKeyError:
             raise Refusal(
                 400, "invalid_request_error", "A key stands twice in an object of the request body."
             ) from None

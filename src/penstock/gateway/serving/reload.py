@@ -163,9 +163,9 @@ class Reloader:
 def checked(snapshot: Snapshot) -> Snapshot:
     """Whether what the file says can be compiled, which its reader does not try."""
     if snapshot.guardrails:
-        from penstock.gateway.guardrails import guardrail_problems
+        from penstock.gateway.guardrails import guardrail_errors
 
-        if problems := [problem for spec in snapshot.guardrails for problem in guardrail_problems(spec)]:
+        if problems := [problem for spec in snapshot.guardrails for problem in guardrail_errors(spec)]:
             raise ResourceErrors(snapshot.source, problems)
     return snapshot
 
