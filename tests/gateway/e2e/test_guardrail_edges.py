@@ -288,7 +288,7 @@ def test_a_slow_inspection_stops_nobody_and_ends(buffered: Callable[..., Gateway
     assert answers >= 10  # while the inspection alone takes a second
     [reply] = replies
     assert (reply.status, reply.error["type"]) == (422, "inspection_timeout")
-    assert "could not be inspected in the time" in reply.error["message"]
+    assert "Content inspection of the request timed out" in reply.error["message"]
     assert "'slow'" in reply.error["message"]
     assert upstream.requests == []
     entry = gateway.entry(reply)

@@ -110,11 +110,11 @@ def test_redis_and_local_table_make_the_same_decisions(
             reply = admit(keys=["owners", "w"], args=[exact, "me", 1, limit, amount, width])
             outcome = await attempt(limiter, caller, requested, tokens=tokens, now=now)
             assert bool(reply[0]) == admitted(outcome)
-            shown = dict(outcome.headers)
-            assert shown["x-ratelimit-remaining-tokens"] == str(reply[2])
+            headers = dict(outcome.headers)
+            assert headers["x-ratelimit-remaining-tokens"] == str(reply[2])
             if isinstance(outcome, Refusal):
                 assert outcome.retry_after == max(1, -(-reply[4] // 1_000_000))
-                assert shown["x-ratelimit-reset-tokens"] == f"{-(-reply[3] // 1_000_000)}s"
+                assert headers["x-ratelimit-reset-tokens"] == f"{-(-reply[3] // 1_000_000)}s"
             elif spent % 2:
                 settle(keys=["w"], args=[exact, "me", 1, reply[1], amount, spent, width])
                 await limiter.settle(outcome, spent, now)
@@ -320,10 +320,10 @@ from penstock.gateway.resources.config import LimitsConfig
 from penstock.gateway.limits import open_limiter, Reservation
 async def main():
     limiter = open_limiter(LimitsConfig(redis_url=sys.argv[1]), None)
-    caller, wanted, count = key(rpm=200), model(), 0
+    caller, requested, count = key(rpm=200), model(), 0
     print("ready", flush=True); sys.stdin.readline()
     for _ in range(90):
-        count += isinstance(await attempt(limiter, caller, wanted, now=time.time()), Reservation)
+        count += isinstance(await attempt(limiter, caller, requested, now=time.time()), Reservation)
     assert not limiter.degraded
     print(json.dumps(count), flush=True)
     await limiter.close()

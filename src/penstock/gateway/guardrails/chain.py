@@ -82,6 +82,8 @@ class Rule:
 
 
 class Guard:
+    """One compiled guardrail."""
+
     __slots__ = ("enforced", "name", "order", "rules")
 
     def __init__(self, name: str, *, order: int, enforced: bool) -> None:
@@ -113,9 +115,9 @@ class LiteralMatcher:
     def __init__(self, entries: Iterable[tuple[str, Guard]]) -> None:
         guards_of: dict[str, list[Guard]] = {}
         for literal, guard in entries:
-            known = guards_of.setdefault(literal.casefold(), [])
-            if guard not in known:
-                known.append(guard)
+            guards = guards_of.setdefault(literal.casefold(), [])
+            if guard not in guards:
+                guards.append(guard)
         self.literals = Literals(guards_of)
         self.guards_of = list(guards_of.values())
         # Separates texts that are searched together: a character that no literal contains. ASCII if possible, because
@@ -141,7 +143,7 @@ class Chain:
         "enforced_literals",
         "guards",
         "monitored_literals",
-        "numeric",
+        "numeric_rules",
         "rules",
         "supports_window",
         "unbounded_rules",
@@ -167,7 +169,7 @@ class Chain:
         self.bounded_rules = [rule for rule in self.rules if rule.finder.max_length is not None]
         self.unbounded_rules = [rule for rule in self.rules if rule.finder.max_length is None]
         """Rules without a bound on the length of a match."""
-        self.numeric = [number for number, rule in enumerate(self.bounded_rules) if rule.finder.numeric]
+        self.numeric_rules = [index for index, rule in enumerate(self.bounded_rules) if rule.finder.numeric]
         """Indexes into `bounded_rules`."""
         self.supports_window = not any(rule.guard.enforced for rule in self.unbounded_rules)
         regex_lengths = [rule.finder.max_length or 0 for rule in self.rules if isinstance(rule.finder, RegexFinder)]

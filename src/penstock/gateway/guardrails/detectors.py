@@ -6,15 +6,15 @@ boundary looks ahead, it bounds how much of a stream is held back for the detect
 
 | detector      | finds                                                                         | max_length |
 |---------------|-------------------------------------------------------------------------------|------------|
-| email         | local part up to 64, up to eight labels, a top-level domain of letters        | 601   |
-| china_mobile  | 1[3-9] and nine digits, in 3-4-4 groups or not, with +86, 0086 or 86 or not   | 18    |
-| china_id_card | 18 characters with a possible date and a valid check character               | 18    |
-| bank_card     | 13 to 19 digits, plain or in the usual groups, that pass the Luhn check        | 23    |
-| us_ssn        | 3-2-4 digits with hyphens or spaces, no area 000, 666 or 9xx                  | 11    |
-| ip_address    | IPv4, and IPv6 with a decimal digit in it                                     | 45    |
-| api_key       | keys that providers mark with a prefix (sk-, AKIA, ghp_, xoxb-, AIza, hf_, …) | 271   |
-| jwt           | three base64url parts, the first two of them JSON objects                     | 8198  |
-| private_key   | a PEM private key, even if its end is missing                                 | 8320  |
+| email         | local part up to 64, up to eight labels, a top-level domain of letters        | 601        |
+| china_mobile  | 1[3-9] and nine digits, in 3-4-4 groups or not, with +86, 0086 or 86 or not   | 18         |
+| china_id_card | 18 characters with a possible date and a valid check character                | 18         |
+| bank_card     | 13 to 19 digits, plain or in the usual groups, that pass the Luhn check       | 23         |
+| us_ssn        | 3-2-4 digits with hyphens or spaces, no area 000, 666 or 9xx                  | 11         |
+| ip_address    | IPv4, and IPv6 with a decimal digit in it                                     | 45         |
+| api_key       | keys that providers mark with a prefix (sk-, AKIA, ghp_, xoxb-, AIza, hf_, …) | 271        |
+| jwt           | three base64url parts, the first two of them JSON objects                     | 8198       |
+| private_key   | a PEM private key, even if its end is missing                                 | 8320       |
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class _PrefixDetector(_Detector):
         # In strides, so that a text full of keys is not searched to its end for each key.
         for low in range(position, len(text), _STRIDE):
             starts = self._starts(text[low : low + _STRIDE + _OVERLAP])
-            for at in starts:
-                match = self._regex.match(text, low + at)
+            for prefix_start in starts:
+                match = self._regex.match(text, low + prefix_start)
                 if match is not None:
                     start, end = match.span()
                     return start, end, start, end
@@ -160,16 +160,16 @@ class _EmailDetector:
         self.numeric = False
 
     def find(self, text: str, position: int) -> Match | None:
-        at = text.find("@", position)
-        while at >= 0:
-            domain = self._DOMAIN.match(text, at + 1)
+        at_sign = text.find("@", position)
+        while at_sign >= 0:
+            domain = self._DOMAIN.match(text, at_sign + 1)
             if domain is not None:
-                before = text[max(position, at - 64) : at]
+                before = text[max(position, at_sign - 64) : at_sign]
                 local = before[len(before.rstrip(self._LOCAL)) :].lstrip(".%+-")
                 if local:
-                    start, end = at - len(local), domain.end()
+                    start, end = at_sign - len(local), domain.end()
                     return start, end, start, end
-            at = text.find("@", at + 1)
+            at_sign = text.find("@", at_sign + 1)
         return None
 
     def undecided_from(self, text: str, low: int) -> int:
@@ -289,9 +289,9 @@ class _PrivateKeyDetector:
 
 def _luhn(digits: str) -> bool:
     total = 0
-    for place, digit in enumerate(reversed(digits)):
+    for index, digit in enumerate(reversed(digits)):
         value = ord(digit) - 48
-        if place % 2:
+        if index % 2:
             value = value * 2 - 9 if value > 4 else value * 2
         total += value
     return total % 10 == 0
@@ -310,7 +310,7 @@ def _bank_card(match: regex.Match[str]) -> int | None:
 
 def _china_id_card(match: regex.Match[str]) -> int | None:
     digits = match[0]
-    total = sum((ord(digit) - 48) * (2 ** (17 - place) % 11) for place, digit in enumerate(digits[:17]))
+    total = sum((ord(digit) - 48) * (2 ** (17 - index) % 11) for index, digit in enumerate(digits[:17]))
     return match.end() if "10X98765432"[total % 11] == digits[17].upper() else None
 
 

@@ -28,28 +28,28 @@ class InspectionTimeout(Exception):
 class SearchBudget:
     """Search time that is left. Free time that one search does not use offsets the excess of another."""
 
-    __slots__ = ("_full", "free_s_per_search", "left")
+    __slots__ = ("_full", "free_s_per_search", "seconds_left")
 
     def __init__(self, seconds: float, free_s_per_search: float) -> None:
-        self._full = self.left = seconds
+        self._full = self.seconds_left = seconds
         self.free_s_per_search = free_s_per_search
 
     def time_limit(self, characters: int) -> float:
         """Return the time limit in seconds for a search of `characters`. Raises `InspectionTimeout` if none is left."""
-        if self.left <= 0:
+        if self.seconds_left <= 0:
             raise InspectionTimeout
-        return self.left + characters * FREE_S_PER_CHARACTER
+        return self.seconds_left + characters * FREE_S_PER_CHARACTER
 
     def spend(self, seconds: float, characters: int = 0) -> None:
         seconds -= characters * FREE_S_PER_CHARACTER
-        if seconds > 0 or self.left > 0:
-            left = self.left - seconds
-            self.left = left if left < self._full else self._full
+        if seconds > 0 or self.seconds_left > 0:
+            left = self.seconds_left - seconds
+            self.seconds_left = left if left < self._full else self._full
             if left <= 0:
                 raise InspectionTimeout
 
     def spend_all(self) -> None:
-        self.left = 0.0
+        self.seconds_left = 0.0
         raise InspectionTimeout
 
 

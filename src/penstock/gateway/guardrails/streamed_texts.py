@@ -59,27 +59,27 @@ class _UnsearchedTail:
 class _BufferedTail(_UnsearchedTail):
     """A tail that collects pieces and is searched in batches."""
 
-    __slots__ = ("_pieces", "_unread", "max_match")
+    __slots__ = ("_pieces", "_unsearched", "max_match")
 
     def __init__(self, rules: int, context: int, max_match: int) -> None:
         super().__init__(rules, context)
         self.max_match = max_match
         """Longer matches may be missed."""
         self._pieces = StringIO()  # a list of 100,000 short strings takes ten times their length
-        self._unread = 0
+        self._unsearched = 0
 
     def add(self, text: str) -> bool:
         """Add a piece. Return True if the tail is due for a search."""
         self._pieces.write(text)
-        self._unread += len(text)
-        return self._unread > 2 * self.max_match
+        self._unsearched += len(text)
+        return self._unsearched > 2 * self.max_match
 
     def join(self) -> None:
         self.text += self._pieces.getvalue()
         self._pieces = StringIO()
 
     def drop(self, lowest: int) -> None:
-        self._unread = len(self.text) - lowest
+        self._unsearched = len(self.text) - lowest
         super().drop(lowest)
 
 
@@ -87,20 +87,26 @@ class StreamedText:
     """One growing text of a stream, and the state of its search."""
 
     __slots__ = (
-        *(
-            "_only_whitespace",
-            "_high_surrogate",
-            "_chain",
-            "_unbounded",
-            "_level",
-            "_bounded",
-            "_budgets",
-            "_max_match",
-            "_source",
-            "_match_counts",
-        ),
-        *("_monitored_suffix", "_enforced_suffix"),
-        *("unescaped", "decided", "end", "folded_decided", "folded_end", "masking", "open", "released"),
+        "_bounded",
+        "_budgets",
+        "_chain",
+        "_enforced_suffix",
+        "_high_surrogate",
+        "_level",
+        "_match_counts",
+        "_max_match",
+        "_monitored_suffix",
+        "_only_whitespace",
+        "_source",
+        "_unbounded",
+        "decided",
+        "end",
+        "folded_decided",
+        "folded_end",
+        "masking",
+        "open",
+        "released",
+        "unescaped",
     )
 
     def __init__(
@@ -215,8 +221,8 @@ class StreamedText:
         length = len(text)
         decided = lowest = length
         numbers = final
-        if chain.numeric and not final:
-            low = min([cursors[number] for number in chain.numeric]) - base
+        if chain.numeric_rules and not final:
+            low = min([cursors[number] for number in chain.numeric_rules]) - base
             numbers = _NUMBER.search(text, low) is not None
         for number, rule in enumerate(chain.bounded_rules):
             finder = rule.finder

@@ -45,7 +45,7 @@ RING: Final = 8
 class SharedTable:
     """The shared counters. Call `create` in the main process before the workers start, and `attach` in each worker.
 
-    The owner of the folder removes the file; attached processes keep the table until they close it.
+    Removing the file is left to the creator of its folder; attached processes keep the table until they close it.
     """
 
     def __init__(self, path: str | None, fd: int, memory: mmap.mmap) -> None:
