@@ -64,9 +64,9 @@ def test_duplicate_deltas_are_removed(mode: Mode) -> None:
 
 def test_monitoring_keeps_duplicates() -> None:
     body = b'{"text":"it is code-1234","text":"clean"}'
-    compiled = guards(keyword(regexes=["code-[0-9]{4}"], enforcement="monitor"))
-    assert compiled.compiled.reply(body, SearchBudgets(1.0)).body is body
-    assert run(compiled.stream("responses"), [b"data: " + body + b"\n\n"]).body == b"data: " + body + b"\n\n"
+    harness = guards(keyword(regexes=["code-[0-9]{4}"], enforcement="monitor"))
+    assert harness.compiled.reply(body, SearchBudgets(1.0)).body is body
+    assert run(harness.stream("responses"), [b"data: " + body + b"\n\n"]).body == b"data: " + body + b"\n\n"
 
 
 NAMES = st.sampled_from(["a", "b", ":", '"', "\\", "a:", "é"])

@@ -98,8 +98,8 @@ def test_both_modes_agree_on_any_stream(route: Route, events: list[Any], size: i
 @given(st.sampled_from(ROUTES), st.dictionaries(KEYS, JSON, max_size=5))
 @example(ROUTES[0], {"metadata": {"note": "joe@example.com", "logprobs": ["joe@example.com"]}})
 def test_inspecting_a_masked_body_again_changes_nothing(route: Route, body: dict[str, Any]) -> None:
-    compiled = guards(*SPECS)
-    for inspect in (compiled.request, compiled.reply):
+    harness = guards(*SPECS)
+    for inspect in (harness.request, harness.reply):
         inspect(route, body)
         again = inspect(route, body)
         assert not again.changed

@@ -74,8 +74,8 @@ def test_stream_is_blocked_exactly_when_the_text_matches_and_no_match_is_release
     payloads = deltas_only(data.draw(split_text(text)))
     reads = data.draw(sse_reads(payloads))
     max_lengths = {"words": max(map(REGEXES.__getitem__, patterns), default=1)}
-    compiled = guards(keyword(*literals, "zz", regexes=patterns), mode="window", max_lengths=max_lengths)
-    guard = compiled.stream("responses")
+    harness = guards(keyword(*literals, "zz", regexes=patterns), mode="window", max_lengths=max_lengths)
+    guard = harness.stream("responses")
 
     outcome = run(guard, reads)
 

@@ -396,8 +396,8 @@ def test_hook_and_enabled_select_the_inspections() -> None:
 
 def test_matched_text_and_patterns_are_never_shown(capsys: pytest.CaptureFixture[str]) -> None:
     spec: GuardrailSpec = keyword("s3cr3t-word", regexes=["s3cr3t-[a-z]+"])
-    compiled = guards(spec, pii("email"))
-    inspection = compiled.request("responses", {"input": "s3cr3t-word a@b.example"})
-    output = json.dumps([repr(compiled), repr(inspection), repr(inspection.hits), str(vars(compiled))])
+    harness = guards(spec, pii("email"))
+    inspection = harness.request("responses", {"input": "s3cr3t-word a@b.example"})
+    output = json.dumps([repr(harness), repr(inspection), repr(inspection.hits), str(vars(harness))])
     assert "s3cr3t" not in output
     assert "a@b" not in output

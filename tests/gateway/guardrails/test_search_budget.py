@@ -111,8 +111,8 @@ def test_slow_inspection_does_not_block_the_event_loop() -> None:
 
 @pytest.mark.parametrize("mode", ["buffer", "window"])
 def test_searches_of_one_stream_share_a_budget(mode: Literal["buffer", "window"]) -> None:
-    compiled = guards(keyword(regexes=[SLOW]), mode=mode, max_lengths={"words": 1000}, max_inspection_ms=100)
-    guard = compiled.stream("chat")
+    harness = guards(keyword(regexes=[SLOW]), mode=mode, max_lengths={"words": 1000}, max_inspection_ms=100)
+    guard = harness.stream("chat")
     assert guard is not None
     outcome = run(guard, [event(payload) for payload in chat_chunks([TEXT] * 100)])
     assert outcome.blocked is not None
@@ -127,9 +127,9 @@ def test_long_stream_does_not_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10**9))
     monkeypatch.setattr(finders, "thread_time", lambda: next(clock) * 4e-6)
     patterns = [rf"\b{first}{second}\d{{2}}-\d{{2}}\b" for first in "abcde" for second in "xy"]
-    compiled = guards(keyword(regexes=patterns), mode="window", max_lengths={"words": 8}, max_inspection_ms=100)
+    harness = guards(keyword(regexes=patterns), mode="window", max_lengths={"words": 8}, max_inspection_ms=100)
     events = [event(payload) for payload in chat_chunks(["word "] * 3000)]
-    assert run(compiled.stream("chat"), events).body == b"".join(events)
+    assert run(harness.stream("chat"), events).body == b"".join(events)
 
 
 def test_monitored_stream_passes_after_a_timeout() -> None:

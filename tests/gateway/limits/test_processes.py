@@ -72,8 +72,8 @@ def test_four_processes_never_hold_more_slots_than_the_limit(table_path: str, st
     table = SharedTable.create(table_path)
     held_by_process = results([start("hold", table_path, 100, 3) for _ in range(4)])
     changes = sorted(
-        [(began, 1) for held in held_by_process for began, _ in held]
-        + [(end, -1) for h in held_by_process for _, end in h]
+        [(start, 1) for spans in held_by_process for start, _ in spans]
+        + [(end, -1) for spans in held_by_process for _, end in spans]
     )
     held = max_held = 0
     for _, change in changes:

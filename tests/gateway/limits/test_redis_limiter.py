@@ -279,15 +279,15 @@ def test_request_cancelled_during_admission_releases_its_slot(redis_server: Redi
 def test_slots_of_a_gateway_without_heartbeat_are_released(redis_server: RedisServer) -> None:
     """The time is passed to the scripts, so that the test need not wait for the lease to expire."""
     client = redis.Redis.from_url(redis_server.url)
-    admit, beat = client.register_script(scripts.ADMIT), client.register_script(scripts.HEARTBEAT)
+    admit, heartbeat = client.register_script(scripts.ADMIT), client.register_script(scripts.HEARTBEAT)
     now = 1_800_000_000_000_000
 
-    def try_admit(owner: str, index: int) -> bool:
-        return bool(admit(keys=["owners", "s"], args=[index, owner, 0, 1])[0])
+    def try_admit(owner: str, now_us: int) -> bool:
+        return bool(admit(keys=["owners", "s"], args=[now_us, owner, 0, 1])[0])
 
     assert try_admit("first", now)
     assert not try_admit("second", now + scripts.LEASE_US)
-    beat(keys=["owners", "s"], args=[now + scripts.LEASE_US, "first"])
+    heartbeat(keys=["owners", "s"], args=[now + scripts.LEASE_US, "first"])
     assert not try_admit("second", now + 2 * scripts.LEASE_US)
     assert try_admit("second", now + 2 * scripts.LEASE_US + 1)
     client.close()
