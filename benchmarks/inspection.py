@@ -1,7 +1,7 @@
-"""Whether the time of an inspection grows with the text and no faster, on texts that are made to be hard.
+"""Check that inspection time is linear in the length of hostile texts.
 
-Each is inspected at two lengths in one run; the second has eight times as much in it. A time that grows with the square would
-be 64 times the first.
+Each text is inspected at two lengths in one run; the second is eight times the first. Quadratic time would take 64 times as
+long.
 
     python -m benchmarks.inspection
 """
@@ -21,12 +21,12 @@ from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 from penstock.gateway.sse_frames import Frame
 
 _GROWTH = 8
-_MOST = 20.0
-"""Between the 8 of a time that grows with the text and the 64 of one that grows with its square."""
+_MAX_GROWTH = 20.0
+"""Between 8 for linear and 64 for quadratic time."""
 _UNITS = ("1 ", "a@", ":", "1:", "a::1 ", "1.", "sk-", "eyJa.", "-----BEGIN PRIVATE KEY-----", "::1 ")
 _EMAIL = GuardrailSpec(name="mail", kind="pii", detectors=(("email", "mask"),))
-_WATCHED = GuardrailSpec(
-    name="watched",
+_MONITORED = GuardrailSpec(
+    name="monitored",
     kind="keyword",
     patterns=(Pattern(kind="regex", value=r"secret\s+plan"),),
     enforcement="monitor",
@@ -38,17 +38,17 @@ def _request(spec: GuardrailSpec, content: object) -> None:
     Guards([spec], GuardrailMode()).request(body, SearchBudgets(60.0))
 
 
-def _detector(name: str, unit: str) -> Callable[[int], None]:
+def _detector_case(name: str, unit: str) -> Callable[[int], None]:
     spec = GuardrailSpec(name=name, kind="pii", detectors=((name, "mask"),))
     return lambda size: _request(spec, unit * (size // len(unit)))
 
 
-def _parts(size: int) -> None:
+def _masked_parts(size: int) -> None:
     _request(_EMAIL, [{"type": "text", "text": "a@b.co"}] * (size // 20))
 
 
-def _stream(size: int) -> None:
-    guard = Guards([_WATCHED, _EMAIL], GuardrailMode(stream_mode="window")).stream("chat")
+def _monitored_stream(size: int) -> None:
+    guard = Guards([_MONITORED, _EMAIL], GuardrailMode(stream_mode="window")).stream("chat")
     assert guard is not None
     chunk = json.dumps(
         {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "harmless "}}]}
@@ -61,29 +61,29 @@ def _stream(size: int) -> None:
 def _seconds(inspect: Callable[[int], None], size: int) -> float:
     best = float("inf")
     for _ in range(3):
-        began = thread_time()
+        started = thread_time()
         inspect(size)
-        best = min(best, thread_time() - began)
+        best = min(best, thread_time() - started)
     return best
 
 
 def main() -> bool:
-    cases = {f"{name} in {unit!r}": _detector(name, unit) for name in DETECTORS for unit in _UNITS}
-    cases |= {"masks in parts": _parts, "a stream under a watched regex": _stream}
+    cases = {f"{name} in {unit!r}": _detector_case(name, unit) for name in DETECTORS for unit in _UNITS}
+    cases |= {"masks in parts": _masked_parts, "a stream with a monitored regex": _monitored_stream}
     growth: dict[str, float] = {}
     for name, inspect in cases.items():
         inspect(2_000)
         growth[name] = _seconds(inspect, 25_000 * _GROWTH) / max(_seconds(inspect, 25_000), 1e-4)
     worst = max(growth, key=growth.__getitem__)
-    for name in {worst, *(name for name in cases if growth[name] > _MOST)}:
+    for name in {worst, *(name for name in cases if growth[name] > _MAX_GROWTH)}:
         line(
             f"inspecting {name}",
             f"{growth[name]:.1f} times as long",
             f"{_GROWTH} times as much text",
-            f"at most {_MOST:.0f} (the worst of {len(cases)})",
-            growth[name] <= _MOST,
+            f"at most {_MAX_GROWTH:.0f} (the worst of {len(cases)})",
+            growth[name] <= _MAX_GROWTH,
         )
-    return growth[worst] <= _MOST
+    return growth[worst] <= _MAX_GROWTH
 
 
 if __name__ == "__main__":

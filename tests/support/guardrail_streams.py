@@ -1,4 +1,4 @@
-"""Streams as upstreams send them, and what a caller reads in them."""
+"""Helpers for guardrail tests: specs, streams as upstreams send them, and the text that a caller receives."""
 
 from __future__ import annotations
 
@@ -35,43 +35,43 @@ def pii(
     )
 
 
-class Looked:
-    """An inspection, and whether it changed the body."""
+class BodyInspection:
+    """The result of an inspection, and whether it changed the body."""
 
-    def __init__(self, found: Inspection, *, changed: bool) -> None:
-        self.blocked_by, self.timed_out, self.hits = found.blocked_by, found.timed_out, found.hits
+    def __init__(self, inspection: Inspection, *, changed: bool) -> None:
+        self.blocked_by, self.timed_out, self.hits = inspection.blocked_by, inspection.timed_out, inspection.hits
         self.changed = changed
 
 
-class Made:
-    """Guardrails that take bodies as Python values, and mask them in place."""
+class GuardsHarness:
+    """Compiled guardrails that take bodies as Python values and mask them in place."""
 
-    def __init__(self, made: Guards) -> None:
-        self.made = made
-        self.stream = made.stream
-        self.has_input, self.has_output = made.has_input, made.has_output
+    def __init__(self, compiled: Guards) -> None:
+        self.compiled = compiled
+        self.stream = compiled.stream
+        self.has_input, self.has_output = compiled.has_input, compiled.has_output
 
-    def request(self, route: Route, body: Any) -> Looked:
+    def request(self, route: Route, body: Any) -> BodyInspection:
         del route
-        return self._look(self.made.request, body)
+        return self._inspect(self.compiled.request, body)
 
-    def reply(self, route: Route, body: Any) -> Looked:
+    def reply(self, route: Route, body: Any) -> BodyInspection:
         del route
-        return self._look(self.made.reply, body)
+        return self._inspect(self.compiled.reply, body)
 
-    def _look(self, inspect: Callable[[bytes, SearchBudgets], Inspection], body: Any) -> Looked:
+    def _inspect(self, inspect: Callable[[bytes, SearchBudgets], Inspection], body: Any) -> BodyInspection:
         data = json.dumps(body).encode()
-        found = inspect(data, SearchBudgets(1.0))
-        changed = found.body is not data
+        inspection = inspect(data, SearchBudgets(1.0))
+        changed = inspection.body is not data
         if changed:
-            after = json.loads(found.body)
+            after = json.loads(inspection.body)
             body.clear()
             (body.update if isinstance(body, dict) else body.extend)(after)
-        return Looked(found, changed=changed)
+        return BodyInspection(inspection, changed=changed)
 
 
-def guards(*specs: GuardrailSpec, mode: Literal["buffer", "window"] = "buffer", **more: Any) -> Made:
-    return Made(Guards(specs, GuardrailMode(stream_mode=mode, **more)))
+def guards(*specs: GuardrailSpec, mode: Literal["buffer", "window"] = "buffer", **more: Any) -> GuardsHarness:
+    return GuardsHarness(Guards(specs, GuardrailMode(stream_mode=mode, **more)))
 
 
 def event(payload: Any, *, end: str = "\n", name: bool = True) -> bytes:
@@ -84,60 +84,60 @@ def event(payload: Any, *, end: str = "\n", name: bool = True) -> bytes:
 def response_events(
     deltas: Sequence[str], *, kind: str = "output_text", terminal: str = "completed", text: str | None = None
 ) -> list[dict[str, Any]]:
-    """A response with one message; `text` is what the last events say, if not the deltas' text."""
+    """Return the events of a response with one message. `text` is the text of the last events, by default the deltas'."""
     whole = "".join(deltas) if text is None else text
     part = {"type": "output_text", "text": whole, "annotations": []}
     item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
-    at = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
-    head = {"id": "resp_1", "object": "response", "model": "m-1", "instructions": "Say nothing of FORBIDDEN things."}
+    address = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    header = {"id": "resp_1", "object": "response", "model": "m-1", "instructions": "Say nothing of FORBIDDEN things."}
     events: list[dict[str, Any]] = [
-        {"type": "response.created", "response": {**head, "status": "in_progress", "output": []}},
+        {"type": "response.created", "response": {**header, "status": "in_progress", "output": []}},
         {
             "type": "response.output_item.added",
             "output_index": 0,
             "item": {**item, "status": "in_progress", "content": []},
         },
-        {"type": "response.content_part.added", **at, "part": {**part, "text": ""}},
-        *({"type": f"response.{kind}.delta", **at, "delta": delta} for delta in deltas),
-        {"type": f"response.{kind}.done", **at, "text": whole},
-        {"type": "response.content_part.done", **at, "part": part},
+        {"type": "response.content_part.added", **address, "part": {**part, "text": ""}},
+        *({"type": f"response.{kind}.delta", **address, "delta": delta} for delta in deltas),
+        {"type": f"response.{kind}.done", **address, "text": whole},
+        {"type": "response.content_part.done", **address, "part": part},
         {"type": "response.output_item.done", "output_index": 0, "item": item},
-        {"type": f"response.{terminal}", "response": {**head, "status": terminal, "output": [item]}},
+        {"type": f"response.{terminal}", "response": {**header, "status": terminal, "output": [item]}},
     ]
     return [{**event, "sequence_number": number} for number, event in enumerate(events)]
 
 
 def chat_chunks(deltas: Iterable[str | dict[str, Any]], *, finish: bool = True) -> list[dict[str, Any]]:
-    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m-1"}
+    header = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m-1"}
     bodies: list[tuple[dict[str, Any], str | None]] = [({"role": "assistant", "content": ""}, None)]
     bodies += [({"content": delta} if isinstance(delta, str) else delta, None) for delta in deltas]
     if finish:
         bodies.append(({}, "stop"))
-    return [{**head, "choices": [{"index": 0, "delta": body, "finish_reason": end}]} for body, end in bodies]
+    return [{**header, "choices": [{"index": 0, "delta": body, "finish_reason": end}]} for body, end in bodies]
 
 
 def wire(payloads: Iterable[Any], *, done: bool = False, end: str = "\n") -> bytes:
     return b"".join(event(payload, end=end) for payload in payloads) + (b"data: [DONE]\n\n" if done else b"")
 
 
-def portions(data: bytes, sizes: Sequence[int] = (7, 1, 64, 3)) -> list[bytes]:
-    found: list[bytes] = []
+def split_reads(data: bytes, sizes: Sequence[int] = (7, 1, 64, 3)) -> list[bytes]:
+    reads: list[bytes] = []
     turn = position = 0
     while position < len(data):
         size = sizes[turn % len(sizes)]
-        found.append(data[position : position + size])
+        reads.append(data[position : position + size])
         position += size
         turn += 1
-    return found
+    return reads
 
 
-class Framed:
-    """A guard behind the frames that the relay makes for it: portions in, what the caller is sent out."""
+class FramedGuard:
+    """A guard with the SSE framing of the relay: takes reads and returns the bytes that the caller receives."""
 
     def __init__(self, guard: StreamGuard | None) -> None:
         assert guard is not None
         self.guard = guard
-        self.frames = Frames(guard.longest)
+        self.frames = Frames(guard.max_event_bytes)
 
     def feed(self, data: bytes) -> bytes:
         released = self.guard.feed(self.frames.feed(data), len(self.frames))
@@ -153,7 +153,7 @@ class Framed:
 
 
 class Outcome:
-    """What left a guard: each release, and the block that ended it."""
+    """The releases of a guard, and the block that ended its stream."""
 
     def __init__(self) -> None:
         self.releases: list[bytes] = []
@@ -169,11 +169,11 @@ class Outcome:
 
 
 def run(guard: StreamGuard | None, data: Iterable[bytes]) -> Outcome:
-    framed = Framed(guard)
+    framed = FramedGuard(guard)
     outcome = Outcome()
     try:
-        for portion in data:
-            outcome.releases.append(framed.feed(portion))
+        for read in data:
+            outcome.releases.append(framed.feed(read))
         outcome.releases.append(framed.finish())
     except StreamBlocked as blocked:
         outcome.blocked = blocked

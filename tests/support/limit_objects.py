@@ -1,4 +1,4 @@
-"""Keys, models and policies for the tests of the limits, and the outcome of an admission as a plain value."""
+"""Keys, models and policies for tests of the limits, and admissions that return a refusal instead of raising it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources.snapshot import CallerKey, Model, Policy, RateLimit
 
 NOW = 1_800_000_000.0
-"""A whole multiple of every window, so that the tests can speak of ticks."""
+"""A multiple of every window length, so that ticks start at it."""
 
 
 def key(name: str = "alice", *, team_id: str | None = None, user_id: str | None = None, **limits: int) -> CallerKey:
@@ -37,13 +37,13 @@ def policy(name: str = "fair", **fields: Any) -> Policy:
 async def attempt(
     limiter: Limiter,
     caller: CallerKey,
-    wanted: Model | None = None,
+    requested: Model | None = None,
     policies: Sequence[Policy] = (),
     tokens: int = 0,
     now: float = NOW,
 ) -> Reservation | Refusal:
     try:
-        return await limiter.admit(caller, wanted or _MODEL, policies, tokens, now)
+        return await limiter.admit(caller, requested or _MODEL, policies, tokens, now)
     except Refusal as refusal:
         return refusal
 

@@ -1,9 +1,9 @@
-"""A process of its own that shares a table of limits; run as a script by the tests, since workers are not forked.
+"""A separate process that shares a limits table. Tests run it as a script, because workers are not forked.
 
-hammer PATH ATTEMPTS RPM        admits as fast as it can, prints how many were let in
-hold PATH COUNT CONCURRENCY     admits and settles, prints when each was held
+hammer PATH ATTEMPTS RPM        admits as fast as possible, prints the number of admitted requests
+hold PATH COUNT CONCURRENCY     admits and settles, prints the start and end of each reservation
 occupy PATH COUNT               holds slots until it is killed
-lock PATH                       takes the table's lock until it is killed
+lock PATH                       holds the table's lock until it is killed
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ async def hold(path: str, count: str, concurrency: str) -> None:
     held: list[tuple[int, int]] = []
     ready()
 
-    async def one() -> None:
+    async def admit_and_settle() -> None:
         while len(held) < int(count):
             outcome = await attempt(limiter, caller, MODEL, now=time.time())
             if isinstance(outcome, Reservation):
-                began = time.monotonic_ns()
+                started = time.monotonic_ns()
                 await asyncio.sleep(0)
-                held.append((began, time.monotonic_ns()))
+                held.append((started, time.monotonic_ns()))
                 await limiter.settle(outcome, 0, time.time())
             await asyncio.sleep(0)
 
-    await asyncio.gather(*(one() for _ in range(4)))
+    await asyncio.gather(*(admit_and_settle() for _ in range(4)))
     print(json.dumps(held), flush=True)
     await limiter.close()
 

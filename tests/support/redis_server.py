@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 class RedisServer:
-    """A real one, that can be stopped and started again at the same address."""
+    """A redis-server process that can be stopped and restarted at the same address."""
 
     def __init__(self, folder: Path) -> None:
         self.socket = folder / "redis.sock"
-        self.impatient = f"unix://{self.socket}?db=0"
-        # a busy machine must not look like a lost Redis
-        self.url = f"{self.impatient}&socket_timeout=30&socket_connect_timeout=30"
+        self.short_timeout_url = f"unix://{self.socket}?db=0"
+        # long timeouts, so that a busy machine does not look like an unavailable Redis
+        self.url = f"{self.short_timeout_url}&socket_timeout=30&socket_connect_timeout=30"
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -31,7 +31,7 @@ class RedisServer:
             time.sleep(0.01)
 
     def _answers(self) -> bool:
-        """Its socket is there a moment before it listens."""
+        """Return True if the server replies. Its socket exists shortly before it listens."""
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(10)
             probe.connect(str(self.socket))

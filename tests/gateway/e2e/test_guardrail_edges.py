@@ -298,7 +298,7 @@ def test_slow_inspection_times_out_without_blocking_the_worker(
     assert live_checks >= 10  # during an inspection of one second
     [reply] = replies
     assert (reply.status, reply.error["type"]) == (422, "inspection_timeout")
-    assert "could not be inspected in the time" in reply.error["message"]
+    assert "Content inspection of the request timed out" in reply.error["message"]
     assert "'slow'" in reply.error["message"]
     assert upstream.requests == []
     entry = gateway.ledger_entry(reply)

@@ -1,4 +1,4 @@
-"""What each detector finds, and what only looks like it."""
+"""Detectors: texts that must match, and lookalikes that must not. `text|match` gives the matched part of a text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.guardrail_streams import guards, pii
 JWT = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
 PEM = "-----BEGIN {0}PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n-----END {0}PRIVATE KEY-----"
 
-FOUND = {
+MATCHES = {
     "email": [
         *("joe@example.com", "a.b+c%d@sub.example.co.uk", "x_y-z@1and1.example"),
         *(
@@ -87,7 +87,7 @@ FOUND = {
     ],
 }
 
-NOT_FOUND = {
+LOOKALIKES = {
     "email": ["joe@", "@example.com", "joe@localhost", "a @ b.com", "joe@example.1", "joe@.com"],
     "china_mobile": ["12800138000", "1380013800", "138001380001", "213800138000", "+1 380 013 8000"],
     "china_id_card": ["110105194912310021", "110105194913310021", "11010519491231002", "1110105194912310021X"],
@@ -143,28 +143,28 @@ NOT_FOUND = {
 }
 
 
-@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in FOUND.items() for text in texts])
-def test_found(name: str, text: str) -> None:
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in MATCHES.items() for text in texts])
+def test_detector_masks_valid_forms(name: str, text: str) -> None:
     text, _, expected = text.partition("|")
     body = {"input": f"{text}"}
     assert guards(pii(name)).request("responses", body).changed
     assert body["input"] == text.replace(expected or text, f"[{name.upper()}_REDACTED]")
 
 
-@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in NOT_FOUND.items() for text in texts])
-def test_not_found(name: str, text: str) -> None:
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in LOOKALIKES.items() for text in texts])
+def test_detector_ignores_lookalikes(name: str, text: str) -> None:
     assert guards(pii(name, action="block")).request("responses", {"input": text}).blocked_by is None
 
 
-def test_the_tables_cover_all_detectors() -> None:
-    assert set(FOUND) == set(NOT_FOUND) == set(DETECTORS)
+def test_tables_cover_all_detectors() -> None:
+    assert set(MATCHES) == set(LOOKALIKES) == set(DETECTORS)
 
 
 @pytest.mark.parametrize("name", DETECTORS)
-def test_no_match_is_longer_than_the_detector_says(name: str) -> None:
-    reach = DETECTORS[name].reach
-    assert reach is not None
-    texts = [text.partition("|")[0] for text in FOUND[name]]
+def test_no_match_exceeds_max_length(name: str) -> None:
+    max_length = DETECTORS[name].max_length
+    assert max_length is not None
+    texts = [text.partition("|")[0] for text in MATCHES[name]]
     texts += [
         "a" * 99 + "@" + "b" * 63 + ".c" * 9 + ".org",
         "sk-" + "x" * 999,
@@ -174,4 +174,4 @@ def test_no_match_is_longer_than_the_detector_says(name: str) -> None:
     texts += ["-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG\n" * 9999]
     for text in texts:
         match = DETECTORS[name].find(text, 0)
-        assert match is None or match[1] - match[0] <= reach
+        assert match is None or match[1] - match[0] <= max_length

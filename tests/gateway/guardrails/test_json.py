@@ -1,4 +1,4 @@
-"""Bodies as bytes: what stays as it was, what cannot be read in one way only, and JSON inside of strings."""
+"""Inspection of JSON bytes: masking in place, duplicate keys, JSON inside strings, and SSE lines other than data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.gateway.guardrails import Ambiguous, SearchBudgets
-from penstock.gateway.guardrails.unescape import Escapes
+from penstock.gateway.guardrails import DuplicateKeyError, SearchBudgets
+from penstock.gateway.guardrails.unescape import Unescaper
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 from support.guardrail_streams import chat_chunks, event, guards, keyword, pii, run
 
@@ -21,11 +21,11 @@ BLOCK = keyword("BLOCKME")
 
 
 def masked(body: bytes, *specs: GuardrailSpec, reply: bool = False) -> bytes:
-    made = guards(*(specs or (pii("email"),))).made
-    return (made.reply if reply else made.request)(body, SearchBudgets(1.0)).body
+    compiled = guards(*(specs or (pii("email"),))).compiled
+    return (compiled.reply if reply else compiled.request)(body, SearchBudgets(1.0)).body
 
 
-# -- masks are written where the text stands ------------------------------------------------------------------------------
+# -- masking in place -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reply", [False, True])
@@ -48,14 +48,14 @@ def masked(body: bytes, *specs: GuardrailSpec, reply: bool = False) -> bytes:
         (b'{"n":' + b"9" * 5000 + b',"input":"a@b.example"}', b'{"n":' + b"9" * 5000 + b',"input":"[EMAIL_REDACTED]"}'),
     ],
 )
-def test_everything_but_the_masked_strings_stays_byte_for_byte(before: bytes, after: bytes, reply: bool) -> None:
-    if not (reply and b"metadata" in before):  # metadata of a reply is the caller's own
+def test_masking_changes_only_the_masked_strings(before: bytes, after: bytes, reply: bool) -> None:
+    if not (reply and b"metadata" in before):  # the metadata of a reply echoes the request
         assert masked(before.replace(b'"input"', b'"words"') if reply else before, reply=reply) == (
             after.replace(b'"input"', b'"words"') if reply else after
         )
 
 
-def test_probabilities_go_with_the_text_that_they_spell() -> None:
+def test_logprobs_of_a_masked_choice_are_removed() -> None:
     body = b'{"choices": [{"logprobs": {"content": [{"token": "a@"}]}, "message": {"content": "a@b.example"}}]}'
     assert masked(body, reply=True) == (
         b'{"choices": [{"logprobs": null, "message": {"content": "[EMAIL_REDACTED]"}}]}'
@@ -71,21 +71,21 @@ JSON = st.recursive(
 
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.sampled_from("abcd"), JSON, max_size=4), st.booleans(), st.sampled_from([None, 1]))
-def test_a_masked_body_says_what_it_said_but_for_the_masks(body: Any, ascii_only: bool, indent: int | None) -> None:
+def test_masked_body_parses_to_the_original_with_masks(body: Any, ascii_only: bool, indent: int | None) -> None:
     text = json.dumps(body, ensure_ascii=ascii_only, indent=indent)
     assert json.loads(masked(text.encode())) == json.loads(text.replace("a@b.example", "[EMAIL_REDACTED]"))
 
 
 @pytest.mark.parametrize("reply", [["BLOCKME"], "BLOCKME", [[{"text": "BLOCKME"}]]])
-def test_a_whole_reply_of_any_shape_is_read(reply: Any) -> None:
-    made = guards(BLOCK, pii("email")).made
-    assert made.reply(json.dumps(reply).encode(), SearchBudgets(1.0)).blocked_by == "words"
+def test_reply_of_any_json_type_is_inspected(reply: Any) -> None:
+    compiled = guards(BLOCK, pii("email")).compiled
+    assert compiled.reply(json.dumps(reply).encode(), SearchBudgets(1.0)).blocked_by == "words"
     assert masked(json.dumps(reply).replace("BLOCKME", "a@b.example").encode(), reply=True) == (
         json.dumps(reply).replace("BLOCKME", "[EMAIL_REDACTED]").encode()
     )
 
 
-# -- what can be read in two ways -----------------------------------------------------------------------------------------
+# -- ambiguous bodies -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -96,32 +96,32 @@ def test_a_whole_reply_of_any_shape_is_read(reply: Any) -> None:
         b'{"metadata":{"a":{"b":1,"b":2}}}',
     ],
 )
-def test_a_key_that_stands_twice_is_ambiguous(body: bytes) -> None:
-    with pytest.raises(Ambiguous):
-        guards(BLOCK).made.request(body, SearchBudgets(1.0))
+def test_duplicate_key_in_a_request_raises(body: bytes) -> None:
+    with pytest.raises(DuplicateKeyError):
+        guards(BLOCK).compiled.request(body, SearchBudgets(1.0))
 
 
-def test_half_a_character_is_read_as_none() -> None:
-    made = guards(keyword("a\ufffdb")).made
-    assert made.request(b'{"input":"a\\ud800b"}', SearchBudgets(1.0)).blocked_by == "words"
-    assert made.request(b'{"input":"a\\\\ud800b \\ud83d\\ude00"}', SearchBudgets(1.0)).blocked_by is None
+def test_lone_surrogate_is_read_as_replacement_character() -> None:
+    compiled = guards(keyword("a\ufffdb")).compiled
+    assert compiled.request(b'{"input":"a\\ud800b"}', SearchBudgets(1.0)).blocked_by == "words"
+    assert compiled.request(b'{"input":"a\\\\ud800b \\ud83d\\ude00"}', SearchBudgets(1.0)).blocked_by is None
 
 
-# -- JSON in strings ------------------------------------------------------------------------------------------------------
+# -- JSON inside strings --------------------------------------------------------------------------------------------------
 
 ARGUMENTS = {
     "an escape": '{"a":"\\u0042LOCKME"}',
-    "the last letter": '{"a":"BLOCKM\\u0045"}',
+    "an escaped last letter": '{"a":"BLOCKM\\u0045"}',
     "a key": '{"\\u0042LOCKME": 1}',
-    "cut off": '{"a": ["\\u0042LOCKME',
-    "behind space": ' \n {"a":"\\u0042LOCKME"}',
+    "truncated": '{"a": ["\\u0042LOCKME',
+    "after whitespace": ' \n {"a":"\\u0042LOCKME"}',
     "a string": '"\\u0042LOCKME"',
     "JSON in JSON": json.dumps({"a": '{"b":"\\u0042LOCKME"}'}),
 }
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS.values(), ids=ARGUMENTS)
-def test_escapes_are_read_in_arguments_and_outputs(arguments: str) -> None:
+def test_escapes_in_tool_arguments_and_outputs_are_decoded(arguments: str) -> None:
     for item in (
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments},
         {"type": "function_call_output", "call_id": "c", "output": arguments},
@@ -131,23 +131,23 @@ def test_escapes_are_read_in_arguments_and_outputs(arguments: str) -> None:
         assert guards(BLOCK).reply("responses", {"output": [item]}).blocked_by == "words"
 
 
-@pytest.mark.parametrize("word", ["禁词", "Straße", "😀!"])
-def test_a_word_that_is_not_ascii_is_found_in_arguments(word: str) -> None:
-    body = {"input": [{"type": "function_call", "arguments": json.dumps({"a": f"x {word} y"})}]}
-    assert guards(keyword(word)).request("responses", body).blocked_by == "words"
+@pytest.mark.parametrize("literal", ["禁词", "Straße", "😀!"])
+def test_non_ascii_literal_is_found_in_arguments(literal: str) -> None:
+    body = {"input": [{"type": "function_call", "arguments": json.dumps({"a": f"x {literal} y"})}]}
+    assert guards(keyword(literal)).request("responses", body).blocked_by == "words"
 
 
-def test_prose_keeps_its_backslashes() -> None:
+def test_backslashes_in_prose_are_not_escapes() -> None:
     assert guards(keyword("\nabla")).request("responses", {"input": r"the sign \nabla"}).blocked_by is None
 
 
-def test_escapes_are_masked_where_they_stand() -> None:
+def test_escaped_match_is_masked_at_its_source_position() -> None:
     arguments = r'{"to":"\u0061@b.example","n":"\u00e9 \"c@d.example\""}'
     expected = r'{"to":"[EMAIL_REDACTED]","n":"\u00e9 \"[EMAIL_REDACTED]\""}'
     body = {"input": [{"type": "function_call", "arguments": arguments}]}
-    looked = guards(pii("email")).request("responses", body)
+    inspection = guards(pii("email")).request("responses", body)
     assert body["input"][0]["arguments"] == expected
-    assert [(hit.action, hit.count) for hit in looked.hits] == [("masked", 2)]
+    assert [(hit.action, hit.count) for hit in inspection.hits] == [("masked", 2)]
     quoted = pii(patterns=[Pattern(kind="regex", value="é x", replacement='"quoted"')])
     body = {"input": [{"type": "function_call", "arguments": r'{"a":"\u00e9 x"}'}]}
     guards(quoted).request("responses", body)
@@ -155,9 +155,9 @@ def test_escapes_are_masked_where_they_stand() -> None:
 
 
 def arguments_events(pieces: list[str]) -> list[bytes]:
-    where = {"item_id": "i", "output_index": 0}
+    address = {"item_id": "i", "output_index": 0}
     return [
-        event({"type": "response.function_call_arguments.delta", "sequence_number": number, **where, "delta": piece})
+        event({"type": "response.function_call_arguments.delta", "sequence_number": number, **address, "delta": piece})
         for number, piece in enumerate(pieces)
     ]
 
@@ -167,14 +167,14 @@ def tool_events(pieces: list[str]) -> list[bytes]:
     return [event(payload) for payload in chat_chunks(calls)]
 
 
-def cuts(text: str) -> list[list[str]]:
-    return [list(text), [text], *([text[:at], text[at:]] for at in range(1, len(text)))]
+def all_splits(text: str) -> list[list[str]]:
+    return [list(text), [text], *([text[:start], text[start:]] for start in range(1, len(text)))]
 
 
 @both_modes
 @pytest.mark.parametrize("arguments", ARGUMENTS.values(), ids=ARGUMENTS)
-def test_escapes_are_read_in_streamed_arguments_however_they_are_cut(arguments: str, mode: Mode) -> None:
-    for pieces in cuts(arguments):
+def test_escapes_in_streamed_arguments_are_decoded_at_any_split(arguments: str, mode: Mode) -> None:
+    for pieces in all_splits(arguments):
         for events in (arguments_events(pieces), tool_events(pieces)):
             outcome = run(guards(BLOCK, mode=mode).stream("responses"), events)
             assert outcome.blocked is not None
@@ -183,10 +183,10 @@ def test_escapes_are_read_in_streamed_arguments_however_they_are_cut(arguments: 
 
 
 @both_modes
-def test_escapes_are_masked_in_streamed_arguments(mode: Mode) -> None:
+def test_escaped_match_is_masked_in_streamed_arguments(mode: Mode) -> None:
     arguments = r'{"to":"\u0061@b.example","n":"é \u4e16 c@d.example."}'
     expected = r'{"to":"[EMAIL_REDACTED]","n":"é \u4e16 [EMAIL_REDACTED]."}'
-    for pieces in cuts(arguments):
+    for pieces in all_splits(arguments):
         guard = guards(pii("email"), mode=mode).stream("responses")
         outcome = run(guard, arguments_events(pieces))
         assert outcome.blocked is None
@@ -196,59 +196,57 @@ def test_escapes_are_masked_in_streamed_arguments(mode: Mode) -> None:
 
 
 @both_modes
-def test_clean_arguments_leave_byte_for_byte(mode: Mode) -> None:
-    for pieces in cuts(r'{"a":"\u00e9\n\ud83d\ude00","b":"BLOC\u004b"}'):
+def test_clean_streamed_arguments_are_unchanged(mode: Mode) -> None:
+    for pieces in all_splits(r'{"a":"\u00e9\n\ud83d\ude00","b":"BLOC\u004b"}'):
         events = arguments_events(pieces)
         assert run(guards(BLOCK, pii("email"), mode=mode).stream("responses"), events).body == b"".join(events)
 
 
 @given(st.data())
-def test_escapes_in_pieces_read_like_the_whole_and_positions_lead_back(data: st.DataObject) -> None:
+def test_unescaper_gives_the_same_result_and_origins_at_any_split(data: st.DataObject) -> None:
     text = data.draw(st.text(st.sampled_from('\\u0d8c4"nab '), max_size=40))
-    places = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
-    whole, pieces = Escapes(), Escapes()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
+    whole, pieces = Unescaper(), Unescaper()
     expected = whole.feed(text) + whole.flush()
-    found = "".join(
-        pieces.feed(text[first:last]) for first, last in zip([0, *places], [*places, len(text)], strict=True)
-    )
-    assert found + pieces.flush() == expected
+    decoded = "".join(pieces.feed(text[first:last]) for first, last in zip([0, *cuts], [*cuts, len(text)], strict=True))
+    assert decoded + pieces.flush() == expected
     assert whole.origin(len(expected)) == pieces.origin(len(expected)) == len(text)
-    for position, sign in enumerate(expected):
+    for position, character in enumerate(expected):
         source = text[whole.origin(position) : whole.origin(position + 1)]
-        assert source == sign or source.startswith("\\")
+        assert source == character or source.startswith("\\")
 
 
-# -- what is no data ------------------------------------------------------------------------------------------------------
+# -- SSE lines other than data --------------------------------------------------------------------------------------------
 
-ODD = {
+NON_DATA = {
     "plain JSON": b'{"output":[{"content":[{"text":"BLOCKME"}]}]}',
     "plain JSON with an escape": b'{"output":[{"content":[{"text":"\\u0042LOCKME"}]}]}\n',
     "no field": b"BLOCKME\n\n",
     "a comment": b": BLOCKME\n\n",
-    "a name": b"event: BLOCKME\ndata: {}\n\n",
+    "an event name": b"event: BLOCKME\ndata: {}\n\n",
     "an id": b"id: BLOCKME\ndata: {}\n\n",
-    "a field of its own": b"words: BLOCKME\r\n\r\n",
+    "an unknown field": b"words: BLOCKME\r\n\r\n",
     "the last line": b"data: {}\n\n: BLOCKME",
-    "beside a comment": b": ping\n: BLOCKME\ndata: {}\n\n",
+    "after another comment": b": ping\n: BLOCKME\ndata: {}\n\n",
 }
 
 
 @both_modes
-@pytest.mark.parametrize("body", ODD.values(), ids=ODD)
-def test_what_is_no_data_is_inspected_as_well(body: bytes, mode: Mode) -> None:
+@pytest.mark.parametrize("body", NON_DATA.values(), ids=NON_DATA)
+def test_lines_other_than_data_are_inspected(body: bytes, mode: Mode) -> None:
     outcome = run(guards(BLOCK, mode=mode).stream("responses"), [body])
     assert outcome.blocked is not None
     assert b"LOCKME" not in outcome.body
     clean = body.replace(b"LOCKME", b"lack")
     assert run(guards(BLOCK, pii("email"), mode=mode).stream("responses"), [clean]).body == clean
-    watched = guards(keyword("BLOCKME", enforcement="monitor")).stream("responses")
-    assert run(watched, [body]).body[: len(body)] == body
-    assert watched is not None
-    assert [hit.action for hit in watched.hits] == ["would_block"]
+    monitored = guards(keyword("BLOCKME", enforcement="monitor")).stream("responses")
+    assert run(monitored, [body]).body[: len(body)] == body
+    assert monitored is not None
+    assert [hit.action for hit in monitored.hits] == ["would_block"]
 
 
 @both_modes
-def test_lines_that_are_the_type_of_one_event_are_read_in_another(mode: Mode) -> None:
+def test_event_line_is_inspected_unless_it_repeats_the_type(mode: Mode) -> None:
     body = b'event: BLOCKME\n: ping\ndata: {"type":"BLOCKME"}\n\n'
     assert run(guards(BLOCK, mode=mode).stream("chat"), [body]).body == body
     outcome = run(guards(BLOCK, mode=mode).stream("chat"), [body, body.replace(b'"BLOCKME"', b'"x"')])
@@ -256,7 +254,7 @@ def test_lines_that_are_the_type_of_one_event_are_read_in_another(mode: Mode) ->
 
 
 @both_modes
-def test_what_is_no_data_is_masked(mode: Mode) -> None:
+def test_lines_other_than_data_are_masked(mode: Mode) -> None:
     body = b": a@b.example\r\nevent: x\r\ndata: {}\r\nid: c@d.example\r\n\r\na@b.example\n\n: ping\n\n"
     assert run(guards(pii("email"), mode=mode).stream("responses"), [body]).body == (
         b": [EMAIL_REDACTED]\r\nevent: x\r\nid: [EMAIL_REDACTED]\r\ndata: {}\r\n\r\n[EMAIL_REDACTED]\n\n: ping\n\n"
@@ -264,7 +262,7 @@ def test_what_is_no_data_is_masked(mode: Mode) -> None:
 
 
 @both_modes
-def test_words_of_the_protocol_are_no_text(mode: Mode) -> None:
+def test_protocol_values_are_not_inspected(mode: Mode) -> None:
     body = b'event: response.created\ndata: {"type":"response.created"}\n\nevent: error\ndata: {"x":"y"}\n\nid: 1\n\n'
     assert run(guards(keyword("event", "created", "error", "id"), mode=mode).stream("responses"), [body]).body == body
 
@@ -278,14 +276,14 @@ def test_words_of_the_protocol_are_no_text(mode: Mode) -> None:
         ('["EMP-123456", "\\u00e9 EMP-123456"]', ["%s", "é %s"]),
     ],
 )
-def test_a_replacement_is_written_into_json_as_it_must_stand_there(before: str, after: Any, replacement: str) -> None:
+def test_replacement_is_escaped_for_its_json_level(before: str, after: Any, replacement: str) -> None:
     pattern = Pattern(kind="regex", value=r"EMP-\d{6}", name="e", action="mask", replacement=replacement)
     spec = pii(patterns=[pattern])
     expected = json.loads(json.dumps(after).replace("%s", json.dumps(replacement)[1:-1]))
     whole = json.loads(masked(json.dumps({"arguments": before}).encode(), spec, reply=True))
     assert json.loads(whole["arguments"]) == expected
     for size in (1, 3, 100):
-        pieces = [before[at : at + size] for at in range(0, len(before), size)]
+        pieces = [before[start : start + size] for start in range(0, len(before), size)]
         deltas = [{"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in pieces]
         for mode in MODES:
             guard = guards(spec, mode=mode, max_lengths={"private": 10}).stream("chat")

@@ -1,4 +1,4 @@
-"""JSON inside of JSON in a stream: a window shows the caller what a buffer does, however long the stream and its escapes."""
+"""Streams of JSON inside JSON: window mode gives the same result as buffer mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DETECTORS = ("email", "bank_card", "us_ssn", "ip_address", "api_key", "china_mob
 
 
 def arguments(pieces: list[str], mode: Literal["buffer", "window"], *detectors: str) -> tuple[str, Any]:
-    """What the caller reads of a tool's arguments, and what is counted; a block is None."""
+    """Return a tool call's arguments as the caller receives them, and the hits."""
     deltas = [{"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in pieces]
     guard = guards(pii(*detectors), mode=mode, max_buffer_bytes=1 << 22).stream("chat")
     assert guard is not None
@@ -27,27 +27,27 @@ def arguments(pieces: list[str], mode: Literal["buffer", "window"], *detectors: 
     return text, [(hit.action, hit.count) for hit in guard.hits]
 
 
-def in_pieces(text: str, size: int) -> list[str]:
-    return [text[at : at + size] for at in range(0, len(text), size)]
+def split_text(text: str, size: int) -> list[str]:
+    return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-def test_a_mask_stands_where_the_text_stood_behind_hundreds_of_escapes() -> None:
+def test_mask_position_is_right_after_hundreds_of_escapes() -> None:
     for count in (127, 128, 129, 254, 255, 256):
         inner = '{"k":[' + ",".join(['"x"'] * count) + '],"m":"bob\\u0040example.com"}'
         text = json.dumps({"payload": inner})
         expected = text.replace("bob\\\\u0040example.com", "[EMAIL_REDACTED]")
         for size in (1, 3, 5, 40):
-            assert arguments(in_pieces(text, size), "window", "email") == (expected, [("masked", 1)])
+            assert arguments(split_text(text, size), "window", "email") == (expected, [("masked", 1)])
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7])
-def test_a_piece_that_ends_within_an_escape_waits_for_what_that_becomes_on_both_levels(size: int) -> None:
+def test_piece_ending_within_an_escape_is_held_on_both_levels(size: int) -> None:
     card = "".join(f"\\u{ord(digit):04x}" for digit in "4111111111111111")
     for before in range(8):
         text = json.dumps({"payload": json.dumps({"k": "x" * before})[:-1] + f', "m": "{card}"}}'})
-        found = arguments(in_pieces(text, size), "window", "bank_card")
-        assert found == arguments([text], "buffer", "bank_card")
-        assert "[BANK_CARD_REDACTED]" in found[0]
+        result = arguments(split_text(text, size), "window", "bank_card")
+        assert result == arguments([text], "buffer", "bank_card")
+        assert "[BANK_CARD_REDACTED]" in result[0]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_piece_that_ends_within_an_escape_waits_for_what_that_becomes_on_both_
         '["\\ud83d\\ud83d\\udd25秘密"]',
     ],
 )
-def test_a_character_beyond_the_first_plane_is_read_wherever_its_escapes_are_cut(text: str) -> None:
+def test_escaped_surrogate_pair_is_decoded_at_any_split(text: str) -> None:
     for first in range(1, len(text)):
         for last in range(first, len(text)):
             pieces = [piece for piece in (text[:first], text[first:last], text[last:]) if piece]
@@ -75,13 +75,13 @@ def test_a_character_beyond_the_first_plane_is_read_wherever_its_escapes_are_cut
         ' ["\\u0020\\u005b\\u0022\\u005cu0062ob@example.com',
     ],
 )
-def test_a_second_level_that_begins_with_an_escape_cut_in_two_is_masked(text: str) -> None:
+def test_second_level_starting_with_a_split_escape_is_masked(text: str) -> None:
     expected = arguments([text], "buffer", "email")
-    for place in range(1, len(text)):
-        assert arguments([text[:place], text[place:]], "window", "email") == expected
+    for cut in range(1, len(text)):
+        assert arguments([text[:cut], text[cut:]], "window", "email") == expected
 
 
-WORDS = st.sampled_from(
+FRAGMENTS = st.sampled_from(
     [
         *(
             "bob@example.com",
@@ -98,20 +98,22 @@ WORDS = st.sampled_from(
 
 @st.composite
 def nested(draw: st.DrawFn) -> str:
-    """Two levels; each character is written as an escape, as it must be, or by chance."""
+    """Two levels of JSON, in which random characters are escaped in addition to those that must be."""
     chance = Random(draw(st.integers(0, 1000)))
 
-    def escaped(text: str, share: float) -> str:
-        signs = (
-            f"\\u{ord(sign):04x}" if chance.random() < share and sign < "\uffff" else json.dumps(sign)[1:-1]
-            for sign in text
+    def escape(text: str, share: float) -> str:
+        escaped = (
+            f"\\u{ord(character):04x}"
+            if chance.random() < share and character < "\uffff"
+            else json.dumps(character)[1:-1]
+            for character in text
         )
-        return "".join(signs)
+        return "".join(escaped)
 
-    words = draw(st.lists(WORDS, min_size=1, max_size=12)) * draw(st.sampled_from([1, 10]))
-    text = draw(st.sampled_from(["", '"x",' * 60])) + "".join(words)
-    inner = '{"a":"' + escaped(text, draw(st.sampled_from([0.0, 0.1, 0.9]))) + '"}'
-    return '{"b":"' + escaped(inner, draw(st.sampled_from([0.0, 0.1]))) + '"}'
+    fragments = draw(st.lists(FRAGMENTS, min_size=1, max_size=12)) * draw(st.sampled_from([1, 10]))
+    text = draw(st.sampled_from(["", '"x",' * 60])) + "".join(fragments)
+    inner = '{"a":"' + escape(text, draw(st.sampled_from([0.0, 0.1, 0.9]))) + '"}'
+    return '{"b":"' + escape(inner, draw(st.sampled_from([0.0, 0.1]))) + '"}'
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, phases=[Phase.generate])
@@ -120,7 +122,7 @@ def nested(draw: st.DrawFn) -> str:
     st.lists(st.sampled_from([1, 3, 8, 40]), min_size=1, max_size=4),
     st.sets(st.sampled_from(DETECTORS), min_size=1),
 )
-def test_both_modes_show_the_same(text: str, sizes: list[int], detectors: set[str]) -> None:
+def test_both_modes_mask_nested_json_alike(text: str, sizes: list[int], detectors: set[str]) -> None:
     pieces: list[str] = []
     while text:
         size = sizes[len(pieces) % len(sizes)]

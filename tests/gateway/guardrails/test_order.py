@@ -1,4 +1,4 @@
-"""Chats that change field, in whatever portions they come: a window shows each field as a buffer does, complete, in order."""
+"""Chats that switch between fields: window mode delivers each field complete, in order, and masked as in buffer mode."""
 
 from __future__ import annotations
 
@@ -8,14 +8,25 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from support.guardrail_streams import Made, Outcome, chat_chunks, chat_text, event, guards, keyword, pii, run, wire
+from support.guardrail_streams import (
+    GuardsHarness,
+    Outcome,
+    chat_chunks,
+    chat_text,
+    event,
+    guards,
+    keyword,
+    pii,
+    run,
+    wire,
+)
 
 MODES: tuple[Literal["buffer", "window"], ...] = ("buffer", "window")
 
 
 def fields(payloads: list[Any]) -> dict[Any, str]:
-    """The text of each field of each choice, as a client puts it together."""
-    found: dict[Any, str] = {}
+    """Return the text of each field of each choice, as a client accumulates it."""
+    by_field: dict[Any, str] = {}
     for payload in payloads:
         for choice in payload["choices"]:
             delta = choice["delta"]
@@ -24,9 +35,9 @@ def fields(payloads: list[Any]) -> dict[Any, str]:
                 texts |= {(call["index"], name): text for name, text in call["function"].items()}
             for name, text in texts.items():
                 if text:
-                    key = choice["index"], name
-                    found[key] = found.get(key, "") + text
-    return found
+                    field = choice["index"], name
+                    by_field[field] = by_field.get(field, "") + text
+    return by_field
 
 
 def choice(index: int, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
@@ -41,14 +52,14 @@ def call(index: int, arguments: str, **more: Any) -> dict[str, Any]:
     return {"tool_calls": [{"index": index, "function": {"arguments": arguments, **more}}]}
 
 
-def test_a_stream_in_one_portion_is_what_it_was() -> None:
+def test_clean_stream_in_one_read_is_unchanged() -> None:
     deltas = [{"reasoning_content": "Let me look it "}, {"reasoning_content": "up"}, "Done.", call(0, "so p"), "Pro"]
     body = wire(chat_chunks(deltas), done=True)
     guard = guards(keyword("Project Nightjar"), mode="window").stream("chat")
     assert run(guard, [body]).body == body
 
 
-def test_a_piece_that_waits_does_not_overtake_what_is_held_behind_another_choice() -> None:
+def test_detached_piece_does_not_overtake_held_events() -> None:
     payloads = [
         chunk(choice(1, {"content": "Hello. "})),
         chunk(choice(1, {"content": "Pro"})),
@@ -60,10 +71,10 @@ def test_a_piece_that_waits_does_not_overtake_what_is_held_behind_another_choice
     ]
     outcome = run(guards(keyword("Project Nightjar"), mode="window").stream("chat"), map(event, payloads))
     assert fields(outcome.payloads) == fields(payloads)
-    assert outcome.payloads[:3] == payloads[:3]  # the call begins with its name
+    assert outcome.payloads[:3] == payloads[:3]  # the call starts with its name
 
 
-def test_masks_of_a_stream_in_one_portion() -> None:
+def test_stream_in_one_read_is_masked_per_field() -> None:
     deltas = [
         "Hi there. ",
         "john.doe@example.com",
@@ -76,7 +87,7 @@ def test_masks_of_a_stream_in_one_portion() -> None:
     assert chat_text(outcome.payloads, "reasoning_content") == "hm [EMAIL_REDACTED]"
 
 
-WORDS = st.sampled_from(
+FRAGMENTS = st.sampled_from(
     [
         *(
             "just ",
@@ -96,7 +107,7 @@ WORDS = st.sampled_from(
         *("john.doe@example.com ", "a.b@", "c.de, ", "4111 1111 ", "1111 1111 ", '{"a":"', "\\u0040", "\\", '"}'),
     ]
 )
-TEXTS = st.lists(WORDS, min_size=1, max_size=3).map("".join)
+TEXTS = st.lists(FRAGMENTS, min_size=1, max_size=3).map("".join)
 DELTAS = st.one_of(
     st.builds(lambda text: {"content": text}, TEXTS),
     st.builds(lambda text: {"reasoning_content": text}, TEXTS),
@@ -123,26 +134,26 @@ GUARDS: dict[str, Any] = {
 }
 
 
-def made(name: str, mode: Literal["buffer", "window"]) -> Made:
-    specs, longest = GUARDS[name]
-    return guards(*specs, mode=mode, max_lengths=longest)
+def compile_guards(name: str, mode: Literal["buffer", "window"]) -> GuardsHarness:
+    specs, max_lengths = GUARDS[name]
+    return guards(*specs, mode=mode, max_lengths=max_lengths)
 
 
 @pytest.mark.parametrize("name", GUARDS)
-def test_each_field_arrives_as_a_buffer_would_show_it(name: str) -> None:
+def test_window_delivers_each_field_as_buffer_does(name: str) -> None:
     @settings(max_examples=150, deadline=None, derandomize=True, phases=[Phase.generate, Phase.shrink], database=None)
     @given(chats(), st.lists(st.integers(1, 20), min_size=1, max_size=4))
     def check(payloads: list[dict[str, Any]], sizes: list[int]) -> None:
-        portions: list[bytes] = []
-        left = payloads
-        while left:
-            size = sizes[len(portions) % len(sizes)]
-            portions.append(wire(left[:size]))
-            left = left[size:]
-        outcomes: list[Outcome] = [run(made(name, mode).stream("chat"), portions) for mode in MODES]
-        whole, window = outcomes
-        assert (whole.blocked is None) == (window.blocked is None)
+        reads: list[bytes] = []
+        rest = payloads
+        while rest:
+            size = sizes[len(reads) % len(sizes)]
+            reads.append(wire(rest[:size]))
+            rest = rest[size:]
+        outcomes: list[Outcome] = [run(compile_guards(name, mode).stream("chat"), reads) for mode in MODES]
+        buffered, window = outcomes
+        assert (buffered.blocked is None) == (window.blocked is None)
         if window.blocked is None:
-            assert fields(window.payloads) == fields(whole.payloads)
+            assert fields(window.payloads) == fields(buffered.payloads)
 
     check()

@@ -1,4 +1,4 @@
-"""Window mode against a plain search over the whole text."""
+"""Window mode compared with a search of the whole text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.gateway.resources.snapshot import Pattern
 from support.guardrail_streams import delta_text, guards, keyword, pii, response_events, run
 
 SHORT = st.sampled_from(["ab", "ab\n", "ab 1", "b1-a", "abAB ßéİ界-1\n"]).flatmap(
-    lambda signs: st.text(signs, max_size=12)
+    lambda alphabet: st.text(alphabet, max_size=12)
 )
 TEXT = st.one_of(
     SHORT,
@@ -35,18 +35,18 @@ REGEXES = {
     "b(?! )a?": 2,
     "[^a]界": 2,
 }
-"""With the longest match of each, counting what they look at."""
+"""Pattern -> its maximum match length, including look-arounds."""
 
 
 @st.composite
-def cut(draw: st.DrawFn, text: str) -> list[str]:
-    places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    return [text[first:last] for first, last in zip([0, *places], [*places, len(text)], strict=True)]
+def split_text(draw: st.DrawFn, text: str) -> list[str]:
+    cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    return [text[first:last] for first, last in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
 @st.composite
-def sent(draw: st.DrawFn, payloads: list[dict[str, Any]]) -> list[bytes]:
-    """The events in any of the forms that the standard allows, in portions of any size."""
+def sse_reads(draw: st.DrawFn, payloads: list[dict[str, Any]]) -> list[bytes]:
+    """The events in any form that the SSE standard allows, split into reads of any size."""
     body = b"\xef\xbb\xbf" if draw(st.booleans()) else b""
     for payload in payloads:
         end = draw(st.sampled_from(["\n", "\n", "\r\n", "\r"]))
@@ -57,8 +57,8 @@ def sent(draw: st.DrawFn, payloads: list[dict[str, Any]]) -> list[bytes]:
         if draw(st.integers(0, 9)) == 0:
             lines.insert(0, ": ~")
         body += (end.join(lines) + 2 * end).encode()
-    places = sorted(draw(st.lists(st.integers(0, len(body)), max_size=12)))
-    return [body[first:last] for first, last in zip([0, *places], [*places, len(body)], strict=True)]
+    cuts = sorted(draw(st.lists(st.integers(0, len(body)), max_size=12)))
+    return [body[first:last] for first, last in zip([0, *cuts], [*cuts, len(body)], strict=True)]
 
 
 def deltas_only(deltas: list[str]) -> list[dict[str, Any]]:
@@ -67,17 +67,17 @@ def deltas_only(deltas: list[str]) -> list[dict[str, Any]]:
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
-def test_a_block_is_found_exactly_when_the_text_has_it_and_none_of_it_leaves(data: st.DataObject) -> None:
+def test_stream_is_blocked_exactly_when_the_text_matches_and_no_match_is_released(data: st.DataObject) -> None:
     literals = data.draw(st.lists(st.text(alphabet="abBßé界-", min_size=1, max_size=4), max_size=4))
     patterns = data.draw(st.lists(st.sampled_from(list(REGEXES)), max_size=2, unique=True))
     text = data.draw(TEXT)
-    payloads = deltas_only(data.draw(cut(text)))
-    portions = data.draw(sent(payloads))
-    longest = {"words": max(map(REGEXES.__getitem__, patterns), default=1)}
-    made = guards(keyword(*literals, "zz", regexes=patterns), mode="window", max_lengths=longest)
-    guard = made.stream("responses")
+    payloads = deltas_only(data.draw(split_text(text)))
+    reads = data.draw(sse_reads(payloads))
+    max_lengths = {"words": max(map(REGEXES.__getitem__, patterns), default=1)}
+    harness = guards(keyword(*literals, "zz", regexes=patterns), mode="window", max_lengths=max_lengths)
+    guard = harness.stream("responses")
 
-    outcome = run(guard, portions)
+    outcome = run(guard, reads)
 
     folded = "".join(character.casefold() for character in text)
     starts = [
@@ -86,7 +86,7 @@ def test_a_block_is_found_exactly_when_the_text_has_it_and_none_of_it_leaves(dat
     matches = [match.start() for pattern in patterns for match in regex.finditer(pattern, text)]
     assert (outcome.blocked is not None) == bool(starts or matches)
     if outcome.blocked is None:
-        assert outcome.body == b"".join(portions)
+        assert outcome.body == b"".join(reads)
         return
     assert outcome.blocked.guardrail == "words"
     released = delta_text(outcome.payloads)
@@ -96,11 +96,11 @@ def test_a_block_is_found_exactly_when_the_text_has_it_and_none_of_it_leaves(dat
 
 
 MASKED = {"a[b1]{1,3}": 4, "b{1,4}": 4, "(?<=a)b( )": 3, r"\ba\b": 1, "1(b)?": 2, "é.?": 2, "b+": 2}
-"""The last one is longer than it says: it is waited for."""
+"""Pattern -> its configured maximum match length. The last one can match more, and is still masked whole."""
 
 
 def masked(text: str, spans: list[tuple[int, int, int, str]]) -> str:
-    """By hand: of what overlaps, the first has the token, and the union goes."""
+    """Reference implementation: of overlapping spans the first inserts its token, and their union is removed."""
     out, position = "", 0
     for start, _, end, token in sorted(spans):
         if start >= position:
@@ -111,19 +111,19 @@ def masked(text: str, spans: list[tuple[int, int, int, str]]) -> str:
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
-def test_masks_are_those_of_the_whole_text_and_the_last_events_agree(data: st.DataObject) -> None:
+def test_stream_masks_equal_masks_of_the_whole_text(data: st.DataObject) -> None:
     patterns = data.draw(st.lists(st.sampled_from(list(MASKED)), min_size=1, max_size=3, unique=True))
     text = data.draw(TEXT)
-    payloads = response_events(data.draw(cut(text)))
-    portions = data.draw(sent(payloads))
-    own = [
+    payloads = response_events(data.draw(split_text(text)))
+    reads = data.draw(sse_reads(payloads))
+    custom = [
         Pattern(kind="regex", value=pattern, name=f"n{number}", action="mask")
         for number, pattern in enumerate(patterns)
     ]
-    longest = {"private": max(MASKED[pattern] for pattern in patterns)}
-    guard = guards(pii(patterns=own), mode="window", max_lengths=longest).stream("responses")
+    max_lengths = {"private": max(MASKED[pattern] for pattern in patterns)}
+    guard = guards(pii(patterns=custom), mode="window", max_lengths=max_lengths).stream("responses")
 
-    outcome = run(guard, portions)
+    outcome = run(guard, reads)
 
     spans = []
     for number, pattern in enumerate(patterns):
@@ -137,7 +137,7 @@ def test_masks_are_those_of_the_whole_text_and_the_last_events_agree(data: st.Da
     assert outcome.payloads[-4]["text"] == expected
     assert [payload["sequence_number"] for payload in outcome.payloads] == list(range(len(payloads)))
     if not spans:
-        assert outcome.body == b"".join(portions)
+        assert outcome.body == b"".join(reads)
 
 
 FRAGMENTS = st.sampled_from(
@@ -181,14 +181,14 @@ FRAGMENTS = st.sampled_from(
 
 @settings(max_examples=800, deadline=None)
 @given(st.data())
-def test_each_detector_masks_a_stream_as_it_masks_the_text(data: st.DataObject) -> None:
+def test_detectors_mask_a_stream_like_the_whole_text(data: st.DataObject) -> None:
     names = data.draw(
         st.one_of(
             st.just(list(DETECTORS)), st.lists(st.sampled_from(list(DETECTORS)), min_size=1, max_size=2, unique=True)
         )
     )
     text = "".join(data.draw(st.lists(FRAGMENTS, min_size=1, max_size=7)))
-    payloads = deltas_only(data.draw(cut(text)))
+    payloads = deltas_only(data.draw(split_text(text)))
     guard = guards(pii(*names), mode="window").stream("responses")
 
     outcome = run(guard, [json.dumps(payload).join(["data: ", "\n\n"]).encode() for payload in payloads])

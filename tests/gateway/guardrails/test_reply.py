@@ -1,4 +1,4 @@
-"""What is scanned of a whole reply."""
+"""Inspection of whole replies."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ REPLIES: dict[str, tuple[Route, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("route", "body"), REPLIES.values(), ids=REPLIES)
-def test_text_is_scanned_wherever_it_is(route: Route, body: dict[str, Any]) -> None:
+def test_every_text_of_a_reply_is_inspected(route: Route, body: dict[str, Any]) -> None:
     before = copy.deepcopy(body)
     inspection = guards(BLOCK).reply(route, body)
     assert inspection.blocked_by == "words"
@@ -96,7 +96,7 @@ def test_text_is_scanned_wherever_it_is(route: Route, body: dict[str, Any]) -> N
         },
     ],
 )
-def test_the_callers_own_words_and_encoded_things_are_not(body: dict[str, Any]) -> None:
+def test_echoed_request_fields_and_encoded_data_are_not_inspected(body: dict[str, Any]) -> None:
     before = copy.deepcopy(body)
     inspection = guards(BLOCK).reply("responses", body)
     assert inspection.blocked_by is None
@@ -104,15 +104,15 @@ def test_the_callers_own_words_and_encoded_things_are_not(body: dict[str, Any]) 
     assert body == before
 
 
-def test_masks_and_the_probabilities_that_would_undo_them() -> None:
+def test_masking_removes_logprobs() -> None:
     part = {"type": "output_text", "text": "to a@b.example", "logprobs": [{"token": "a@b"}]}
     body = response(message(part), {"type": "function_call", "arguments": '{"to":"a@b.example"}'})
     inspection = guards(pii("email")).reply("responses", body)
     assert inspection.changed
     assert body["output"][0]["content"][0] == {"type": "output_text", "text": "to [EMAIL_REDACTED]", "logprobs": []}
     assert body["output"][1]["arguments"] == '{"to":"[EMAIL_REDACTED]"}'
-    talk = chat(content="a@b.example")
-    talk["choices"][0]["logprobs"] = {"content": [{"token": "a@b"}]}
-    guards(pii("email")).reply("chat", talk)
-    assert talk["choices"][0]["logprobs"] is None
-    assert talk["choices"][0]["message"]["content"] == "[EMAIL_REDACTED]"
+    chat_body = chat(content="a@b.example")
+    chat_body["choices"][0]["logprobs"] = {"content": [{"token": "a@b"}]}
+    guards(pii("email")).reply("chat", chat_body)
+    assert chat_body["choices"][0]["logprobs"] is None
+    assert chat_body["choices"][0]["message"]["content"] == "[EMAIL_REDACTED]"

@@ -1,4 +1,4 @@
-"""What is scanned of a request, and what becomes of it."""
+"""Inspection and masking of requests."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.guardrails.texts import Slot, request_texts
+from penstock.gateway.guardrails.texts import TextRef, request_texts
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 from penstock.gateway.routes import Route
-from support.guardrail_streams import Looked, guards, keyword, pii
+from support.guardrail_streams import BodyInspection, guards, keyword, pii
 
 BLOCK = keyword("BLOCKME")
 
 
-def say(*items: Any, **more: Any) -> dict[str, Any]:
+def responses_request(*items: Any, **more: Any) -> dict[str, Any]:
     return {"model": "m", "input": list(items), **more}
 
 
@@ -33,24 +33,36 @@ TOOL = {
 
 RESPONSES: dict[str, dict[str, Any]] = {
     "RA-1 string": {"input": "please blockMe now"},
-    "RA-2 message part": say(user({"type": "input_text", "text": "BLOCKME"})),
-    "message string": say({"role": "user", "content": "BLOCKME"}),
-    "RA-4 function_call_output": say({"type": "function_call_output", "call_id": "c", "output": "BLOCKME"}),
-    "function_call_output parts": say(
+    "RA-2 message part": responses_request(user({"type": "input_text", "text": "BLOCKME"})),
+    "message string": responses_request({"role": "user", "content": "BLOCKME"}),
+    "RA-4 function_call_output": responses_request(
+        {"type": "function_call_output", "call_id": "c", "output": "BLOCKME"}
+    ),
+    "function_call_output parts": responses_request(
         {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "BLOCKME"}]}
     ),
     "RA-5 instructions": {"input": "hi", "instructions": "BLOCKME"},
-    "RA-6 mcp_approval_response": say(
+    "RA-6 mcp_approval_response": responses_request(
         {"type": "mcp_approval_response", "approval_request_id": "a", "approve": True, "reason": "BLOCKME"}
     ),
-    "X-5 function_call.arguments": say(
+    "X-5 function_call.arguments": responses_request(
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"q": "BLOCKME"}'}
     ),
-    "function_call.name": say({"type": "function_call", "call_id": "c", "name": "blockme", "arguments": "{}"}),
-    "arguments as an object": say({"type": "function_call", "call_id": "c", "arguments": {"id": ["BLOCKME"]}}),
-    "custom tool input": say({"type": "custom_tool_call", "call_id": "c", "name": "n", "input": "BLOCKME"}),
-    "reasoning summary": say({"type": "reasoning", "summary": [{"type": "summary_text", "text": "BLOCKME"}]}),
-    "reasoning content": say({"type": "reasoning", "content": [{"type": "reasoning_text", "text": "BLOCKME"}]}),
+    "function_call.name": responses_request(
+        {"type": "function_call", "call_id": "c", "name": "blockme", "arguments": "{}"}
+    ),
+    "arguments as an object": responses_request(
+        {"type": "function_call", "call_id": "c", "arguments": {"id": ["BLOCKME"]}}
+    ),
+    "custom tool input": responses_request(
+        {"type": "custom_tool_call", "call_id": "c", "name": "n", "input": "BLOCKME"}
+    ),
+    "reasoning summary": responses_request(
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "BLOCKME"}]}
+    ),
+    "reasoning content": responses_request(
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "BLOCKME"}]}
+    ),
     "prompt variable": {"prompt": {"id": "p", "variables": {"model": "BLOCKME"}}},
     "prompt variable part": {"prompt": {"id": "p", "variables": {"v": {"type": "input_text", "text": "BLOCKME"}}}},
     "prompt variable name": {"prompt": {"id": "p", "variables": {"BLOCKME": "x"}}},
@@ -64,13 +76,17 @@ RESPONSES: dict[str, dict[str, Any]] = {
     "metadata value": {"input": "hi", "metadata": {"id": "BLOCKME"}},
     "metadata key": {"input": "hi", "metadata": {"BLOCKME": "1"}},
     "schema of the reply": {"input": "hi", "text": {"format": {"type": "json_schema", "schema": {"title": "BLOCKME"}}}},
-    "nested content": say(user({"type": "x", "content": [{"type": "y", "content": [{"text": "BLOCKME"}]}]})),
-    "content as an object": say({"role": "user", "content": {"whatever": {"deep": "BLOCKME"}}}),
-    "unknown item": say({"type": "invented_tomorrow", "words": ["a", "BLOCKME"]}),
-    "file name": say(user({"type": "input_file", "filename": "BLOCKME.pdf", "file_data": "data:…"})),
+    "nested content": responses_request(
+        user({"type": "x", "content": [{"type": "y", "content": [{"text": "BLOCKME"}]}]})
+    ),
+    "content as an object": responses_request({"role": "user", "content": {"whatever": {"deep": "BLOCKME"}}}),
+    "unknown item": responses_request({"type": "invented_tomorrow", "words": ["a", "BLOCKME"]}),
+    "file name": responses_request(user({"type": "input_file", "filename": "BLOCKME.pdf", "file_data": "data:…"})),
     "user": {"input": "hi", "user": "BLOCKME"},
-    "parts without a gap": say(user({"type": "input_text", "text": "BLO"}, {"type": "input_text", "text": "CKME"})),
-    "parts around an image": say(
+    "parts without a gap": responses_request(
+        user({"type": "input_text", "text": "BLO"}, {"type": "input_text", "text": "CKME"})
+    ),
+    "parts around an image": responses_request(
         user({"type": "input_text", "text": "BLOCK"}, {"type": "input_image"}, {"type": "input_text", "text": "ME"})
     ),
 }
@@ -113,7 +129,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("route", "body"), [case for case, _ in CASES], ids=[name for _, name in CASES])
-def test_text_is_scanned_wherever_it_is(route: Route, body: dict[str, Any]) -> None:
+def test_every_text_of_a_request_is_inspected(route: Route, body: dict[str, Any]) -> None:
     before = copy.deepcopy(body)
     inspection = guards(BLOCK).request(route, body)
     assert inspection.blocked_by == "words"
@@ -125,22 +141,24 @@ def test_text_is_scanned_wherever_it_is(route: Route, body: dict[str, Any]) -> N
 
 
 CLEAN: dict[str, dict[str, Any]] = {
-    "RA-3 nothing in it": say(user({"type": "input_text", "text": "good day"})),
+    "RA-3 no match": responses_request(user({"type": "input_text", "text": "good day"})),
     "the model's name": {"model": "blockme", "input": "hi"},
-    "ids": say({"type": "function_call_output", "call_id": "BLOCKME", "output": "x"}, previous_response_id="BLOCKME"),
-    "an image": say(user({"type": "input_image", "image_url": "data:image/png;base64,BLOCKME"})),
+    "ids": responses_request(
+        {"type": "function_call_output", "call_id": "BLOCKME", "output": "x"}, previous_response_id="BLOCKME"
+    ),
+    "an image": responses_request(user({"type": "input_image", "image_url": "data:image/png;base64,BLOCKME"})),
     "a chat's image": {
         "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "BLOCKME"}}]}]
     },
     "sound": {
         "messages": [{"content": [{"type": "input_audio", "input_audio": {"data": "BLOCKME", "format": "wav"}}]}]
     },
-    "encrypted reasoning": say({"type": "reasoning", "summary": [], "encrypted_content": "BLOCKME"}),
+    "encrypted reasoning": responses_request({"type": "reasoning", "summary": [], "encrypted_content": "BLOCKME"}),
     "a tool server's credentials": {
         "tools": [{"type": "mcp", "headers": {"Authorization": "BLOCKME"}, "authorization": "BLOCKME"}]
     },
     "token ids": {"prompt": [[1, 2, 3], [4, 5, 6]], "max_tokens": 123456},
-    "the end of one message and the beginning of the next": say(
+    "a match across two messages": responses_request(
         {"role": "user", "content": "BLO"}, {"role": "user", "content": "CKME"}
     ),
     "two prompts": {"prompt": ["BLO", "CKME"]},
@@ -148,41 +166,44 @@ CLEAN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("body", CLEAN.values(), ids=CLEAN)
-def test_what_is_not_there_is_not_found(body: dict[str, Any]) -> None:
+def test_clean_request_has_no_hits(body: dict[str, Any]) -> None:
     inspection = guards(keyword("BLOCKME", "123456")).request("responses", body)
     assert inspection.blocked_by is None
     assert inspection.hits == []
 
 
 CARD = "4111 1111 1111 1111"
-NO_WORDS: dict[str, dict[str, Any]] = {
+UNKNOWN_VALUES: dict[str, dict[str, Any]] = {
     "a role": {"messages": [{"role": f"user {CARD}", "content": "hi"}]},
     "a role of digits": {"messages": [{"role": "4111-1111-1111-1111", "content": "hi"}]},
-    "a role with digits behind a word": {"messages": [{"role": "user:4111-1111-1111-1111", "content": "hi"}]},
+    "a role with digits after a word": {"messages": [{"role": "user:4111-1111-1111-1111", "content": "hi"}]},
     "a type": {"messages": [{"role": "user", "content": [{"type": CARD, "text": "hi"}]}]},
     "a format in a schema": {"tools": [{"parameters": {"properties": {"a": {"type": "string", "format": CARD}}}}]},
-    "a detail": say(user({"type": "input_image", "detail": CARD})),
+    "a detail": responses_request(user({"type": "input_image", "detail": CARD})),
 }
 
 
-@pytest.mark.parametrize("body", NO_WORDS.values(), ids=NO_WORDS)
-def test_what_stands_in_the_place_of_a_word_of_the_protocol_is_read(body: dict[str, Any]) -> None:
+@pytest.mark.parametrize("body", UNKNOWN_VALUES.values(), ids=UNKNOWN_VALUES)
+def test_unknown_protocol_value_is_inspected(body: dict[str, Any]) -> None:
     assert guards(pii("bank_card", action="block")).request("chat", body).blocked_by == "private"
     phrase = json.loads(json.dumps(body).replace(CARD, "the secret phrase"))
     assert (guards(keyword("secret phrase")).request("chat", phrase).blocked_by is None) == (phrase == body)
 
 
-@pytest.mark.parametrize("word", ["user", "date-time", "web_search_20250305", "image/png", "MAX_TOKENS", "gpt.x:y"])
-def test_words_of_the_protocol_are_no_text(word: str) -> None:
-    body = {"messages": [{"role": word, "content": [{"type": word, "format": word, "status": word}]}], "object": word}
-    assert guards(keyword(word, word[:3])).request("chat", body).blocked_by is None
+@pytest.mark.parametrize("value", ["user", "date-time", "web_search_20250305", "image/png", "MAX_TOKENS", "gpt.x:y"])
+def test_protocol_values_are_not_inspected(value: str) -> None:
+    body = {
+        "messages": [{"role": value, "content": [{"type": value, "format": value, "status": value}]}],
+        "object": value,
+    }
+    assert guards(keyword(value, value[:3])).request("chat", body).blocked_by is None
 
 
-def test_texts_nested_deeper_than_the_stack_are_found() -> None:
+def test_text_nested_deeper_than_the_recursion_limit_is_found() -> None:
     body: dict[str, Any] = {"text": "BLOCKME"}
     for _ in range(20_000):
         body = {"content": [body]}
-    assert [slot.text for slot in request_texts(body) if isinstance(slot, Slot)] == ["BLOCKME"]
+    assert [ref.text for ref in request_texts(body) if isinstance(ref, TextRef)] == ["BLOCKME"]
 
 
 @pytest.mark.parametrize(
@@ -203,24 +224,24 @@ def test_literals_ignore_case_in_every_script(literal: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "blocked"), [("Block[a-z]+", False), ("(?i)Block[a-z]+", True), (r"\p{Lu}{5}", True)]
 )
-def test_regexes_heed_case_unless_told(value: str, blocked: bool) -> None:
+def test_regexes_are_case_sensitive_by_default(value: str, blocked: bool) -> None:
     inspection = guards(keyword(regexes=[value])).request("responses", {"input": "BLOCKME"})
     assert (inspection.blocked_by is not None) == blocked
 
 
-def test_a_regex_does_not_match_from_one_text_into_the_next() -> None:
-    two = guards(keyword(regexes=[r"one\s*two", "^two"]))
-    assert two.request("responses", say({"content": "one"}, {"content": " two"})).blocked_by is None
-    assert two.request("responses", say({"content": "one"}, {"content": "two"})).blocked_by == "words"
+def test_regex_does_not_match_across_texts() -> None:
+    harness = guards(keyword(regexes=[r"one\s*two", "^two"]))
+    assert harness.request("responses", responses_request({"content": "one"}, {"content": " two"})).blocked_by is None
+    assert harness.request("responses", responses_request({"content": "one"}, {"content": "two"})).blocked_by == "words"
 
 
-def hits(inspection: Looked) -> list[tuple[str, str, int]]:
+def hits(inspection: BodyInspection) -> list[tuple[str, str, int]]:
     return [(hit.guardrail, hit.action, hit.count) for hit in inspection.hits]
 
 
-def test_the_first_block_in_the_file_ends_the_chain() -> None:
+def test_first_block_in_file_order_ends_the_inspection() -> None:
     specs = [
-        keyword("one", name="watch", enforcement="monitor"),
+        keyword("one", name="monitor", enforcement="monitor"),
         pii("email", name="mask"),
         keyword("nothing", name="silent"),
         keyword("two", name="first"),
@@ -229,7 +250,7 @@ def test_the_first_block_in_the_file_ends_the_chain() -> None:
     body = {"input": "two one one a@b.example"}
     inspection = guards(*specs).request("responses", body)
     assert inspection.blocked_by == "first"
-    assert hits(inspection) == [("watch", "would_block", 2), ("mask", "masked", 1), ("first", "blocked", 1)]
+    assert hits(inspection) == [("monitor", "would_block", 2), ("mask", "masked", 1), ("first", "blocked", 1)]
     assert body == {"input": "two one one a@b.example"}
 
 
@@ -248,7 +269,7 @@ def test_monitor_neither_blocks_nor_masks() -> None:
     assert hits(inspection) == [("words", "would_block", 1), ("private", "would_mask", 3), ("j", "would_block", 1)]
 
 
-def test_masks_rewrite_the_body_in_place() -> None:
+def test_masks_replace_matches_in_the_body() -> None:
     body = {
         "model": "m",
         "instructions": "Write to a.b@example.com or c@example.org.",
@@ -273,21 +294,23 @@ def test_masks_rewrite_the_body_in_place() -> None:
     }
 
 
-def test_a_mask_reaches_over_parts() -> None:
-    body = say(
+def test_match_across_content_parts_is_masked() -> None:
+    body = responses_request(
         user({"type": "input_text", "text": "to joe@exam"}, {"type": "input_text", "text": "ple.com, x@y.example"})
     )
     assert guards(pii("email")).request("responses", body).changed
     assert [part["text"] for part in body["input"][0]["content"]] == ["to [EMAIL_REDACTED]", ", [EMAIL_REDACTED]"]
 
 
-def test_a_part_is_masked_though_the_next_one_spoils_the_match() -> None:
-    body = say(user({"type": "input_text", "text": "13800138000"}, {"type": "input_text", "text": "1 apple"}))
+def test_match_within_a_part_is_masked_even_if_joining_parts_destroys_it() -> None:
+    body = responses_request(
+        user({"type": "input_text", "text": "13800138000"}, {"type": "input_text", "text": "1 apple"})
+    )
     guards(pii("china_mobile")).request("responses", body)
     assert [part["text"] for part in body["input"][0]["content"]] == ["[CHINA_MOBILE_REDACTED]", "1 apple"]
 
 
-def test_numbers_that_stand_for_text_are_read() -> None:
+def test_integers_in_text_fields_are_masked() -> None:
     body: dict[str, Any] = {
         "input": [{"content": 4111111111111111}],
         "metadata": {"card": 4111111111111111},
@@ -324,54 +347,57 @@ def test_numbers_that_stand_for_text_are_read() -> None:
         (Pattern(kind="regex", value="x", replacement=""), "axb", "ab"),
     ],
 )
-def test_custom_patterns(pattern: Pattern, text: str, masked: str) -> None:
+def test_custom_pattern_masks_with_its_replacement(pattern: Pattern, text: str, masked: str) -> None:
     body = {"input": text}
     guards(pii(patterns=[pattern])).request("responses", body)
     assert body["input"] == masked
 
 
-def test_a_custom_pattern_can_block() -> None:
+def test_custom_pattern_with_block_action_blocks() -> None:
     spec = pii("email", patterns=[Pattern(kind="regex", value="EMP-[0-9]+", action="block")])
     body = {"input": "a@b.example EMP-1"}
     assert guards(spec).request("responses", body).blocked_by == "private"
     assert body == {"input": "a@b.example EMP-1"}
 
 
-def test_of_masks_that_overlap_the_first_one_has_its_token() -> None:
-    own = [Pattern(kind="regex", value="b.example/[a-z]+", name="path"), Pattern(kind="regex", value="x", name="x")]
+def test_first_of_overlapping_masks_inserts_its_token() -> None:
+    patterns = [
+        Pattern(kind="regex", value="b.example/[a-z]+", name="path"),
+        Pattern(kind="regex", value="x", name="x"),
+    ]
     body = {"input": "x a@b.example/secret x"}
-    guards(pii("email", patterns=own)).request("responses", body)
+    guards(pii("email", patterns=patterns)).request("responses", body)
     assert body["input"] == "[X_REDACTED] [EMAIL_REDACTED] [X_REDACTED]"
 
 
-def test_a_pattern_without_end_counts_as_a_match_where_it_is_enforced() -> None:
+def test_timed_out_pattern_blocks_only_if_enforced() -> None:
     text = {"input": "a" * 60 + "b"}
     slow = [r"(a|aa)+$"]
     assert guards(keyword(regexes=slow)).request("responses", dict(text)).blocked_by == "words"
-    watched = guards(keyword(regexes=slow, enforcement="monitor")).request("responses", dict(text))
-    assert watched.blocked_by is None
+    monitored = guards(keyword(regexes=slow, enforcement="monitor")).request("responses", dict(text))
+    assert monitored.blocked_by is None
 
 
-def test_hooks_and_switches() -> None:
-    both = guards(keyword("x", name="i", hook="input"), keyword("x", name="o", hook="output"))
-    assert both.request("responses", {"input": "x"}).blocked_by == "i"
-    assert both.reply("responses", {"output": [{"content": [{"text": "x"}]}]}).blocked_by == "o"
-    assert (both.has_input, both.has_output) == (True, True)
+def test_hook_and_enabled_select_the_inspections() -> None:
+    harness = guards(keyword("x", name="i", hook="input"), keyword("x", name="o", hook="output"))
+    assert harness.request("responses", {"input": "x"}).blocked_by == "i"
+    assert harness.reply("responses", {"output": [{"content": [{"text": "x"}]}]}).blocked_by == "o"
+    assert (harness.has_input, harness.has_output) == (True, True)
     for spec, expected in [
         (keyword("x", hook="input"), (True, False)),
         (keyword("x", hook="output"), (False, True)),
         (keyword("x", enabled=False), (False, False)),
     ]:
-        one = guards(spec)
-        assert (one.has_input, one.has_output) == expected
-        assert (one.stream("chat") is not None) == expected[1]
+        harness = guards(spec)
+        assert (harness.has_input, harness.has_output) == expected
+        assert (harness.stream("chat") is not None) == expected[1]
     assert guards().request("responses", {"input": "x"}).blocked_by is None
 
 
-def test_nothing_says_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_matched_text_and_patterns_are_never_shown(capsys: pytest.CaptureFixture[str]) -> None:
     spec: GuardrailSpec = keyword("s3cr3t-word", regexes=["s3cr3t-[a-z]+"])
-    made = guards(spec, pii("email"))
-    inspection = made.request("responses", {"input": "s3cr3t-word a@b.example"})
-    shown = json.dumps([repr(made), repr(inspection), repr(inspection.hits), str(vars(made))])
-    assert "s3cr3t" not in shown
-    assert "a@b" not in shown
+    harness = guards(spec, pii("email"))
+    inspection = harness.request("responses", {"input": "s3cr3t-word a@b.example"})
+    output = json.dumps([repr(harness), repr(inspection), repr(inspection.hits), str(vars(harness))])
+    assert "s3cr3t" not in output
+    assert "a@b" not in output

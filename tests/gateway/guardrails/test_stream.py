@@ -1,4 +1,4 @@
-"""Streams, in both modes and watched: what leaves, when, and how a block ends it."""
+"""Stream inspection in both modes and with monitoring: what is released, and how a block ends a stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai.types.responses import ResponseFailedEvent
 
-from penstock.gateway.guardrails import late_block_event
+from penstock.gateway.guardrails import block_event
 from penstock.gateway.resources.snapshot import GuardrailSpec
 from penstock.gateway.routes import Route
 from support.guardrail_streams import (
@@ -21,9 +21,9 @@ from support.guardrail_streams import (
     guards,
     keyword,
     pii,
-    portions,
     response_events,
     run,
+    split_reads,
     wire,
 )
 
@@ -35,94 +35,102 @@ both_modes = pytest.mark.parametrize("mode", ["buffer", "window"])
 def outcome_of(
     payloads: list[Any], *specs: GuardrailSpec, mode: Mode, route: Route = "responses", done: bool = False
 ) -> Outcome:
-    return run(guards(*specs, mode=mode).stream(route), portions(wire(payloads, done=done)))
+    return run(guards(*specs, mode=mode).stream(route), split_reads(wire(payloads, done=done)))
 
 
 @both_modes
-def test_ra_10_a_clean_stream_leaves_byte_for_byte(mode: Mode) -> None:
+def test_ra_10_clean_stream_is_unchanged(mode: Mode) -> None:
     body = wire(response_events(["Hello ", "for", "bid", " me"]), done=True)
-    outcome = run(guards(BLOCK, mode=mode).stream("responses"), portions(body))
+    outcome = run(guards(BLOCK, mode=mode).stream("responses"), split_reads(body))
     assert outcome.blocked is None
     assert outcome.body == body
 
 
 @both_modes
-def test_ra_9_a_literal_over_two_deltas_blocks_and_no_part_of_it_leaves(mode: Mode) -> None:
+def test_ra_9_literal_split_over_two_deltas_blocks_and_is_not_released(mode: Mode) -> None:
     outcome = outcome_of(response_events(["Hello FOR", "BIDden", " end"]), BLOCK, mode=mode)
     assert outcome.blocked is not None
     assert outcome.blocked.guardrail == "words"
     assert outcome.body == b""
 
 
-def one(kind: str, **fields: Any) -> dict[str, Any]:
+def response_event(kind: str, **fields: Any) -> dict[str, Any]:
     return {"type": f"response.{kind}", "sequence_number": 1, "output_index": 0, "item_id": "i", **fields}
 
 
-def final(kind: str, *output: dict[str, Any]) -> dict[str, Any]:
-    return one(kind, response={"id": "r", "object": "response", "output": list(output)})
+def terminal_event(kind: str, *output: dict[str, Any]) -> dict[str, Any]:
+    return response_event(kind, response={"id": "r", "object": "response", "output": list(output)})
 
 
 CALL = {"type": "function_call", "name": "f", "call_id": "c", "arguments": '{"q": "FORBIDDEN"}'}
 EVENTS: dict[str, list[Any]] = {
-    "RA-13 function call in the last event": [final("completed", CALL)],
-    "RA-14 incomplete": [final("incomplete", CALL)],
-    "failed": [final("failed", CALL)],
+    "RA-13 function call in the last event": [terminal_event("completed", CALL)],
+    "RA-14 incomplete": [terminal_event("incomplete", CALL)],
+    "failed": [terminal_event("failed", CALL)],
     "RA-15 arguments, two deltas, no end": [
-        one("function_call_arguments.delta", delta='{"q": "FORB'),
-        one("function_call_arguments.delta", delta='IDDEN"}'),
+        response_event("function_call_arguments.delta", delta='{"q": "FORB'),
+        response_event("function_call_arguments.delta", delta='IDDEN"}'),
     ],
     "RA-16 mcp arguments": [
-        one("mcp_call_arguments.delta", delta="FORB"),
-        one("mcp_call_arguments.delta", delta="IDDEN"),
+        response_event("mcp_call_arguments.delta", delta="FORB"),
+        response_event("mcp_call_arguments.delta", delta="IDDEN"),
     ],
     "custom tool input": [
-        one("custom_tool_call_input.delta", delta="FORBI"),
-        one("custom_tool_call_input.delta", delta="DDEN"),
+        response_event("custom_tool_call_input.delta", delta="FORBI"),
+        response_event("custom_tool_call_input.delta", delta="DDEN"),
     ],
-    "code": [one("code_interpreter_call_code.delta", delta="FORBIDDEN")],
-    "refusal": [one("refusal.delta", content_index=0, delta="FORBIDDEN")],
-    "reasoning": [one("reasoning_text.delta", content_index=0, delta="FORBIDDEN")],
-    "summary": [one("reasoning_summary_text.delta", summary_index=0, delta="FORBIDDEN")],
-    "transcript": [one("audio.transcript.delta", delta="FORBIDDEN")],
+    "code": [response_event("code_interpreter_call_code.delta", delta="FORBIDDEN")],
+    "refusal": [response_event("refusal.delta", content_index=0, delta="FORBIDDEN")],
+    "reasoning": [response_event("reasoning_text.delta", content_index=0, delta="FORBIDDEN")],
+    "summary": [response_event("reasoning_summary_text.delta", summary_index=0, delta="FORBIDDEN")],
+    "transcript": [response_event("audio.transcript.delta", delta="FORBIDDEN")],
     "delta that is an object": [
-        one("shell_call_output_content.delta", command_index=0, delta={"stdout": "FORB"}),
-        one("shell_call_output_content.delta", command_index=0, delta={"stdout": "IDDEN"}),
+        response_event("shell_call_output_content.delta", command_index=0, delta={"stdout": "FORB"}),
+        response_event("shell_call_output_content.delta", command_index=0, delta={"stdout": "IDDEN"}),
     ],
-    "unknown delta": [one("invented.delta", delta="FORB"), one("invented.delta", delta="IDDEN")],
-    "text.done without deltas": [one("output_text.done", content_index=0, text="FORBIDDEN")],
-    "arguments.done without deltas": [one("function_call_arguments.done", arguments="FORBIDDEN")],
-    "refusal.done": [one("refusal.done", content_index=0, refusal="FORBIDDEN")],
+    "unknown delta": [response_event("invented.delta", delta="FORB"), response_event("invented.delta", delta="IDDEN")],
+    "text.done without deltas": [response_event("output_text.done", content_index=0, text="FORBIDDEN")],
+    "arguments.done without deltas": [response_event("function_call_arguments.done", arguments="FORBIDDEN")],
+    "refusal.done": [response_event("refusal.done", content_index=0, refusal="FORBIDDEN")],
     "summary part": [
-        one("reasoning_summary_part.done", summary_index=0, part={"type": "summary_text", "text": "FORBIDDEN"})
+        response_event(
+            "reasoning_summary_part.done", summary_index=0, part={"type": "summary_text", "text": "FORBIDDEN"}
+        )
     ],
-    "item with a name": [one("output_item.added", item={**CALL, "name": "forbidden", "arguments": ""})],
-    "reasoning item": [one("output_item.done", item={"type": "reasoning", "summary": [{"text": "FORBIDDEN"}]})],
+    "item with a name": [response_event("output_item.added", item={**CALL, "name": "forbidden", "arguments": ""})],
+    "reasoning item": [
+        response_event("output_item.done", item={"type": "reasoning", "summary": [{"text": "FORBIDDEN"}]})
+    ],
     "annotation": [
-        one("output_text.annotation.added", annotation={"type": "url_citation", "title": "FORBIDDEN", "url": "x"})
+        response_event(
+            "output_text.annotation.added", annotation={"type": "url_citation", "title": "FORBIDDEN", "url": "x"}
+        )
     ],
-    "a part that begins with text": [
-        one("content_part.added", content_index=0, part={"type": "output_text", "text": "FORB"}),
-        one("output_text.delta", content_index=0, delta="IDDEN"),
+    "a part with initial text": [
+        response_event("content_part.added", content_index=0, part={"type": "output_text", "text": "FORB"}),
+        response_event("output_text.delta", content_index=0, delta="IDDEN"),
     ],
-    "an item that begins with arguments": [
-        one("output_item.added", item={**CALL, "arguments": '"FORB'}),
-        one("function_call_arguments.delta", delta='IDDEN"'),
+    "an item with initial arguments": [
+        response_event("output_item.added", item={**CALL, "arguments": '"FORB'}),
+        response_event("function_call_arguments.delta", delta='IDDEN"'),
     ],
-    "a field beside the delta": [one("output_text.delta", content_index=0, delta="x", snapshot="FORBIDDEN")],
+    "a field next to the delta": [
+        response_event("output_text.delta", content_index=0, delta="x", snapshot="FORBIDDEN")
+    ],
     "error": [{"type": "error", "message": "FORBIDDEN"}],
-    "a type": [one("a FORBIDDEN one")],
-    "a type of a delta": [one("a FORBIDDEN one.delta", delta="x")],
-    "two texts at once": [
-        one("output_text.delta", content_index=0, delta="FORB"),
-        one("output_text.delta", content_index=1, delta="x"),
-        one("output_text.delta", content_index=0, delta="IDDEN"),
+    "a type": [response_event("a FORBIDDEN one")],
+    "a type of a delta": [response_event("a FORBIDDEN one.delta", delta="x")],
+    "two interleaved texts": [
+        response_event("output_text.delta", content_index=0, delta="FORB"),
+        response_event("output_text.delta", content_index=1, delta="x"),
+        response_event("output_text.delta", content_index=0, delta="IDDEN"),
     ],
 }
 
 
 @both_modes
 @pytest.mark.parametrize("payloads", EVENTS.values(), ids=EVENTS)
-def test_every_text_of_a_response_stream_is_scanned(payloads: list[Any], mode: Mode) -> None:
+def test_every_text_of_a_response_stream_is_inspected(payloads: list[Any], mode: Mode) -> None:
     outcome = outcome_of(payloads, BLOCK, mode=mode)
     assert outcome.blocked is not None
     assert outcome.body == b""
@@ -132,11 +140,11 @@ def choice(index: int = 0, **fields: Any) -> dict[str, Any]:
     return {"choices": [{"index": index, **fields}]}
 
 
-def tool(index: int, **function: str) -> dict[str, Any]:
+def tool_delta(index: int, **function: str) -> dict[str, Any]:
     return choice(delta={"tool_calls": [{"index": index, "function": function}]})
 
 
-def called(arguments: Any) -> dict[str, Any]:
+def tool_call(arguments: Any) -> dict[str, Any]:
     return choice(delta={"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": arguments}}]})
 
 
@@ -147,12 +155,16 @@ CHUNKS: dict[str, list[Any]] = {
     "two fields in each chunk": chat_chunks(
         [{"reasoning": "FORB", "reasoning_content": "FORB"}, {"reasoning": "IDDEN", "reasoning_content": "IDDEN"}]
     ),
-    "tool name": [tool(0, name="forbidden")],
-    "tool arguments": [tool(0, name="f", arguments="{"), tool(0, arguments='"FORB'), tool(0, arguments='IDDEN"')],
+    "tool name": [tool_delta(0, name="forbidden")],
+    "tool arguments": [
+        tool_delta(0, name="f", arguments="{"),
+        tool_delta(0, arguments='"FORB'),
+        tool_delta(0, arguments='IDDEN"'),
+    ],
     "old function call": chat_chunks(
         [{"function_call": {"arguments": "FORB"}}, {"function_call": {"arguments": "IDDEN"}}]
     ),
-    "two choices by turns": [
+    "two interleaved choices": [
         choice(0, delta={"content": "f"}),
         choice(1, delta={"content": "FORB"}),
         choice(0, delta={"content": "le"}),
@@ -162,13 +174,13 @@ CHUNKS: dict[str, list[Any]] = {
         choice(delta={"content": [{"type": "text", "text": "FORB"}]}),
         choice(delta={"content": [{"type": "text", "text": "IDDEN"}]}),
     ],
-    "arguments that are an object": [called({"customer_id": "FORBIDDEN"})],
-    "and go on": [called({"id": ["FORB"]}), called({"id": ["IDDEN"]})],
-    "a key of arguments": [called({"a": [{"forbidden": 1}]})],
+    "arguments that are an object": [tool_call({"customer_id": "FORBIDDEN"})],
+    "object arguments in two deltas": [tool_call({"id": ["FORB"]}), tool_call({"id": ["IDDEN"]})],
+    "a key of arguments": [tool_call({"a": [{"forbidden": 1}]})],
     "a role": chat_chunks([{"role": "a FORBIDDEN one", "content": "x"}]),
-    "a role beside a call": chat_chunks([{"role": "a FORBIDDEN one", "tool_calls": []}]),
-    "a reason": [choice(delta={}, finish_reason="a FORBIDDEN one")],
-    "a string that stopped it": [choice(delta={}, finish_reason="stop", stop_reason="a FORBIDDEN one")],
+    "a role next to a tool call": chat_chunks([{"role": "a FORBIDDEN one", "tool_calls": []}]),
+    "a finish reason": [choice(delta={}, finish_reason="a FORBIDDEN one")],
+    "a stop reason": [choice(delta={}, finish_reason="stop", stop_reason="a FORBIDDEN one")],
     "the kind of object": [{"object": "a FORBIDDEN one", "choices": []}],
     "completion": [choice(text="FORB", logprobs=None), choice(text="IDDEN")],
     "whole message": [choice(message={"role": "assistant", "content": "FORBIDDEN"}, finish_reason="stop")],
@@ -178,22 +190,25 @@ CHUNKS: dict[str, list[Any]] = {
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
         for text in ("FORB", "IDDEN")
     ],
-    "a response's events": [one("output_text.delta", delta="FORB"), one("output_text.delta", delta="IDDEN")],
+    "a response's events": [
+        response_event("output_text.delta", delta="FORB"),
+        response_event("output_text.delta", delta="IDDEN"),
+    ],
 }
 
 
 @both_modes
 @pytest.mark.parametrize("payloads", CHUNKS.values(), ids=CHUNKS)
-def test_every_text_of_a_chat_stream_is_scanned(payloads: list[Any], mode: Mode) -> None:
+def test_every_text_of_a_chat_stream_is_inspected(payloads: list[Any], mode: Mode) -> None:
     outcome = outcome_of(payloads, BLOCK, mode=mode, route="chat", done=True)
     assert outcome.blocked is not None
     assert b"FOR" not in outcome.body
 
 
 @both_modes
-def test_numbers_and_keys_are_masked_in_arguments_that_are_an_object(mode: Mode) -> None:
+def test_integers_and_keys_of_object_arguments_are_masked(mode: Mode) -> None:
     card = 4111111111111111
-    payloads = [called({"n": card, "list": [card, 5], str(card): "x"}), choice(delta={"content": card})]
+    payloads = [tool_call({"n": card, "list": [card, 5], str(card): "x"}), choice(delta={"content": card})]
     payloads.append(choice(delta={}, finish_reason="stop"))
     outcome = outcome_of(payloads, pii("bank_card"), mode=mode, route="chat")
     assert str(card).encode() not in outcome.body
@@ -208,7 +223,7 @@ def test_numbers_and_keys_are_masked_in_arguments_that_are_an_object(mode: Mode)
 
 
 @both_modes
-def test_a_reason_that_says_nothing_ends_nothing(mode: Mode) -> None:
+def test_empty_finish_reason_does_not_end_a_text(mode: Mode) -> None:
     payloads = [choice(delta={"content": text}, finish_reason="") for text in ("all FORB", "IDDEN")]
     outcome = outcome_of([*chat_chunks(["Hello. "], finish=False), *payloads], BLOCK, mode=mode, route="chat")
     assert outcome.blocked is not None
@@ -216,10 +231,10 @@ def test_a_reason_that_says_nothing_ends_nothing(mode: Mode) -> None:
 
 
 @both_modes
-def test_a_long_literal_is_found_however_it_is_cut(mode: Mode) -> None:
-    literal = "".join(chr(97 + place * place % 26) for place in range(100))
+def test_long_literal_is_found_at_any_split(mode: Mode) -> None:
+    literal = "".join(chr(97 + index * index % 26) for index in range(100))
     for size in (1, 7, 33, 99):
-        deltas = [f"Hello. {literal}!"[at : at + size] for at in range(0, 108, size)]
+        deltas = [f"Hello. {literal}!"[start : start + size] for start in range(0, 108, size)]
         outcome = outcome_of(chat_chunks(deltas), keyword(literal, literal[:50] + "!"), mode=mode, route="chat")
         assert outcome.blocked is not None
         assert chat_text(outcome.payloads).strip() in "Hello."
@@ -229,7 +244,7 @@ def test_a_long_literal_is_found_however_it_is_cut(mode: Mode) -> None:
 
 
 @both_modes
-def test_text_that_is_not_json_is_scanned_and_passes_when_clean(mode: Mode) -> None:
+def test_data_that_is_not_json_is_inspected(mode: Mode) -> None:
     body = b"data: hello\n\ndata: FORB\n\ndata: le\n\ndata: [DONE]\n\n"
     assert run(guards(BLOCK, mode=mode).stream("chat"), [body]).body == body
     blocked = run(guards(BLOCK, mode=mode).stream("chat"), [body.replace(b"le", b"IDDEN")])
@@ -239,60 +254,62 @@ def test_text_that_is_not_json_is_scanned_and_passes_when_clean(mode: Mode) -> N
 
 @both_modes
 @pytest.mark.parametrize(("deltas", "text"), [(["FORBI", "DDEN"], "clean"), (["cle", "an"], "FORBIDDEN")])
-def test_x_2_a_block_in_the_deltas_or_in_the_last_event_alone(mode: Mode, deltas: list[str], text: str) -> None:
+def test_x_2_match_in_only_the_deltas_or_only_the_last_event_blocks(mode: Mode, deltas: list[str], text: str) -> None:
     payloads = [payload for payload in response_events(deltas, text=text) if not payload["type"].endswith("done")]
     outcome = outcome_of(payloads, BLOCK, mode=mode)
     assert outcome.blocked is not None
     assert b"FORB" not in outcome.body.replace(b"FORBIDDEN things", b"")
 
 
-FORMS = {
+SSE_FORMS = {
     "crlf": wire(response_events(["FORBI", "DDEN"]), end="\r\n"),
     "cr": wire(response_events(["FORBI", "DDEN"]), end="\r"),
-    "byte-order mark": b"\xef\xbb\xbf" + event(one("output_text.done", text="FORBIDDEN"), name=False),
+    "byte-order mark": b"\xef\xbb\xbf" + event(response_event("output_text.done", text="FORBIDDEN"), name=False),
     "comments between": b": ping\n\n".join(event(p) for p in response_events(["FORBI", "DDEN"])),
     "several data lines": b"".join(
         b"data:" + json.dumps(p, indent=1).replace("\n", "\ndata:").encode() + b"\nid: 1\n\n"
         for p in response_events(["FORBI", "DDEN"])
     ),
     "no last blank line": wire(response_events(["FORBI", "DDEN"])).rstrip(b"\n"),
-    "escapes": event(one("output_text.delta", delta="é")).replace(b"\\u00e9", b"\\u0046ORBIDDEN"),
+    "escapes": event(response_event("output_text.delta", delta="é")).replace(b"\\u00e9", b"\\u0046ORBIDDEN"),
 }
 
 
 @both_modes
-@pytest.mark.parametrize("body", FORMS.values(), ids=FORMS)
-def test_x_3_any_form_of_events_in_any_portions(body: bytes, mode: Mode) -> None:
+@pytest.mark.parametrize("body", SSE_FORMS.values(), ids=SSE_FORMS)
+def test_x_3_every_sse_form_is_inspected_at_any_split(body: bytes, mode: Mode) -> None:
     guard = guards(BLOCK, mode=mode)
     for sizes in ((1,), (2, 5), (len(body),)):
-        outcome = run(guard.stream("responses"), portions(body, sizes))
+        outcome = run(guard.stream("responses"), split_reads(body, sizes))
         assert outcome.blocked is not None
         assert b"DDEN" not in outcome.body
         clean = body.replace(b"FORBI", b"for i").replace(b"DDEN", b"  me").replace(b"\\u0046ORB", b"\\u0046oot")
-        assert run(guard.stream("responses"), portions(clean, sizes)).body == clean
+        assert run(guard.stream("responses"), split_reads(clean, sizes)).body == clean
 
 
 @both_modes
-def test_characters_split_over_portions_and_over_events(mode: Mode) -> None:
+def test_characters_split_over_reads_and_events_are_joined(mode: Mode) -> None:
     body = b"".join(
         f"data: {json.dumps(p, ensure_ascii=False)}\n\n".encode() for p in response_events(["这是", "禁", "词。"])
     )
     for size in (1, 2, 3):
-        assert run(guards(keyword("禁词"), mode=mode).stream("responses"), portions(body, (size,))).blocked is not None
-        assert run(guards(keyword("禁止"), mode=mode).stream("responses"), portions(body, (size,))).body == body
-    halves = [event(one("output_text.delta", delta=delta)) for delta in ("x\ud83d", "\ude00y")]
-    assert run(guards(keyword("😀Y"), mode=mode).stream("responses"), halves).blocked is not None
-    assert run(guards(keyword("😀Z"), mode=mode).stream("responses"), halves).body == b"".join(halves)
+        assert (
+            run(guards(keyword("禁词"), mode=mode).stream("responses"), split_reads(body, (size,))).blocked is not None
+        )
+        assert run(guards(keyword("禁止"), mode=mode).stream("responses"), split_reads(body, (size,))).body == body
+    split_pair = [event(response_event("output_text.delta", delta=delta)) for delta in ("x\ud83d", "\ude00y")]
+    assert run(guards(keyword("😀Y"), mode=mode).stream("responses"), split_pair).blocked is not None
+    assert run(guards(keyword("😀Z"), mode=mode).stream("responses"), split_pair).body == b"".join(split_pair)
 
 
 @both_modes
-def test_a_last_event_that_is_cut_is_not_released(mode: Mode) -> None:
+def test_truncated_last_event_is_not_released(mode: Mode) -> None:
     events = [event(payload) for payload in response_events(["Hello ", "there"])[:5]]
     outcome = run(guards(BLOCK, mode=mode).stream("responses"), [*events[:4], events[4][:-12]])
     assert outcome.body == b"".join(events[:4])
 
 
-def test_ra_11_a_buffer_has_an_end() -> None:
+def test_ra_11_stream_larger_than_the_buffer_is_blocked() -> None:
     outcome = outcome_of(response_events(["x" * 300_000]), BLOCK, mode="buffer")
     assert outcome.blocked is not None
     assert outcome.blocked.guardrail is None
@@ -302,16 +319,16 @@ def test_ra_11_a_buffer_has_an_end() -> None:
 
 
 @pytest.mark.parametrize("mode", ["buffer", "window"])
-def test_one_event_larger_than_may_be_held_is_a_block_before_its_end(mode: Mode) -> None:
+def test_oversized_event_is_blocked_before_its_end(mode: Mode) -> None:
     guard = guards(BLOCK, mode=mode, max_buffer_bytes=1000).stream("chat")
     assert guard is not None
-    size = guard.longest + 1000
-    outcome = run(guard, portions(b"data: " + b"x" * size, (size // 4,)))
+    size = guard.max_event_bytes + 1000
+    outcome = run(guard, split_reads(b"data: " + b"x" * size, (size // 4,)))
     assert outcome.blocked is not None
     assert (outcome.blocked.guardrail, outcome.body) == (None, b"")
 
 
-def test_a_regex_without_a_length_makes_its_chain_buffer() -> None:
+def test_enforced_regex_without_max_length_forces_buffering() -> None:
     def releases(*specs: GuardrailSpec, **more: Any) -> list[bytes]:
         guard = guards(*specs, mode="window", **more).stream("chat")
         return run(guard, [event(payload) for payload in chat_chunks(["a ", "b ", "c "])]).releases
@@ -324,7 +341,7 @@ def test_a_regex_without_a_length_makes_its_chain_buffer() -> None:
     assert any(releases(BLOCK, keyword(regexes=["x+y"], enforcement="monitor"))[:-1])
 
 
-def test_rc_2_watched_streams_pass_at_once_and_are_counted() -> None:
+def test_rc_2_monitored_stream_passes_unheld_and_is_counted() -> None:
     specs = [
         keyword("forbidden", name="literal", enforcement="monitor"),
         keyword(name="regex", regexes=[r"begin .* end"], enforcement="monitor"),
@@ -334,7 +351,7 @@ def test_rc_2_watched_streams_pass_at_once_and_are_counted() -> None:
     ]
     deltas = ["FORB", "IDDEN begin ", "x" * 300_000, " end joe@exam", "ple.com 123-45-6789"]
     body = wire(response_events(deltas))
-    data = portions(body, (100, 40_000))
+    data = split_reads(body, (100, 40_000))
     guard = guards(*specs).stream("responses")
     assert guard is not None
     assert not guard.holds
@@ -347,16 +364,18 @@ def test_rc_2_watched_streams_pass_at_once_and_are_counted() -> None:
     ]
 
 
-@pytest.mark.parametrize("too", ["long", "many"])
-def test_a_watched_stream_that_is_not_read_to_its_end_says_so(too: str) -> None:
+@pytest.mark.parametrize("limit", ["event bytes", "open texts"])
+def test_monitored_stream_over_a_limit_is_recorded_as_timed_out(limit: str) -> None:
     guard = guards(keyword("forbidden", enforcement="monitor"), pii("email", enforcement="monitor")).stream("responses")
     assert guard is not None
-    if too == "long":
-        guard.longest = 1000
-        body = event(one("output_text.delta", delta="x" * 2000))
+    if limit == "event bytes":
+        guard.max_event_bytes = 1000
+        body = event(response_event("output_text.delta", delta="x" * 2000))
     else:
-        body = b"".join(event(one("output_text.delta", content_index=number, delta="x")) for number in range(5000))
-    assert run(guard, portions(body, (500,))).body == body
+        body = b"".join(
+            event(response_event("output_text.delta", content_index=number, delta="x")) for number in range(5000)
+        )
+    assert run(guard, split_reads(body, (500,))).body == body
     assert [(hit.guardrail, hit.action, hit.count) for hit in guard.hits] == [
         ("words", "timed_out", 1),
         ("private", "timed_out", 1),
@@ -364,11 +383,11 @@ def test_a_watched_stream_that_is_not_read_to_its_end_says_so(too: str) -> None:
 
 
 @both_modes
-def test_rc_8_masked_text_is_on_the_wire_and_counted_once(mode: Mode) -> None:
+def test_rc_8_stream_is_masked_and_each_match_counted_once(mode: Mode) -> None:
     deltas = ["Write to ", "joe@", "exam", "ple.com", " or jane@example.org", "."]
     expected = "Write to [EMAIL_REDACTED] or [EMAIL_REDACTED]."
     guard = guards(pii("email"), mode=mode).stream("responses")
-    outcome = run(guard, portions(wire(response_events(deltas))))
+    outcome = run(guard, split_reads(wire(response_events(deltas))))
     assert guard is not None
     assert outcome.blocked is None
     assert b"@" not in outcome.body
@@ -382,7 +401,7 @@ def test_rc_8_masked_text_is_on_the_wire_and_counted_once(mode: Mode) -> None:
 
 
 @both_modes
-def test_masks_in_a_chat_and_its_probabilities(mode: Mode) -> None:
+def test_masking_a_chat_stream_removes_logprobs(mode: Mode) -> None:
     chunks = chat_chunks(["Call 138", "0013", "8000", " now"])
     for chunk in chunks[1:5]:
         chunk["choices"][0]["logprobs"] = {"content": [{"token": chunk["choices"][0]["delta"]["content"]}]}
@@ -394,8 +413,10 @@ def test_masks_in_a_chat_and_its_probabilities(mode: Mode) -> None:
 
 
 @both_modes
-def test_masks_keep_the_frame(mode: Mode) -> None:
-    payload = json.dumps(one("output_text.delta", delta="a@b.example "), indent=0).replace("\n", "\r\ndata: ")
+def test_masking_keeps_the_sse_frame(mode: Mode) -> None:
+    payload = json.dumps(response_event("output_text.delta", delta="a@b.example "), indent=0).replace(
+        "\n", "\r\ndata: "
+    )
     body = f"\ufeff: note\r\nevent: response.output_text.delta\r\nid: 7\r\ndata: {payload}\r\n\r\n".encode()
     out = run(guards(pii("email"), mode=mode).stream("responses"), [body]).body.decode()
     assert out.startswith("\ufeff: note\r\nevent: response.output_text.delta\r\nid: 7\r\ndata: {")
@@ -405,7 +426,7 @@ def test_masks_keep_the_frame(mode: Mode) -> None:
 
 
 class Response:
-    """As much of a reply as the package's stream needs."""
+    """The part of an HTTP response that `openai.Stream` uses."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -418,21 +439,25 @@ class Response:
         pass
 
 
-def test_a_late_block_reads_as_the_official_package_expects() -> None:
-    data = late_block_event("responses", "words", "resp_1", 7, model="m-1")
+def test_block_event_is_understood_by_the_openai_package() -> None:
+    data = block_event("responses", "words", "resp_1", 7, model="m-1")
     assert data.endswith(b"\n\n")
     name, payload = data.decode().strip().split("\n")
     assert name == "event: response.failed"
     failed = ResponseFailedEvent.construct(**json.loads(payload.removeprefix("data: ")))
     parsed = openai.Stream(cast_to=ResponseFailedEvent, response=Response(data), client=openai.OpenAI(api_key="x"))  # type: ignore[arg-type]
-    for got in (failed, next(iter(parsed))):
-        assert (got.type, got.sequence_number) == ("response.failed", 7)
-        assert (got.response.id, got.response.status, got.response.model) == ("resp_1", "failed", "m-1")
-        assert got.response.error is not None
-        assert got.response.error.code == "content_filter"
-        assert got.response.error.message == "The response was blocked by content policy (guardrail 'words')."
-        assert got.response.output_text == ""
-    chat = late_block_event("chat", None, None, 0)
+    for event_object in (failed, next(iter(parsed))):
+        assert (event_object.type, event_object.sequence_number) == ("response.failed", 7)
+        assert (event_object.response.id, event_object.response.status, event_object.response.model) == (
+            "resp_1",
+            "failed",
+            "m-1",
+        )
+        assert event_object.response.error is not None
+        assert event_object.response.error.code == "content_filter"
+        assert event_object.response.error.message == "The response was blocked by content policy (guardrail 'words')."
+        assert event_object.response.output_text == ""
+    chat = block_event("chat", None, None, 0)
     stream = openai.Stream(cast_to=ResponseFailedEvent, response=Response(chat), client=openai.OpenAI(api_key="x"))  # type: ignore[arg-type]
     with pytest.raises(openai.APIError) as caught:
         next(iter(stream))
@@ -440,7 +465,7 @@ def test_a_late_block_reads_as_the_official_package_expects() -> None:
     assert caught.value.message == "The response was blocked by content policy."
 
 
-def test_the_guard_knows_what_a_late_block_needs() -> None:
+def test_block_event_continues_the_sequence_of_the_stream() -> None:
     guard = guards(BLOCK, mode="window").stream("responses")
     assert guard is not None
     events = [event(payload) for payload in response_events(["Hello. ", "More. ", "FORBIDDEN"])]
@@ -448,7 +473,7 @@ def test_the_guard_knows_what_a_late_block_needs() -> None:
     assert outcome.blocked is not None
     assert outcome.body == b"".join(events[:5])
     assert (guard.response_id, guard.model, guard.next_sequence) == ("resp_1", "m-1", 5)
-    end = json.loads(guard.late_block(outcome.blocked).split(b"data: ")[1])
+    end = json.loads(guard.block_event(outcome.blocked).split(b"data: ")[1])
     assert (end["sequence_number"], end["response"]["id"]) == (5, "resp_1")
     assert [(hit.action, hit.count) for hit in guard.hits] == [("blocked", 1)]
     assert "FORBIDDEN" not in repr(outcome.blocked) + repr(outcome.blocked.__context__)

@@ -15,7 +15,7 @@ from support.redis_server import RedisServer
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed: `apt-get install redis-server`")
-    # a short path: a socket's may have 107 bytes
+    # a short path: a socket path may have at most 107 bytes
     server = RedisServer(tmp_path_factory.mktemp("r"))
     server.start()
     yield server
@@ -29,7 +29,7 @@ def table_path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def local() -> Iterator[Callable[[], LocalLimiter]]:
-    """Makes limiters, each with a table of its own."""
+    """Return a function that creates limiters, each with its own table."""
     tables: list[SharedTable] = []
 
     def make() -> LocalLimiter:

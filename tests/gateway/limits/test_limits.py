@@ -1,4 +1,4 @@
-"""What callers notice of the limits, the same whether this machine counts or Redis does."""
+"""Limits as callers see them, counted locally and in Redis."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from penstock.gateway.resources.config import LimitsConfig
 from support.limit_objects import admitted, attempt, key, model, policy
 
 FRESH = itertools.count()
-Play = Callable[[Callable[[Limiter], Awaitable[Any]]], Any]
+RunWithLimiter = Callable[[Callable[[Limiter], Awaitable[Any]]], Any]
 
 
 @pytest.fixture(params=["local", "redis"])
-def play(request: pytest.FixtureRequest) -> Play:
-    """Runs a coroutine with a limiter of each kind."""
+def run_with_limiter(request: pytest.FixtureRequest) -> RunWithLimiter:
+    """Return a function that runs a coroutine with a limiter of each kind."""
     url = request.getfixturevalue("redis_server").url if request.param == "redis" else None
 
     def start(work: Callable[[Limiter], Awaitable[Any]]) -> Any:
@@ -45,20 +45,20 @@ def now() -> float:
     return time.time()
 
 
-async def settled(limiter: Limiter, outcome: Reservation | Refusal, tokens: int) -> None:
+async def settle(limiter: Limiter, outcome: Reservation | Refusal, tokens: int) -> None:
     assert isinstance(outcome, Reservation)
     await limiter.settle(outcome, tokens, now())
-    # Redis is told in the background
+    # Redis settles in the background
     for task in list(getattr(limiter, "_tasks", ())):
         await task
 
 
 @pytest.mark.parametrize(("field", "unit"), [("rpm", "minute"), ("rph", "hour"), ("rpd", "day")])
-def test_requests_up_to_the_limit_then_429(play: Play, field: str, unit: str) -> None:
+def test_requests_above_the_limit_get_429(run_with_limiter: RunWithLimiter, field: str, unit: str) -> None:
     async def work(limiter: Limiter) -> list[Reservation | Refusal]:
         return [await attempt(limiter, key(**{field: 2}), now=now()) for _ in range(3)]
 
-    first, second, third = play(work)
+    first, second, third = run_with_limiter(work)
     assert admitted(first)
     assert admitted(second)
     assert isinstance(third, Refusal)
@@ -69,50 +69,50 @@ def test_requests_up_to_the_limit_then_429(play: Play, field: str, unit: str) ->
     assert "policy" not in body
 
 
-def test_a_second_passes_and_there_is_room_again(play: Play) -> None:
+def test_per_second_limit_admits_again_after_a_second(run_with_limiter: RunWithLimiter) -> None:
     async def work(limiter: Limiter) -> list[bool]:
         while True:
             caller = key(f"key-{next(FRESH)}", rps=2)
-            began = now()
+            started = now()
             burst = [admitted(await attempt(limiter, caller, now=now())) for _ in range(3)]
-            if now() - began < 0.9:
+            if now() - started < 0.9:
                 break
-            # the machine was busy elsewhere for most of the second: again, with another key
+            # the machine was too busy: try again with another key
         await asyncio.sleep(1.05)
         return [*burst, admitted(await attempt(limiter, caller, now=now()))]
 
-    assert play(work) == [True, True, False, True]
+    assert run_with_limiter(work) == [True, True, False, True]
 
 
-def test_a_limit_of_nothing_lets_nobody_in(play: Play) -> None:
+def test_limit_of_zero_admits_nothing(run_with_limiter: RunWithLimiter) -> None:
     async def work(limiter: Limiter) -> list[bool]:
-        nothing: list[dict[str, int]] = [{"rpm": 0}, {"concurrency": 0}, {"tpm": 0}, {"tpd": 0}]
-        return [admitted(await attempt(limiter, key(**limits), tokens=50, now=now())) for limits in nothing]
+        zero_limits: list[dict[str, int]] = [{"rpm": 0}, {"concurrency": 0}, {"tpm": 0}, {"tpd": 0}]
+        return [admitted(await attempt(limiter, key(**limits), tokens=50, now=now())) for limits in zero_limits]
 
-    assert play(work) == [False] * 4
+    assert run_with_limiter(work) == [False] * 4
 
 
-def test_no_limits_no_headers(play: Play) -> None:
+def test_request_without_limits_has_no_headers(run_with_limiter: RunWithLimiter) -> None:
     async def work(limiter: Limiter) -> Reservation | Refusal:
         outcome = await attempt(limiter, key(), tokens=10**9, now=now())
-        await settled(limiter, outcome, 5)
+        await settle(limiter, outcome, 5)
         return outcome
 
-    outcome = play(work)
+    outcome = run_with_limiter(work)
     assert isinstance(outcome, Reservation)
     assert outcome.headers == ()
 
 
-def test_headers_tell_of_the_keys_own_limits_and_of_those_only(play: Play) -> None:
+def test_headers_show_only_the_limits_of_the_key(run_with_limiter: RunWithLimiter) -> None:
     async def work(limiter: Limiter) -> Reservation | Refusal:
         caller = key(rpm=10, rpd=4, tpm=1000, concurrency=3)
-        wanted = model(rpm=1, tpm=5000)
-        return await attempt(limiter, caller, wanted, [policy(max_requests=1)], tokens=300, now=now())
+        requested = model(rpm=1, tpm=5000)
+        return await attempt(limiter, caller, requested, [policy(max_requests=1)], tokens=300, now=now())
 
-    outcome = play(work)
+    outcome = run_with_limiter(work)
     assert isinstance(outcome, Reservation)
     headers = dict(outcome.headers)
-    # a window counts for 31/32 of its length at least
+    # a request counts for at least 31/32 of the window
     assert 83_600 < int(headers.pop("x-ratelimit-reset-requests").removesuffix("s")) <= 86_400
     assert 58 < int(headers.pop("x-ratelimit-reset-tokens").removesuffix("s")) <= 60
     assert headers == {
@@ -125,73 +125,75 @@ def test_headers_tell_of_the_keys_own_limits_and_of_those_only(play: Play) -> No
     }
 
 
-def test_a_refusal_says_when_to_come_back_and_carries_the_headers(play: Play) -> None:
+def test_refusal_has_retry_after_and_headers(run_with_limiter: RunWithLimiter) -> None:
     async def work(limiter: Limiter) -> list[Reservation | Refusal]:
         return [await attempt(limiter, key(rpm=1), now=now()) for _ in range(2)]
 
-    refusal = play(work)[1]
+    refusal = run_with_limiter(work)[1]
     assert isinstance(refusal, Refusal)
     assert isinstance(refusal.retry_after, int)
     assert 30 < refusal.retry_after <= 60
     assert dict(refusal.headers)["x-ratelimit-remaining-requests"] == "0"
 
 
-def test_tokens_are_reserved_and_the_difference_is_given_back(play: Play) -> None:
+def test_unused_reserved_tokens_are_refunded(run_with_limiter: RunWithLimiter) -> None:
     async def work(limiter: Limiter) -> list[bool]:
         caller = key(tpm=1000)
         first = await attempt(limiter, caller, tokens=900, now=now())
         outcomes = [admitted(await attempt(limiter, caller, tokens=200, now=now()))]
-        await settled(limiter, first, 100)
+        await settle(limiter, first, 100)
         outcomes.append(admitted(await attempt(limiter, caller, tokens=900, now=now())))
         outcomes.append(admitted(await attempt(limiter, caller, tokens=1, now=now())))
         return outcomes
 
-    assert play(work) == [False, True, False]
+    assert run_with_limiter(work) == [False, True, False]
 
 
-def test_settling_twice_gives_back_once(play: Play) -> None:
+def test_settling_twice_refunds_once(run_with_limiter: RunWithLimiter) -> None:
     async def work(limiter: Limiter) -> list[bool]:
         caller = key(tpm=100, concurrency=1)
         first = await attempt(limiter, caller, tokens=60, now=now())
-        await settled(limiter, first, 50)
-        await settled(limiter, first, 0)
+        await settle(limiter, first, 50)
+        await settle(limiter, first, 0)
         second = await attempt(limiter, caller, tokens=50, now=now())
         return [admitted(second), admitted(await attempt(limiter, caller, tokens=0, now=now()))]
 
-    assert play(work) == [True, False]
+    assert run_with_limiter(work) == [True, False]
 
 
-def test_more_tokens_than_were_reserved_count_as_well(play: Play) -> None:
+def test_tokens_beyond_the_reservation_are_charged(run_with_limiter: RunWithLimiter) -> None:
     async def work(limiter: Limiter) -> Reservation | Refusal:
         caller = key(tpm=100)
-        await settled(limiter, await attempt(limiter, caller, tokens=10, now=now()), 250)
+        await settle(limiter, await attempt(limiter, caller, tokens=10, now=now()), 250)
         return await attempt(limiter, caller, tokens=1, now=now())
 
-    outcome = play(work)
+    outcome = run_with_limiter(work)
     assert isinstance(outcome, Refusal)
     assert "token limit of 100 per minute" in outcome.message
 
 
-def test_a_request_that_reserves_more_than_the_limit_gets_a_free_window_to_itself(play: Play) -> None:
+def test_reservation_above_the_limit_is_admitted_by_an_empty_window(
+    run_with_limiter: RunWithLimiter,
+) -> None:
     async def work(limiter: Limiter) -> list[bool]:
         caller = key(tpm=100)
         first = await attempt(limiter, caller, tokens=5000, now=now())
         second = await attempt(limiter, caller, tokens=1, now=now())
-        await settled(limiter, first, 30)
+        await settle(limiter, first, 30)
         third = await attempt(limiter, caller, tokens=70, now=now())
         return [admitted(first), admitted(second), admitted(third)]
 
-    assert play(work) == [True, False, True]
+    assert run_with_limiter(work) == [True, False, True]
 
 
-def test_concurrency_is_freed_at_the_end_and_its_refusal_promises_no_time(play: Play) -> None:
+def test_slot_is_released_when_settled_and_its_refusal_has_no_retry_after(run_with_limiter: RunWithLimiter) -> None:
     async def work(limiter: Limiter) -> tuple[Reservation | Refusal, bool]:
         caller = key(concurrency=2)
         first, _, third = [await attempt(limiter, caller, now=now()) for _ in range(3)]
-        await settled(limiter, first, 0)
+        await settle(limiter, first, 0)
         return third, admitted(await attempt(limiter, caller, now=now()))
 
-    refusal, later = play(work)
+    refusal, later = run_with_limiter(work)
     assert isinstance(refusal, Refusal)
     assert (refusal.type, refusal.retry_after) == ("rate_limit_exceeded", None)
     assert "2 concurrent" in refusal.message
@@ -199,16 +201,16 @@ def test_concurrency_is_freed_at_the_end_and_its_refusal_promises_no_time(play: 
     assert later
 
 
-def test_a_refused_request_leaves_no_trace_in_any_bucket(play: Play) -> None:
+def test_refused_request_is_charged_to_no_bucket(run_with_limiter: RunWithLimiter) -> None:
     async def work(limiter: Limiter) -> tuple[list[bool], Reservation | Refusal]:
         alice, bob = key("alice", rpm=5, tpm=100, concurrency=5), key("bob", rpm=5)
-        wanted, other = model(rpm=1), model("other")
-        outcomes = [admitted(await attempt(limiter, bob, wanted, now=now()))]
-        # the model is full: alice's own limits must not notice
-        outcomes += [admitted(await attempt(limiter, alice, wanted, tokens=60, now=now())) for _ in range(10)]
+        requested, other = model(rpm=1), model("other")
+        outcomes = [admitted(await attempt(limiter, bob, requested, now=now()))]
+        # the model is full, so nothing is charged to alice's limits
+        outcomes += [admitted(await attempt(limiter, alice, requested, tokens=60, now=now())) for _ in range(10)]
         return outcomes, await attempt(limiter, alice, other, tokens=60, now=now())
 
-    outcomes, last = play(work)
+    outcomes, last = run_with_limiter(work)
     assert outcomes == [True] + [False] * 10
     assert isinstance(last, Reservation)
     headers = dict(last.headers)
@@ -217,7 +219,7 @@ def test_a_refused_request_leaves_no_trace_in_any_bucket(play: Play) -> None:
     assert headers["x-ratelimit-remaining-concurrent"] == "4"
 
 
-def test_keys_do_not_share_their_limits_and_a_models_limit_is_shared_by_keys(play: Play) -> None:
+def test_key_limits_are_separate_and_model_limits_are_shared(run_with_limiter: RunWithLimiter) -> None:
     async def work(limiter: Limiter) -> list[bool]:
         alice, bob = key("alice", rpm=1), key("bob", rpm=1)
         limited = model("limited", rpm=1)
@@ -227,10 +229,10 @@ def test_keys_do_not_share_their_limits_and_a_models_limit_is_shared_by_keys(pla
             admitted(await attempt(limiter, key("carol"), limited, now=now())),
         ]
 
-    assert play(work) == [True, True, False]
+    assert run_with_limiter(work) == [True, True, False]
 
 
-def test_a_target_of_a_group_is_held_to_its_own_limits(play: Play) -> None:
+def test_routing_target_has_its_own_limits(run_with_limiter: RunWithLimiter) -> None:
     async def work(limiter: Limiter) -> list[bool]:
         target = model("target", rpm=1)
         await limiter.admit_target(target, 0, now())
@@ -238,7 +240,7 @@ def test_a_target_of_a_group_is_held_to_its_own_limits(play: Play) -> None:
             await limiter.admit_target(target, 0, now())
         return [refused.value.headers == (), "of this model" in refused.value.message]
 
-    assert play(work) == [True, True]
+    assert run_with_limiter(work) == [True, True]
 
 
 ALICE = {"team_id": "red", "user_id": "u1"}
@@ -264,18 +266,18 @@ BOB = {"team_id": "blue", "user_id": "u1"}
         ({"scope": "team_member", "scope_ref": "red"}, ALICE, True),
     ],
 )
-def test_a_policy_has_a_bucket_for_each_of_its_scope(
-    play: Play, fields: dict[str, str], second: dict[str, str], shared: bool
+def test_policy_has_one_bucket_per_scope_member(
+    run_with_limiter: RunWithLimiter, fields: dict[str, str], second: dict[str, str], shared: bool
 ) -> None:
     async def work(limiter: Limiter) -> list[Reservation | Refusal]:
         policies = (policy(max_requests=1, **fields),)
-        wanted = model()
+        requested = model()
         return [
-            await attempt(limiter, key("first", **ALICE), wanted, policies, now=now()),
-            await attempt(limiter, key("second", **second), wanted, policies, now=now()),
+            await attempt(limiter, key("first", **ALICE), requested, policies, now=now()),
+            await attempt(limiter, key("second", **second), requested, policies, now=now()),
         ]
 
-    first, last = play(work)
+    first, last = run_with_limiter(work)
     assert admitted(first)
     assert admitted(last) != shared
     if isinstance(last, Refusal):
@@ -284,29 +286,29 @@ def test_a_policy_has_a_bucket_for_each_of_its_scope(
         assert 30 < last.retry_after <= 60
 
 
-def test_policies_limit_tokens_over_any_window(play: Play) -> None:
+def test_policy_limits_tokens_per_hour(run_with_limiter: RunWithLimiter) -> None:
     async def work(limiter: Limiter) -> list[bool]:
         policies = (policy(window="hour", max_tokens=100),)
-        wanted, caller = model(), key()
-        return [admitted(await attempt(limiter, caller, wanted, policies, 60, now())) for _ in range(2)]
+        requested, caller = model(), key()
+        return [admitted(await attempt(limiter, caller, requested, policies, 60, now())) for _ in range(2)]
 
-    assert play(work) == [True, False]
+    assert run_with_limiter(work) == [True, False]
 
 
-def test_a_new_limit_for_the_same_key_goes_on_with_what_was_counted(play: Play) -> None:
-    """A reload makes new objects; the counters stay."""
+def test_changed_limit_keeps_the_counts(run_with_limiter: RunWithLimiter) -> None:
+    """A reload creates new objects; the counters remain."""
 
     async def work(limiter: Limiter) -> list[bool]:
         before = [admitted(await attempt(limiter, key(rpm=3), model(), now=now())) for _ in range(2)]
         return [*before, admitted(await attempt(limiter, key(rpm=2), model(), now=now()))]
 
-    assert play(work) == [True, True, False]
+    assert run_with_limiter(work) == [True, True, False]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_whatever_is_reserved_and_settled_no_more_than_the_limit_is_used(play: Play, data: st.DataObject) -> None:
-    """Real use never above what was reserved, as when `max_output_tokens` is honoured."""
+def test_admissions_never_exceed_the_limit(run_with_limiter: RunWithLimiter, data: st.DataObject) -> None:
+    """Usage never exceeds the reservation, as with `max_output_tokens`."""
     limit = data.draw(st.integers(50, 200))
     caller = key(f"key-{next(FRESH)}", tpm=limit, concurrency=4)
 
@@ -315,14 +317,14 @@ def test_whatever_is_reserved_and_settled_no_more_than_the_limit_is_used(play: P
         for _ in range(data.draw(st.integers(1, 12))):
             tokens = data.draw(st.integers(0, limit))
             outcome = await attempt(limiter, caller, tokens=tokens, now=now())
-            reserved = sum(each for _, each in open_)
+            reserved = sum(tokens_reserved for _, tokens_reserved in open_)
             assert admitted(outcome) == (used + reserved + tokens <= limit and len(open_) < 4)
             if isinstance(outcome, Reservation):
                 open_.append((outcome, tokens))
             if open_ and data.draw(st.booleans()):
                 first, reserved = open_.pop(0)
                 spent = data.draw(st.integers(0, reserved))
-                await settled(limiter, first, spent)
+                await settle(limiter, first, spent)
                 used += spent
 
-    play(work)
+    run_with_limiter(work)

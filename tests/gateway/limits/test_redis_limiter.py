@@ -1,4 +1,4 @@
-"""Limits in a real Redis: shared, atomic, by its clock; and what happens when it is gone."""
+"""Limits in a real Redis: shared, atomic, timed by its clock; and the fallback when it is unavailable."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from support.redis_server import RedisServer
 MINUTE_US = 60_000_000
 
 
-def opened(server: RedisServer) -> Limiter:
+def open_redis_limiter(server: RedisServer) -> Limiter:
     return open_limiter(LimitsConfig(redis_url=server.url), None)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+async def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -38,8 +38,8 @@ async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def test_two_gateways_share_one_limit(redis_server: RedisServer) -> None:
-    async def play() -> list[bool]:
-        first, second = opened(redis_server), opened(redis_server)
+    async def scenario() -> list[bool]:
+        first, second = open_redis_limiter(redis_server), open_redis_limiter(redis_server)
         outcomes = [
             admitted(await attempt(limiter, key(rpm=3), now=time.time())) for limiter in (first, second, first, second)
         ]
@@ -47,33 +47,33 @@ def test_two_gateways_share_one_limit(redis_server: RedisServer) -> None:
         await second.close()
         return outcomes
 
-    assert run(play()) == [True, True, True, False]
+    assert run(scenario()) == [True, True, True, False]
 
 
-def test_many_at_once_are_admitted_exactly_up_to_the_limit(
+def test_concurrent_requests_are_admitted_exactly_up_to_the_limit(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # on a busy machine so many wait longer for a connection than a request should
+    # on a busy machine, so many requests wait longer for a connection than the usual timeout
     monkeypatch.setattr("penstock.gateway.limits.redis_limiter._TIMEOUT_S", 60.0)
 
-    async def play() -> tuple[int, int]:
-        limiters = [opened(redis_server) for _ in range(3)]
-        caller, wanted = key(rpm=100, concurrency=70), model(rpm=1000)
+    async def scenario() -> tuple[int, int]:
+        limiters = [open_redis_limiter(redis_server) for _ in range(3)]
+        caller, requested = key(rpm=100, concurrency=70), model(rpm=1000)
         outcomes = await asyncio.gather(
-            *(attempt(limiters[at % 3], caller, wanted, now=time.time()) for at in range(300))
+            *(attempt(limiters[index % 3], caller, requested, now=time.time()) for index in range(300))
         )
         count = sum(map(admitted, outcomes))
-        for at, outcome in enumerate(outcomes):
+        for index, outcome in enumerate(outcomes):
             if isinstance(outcome, Reservation):
-                await limiters[at % 3].settle(outcome, 0, time.time())
+                await limiters[index % 3].settle(outcome, 0, time.time())
         for limiter in limiters:
             await asyncio.gather(*limiter._tasks, return_exceptions=True)  # type: ignore[attr-defined]
-        more = await asyncio.gather(*(attempt(limiters[0], caller, wanted, now=time.time()) for _ in range(60)))
+        more = await asyncio.gather(*(attempt(limiters[0], caller, requested, now=time.time()) for _ in range(60)))
         for limiter in limiters:
             await limiter.close()
         return count, sum(map(admitted, more))
 
-    assert run(play()) == (70, 30)
+    assert run(scenario()) == (70, 30)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -87,18 +87,20 @@ def test_many_at_once_are_admitted_exactly_up_to_the_limit(
         max_size=40,
     ),
 )
-def test_redis_decides_as_the_table_does(redis_server: RedisServer, limit: int, steps: list[tuple[int, ...]]) -> None:
-    """The same sequence of admissions and settlements, at the same times, through both."""
+def test_redis_and_local_table_make_the_same_decisions(
+    redis_server: RedisServer, limit: int, steps: list[tuple[int, ...]]
+) -> None:
+    """Both get the same sequence of admissions and settlements at the same times."""
     client = redis.Redis.from_url(redis_server.url)
     client.flushall()
     admit, settle = client.register_script(scripts.ADMIT), client.register_script(scripts.SETTLE)
     table = SharedTable.private(windows=64, slots=16)
     limiter = LocalLimiter(table)
-    caller, wanted = key(tpm=limit), model()
+    caller, requested = key(tpm=limit), model()
     width = MINUTE_US // 32
     now_us = 1_800_000_000_000_000
 
-    async def play() -> None:
+    async def scenario() -> None:
         nonlocal now_us
         for pause, tokens, spent in steps:
             now_us += pause
@@ -106,27 +108,27 @@ def test_redis_decides_as_the_table_does(redis_server: RedisServer, limit: int, 
             exact = int(now * 1e6)
             amount = min(tokens, limit)
             reply = admit(keys=["owners", "w"], args=[exact, "me", 1, limit, amount, width])
-            outcome = await attempt(limiter, caller, wanted, tokens=tokens, now=now)
+            outcome = await attempt(limiter, caller, requested, tokens=tokens, now=now)
             assert bool(reply[0]) == admitted(outcome)
-            shown = dict(outcome.headers)
-            assert shown["x-ratelimit-remaining-tokens"] == str(reply[2])
+            headers = dict(outcome.headers)
+            assert headers["x-ratelimit-remaining-tokens"] == str(reply[2])
             if isinstance(outcome, Refusal):
                 assert outcome.retry_after == max(1, -(-reply[4] // 1_000_000))
-                assert shown["x-ratelimit-reset-tokens"] == f"{-(-reply[3] // 1_000_000)}s"
+                assert headers["x-ratelimit-reset-tokens"] == f"{-(-reply[3] // 1_000_000)}s"
             elif spent % 2:
                 settle(keys=["w"], args=[exact, "me", 1, reply[1], amount, spent, width])
                 await limiter.settle(outcome, spent, now)
 
-    run(play())
+    run(scenario())
     table.close()
     client.close()
 
 
-def test_when_redis_is_lost_this_machine_counts_and_says_so_once_then_goes_back(
+def test_redis_outage_is_logged_once_and_limits_are_counted_locally_until_it_ends(
     redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def play() -> None:
-        limiter = opened(redis_server)
+    async def scenario() -> None:
+        limiter = open_redis_limiter(redis_server)
         caller = key(rpm=5, concurrency=50)
         before = await attempt(limiter, caller, now=time.time())
         assert admitted(before)
@@ -143,23 +145,23 @@ def test_when_redis_is_lost_this_machine_counts_and_says_so_once_then_goes_back(
         await limiter.settle(before, 0, time.time())
 
         redis_server.start()
-        await until(lambda: not limiter.degraded)
+        await wait_until(lambda: not limiter.degraded)
         [line] = capsys.readouterr().err.splitlines()
-        assert line.endswith("is back; limits count there again")
-        # a new Redis has counted nothing yet
+        assert line.endswith("is back; limits are counted there again")
+        # the restarted Redis has no counts
         assert admitted(await attempt(limiter, caller, now=time.time()))
         assert redis.Redis.from_url(redis_server.url).keys(b"penstock:{limits}:w:*")
         await limiter.close()
 
-    run(play())
+    run(scenario())
 
 
-def test_the_workers_of_a_machine_say_one_line_together(
+def test_workers_of_a_machine_log_an_outage_once(
     redis_server: RedisServer, table_path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main = SharedTable.create(table_path)
 
-    async def play() -> None:
+    async def scenario() -> None:
         config = LimitsConfig(redis_url=redis_server.url)
         workers = [open_limiter(config, SharedTable.attach(table_path)) for _ in range(3)]
         for _ in range(2):
@@ -168,47 +170,49 @@ def test_the_workers_of_a_machine_say_one_line_together(
                 assert admitted(await attempt(limiter, key(rpm=50), now=time.time()))
             assert [limiter.degraded for limiter in workers] == [True] * 3
             [line] = capsys.readouterr().err.splitlines()
-            assert " cannot be used " in line
+            assert " is unavailable " in line
             redis_server.start()
-            await until(lambda: not any(limiter.degraded for limiter in workers))
+            await wait_until(lambda: not any(limiter.degraded for limiter in workers))
             [line] = capsys.readouterr().err.splitlines()
-            assert line.endswith("is back; limits count there again")
+            assert line.endswith("is back; limits are counted there again")
         for limiter in workers:
             await limiter.close()
 
-    run(play())
+    run(scenario())
     main.close()
 
 
-def test_what_a_worker_said_that_died_is_said_again(table_path: str) -> None:
+def test_outage_report_of_a_dead_worker_may_be_repeated(table_path: str) -> None:
     table = SharedTable.create(table_path)
     worker = (
         "import sys; from penstock.gateway.limits import SharedTable; "
-        "print(SharedTable.attach(sys.argv[1]).first_to_tell(away=True))"
+        "print(SharedTable.attach(sys.argv[1]).claim_outage_report(down=True))"
     )
-    said = subprocess.run([sys.executable, "-c", worker, table_path], capture_output=True, text=True, check=True).stdout
-    assert said == "True\n"
-    assert [table.first_to_tell(away=away) for away in (True, True, False, False)] == [True, False, True, False]
+    output = subprocess.run(
+        [sys.executable, "-c", worker, table_path], capture_output=True, text=True, check=True
+    ).stdout
+    assert output == "True\n"
+    assert [table.claim_outage_report(down=down) for down in (True, True, False, False)] == [True, False, True, False]
     table.close()
 
 
-def test_a_gateway_starts_without_redis_and_finds_it_later(redis_server: RedisServer) -> None:
-    async def play() -> None:
+def test_gateway_starts_without_redis_and_uses_it_later(redis_server: RedisServer) -> None:
+    async def scenario() -> None:
         redis_server.stop()
-        limiter = opened(redis_server)
+        limiter = open_redis_limiter(redis_server)
         assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
         assert limiter.degraded
         redis_server.start()
-        await until(lambda: not limiter.degraded)
+        await wait_until(lambda: not limiter.degraded)
         assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
         await limiter.close()
 
-    run(play())
+    run(scenario())
 
 
-def test_a_redis_that_hangs_holds_nobody_up(redis_server: RedisServer) -> None:
-    async def play() -> None:
-        limiter = open_limiter(LimitsConfig(redis_url=redis_server.impatient), None)
+def test_hanging_redis_does_not_block_requests(redis_server: RedisServer) -> None:
+    async def scenario() -> None:
+        limiter = open_limiter(LimitsConfig(redis_url=redis_server.short_timeout_url), None)
         assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
         redis_server.signal(signal.SIGSTOP)
         try:
@@ -216,18 +220,18 @@ def test_a_redis_that_hangs_holds_nobody_up(redis_server: RedisServer) -> None:
             assert limiter.degraded
         finally:
             redis_server.signal(signal.SIGCONT)
-        await until(lambda: not limiter.degraded)
+        await wait_until(lambda: not limiter.degraded)
         await limiter.close()
 
-    run(play())
+    run(scenario())
 
 
-def test_a_redis_that_takes_no_writes_is_as_good_as_lost(
+def test_read_only_redis_is_treated_as_unavailable(
     redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def play() -> None:
+    async def scenario() -> None:
         client = redis.Redis.from_url(redis_server.url)
-        limiter = opened(redis_server)
+        limiter = open_redis_limiter(redis_server)
         client.execute_command("REPLICAOF", "127.0.0.1", "1")
         for _ in range(3):
             assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
@@ -235,28 +239,28 @@ def test_a_redis_that_takes_no_writes_is_as_good_as_lost(
         assert limiter.degraded
         assert len(capsys.readouterr().err.splitlines()) == 1
         client.execute_command("REPLICAOF", "NO", "ONE")
-        await until(lambda: not limiter.degraded)
+        await wait_until(lambda: not limiter.degraded)
         client.close()
         await limiter.close()
 
-    run(play())
+    run(scenario())
 
 
-def test_the_password_in_the_url_is_not_said(capsys: pytest.CaptureFixture[str]) -> None:
-    async def play() -> None:
+def test_password_in_the_url_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario() -> None:
         limiter = open_limiter(LimitsConfig(redis_url="redis://user:hush@127.0.0.1:1/0"), None)
         assert admitted(await attempt(limiter, key(rpm=5), now=time.time()))
         await limiter.close()
 
-    run(play())
-    said = capsys.readouterr().err
-    assert "127.0.0.1:1" in said
-    assert "hush" not in said
+    run(scenario())
+    output = capsys.readouterr().err
+    assert "127.0.0.1:1" in output
+    assert "hush" not in output
 
 
-def test_a_request_cancelled_while_it_is_counted_keeps_no_slot(redis_server: RedisServer) -> None:
-    async def play() -> None:
-        limiter = opened(redis_server)
+def test_request_cancelled_during_admission_releases_its_slot(redis_server: RedisServer) -> None:
+    async def scenario() -> None:
+        limiter = open_redis_limiter(redis_server)
         caller = key(concurrency=1, tpm=100)
         for _ in range(20):
             task = asyncio.ensure_future(limiter.admit(caller, model(), (), 100, time.time()))
@@ -269,35 +273,35 @@ def test_a_request_cancelled_while_it_is_counted_keeps_no_slot(redis_server: Red
         assert admitted(await attempt(limiter, caller, tokens=100, now=time.time()))
         await limiter.close()
 
-    run(play())
+    run(scenario())
 
 
-def test_slots_of_a_gateway_that_fell_silent_are_free_again(redis_server: RedisServer) -> None:
-    """A script has the time handed in, so that the lease need not be waited for."""
+def test_slots_of_a_gateway_without_heartbeat_are_released(redis_server: RedisServer) -> None:
+    """The time is passed to the scripts, so that the test need not wait for the lease to expire."""
     client = redis.Redis.from_url(redis_server.url)
-    admit, beat = client.register_script(scripts.ADMIT), client.register_script(scripts.BEAT)
+    admit, heartbeat = client.register_script(scripts.ADMIT), client.register_script(scripts.HEARTBEAT)
     now = 1_800_000_000_000_000
 
-    def ask(owner: str, at: int) -> bool:
-        return bool(admit(keys=["owners", "s"], args=[at, owner, 0, 1])[0])
+    def try_admit(owner: str, now_us: int) -> bool:
+        return bool(admit(keys=["owners", "s"], args=[now_us, owner, 0, 1])[0])
 
-    assert ask("first", now)
-    assert not ask("second", now + scripts.LEASE_US)
-    beat(keys=["owners", "s"], args=[now + scripts.LEASE_US, "first"])
-    assert not ask("second", now + 2 * scripts.LEASE_US)
-    assert ask("second", now + 2 * scripts.LEASE_US + 1)
+    assert try_admit("first", now)
+    assert not try_admit("second", now + scripts.LEASE_US)
+    heartbeat(keys=["owners", "s"], args=[now + scripts.LEASE_US, "first"])
+    assert not try_admit("second", now + 2 * scripts.LEASE_US)
+    assert try_admit("second", now + 2 * scripts.LEASE_US + 1)
     client.close()
 
 
-def test_every_key_expires(redis_server: RedisServer) -> None:
-    async def play() -> None:
-        limiter = opened(redis_server)
-        # not rps, whose counter may expire before it is looked at
+def test_every_redis_key_has_an_expiry(redis_server: RedisServer) -> None:
+    async def scenario() -> None:
+        limiter = open_redis_limiter(redis_server)
+        # not rps, whose counter may expire before the check
         caller = key(rpm=5, rpd=5, tpm=100, concurrency=5)
         outcome = await attempt(limiter, caller, tokens=10, now=time.time())
         client = redis.Redis.from_url(redis_server.url)
-        # the first sign of life gives the owners' list its end
-        await until(lambda: client.pttl("penstock:{limits}:owners") > 0)
+        # the first heartbeat sets the expiry of the owners hash
+        await wait_until(lambda: client.pttl("penstock:{limits}:owners") > 0)
         names = client.keys()
         assert len(names) == 5
         for name in names:
@@ -306,20 +310,20 @@ def test_every_key_expires(redis_server: RedisServer) -> None:
         client.close()
         await limiter.close()
 
-    run(play())
+    run(scenario())
 
 
-HOLD = """
+ADMIT_90 = """
 import asyncio, json, sys, time
 from support.limit_objects import attempt, key, model
 from penstock.gateway.resources.config import LimitsConfig
 from penstock.gateway.limits import open_limiter, Reservation
 async def main():
     limiter = open_limiter(LimitsConfig(redis_url=sys.argv[1]), None)
-    caller, wanted, count = key(rpm=200), model(), 0
+    caller, requested, count = key(rpm=200), model(), 0
     print("ready", flush=True); sys.stdin.readline()
     for _ in range(90):
-        count += isinstance(await attempt(limiter, caller, wanted, now=time.time()), Reservation)
+        count += isinstance(await attempt(limiter, caller, requested, now=time.time()), Reservation)
     assert not limiter.degraded
     print(json.dumps(count), flush=True)
     await limiter.close()
@@ -327,10 +331,10 @@ asyncio.run(main())
 """
 
 
-def test_several_processes_admit_together_exactly_the_limit(redis_server: RedisServer) -> None:
+def test_several_processes_together_admit_exactly_the_limit(redis_server: RedisServer) -> None:
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", HOLD, redis_server.url],
+            [sys.executable, "-c", ADMIT_90, redis_server.url],
             cwd=TESTS,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

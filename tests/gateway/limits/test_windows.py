@@ -1,4 +1,4 @@
-"""The sliding window against its definition, over any sequence of requests."""
+"""The sliding window compared with its definition, for any sequence of requests."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MINUTE_US = 60_000_000
 TICK_US = MINUTE_US // TICKS
 
 
-class ByDefinition:
-    """Every request that was admitted, and the sum that the window's definition makes of them."""
+class ReferenceWindow:
+    """A window that keeps every admitted request and computes its use by definition."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -28,8 +28,8 @@ class ByDefinition:
     def used(self, now: int) -> Fraction:
         tick, elapsed = divmod(now, TICK_US)
         used = Fraction(0)
-        for at, amount in self.events:
-            age = tick - at // TICK_US
+        for time_us, amount in self.events:
+            age = tick - time_us // TICK_US
             if age < TICKS - 1:
                 used += amount
             elif age == TICKS - 1:
@@ -43,8 +43,10 @@ class ByDefinition:
         self.events.append((now, amount))
         return True
 
-    def most_in(self, span: int) -> int:
-        return max((sum(n for t, n in self.events if at <= t < at + span) for at, _ in self.events), default=0)
+    def max_in_span(self, span: int) -> int:
+        return max(
+            (sum(n for t, n in self.events if time_us <= t < time_us + span) for time_us, _ in self.events), default=0
+        )
 
 
 steps = st.lists(
@@ -54,24 +56,24 @@ steps = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(limit=st.integers(1, 60), steps=steps)
-def test_decisions_follow_the_definition_and_no_span_of_15_16ths_holds_more_than_the_limit(
+def test_decisions_follow_the_definition_and_no_15_16_span_exceeds_the_limit(
     limit: int, steps: list[tuple[int, int]]
 ) -> None:
     table = SharedTable.private(windows=64, slots=16)
     limiter = LocalLimiter(table)
-    by_definition = ByDefinition(limit)
+    reference = ReferenceWindow(limit)
     caller = key(tpm=limit)
     now = int(NOW * 1e6)
 
-    async def play() -> None:
+    async def scenario() -> None:
         nonlocal now
         for pause, tokens in steps:
             now += pause
             outcome = await attempt(limiter, caller, tokens=tokens, now=now / 1e6)
-            assert admitted(outcome) == by_definition.admit(int(now / 1e6 * 1e6), tokens)
+            assert admitted(outcome) == reference.admit(int(now / 1e6 * 1e6), tokens)
 
-    run(play())
-    assert by_definition.most_in(MINUTE_US * 15 // 16) <= limit
+    run(scenario())
+    assert reference.max_in_span(MINUTE_US * 15 // 16) <= limit
     table.close()
 
 
@@ -82,7 +84,7 @@ def test_retry_after_is_the_first_whole_second_at_which_the_request_is_admitted(
     limiter = LocalLimiter(table)
     caller = key(rpm=limit)
 
-    async def play() -> None:
+    async def scenario() -> None:
         now = NOW
         for pause in pauses:
             now += pause / 1e6
@@ -95,7 +97,7 @@ def test_retry_after_is_the_first_whole_second_at_which_the_request_is_admitted(
                 assert admitted(await attempt(limiter, caller, now=now + outcome.retry_after))
                 return
 
-    run(play())
+    run(scenario())
     table.close()
 
 
@@ -103,11 +105,11 @@ def test_retry_after_is_the_first_whole_second_at_which_the_request_is_admitted(
     counts=st.lists(st.integers(0, 9), min_size=TICKS, max_size=TICKS),
     elapsed=st.integers(0, width_us(1) - 1),
     amount=st.integers(1, 20),
-    room=st.integers(0, 30),
+    headroom=st.integers(0, 30),
 )
-def test_the_wait_is_exact_to_the_microsecond(counts: list[int], elapsed: int, amount: int, room: int) -> None:
+def test_wait_is_exact_to_the_microsecond(counts: list[int], elapsed: int, amount: int, headroom: int) -> None:
     width = width_us(1)
-    limit = amount + room
+    limit = amount + headroom
 
     def used(later: int) -> Fraction:
         passed, into = divmod(elapsed + later, width)
@@ -119,35 +121,35 @@ def test_the_wait_is_exact_to_the_microsecond(counts: list[int], elapsed: int, a
     assert wait == 0 or used(wait - 1) + amount > limit
 
 
-def test_a_burst_at_the_edge_of_a_minute_is_not_followed_by_another(local: Callable[[], LocalLimiter]) -> None:
+def test_burst_at_the_end_of_a_minute_is_not_followed_by_another(local: Callable[[], LocalLimiter]) -> None:
     limiter = local()
     caller = key(rpm=10)
 
-    async def play() -> list[bool]:
-        early = [admitted(await attempt(limiter, caller, now=NOW + 59)) for _ in range(12)]
-        late = [admitted(await attempt(limiter, caller, now=NOW + 59 + second)) for second in range(1, 56)]
-        return early + late
+    async def scenario() -> list[bool]:
+        burst = [admitted(await attempt(limiter, caller, now=NOW + 59)) for _ in range(12)]
+        later = [admitted(await attempt(limiter, caller, now=NOW + 59 + second)) for second in range(1, 56)]
+        return burst + later
 
-    assert sum(run(play())) == 10
+    assert sum(run(scenario())) == 10
 
 
-def test_the_whole_limit_is_free_again_after_the_window(local: Callable[[], LocalLimiter]) -> None:
+def test_whole_limit_is_free_after_the_window(local: Callable[[], LocalLimiter]) -> None:
     limiter = local()
     caller = key(rpm=10)
 
-    async def play() -> list[bool]:
-        return [admitted(await attempt(limiter, caller, now=at)) for at in [NOW] * 10 + [NOW + 60] * 10]
+    async def scenario() -> list[bool]:
+        return [admitted(await attempt(limiter, caller, now=now)) for now in [NOW] * 10 + [NOW + 60] * 10]
 
-    assert all(run(play()))
+    assert all(run(scenario()))
 
 
-def test_a_clock_that_steps_back_a_little_counts_on_and_one_set_back_far_starts_anew(
+def test_small_clock_step_back_keeps_counts_and_a_large_one_resets_them(
     local: Callable[[], LocalLimiter],
 ) -> None:
     limiter = local()
     caller = key(rpm=2)
 
-    async def play() -> list[bool]:
-        return [admitted(await attempt(limiter, caller, now=at)) for at in (NOW, NOW - 5, NOW - 5, NOW - 7200)]
+    async def scenario() -> list[bool]:
+        return [admitted(await attempt(limiter, caller, now=now)) for now in (NOW, NOW - 5, NOW - 5, NOW - 7200)]
 
-    assert run(play()) == [True, True, False, True]
+    assert run(scenario()) == [True, True, False, True]

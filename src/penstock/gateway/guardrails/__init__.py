@@ -1,7 +1,7 @@
-"""Guardrails: what may go to a model and what may come back from it.
+"""Guardrails: content inspection of requests and replies.
 
-`Guards` is compiled once for a snapshot of the resources. It reads requests and whole replies, and makes a `StreamGuard`
-for each streamed one. It does no I/O.
+`Guards` is compiled once per resource snapshot. It inspects requests and whole replies, and creates a `StreamGuard` for
+each streamed reply. It does no I/O.
 """
 
 from __future__ import annotations
@@ -9,80 +9,80 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from penstock.gateway.guardrails.block_errors import block_message, block_type, late_block_event
-from penstock.gateway.guardrails.chain import Blocked, Chain, guardrail_problems
-from penstock.gateway.guardrails.inspection import GuardrailErrors, Inspection, StreamBlocked, Tally
-from penstock.gateway.guardrails.json_input import Ambiguous, read_reply, read_request
-from penstock.gateway.guardrails.offload import paced
+from penstock.gateway.guardrails.block_errors import block_event, block_message, block_type
+from penstock.gateway.guardrails.chain import Blocked, Chain, guardrail_errors
+from penstock.gateway.guardrails.inspection import GuardrailErrors, Inspection, MatchCounts, StreamBlocked
+from penstock.gateway.guardrails.json_edits import duplicate_member_spans, remove_spans, replace_texts
+from penstock.gateway.guardrails.json_input import DuplicateKeyError, read_reply, read_request
+from penstock.gateway.guardrails.offload import run_offloaded
 from penstock.gateway.guardrails.search_budget import SearchBudgets
-from penstock.gateway.guardrails.splice import repeated, splice, without
-from penstock.gateway.guardrails.streams import BufferGuard, StreamGuard, WatchGuard
-from penstock.gateway.guardrails.texts import Line, Slot, reply_texts, request_texts
+from penstock.gateway.guardrails.streams import BufferGuard, MonitorGuard, StreamGuard
+from penstock.gateway.guardrails.texts import InspectedText, reply_texts, request_texts
 from penstock.gateway.guardrails.window import WindowGuard
 from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.snapshot import GuardrailSpec
 from penstock.gateway.routes import Route
 
 __all__ = [
-    "Ambiguous",
+    "DuplicateKeyError",
     "GuardrailErrors",
     "Guards",
     "Inspection",
     "SearchBudgets",
     "StreamBlocked",
     "StreamGuard",
+    "block_event",
     "block_message",
     "block_type",
-    "guardrail_problems",
-    "late_block_event",
+    "guardrail_errors",
 ]
 
 _T = TypeVar("_T")
-_ON_THE_LOOP = 0.25
-"""Of the time for an inspection: what a stream has that is inspected as it passes. Its searches keep all others waiting."""
+_STREAM_SHARE = 0.25
+"""Share of `max_inspection_ms` for streams, whose searches block the event loop."""
 
 
 class Guards:
-    """Raises `GuardrailErrors` with everything that is wrong with the guardrails."""
+    """The compiled guardrails of a snapshot. The constructor raises `GuardrailErrors` with every configuration error."""
 
     def __init__(self, specs: Sequence[GuardrailSpec], mode: GuardrailMode) -> None:
-        problems = [problem for spec in specs for problem in guardrail_problems(spec)]
-        if problems:
-            raise GuardrailErrors(problems)
+        errors = [error for spec in specs for error in guardrail_errors(spec)]
+        if errors:
+            raise GuardrailErrors(errors)
         enabled = [spec for spec in specs if spec.enabled]
         self._input = Chain([spec for spec in enabled if spec.hook != "output"], mode.max_lengths)
         self._output = Chain([spec for spec in enabled if spec.hook != "input"], mode.max_lengths)
         self._limit = mode.max_buffer_bytes
         self._seconds = mode.max_inspection_ms / 1000
-        self._window = mode.stream_mode == "window" and self._output.windowed
+        self._use_window = mode.stream_mode == "window" and self._output.supports_window
         self.has_input = bool(self._input.guards)
         self.has_output = bool(self._output.guards)
 
-    async def look(self, size: int, inspect: Callable[[SearchBudgets], _T]) -> _T:
-        """Runs an inspection of so many bytes in the time that it has, without keeping the event loop waiting."""
-        return await paced(size, inspect, self._seconds)
+    async def run_inspection(self, size: int, inspect: Callable[[SearchBudgets], _T]) -> _T:
+        """Run `inspect` on `size` bytes within `max_inspection_ms`, without blocking the event loop."""
+        return await run_offloaded(size, inspect, self._seconds)
 
-    def request(self, body: bytes, patience: SearchBudgets) -> Inspection:
-        """Raises `Ambiguous` for one that can be read in two ways."""
+    def request(self, body: bytes, budgets: SearchBudgets) -> Inspection:
+        """Inspect a request body. Raises `DuplicateKeyError` if an object in it has a duplicate key."""
         source, root = read_request(body)
-        return _inspect(self._input, body, source, root, request_texts(root[0]), Tally("input"), patience)
+        return _inspect(self._input, body, source, root, request_texts(root[0]), MatchCounts("input"), budgets)
 
-    def reply(self, body: bytes, patience: SearchBudgets) -> Inspection:
-        """Of a whole JSON reply; ValueError for what is none."""
+    def reply(self, body: bytes, budgets: SearchBudgets) -> Inspection:
+        """Inspect a whole JSON reply. Raises ValueError if the body is not JSON."""
         source, root = read_reply(body)
-        if self._output.enforced and (spans := repeated(source, root[0])):
-            body, source = without(body, spans), without(source, spans)
-        lines = reply_texts(root[0] if type(root[0]) is dict else root)
-        return _inspect(self._output, body, source, root, lines, Tally("output"), patience)
+        if self._output.enforced and (spans := duplicate_member_spans(source, root[0])):
+            body, source = remove_spans(body, spans), remove_spans(source, spans)
+        texts = reply_texts(root[0] if type(root[0]) is dict else root)
+        return _inspect(self._output, body, source, root, texts, MatchCounts("output"), budgets)
 
     def stream(self, route: Route) -> StreamGuard | None:
-        """None: nothing holds or watches this stream."""
+        """Return a guard for one stream, or None if there are no output guardrails."""
         if not self.has_output:
             return None
-        patience = SearchBudgets(self._seconds * _ON_THE_LOOP, stream=True)
+        budgets = SearchBudgets(self._seconds * _STREAM_SHARE, stream=True)
         if not self._output.enforced:
-            return WatchGuard(self._output, route, self._limit, patience)
-        return (WindowGuard if self._window else BufferGuard)(self._output, route, self._limit, patience)
+            return MonitorGuard(self._output, route, self._limit, budgets)
+        return (WindowGuard if self._use_window else BufferGuard)(self._output, route, self._limit, budgets)
 
 
 def _inspect(
@@ -90,15 +90,15 @@ def _inspect(
     body: bytes,
     source: bytes,
     root: list[Any],
-    lines: list[Slot | Line],
-    tally: Tally,
-    patience: SearchBudgets,
+    texts: list[InspectedText],
+    match_counts: MatchCounts,
+    budgets: SearchBudgets,
 ) -> Inspection:
-    """`source` is the body as it was read, of the same length."""
+    """Inspect `texts`. `source` is the body with invalid characters replaced; it has the same length as `body`."""
     try:
-        changed = chain.examine(lines, tally, patience)
+        changed = chain.inspect(texts, match_counts, budgets)
     except Blocked as blocked:
-        blocked.count(tally)
-        return Inspection(body, tally.hits(), blocked_by=blocked.guard.name, timed_out=blocked.timed_out)
-    masked = splice(body, source, root, changed) if changed else body
-    return Inspection(masked, tally.hits(), blocked_by=None, timed_out=False)
+        blocked.count(match_counts)
+        return Inspection(body, match_counts.hits(), blocked_by=blocked.guard.name, timed_out=blocked.timed_out)
+    masked = replace_texts(body, source, root, changed) if changed else body
+    return Inspection(masked, match_counts.hits(), blocked_by=None, timed_out=False)

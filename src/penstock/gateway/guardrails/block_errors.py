@@ -1,4 +1,4 @@
-"""What a caller is told of a block, and the event that tells it in the middle of a stream."""
+"""Error types, messages and stream events for blocked content."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import orjson
 
 from penstock.gateway.routes import Route
 
-__all__ = ["block_message", "block_type", "late_block_event"]
+__all__ = ["block_event", "block_message", "block_type"]
 
 
 def block_type(*, timed_out: bool) -> str:
@@ -17,13 +17,13 @@ def block_type(*, timed_out: bool) -> str:
 
 def block_message(side: str, guardrail: str | None, *, timed_out: bool = False) -> str:
     """`side` is "request" or "response"."""
-    named = "" if guardrail is None else f" (guardrail '{guardrail}')"
+    suffix = "" if guardrail is None else f" (guardrail '{guardrail}')"
     if timed_out:
-        return f"The {side} could not be inspected in the time that there is for it{named}."
-    return f"The {side} was blocked by content policy{named}."
+        return f"Content inspection of the {side} timed out{suffix}."
+    return f"The {side} was blocked by content policy{suffix}."
 
 
-def late_block_event(
+def block_event(
     route: Route,
     guardrail: str | None,
     response_id: str | None,
@@ -32,16 +32,17 @@ def late_block_event(
     model: str = "",
     timed_out: bool = False,
 ) -> bytes:
+    """Return the SSE event that ends a stream after part of it has been released."""
     message = block_message("response", guardrail, timed_out=timed_out)
-    kind = block_type(timed_out=timed_out)
+    error_type = block_type(timed_out=timed_out)
     if route != "responses":
-        return b"data: " + orjson.dumps({"error": {"message": message, "type": kind}}) + b"\n\n"
+        return b"data: " + orjson.dumps({"error": {"message": message, "type": error_type}}) + b"\n\n"
     response = {
         "id": response_id or "",
         "object": "response",
         "created_at": int(time.time()),
         "status": "failed",
-        "error": {"code": kind, "message": message, "type": kind},
+        "error": {"code": error_type, "message": message, "type": error_type},
         "incomplete_details": None,
         "instructions": None,
         "max_output_tokens": None,

@@ -1,7 +1,7 @@
-"""The guardrails of one hook, compiled, and the inspection of texts that are complete.
+"""The compiled guardrails of one hook, and the inspection of complete texts.
 
-Every guardrail reads the original text: what one masks, a later one still sees. The first that blocks, in the file's order,
-ends the chain, and nothing is masked then.
+Every guardrail reads the original text, including text that an earlier guardrail masks. The first guardrail that blocks,
+in file order, ends the inspection, and nothing is masked then.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ import regex
 
 from penstock.gateway.guardrails.detectors import DETECTORS, Finder, Match
 from penstock.gateway.guardrails.finders import RegexFinder, regex_error
-from penstock.gateway.guardrails.inspection import Tally
+from penstock.gateway.guardrails.inspection import MatchCounts
 from penstock.gateway.guardrails.literals import Literals
 from penstock.gateway.guardrails.masking import Masking
-from penstock.gateway.guardrails.search_budget import MATCH_S, SearchBudgets, Undecided
-from penstock.gateway.guardrails.search_texts import View, views_of
-from penstock.gateway.guardrails.texts import Line, Slot
+from penstock.gateway.guardrails.search_budget import MATCH_S, InspectionTimeout, SearchBudgets
+from penstock.gateway.guardrails.search_texts import SearchText, build_search_texts
+from penstock.gateway.guardrails.texts import InspectedText, TextRef
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 
-__all__ = ["Blocked", "Chain", "Guard", "Rule", "Words", "guardrail_problems"]
+__all__ = ["Blocked", "Chain", "Guard", "LiteralMatcher", "Rule", "guardrail_errors"]
 
-_CONTEXT = 64
-"""What the detectors look behind, with room; a regular expression of the operator's own may look as far as it reaches."""
+_DETECTOR_CONTEXT = 64
+"""Characters of context kept for the detectors' look-behinds, with a margin. A configured regex gets its maximum length."""
 
-_LONGEST_LITERAL = 4096
-"""At each event of a stream its end is compared with the beginnings of the literals."""
+_MAX_LITERAL = 4096
+"""Bounds the work per stream event, which compares the end of the text with the prefixes of the literals."""
 
 
 class Blocked(Exception):
-    """An enforced guardrail found what it blocks, or ran out of time. Whoever ends the inspection counts it."""
+    """Raised when an enforced guardrail finds blocked content or times out. The handler calls `count`."""
 
     def __init__(self, guard: Guard, *, timed_out: bool = False) -> None:
         super().__init__(guard.name)
         self.guard = guard
         self.timed_out = timed_out
 
-    def count(self, tally: Tally) -> None:
-        tally.add(self.guard.order, self.guard.name, "timed_out" if self.timed_out else "blocked", "")
+    def count(self, match_counts: MatchCounts) -> None:
+        match_counts.add(self.guard.order, self.guard.name, "timed_out" if self.timed_out else "blocked", "")
 
 
 class Rule:
@@ -53,35 +53,37 @@ class Rule:
         self.blocks = blocks
         self.token = token
 
-    def find(self, text: str, position: int, patience: SearchBudgets) -> Match | None:
-        """The leftmost match from `position` on; raises `Undecided`."""
+    def find(self, text: str, position: int, budgets: SearchBudgets) -> Match | None:
+        """Return the leftmost match at or after `position`. Raises `InspectionTimeout`."""
         finder = self.finder
-        budget = patience.budget(enforced=self.guard.enforced)
+        budget = budgets.budget(enforced=self.guard.enforced)
         match = finder.find(text, position, budget) if isinstance(finder, RegexFinder) else finder.find(text, position)
         if match is not None:
             budget.spend(MATCH_S, match[1] - position)
         return match
 
-    def may_match(self, together: str) -> bool:
-        """Whether there can be a match in the texts that were joined with a control character.
+    def may_match(self, joined: str) -> bool:
+        """Return False if no match is possible in the texts, which are joined with a control character.
 
-        Only detectors are asked: they take no time that would have to be bounded, so it does not matter what is left of it.
+        Only detectors are searched: their time is linear in the text, so they need no budget.
         """
-        return isinstance(self.finder, RegexFinder) or self.finder.find(together, 0) is not None
+        return isinstance(self.finder, RegexFinder) or self.finder.find(joined, 0) is not None
 
-    def matches(self, text: str, tally: Tally, patience: SearchBudgets) -> Iterator[Match]:
+    def find_all(self, text: str, match_counts: MatchCounts, budgets: SearchBudgets) -> Iterator[Match]:
         position = 0
         try:
-            while (match := self.find(text, position, patience)) is not None:
+            while (match := self.find(text, position, budgets)) is not None:
                 yield match
                 position = match[1] if match[1] > match[0] else match[0] + 1
-        except Undecided:
-            if not patience.last:
+        except InspectionTimeout:
+            if not budgets.final:
                 raise
-            self.guard.gives_up(tally)
+            self.guard.record_timeout(match_counts)
 
 
 class Guard:
+    """One compiled guardrail."""
+
     __slots__ = ("enforced", "name", "order", "rules")
 
     def __init__(self, name: str, *, order: int, enforced: bool) -> None:
@@ -90,55 +92,67 @@ class Guard:
         self.enforced = enforced
         self.rules: list[Rule] = []
 
-    def blocks(self, tally: Tally, source: str) -> None:
+    def record_block(self, match_counts: MatchCounts, source: str) -> None:
         if self.enforced:
             raise Blocked(self)
-        tally.add(self.order, self.name, "would_block", source)
+        match_counts.add(self.order, self.name, "would_block", source)
 
-    def gives_up(self, tally: Tally) -> None:
-        """What it was looking for may be there."""
+    def record_timeout(self, match_counts: MatchCounts) -> None:
+        """Record that the search timed out. An enforced guardrail blocks, because the text may contain a match."""
         if self.enforced:
             raise Blocked(self, timed_out=True) from None
-        tally.add(self.order, self.name, "timed_out", "")
+        match_counts.add(self.order, self.name, "timed_out", "")
 
-    def masks(self, tally: Tally, source: str) -> None:
-        tally.add(self.order, self.name, "masked" if self.enforced else "would_mask", source)
+    def record_mask(self, match_counts: MatchCounts, source: str) -> None:
+        match_counts.add(self.order, self.name, "masked" if self.enforced else "would_mask", source)
 
 
-class Words:
-    """The literals of several guardrails, case-folded, in one automaton."""
+class LiteralMatcher:
+    """The case-folded literals of several guardrails, in one automaton."""
 
-    __slots__ = ("literals", "owners", "separator")
+    __slots__ = ("guards_of", "literals", "separator")
 
     def __init__(self, entries: Iterable[tuple[str, Guard]]) -> None:
-        owners: dict[str, list[Guard]] = {}
+        guards_of: dict[str, list[Guard]] = {}
         for literal, guard in entries:
-            known = owners.setdefault(literal.casefold(), [])
-            if guard not in known:
-                known.append(guard)
-        self.literals = Literals(owners)
-        self.owners = list(owners.values())
-        # between texts that are searched in one go: a character in none of the literals, of ASCII where possible,
-        # because folding 4 KB takes 1 µs then and 20 otherwise
-        signs = map(chr, (*range(1, 9), *range(14, 32), *range(0xFDD0, 0xFDF0)))
-        self.separator = next(sign for sign in signs if not any(sign in literal for literal in owners))
+            guards = guards_of.setdefault(literal.casefold(), [])
+            if guard not in guards:
+                guards.append(guard)
+        self.literals = Literals(guards_of)
+        self.guards_of = list(guards_of.values())
+        # Separates texts that are searched together: a character that no literal contains. ASCII if possible, because
+        # folding 4 KB of ASCII takes 1 µs, and 20 µs otherwise.
+        candidates = map(chr, (*range(1, 9), *range(14, 32), *range(0xFDD0, 0xFDF0)))
+        self.separator = next(
+            character for character in candidates if not any(character in literal for literal in guards_of)
+        )
 
-    def guards(self, folded: str, behind: int = 0) -> Iterator[Guard]:
-        """Whose literals there are in the text that end behind a position, once for each."""
+    def matching_guards(self, folded: str, after: int = 0) -> Iterator[Guard]:
+        """Yield the guards of each literal in `folded` that ends after position `after`."""
         for number, _, end in self.literals.find(folded):
-            if end > behind:
-                yield from self.owners[number]
+            if end > after:
+                yield from self.guards_of[number]
 
 
 class Chain:
-    """Of guardrails that have no `guardrail_problems`."""
+    """The guardrails of one hook. Their specs must be valid: see `guardrail_errors`."""
 
-    __slots__ = ("context", "far", "guards", "near", "numeric", "rules", "watched", "windowed", "words")
+    __slots__ = (
+        "bounded_rules",
+        "context",
+        "enforced_literals",
+        "guards",
+        "monitored_literals",
+        "numeric_rules",
+        "rules",
+        "supports_window",
+        "unbounded_rules",
+    )
 
     def __init__(self, specs: Sequence[GuardrailSpec], max_lengths: dict[str, int]) -> None:
         self.guards: list[Guard] = []
         self.rules: list[Rule] = []
-        words: list[tuple[str, Guard]] = []
+        literals: list[tuple[str, Guard]] = []
         for order, spec in enumerate(specs):
             guard = Guard(spec.name, order=order, enforced=spec.enforcement == "block")
             self.guards.append(guard)
@@ -146,91 +160,95 @@ class Chain:
                 guard.rules.append(Rule(guard, finder, order=len(self.rules), blocks=blocks, token=token))
                 self.rules.append(guard.rules[-1])
             if spec.kind == "keyword":
-                words.extend((pattern.value, guard) for pattern in spec.patterns if pattern.kind == "literal")
-        enforced = [entry for entry in words if entry[1].enforced]
-        watched = [entry for entry in words if not entry[1].enforced]
-        self.words = Words(enforced) if enforced else None
-        self.watched = Words(watched) if watched else None
-        """Apart from the others, because they hold nothing back."""
-        self.near = [rule for rule in self.rules if rule.finder.reach is not None]
-        self.far = [rule for rule in self.rules if rule.finder.reach is None]
-        """Without a bound on what they match."""
-        self.numeric = [number for number, rule in enumerate(self.near) if rule.finder.numeric]
-        """Places in `near`."""
-        self.windowed = not any(rule.guard.enforced for rule in self.far)
-        own = [rule.finder.reach or 0 for rule in self.rules if isinstance(rule.finder, RegexFinder)]
-        self.context = max([_CONTEXT, *own])
-        """Characters before a position that can decide what begins there."""
+                literals.extend((pattern.value, guard) for pattern in spec.patterns if pattern.kind == "literal")
+        enforced = [entry for entry in literals if entry[1].enforced]
+        monitored = [entry for entry in literals if not entry[1].enforced]
+        self.enforced_literals = LiteralMatcher(enforced) if enforced else None
+        self.monitored_literals = LiteralMatcher(monitored) if monitored else None
+        """Kept apart, because monitored literals hold nothing back."""
+        self.bounded_rules = [rule for rule in self.rules if rule.finder.max_length is not None]
+        self.unbounded_rules = [rule for rule in self.rules if rule.finder.max_length is None]
+        """Rules without a bound on the length of a match."""
+        self.numeric_rules = [index for index, rule in enumerate(self.bounded_rules) if rule.finder.numeric]
+        """Indexes into `bounded_rules`."""
+        self.supports_window = not any(rule.guard.enforced for rule in self.unbounded_rules)
+        regex_lengths = [rule.finder.max_length or 0 for rule in self.rules if isinstance(rule.finder, RegexFinder)]
+        self.context = max([_DETECTOR_CONTEXT, *regex_lengths])
+        """Number of characters before a position that can affect a match at it."""
 
     @property
     def enforced(self) -> bool:
         return any(guard.enforced for guard in self.guards)
 
-    def examine(self, lines: Sequence[Slot | Line], tally: Tally, patience: SearchBudgets) -> list[Slot]:
-        """Gives the slots that are masked their new text, and says which; raises `Blocked`, and `Undecided`."""
-        if not lines:
+    def inspect(
+        self, texts: Sequence[InspectedText], match_counts: MatchCounts, budgets: SearchBudgets
+    ) -> list[TextRef]:
+        """Set the replacements of the masked texts and return their refs. Raises `Blocked` and `InspectionTimeout`."""
+        if not texts:
             return []
-        views = views_of(lines)
-        texts = [view.text for view in views]
-        found = self._words(views) if self._any_words(texts) else {}
-        together = "\0".join(texts) if self.rules else ""
+        search_texts = build_search_texts(texts)
+        strings = [search_text.text for search_text in search_texts]
+        literal_sources = self._literal_sources(search_texts) if self._has_literal(strings) else {}
+        joined = "\0".join(strings) if self.rules else ""
         maskings: dict[int, Masking] = {}
         for guard in self.guards:
-            for source in found.get(guard.order, ()):
-                guard.blocks(tally, source)
+            for source in literal_sources.get(guard.order, ()):
+                guard.record_block(match_counts, source)
             for rule in guard.rules:
-                if rule.may_match(together):
-                    for view in views:
-                        _apply(rule, view, maskings, tally, patience)
-        return [slot for number, masking in maskings.items() for slot in _masked(lines[number], masking)]
+                if rule.may_match(joined):
+                    for search_text in search_texts:
+                        _apply(rule, search_text, maskings, match_counts, budgets)
+        return [ref for number, masking in maskings.items() for ref in _apply_masks(texts[number], masking)]
 
-    def _any_words(self, texts: list[str]) -> bool:
+    def _has_literal(self, strings: list[str]) -> bool:
         return any(
-            words.literals.find(words.separator.join(texts).casefold())
-            for words in (self.words, self.watched)
-            if words is not None
+            matcher.literals.find(matcher.separator.join(strings).casefold())
+            for matcher in (self.enforced_literals, self.monitored_literals)
+            if matcher is not None
         )
 
-    def _words(self, views: Sequence[View]) -> dict[int, list[str]]:
-        """For each guardrail whose literals there are: the sources, one for each time."""
-        found: dict[int, list[str]] = {}
-        for words in (self.words, self.watched):
-            if words is None:
+    def _literal_sources(self, search_texts: Sequence[SearchText]) -> dict[int, list[str]]:
+        """Return the source of every literal match, by the order of its guardrail."""
+        sources: dict[int, list[str]] = {}
+        for matcher in (self.enforced_literals, self.monitored_literals):
+            if matcher is None:
                 continue
-            for view in views:
-                counts = view.counts_folded()
-                for number, start, end in words.literals.find(view.text.casefold()):
-                    if counts is None or counts(start, end):
-                        for guard in words.owners[number]:
-                            found.setdefault(guard.order, []).append(view.source)
-        return found
+            for search_text in search_texts:
+                accepts = search_text.accepts_folded()
+                for number, start, end in matcher.literals.find(search_text.text.casefold()):
+                    if accepts is None or accepts(start, end):
+                        for guard in matcher.guards_of[number]:
+                            sources.setdefault(guard.order, []).append(search_text.source)
+        return sources
 
 
-def _apply(rule: Rule, view: View, maskings: dict[int, Masking], tally: Tally, patience: SearchBudgets) -> None:
-    for start, end, first, last in rule.matches(view.text, tally, patience):
-        if view.counts is not None and not view.counts(start, end):
+def _apply(
+    rule: Rule, search_text: SearchText, maskings: dict[int, Masking], match_counts: MatchCounts, budgets: SearchBudgets
+) -> None:
+    for start, end, first, last in rule.find_all(search_text.text, match_counts, budgets):
+        if search_text.accepts is not None and not search_text.accepts(start, end):
             continue
         if rule.blocks:
-            rule.guard.blocks(tally, view.source)
+            rule.guard.record_block(match_counts, search_text.source)
         elif first < last:
-            rule.guard.masks(tally, view.source)
+            rule.guard.record_mask(match_counts, search_text.source)
             if rule.guard.enforced:
-                masking = maskings.setdefault(view.line, Masking())
-                masking.add(*view.span(first, last), rule.order, view.spelled(rule.token))
+                masking = maskings.setdefault(search_text.index, Masking())
+                masking.add(*search_text.source_span(first, last), rule.order, search_text.escape_token(rule.token))
 
 
-def _masked(line: Slot | Line, masking: Masking) -> Iterator[Slot]:
+def _apply_masks(inspected: InspectedText, masking: Masking) -> Iterator[TextRef]:
     position = 0
-    for slot in (line,) if isinstance(line, Slot) else line.slots:
-        text = masking.cut(slot.text, position)
-        position += len(slot.text)
-        if text != slot.text:
-            slot.new = text
-            yield slot
+    for ref in (inspected,) if isinstance(inspected, TextRef) else inspected.refs:
+        text = masking.apply(ref.text, position)
+        position += len(ref.text)
+        if text != ref.text:
+            ref.replacement = text
+            yield ref
 
 
 def _finders(spec: GuardrailSpec, max_length: int | None) -> Iterator[tuple[Finder | RegexFinder, bool, str]]:
-    """(finder, whether it blocks, what it puts in place). `max_length` is the longest match of its regexes, declared."""
+    """Yield (finder, blocks, mask token). `max_length` is the configured maximum match length of the spec's regexes."""
     if spec.kind == "keyword":
         for pattern in spec.patterns:
             if pattern.kind == "regex":
@@ -251,24 +269,24 @@ def _token(name: str) -> str:
     return f"[{name.upper()}_REDACTED]"
 
 
-def guardrail_problems(spec: GuardrailSpec) -> list[str]:
-    """What is wrong with a guardrail's patterns and detectors, a sentence each; patterns are numbered, not quoted."""
-    problems = [
-        f"guardrail {spec.name!r}: there is no detector {name!r}; there are {', '.join(DETECTORS)}"
+def guardrail_errors(spec: GuardrailSpec) -> list[str]:
+    """Return the errors in a guardrail's patterns and detectors. They give a pattern's number and never quote it."""
+    errors = [
+        f"guardrail {spec.name!r}: unknown detector {name!r}; the detectors are {', '.join(DETECTORS)}"
         for name, _ in spec.detectors
         if name not in DETECTORS
     ]
     for number, pattern in enumerate(spec.patterns):
-        problem = _pattern_problem(pattern)
-        if problem is not None:
-            problems.append(f"guardrail {spec.name!r}: pattern {number + 1} {problem}")
-    return problems
+        error = _pattern_error(pattern)
+        if error is not None:
+            errors.append(f"guardrail {spec.name!r}: pattern {number + 1} {error}")
+    return errors
 
 
-def _pattern_problem(pattern: Pattern) -> str | None:
+def _pattern_error(pattern: Pattern) -> str | None:
     if not pattern.value:
         return "is empty, so it would match everything"
     if pattern.kind == "regex":
         return regex_error(pattern.value)
     size = len(pattern.value)
-    return f"has {size} characters; a literal may have {_LONGEST_LITERAL}" if size > _LONGEST_LITERAL else None
+    return f"has {size} characters; a literal may have at most {_MAX_LITERAL}" if size > _MAX_LITERAL else None

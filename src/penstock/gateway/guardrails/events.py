@@ -1,11 +1,11 @@
-"""What an event of a stream says: text that goes on where an earlier event stopped, text that is complete, and ends.
+"""Extraction of texts from stream events: pieces that continue a text, complete texts, and ends of texts.
 
-A text that goes on has an address (`Key`): of a response (item, part, kind of delta), of a chat or a completion (choice,
-path of the field). An event that ends a text tells that no more is to come, so nothing need be held back for it.
+A piece has the address of its text: (item, part, delta type) in a response, (choice, field path) in a chat or completion.
+After an event that ends a text, nothing needs to be held back for that text.
 
-A chat has no such events until the choice's finish reason. There a stream moves from one field to another: from reasoning
-to content, from one tool call to the next, and perhaps back. A name is complete then; any other field is not, but what
-comes in the meantime need not wait for it: a piece of it can leave later, as an event of its own (`alone`).
+A chat has no such events before the choice's finish reason. Its stream switches between fields: from reasoning to content,
+from one tool call to the next, and perhaps back. At a switch a name is complete; another field may continue, but later
+events need not wait for it: its held pieces can be sent later, as events of their own (`single_piece_chunk`).
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any
 
 from penstock.gateway.guardrails.texts import (
     PLAIN,
-    KeySlot,
-    Line,
-    Slot,
-    has_own_keys,
+    InspectedText,
+    KeyRef,
+    TextRef,
+    child_mode,
+    has_user_keys,
+    is_numeric_text,
+    is_protocol_value,
     is_text,
-    is_text_as_number,
-    is_word,
-    mode_below,
-    odd_words,
     reply_texts,
+    unknown_protocol_values,
     walk,
 )
 
-__all__ = ["DELTA", "NOTHING", "Key", "Reader", "Reading", "alone"]
+__all__ = ["DELTA", "NO_TEXTS", "Address", "EventReader", "EventTexts", "single_piece_chunk"]
 
-Key = tuple[Any, ...]
+Address = tuple[Any, ...]
 
 DELTA = "delta"
-"""The source of slots whose text goes on."""
+"""The `source` of pieces."""
 
 _DELTA_KEYS = frozenset(
     (
@@ -47,11 +47,11 @@ _CHUNK_KEYS = frozenset(
     )
 )
 _CHOICE_KEYS = frozenset(("index", "delta", "text", "finish_reason", "logprobs", "stop_reason", "token_ids"))
-_BINARY = frozenset(("response.audio.delta", "response.output_audio.delta"))
+_AUDIO_DELTAS = frozenset(("response.audio.delta", "response.output_audio.delta"))
 _RESPONSE = frozenset(("response",))
 _TERMINAL = frozenset(("response.completed", "response.incomplete", "response.failed", "response.cancelled", "error"))
 
-_BEGUN = {
+_INITIAL_TEXTS = {
     "output_text": ("text", "response.output_text.delta"),
     "refusal": ("refusal", "response.refusal.delta"),
     "reasoning_text": ("text", "response.reasoning_text.delta"),
@@ -61,96 +61,96 @@ _BEGUN = {
     "custom_tool_call": ("input", "response.custom_tool_call_input.delta"),
     "code_interpreter_call": ("code", "response.code_interpreter_call_code.delta"),
 }
-"""Parts and items that may come with the beginning of a text, and the deltas that it goes on in."""
+"""Part or item type -> the field that may hold the beginning of a text, and the type of the deltas that continue it."""
 
-_DEEP = 16
+_MAX_DEPTH = 16
 
-Reading = tuple[list[tuple[Key, Slot]], list[Slot | Line], list[Key], list[Key]]
-"""Text that goes on with its address; complete text; beginnings of the addresses at which texts have ended; addresses that
-the stream has moved away from."""
+EventTexts = tuple[list[tuple[Address, TextRef]], list[InspectedText], list[Address], list[Address]]
+"""Pieces with their addresses; complete texts; address prefixes of texts that have ended; addresses that the stream has
+switched away from."""
 
-NOTHING: Reading = ([], [], [], [])
+NO_TEXTS: EventTexts = ([], [], [], [])
 
-_CHUNK_HEAD = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
+_CHUNK_HEADER_KEYS = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 
 
-class Reader:
-    """For one stream."""
+class EventReader:
+    """Reads the events of one stream."""
 
     __slots__ = ("_fields",)
 
     def __init__(self) -> None:
-        self._fields: dict[Any, tuple[Key, ...]] = {}
-        """The fields of each choice that had text in the last event with any."""
+        self._fields: dict[Any, tuple[Address, ...]] = {}
+        """Choice index -> addresses of the fields with text in the choice's last event with text."""
 
-    def read(self, payload: Any, name: bytes) -> Reading:
+    def read(self, payload: Any, name: bytes) -> EventTexts:
         if type(payload) is not dict:
             return [], walk([payload], "event"), [], []
-        # by its shape, not by the route: an upstream may answer in another dialect than it was asked in
+        # Decided by shape, not by route: an upstream may reply in another dialect than the request's.
         choices = payload.get("choices")
         return self._chunk(payload, choices) if type(choices) is list else _response_event(payload, name)
 
-    def _chunk(self, payload: dict[str, Any], choices: list[Any]) -> Reading:
-        pieces: list[tuple[Key, Slot]] = []
-        ended: list[Key] = []
-        moved: list[Key] = []
-        whole: list[Slot | Line] = []
+    def _chunk(self, payload: dict[str, Any], choices: list[Any]) -> EventTexts:
+        pieces: list[tuple[Address, TextRef]] = []
+        ended: list[Address] = []
+        switched: list[Address] = []
+        complete: list[InspectedText] = []
         if not payload.keys() <= _CHUNK_KEYS:
-            whole = walk(payload, "event", without=_CHUNK_KEYS)
+            complete = walk(payload, "event", skip=_CHUNK_KEYS)
         if payload.get("object") != "chat.completion.chunk" or "service_tier" in payload:
-            whole += odd_words(payload, ("object", "service_tier"), "event")
-        for place, choice in enumerate(choices):
+            complete += unknown_protocol_values(payload, ("object", "service_tier"), "event")
+        for position, choice in enumerate(choices):
             if type(choice) is not dict:
-                whole += walk(choice, "event")
+                complete += walk(choice, "event")
                 continue
             if not choice.keys() <= _CHOICE_KEYS:
-                whole += walk(choice, "event", without=_CHOICE_KEYS)
-            index = choice.get("index", place)
+                complete += walk(choice, "event", skip=_CHOICE_KEYS)
+            index = choice.get("index", position)
             first = len(pieces)
             delta = choice.get("delta")
             if type(delta) is dict and delta.keys() <= {"content", "role"} and type(delta.get("content")) is str:
                 if delta["content"]:
-                    pieces.append(((index, None, "content"), Slot(delta, "content", delta["content"], DELTA)))
+                    pieces.append(((index, None, "content"), TextRef(delta, "content", delta["content"], DELTA)))
                 if "role" in delta:
-                    whole += odd_words(delta, ("role",), "event")
+                    complete += unknown_protocol_values(delta, ("role",), "event")
             elif delta:
-                pieces += [((index, None, path), slot) for path, slot in _leaves(choice, "delta", delta, whole)]
+                pieces += [((index, None, path), ref) for path, ref in _text_leaves(choice, "delta", delta, complete)]
             text = choice.get("text")
             if text:
-                pieces += [((index, None, path), slot) for path, slot in _leaves(choice, "text", text, whole)]
+                pieces += [((index, None, path), ref) for path, ref in _text_leaves(choice, "text", text, complete)]
             if type(index) is int and len(pieces) > first:
-                for key in self._left(index, tuple([key for key, _ in pieces[first:]])):
-                    (ended if _is_name(key) else moved).append(key)
+                for address in self._switch_fields(index, tuple([address for address, _ in pieces[first:]])):
+                    (ended if _is_name_field(address) else switched).append(address)
             if choice.get("finish_reason") is not None or choice.get("stop_reason") is not None:
-                whole += odd_words(choice, ("finish_reason", "stop_reason"), "event")
+                complete += unknown_protocol_values(choice, ("finish_reason", "stop_reason"), "event")
             if choice.get("finish_reason"):
                 ended.append((index,))
                 if type(index) is int:
                     self._fields.pop(index, None)
-        return pieces, whole, ended, moved
+        return pieces, complete, ended, switched
 
-    def _left(self, index: int, fields: tuple[Key, ...]) -> list[Key]:
-        """The fields of a choice that had text before, and have none now."""
+    def _switch_fields(self, index: int, fields: tuple[Address, ...]) -> list[Address]:
+        """Record the fields that have text now, and return those that had text before and have none now."""
         before = self._fields.get(index, ())
         if before == fields:
             return []
         self._fields[index] = fields
-        return [key for key in before if key not in fields]
+        return [address for address in before if address not in fields]
 
 
-def _is_name(key: Key) -> bool:
-    path = key[-1]
+def _is_name_field(address: Address) -> bool:
+    path = address[-1]
     return type(path) is tuple and path[-1] == "name"
 
 
-def alone(payload: dict[str, Any], key: Key, slot: Slot) -> dict[str, Any] | None:
-    """A chunk with nothing but this one piece of the chunk that is given; None where that cannot be told."""
-    index, _, path = key
+def single_piece_chunk(payload: dict[str, Any], address: Address, ref: TextRef) -> dict[str, Any] | None:
+    """Return a chunk like `payload` that contains only the piece `ref`, or None if its path cannot be rebuilt."""
+    index, _, path = address
     steps = path if type(path) is tuple else (path,)
-    if any(slot.container is choice for choice in payload["choices"]):
-        choice = {"index": index, slot.key: slot.text}
+    if any(ref.container is choice for choice in payload["choices"]):
+        choice = {"index": index, ref.key: ref.text}
     else:
-        delta: Any = slot.text
+        delta: Any = ref.text
         for step in reversed(steps):
             if type(step) is str:
                 delta = {step: delta}
@@ -159,60 +159,61 @@ def alone(payload: dict[str, Any], key: Key, slot: Slot) -> dict[str, Any] | Non
             else:
                 return None
         choice = {"index": index, "delta": delta}
-    head = {name: payload[name] for name in _CHUNK_HEAD if name in payload}
-    return {**head, "choices": [{**choice, "finish_reason": None}]}
+    header = {name: payload[name] for name in _CHUNK_HEADER_KEYS if name in payload}
+    return {**header, "choices": [{**choice, "finish_reason": None}]}
 
 
-def _response_event(payload: dict[str, Any], name: bytes) -> Reading:
+def _response_event(payload: dict[str, Any], name: bytes) -> EventTexts:
     kind = payload.get("type")
     if type(kind) is not str:
         kind = name.decode("utf-8", "replace")
     if kind.endswith(".delta"):
         delta = payload.get("delta")
         if payload.keys() <= _DELTA_KEYS and type(delta) is str:
-            if kind in _BINARY or not delta:
-                return NOTHING
-            plain: Key = (payload.get("output_index"), _part(payload), kind, None)
-            words = [] if is_word(kind) else odd_words(payload, ("type",), "event")
-            return [(plain, Slot(payload, "delta", delta, DELTA))], words, [], []
-        whole = walk(payload, kind, without=_DELTA_KEYS) + odd_words(payload, ("type",), "event")
-        if kind in _BINARY:
-            return [], whole, [], []
-        key = _address(payload, kind)
-        pieces = [((*key, path), slot) for path, slot in _leaves(payload, "delta", delta, whole)]
+            if kind in _AUDIO_DELTAS or not delta:
+                return NO_TEXTS
+            plain_address: Address = (payload.get("output_index"), _part_index(payload), kind, None)
+            unknown = [] if is_protocol_value(kind) else unknown_protocol_values(payload, ("type",), "event")
+            return [(plain_address, TextRef(payload, "delta", delta, DELTA))], unknown, [], []
+        complete = walk(payload, kind, skip=_DELTA_KEYS) + unknown_protocol_values(payload, ("type",), "event")
+        if kind in _AUDIO_DELTAS:
+            return [], complete, [], []
+        address = _address(payload, kind)
+        pieces = [((*address, path), ref) for path, ref in _text_leaves(payload, "delta", delta, complete)]
         if type(delta) is str:
-            pieces = [(key, slot) for _, slot in pieces]
-        return pieces, whole, [], []
+            pieces = [(address, ref) for _, ref in pieces]
+        return pieces, complete, [], []
     if not kind.startswith("response.") and kind not in _TERMINAL:
-        # of a dialect that is not known here: whatever stands at the same place in two events may be one text
-        whole = []
-        return [((None, None, kind, path), slot) for path, slot in _leaves(None, None, payload, whole)], whole, [], []
-    whole = walk(payload, kind, without=_RESPONSE)
+        # Unknown dialect: strings at the same path of two events may be one text.
+        complete = []
+        pieces = [((None, None, kind, path), ref) for path, ref in _text_leaves(None, None, payload, complete)]
+        return pieces, complete, [], []
+    complete = walk(payload, kind, skip=_RESPONSE)
     response = payload.get("response")
     if type(response) is dict:
-        whole += reply_texts(response, kind)
+        complete += reply_texts(response, kind)
     elif response is not None:
-        whole += walk(response, kind)
-    return _begun(payload, kind, whole), whole, _ended(payload, kind), []
+        complete += walk(response, kind)
+    return _initial_text(payload, kind, complete), complete, _ended_addresses(payload, kind), []
 
 
-def _part(payload: dict[str, Any]) -> Any:
+def _part_index(payload: dict[str, Any]) -> Any:
     part = payload.get("content_index")
     if part is None and "summary_index" in payload:
         return f"summary {payload['summary_index']}"
     return part
 
 
-def _address(payload: dict[str, Any], kind: str) -> Key:
+def _address(payload: dict[str, Any], kind: str) -> Address:
     others = [
         (key, value)
         for key, value in payload.items()
         if key.endswith("_index") and key not in ("output_index", "content_index", "summary_index")
     ]
-    return payload.get("output_index"), _part(payload), kind, tuple(others) or None
+    return payload.get("output_index"), _part_index(payload), kind, tuple(others) or None
 
 
-def _ended(payload: dict[str, Any], kind: str) -> list[Key]:
+def _ended_addresses(payload: dict[str, Any], kind: str) -> list[Address]:
     if kind in _TERMINAL:
         return [()]
     if not kind.endswith(".done"):
@@ -225,52 +226,52 @@ def _ended(payload: dict[str, Any], kind: str) -> list[Key]:
     return [address]
 
 
-def _begun(payload: dict[str, Any], kind: str, whole: list[Slot | Line]) -> list[tuple[Key, Slot]]:
+def _initial_text(payload: dict[str, Any], kind: str, complete: list[InspectedText]) -> list[tuple[Address, TextRef]]:
     if not kind.endswith(".added"):
         return []
     holder = payload.get("part", payload.get("item"))
-    if type(holder) is not dict or type(holder.get("type")) is not str or holder["type"] not in _BEGUN:
+    if type(holder) is not dict or type(holder.get("type")) is not str or holder["type"] not in _INITIAL_TEXTS:
         return []
-    field, delta = _BEGUN[holder["type"]]
+    field, delta = _INITIAL_TEXTS[holder["type"]]
     text = holder.get(field)
     if type(text) is not str or not text:
         return []
-    whole[:] = [
-        slot for slot in whole if not (isinstance(slot, Slot) and slot.container is holder and slot.key == field)
+    complete[:] = [
+        ref for ref in complete if not (isinstance(ref, TextRef) and ref.container is holder and ref.key == field)
     ]
-    return [(_address(payload, delta), Slot(holder, field, text, DELTA))]
+    return [(_address(payload, delta), TextRef(holder, field, text, DELTA))]
 
 
-def _leaves(
-    container: Any, key: Any, node: Any, whole: list[Slot | Line], mode: int = PLAIN, path: Key = ()
-) -> list[tuple[Any, Slot]]:
-    """The texts below a delta, each with its path: list members by their `index` where they have one.
+def _text_leaves(
+    container: Any, key: Any, node: Any, complete: list[InspectedText], mode: int = PLAIN, path: Address = ()
+) -> list[tuple[Any, TextRef]]:
+    """Return the texts below a delta with their paths, which identify list members by `index` if they have one.
 
-    Keys and numbers that are text do not go on in another event: they are added to `whole`.
+    Keys and numbers that are text never continue in another event, so they are added to `complete`.
     """
     if type(node) is str:
-        # one level is what the plain form has, so that both forms have the same address
-        return [(path[0] if len(path) == 1 else path or key, Slot(container, key, node, DELTA))] if node else []
+        # A path of one key is unwrapped, so that the plain and the nested form have the same address.
+        return [(path[0] if len(path) == 1 else path or key, TextRef(container, key, node, DELTA))] if node else []
     if type(node) is int:
-        if is_text_as_number(key, mode):
-            whole.append(Slot(container, key, str(node), "event"))
+        if is_numeric_text(key, mode):
+            complete.append(TextRef(container, key, str(node), "event"))
         return []
-    if len(path) > _DEEP:
-        return [((*path, "below"), slot) for slot in walk(node, DELTA, mode=mode) if isinstance(slot, Slot)]
-    found: list[tuple[Any, Slot]] = []
+    if len(path) > _MAX_DEPTH:
+        return [((*path, "below"), ref) for ref in walk(node, DELTA, mode=mode) if isinstance(ref, TextRef)]
+    leaves: list[tuple[Any, TextRef]] = []
     if type(node) is dict:
-        if has_own_keys(mode):
-            whole += [KeySlot(node, name, name, "event") for name in node if name]
+        if has_user_keys(mode):
+            complete += [KeyRef(node, name, name, "event") for name in node if name]
         for name, value in node.items():
             if type(value) is str:
                 if is_text(name, value, mode, node):
-                    found += _leaves(node, name, value, whole, mode, (*path, name))
+                    leaves += _text_leaves(node, name, value, complete, mode, (*path, name))
             elif type(value) is int:
-                found += _leaves(node, name, value, whole, mode)
-            elif (below := mode_below(name, mode)) is not None:
-                found += _leaves(node, name, value, whole, below, (*path, name))
+                leaves += _text_leaves(node, name, value, complete, mode)
+            elif (below := child_mode(name, mode)) is not None:
+                leaves += _text_leaves(node, name, value, complete, below, (*path, name))
     elif type(node) is list:
-        for place, value in enumerate(node):
-            index = value.get("index", place) if type(value) is dict else place
-            found += _leaves(node, place, value, whole, mode, (*path, index))
-    return found
+        for position, value in enumerate(node):
+            index = value.get("index", position) if type(value) is dict else position
+            leaves += _text_leaves(node, position, value, complete, mode, (*path, index))
+    return leaves

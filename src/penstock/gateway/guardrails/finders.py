@@ -1,9 +1,8 @@
-"""A regular expression of the operator's, as a finder.
+"""The finder for configured regular expressions.
 
-The engine is `regex`, not `re`: it knows `\\p{…}` and `(?<name>…)`, so that more of what Rust's engine takes is taken here,
-it is faster on prose, it gives up the interpreter's lock while it searches, and a search can be given a time limit. A
-pattern that backtracks without end would otherwise stop the whole worker on one hostile text; here the text counts as
-undecided (see `patience`).
+The engine is `regex`, not `re`: it supports `\\p{…}` and `(?<name>…)`, so it accepts more patterns written for Rust's engine;
+it is faster on prose, it releases the GIL while it searches, and a search can have a time limit. Without the limit, a pattern
+that backtracks on a hostile text could stop the whole worker (see `search_budget`).
 """
 
 from __future__ import annotations
@@ -13,54 +12,55 @@ from time import thread_time
 import regex
 
 from penstock.gateway.guardrails.detectors import MARGIN, Match
-from penstock.gateway.guardrails.search_budget import Budget
+from penstock.gateway.guardrails.search_budget import SearchBudget
 
 __all__ = ["RegexFinder", "regex_error"]
 
-_SHORT = 512
-"""The time limit costs 2 to 5 µs a search. A pattern with one repetition, of one character or class, does without it on a
-short text: at worst it reads that once for each of its characters, which takes 2 ms here, and 0.6 s on 8 KB."""
+_SHORT_TEXT = 512
+"""The time limit costs 2 to 5 µs per search. A pattern with a single quantifier, on one character or class, runs without it
+on a text below this length: its worst case is quadratic, 2 ms here (0.6 s on 8 KB)."""
 
 _SLOW = regex.compile(r"\)[*+?{]|\(\?(?:R|[+-]?[0-9]|&|P[>=])|\\(?:[1-9]|[gk][<{'])")
-"""A group that is repeated, calls itself, or is referred to."""
+"""A repeated group, a recursive call or a back-reference."""
 
-_REPEATED = regex.compile(r"(?<!\()(?:[*+?]|\{[^}]*\})[+?]?")
-"""`?` as well: a row of thirty takes 100 ms on such a text."""
+_QUANTIFIER = regex.compile(r"(?<!\()(?:[*+?]|\{[^}]*\})[+?]?")
+"""A quantifier, including `?`: thirty in a row take 100 ms on such a text."""
 
 
 class RegexFinder:
-    """`reach` is the operator's word: in a window, a match that needs more text than that may be missed.
+    """Finds matches of a configured regex.
 
-    It counts everything that the pattern looks at, so also what a look-ahead or a look-behind covers.
+    `max_length` is the configured maximum match length, including look-aheads and look-behinds. In window mode, longer
+    matches may be missed.
     """
 
-    __slots__ = ("_grouped", "_hasty", "_regex", "numeric", "reach")
+    __slots__ = ("_grouped", "_regex", "_skip_time_limit", "max_length", "numeric")
 
-    def __init__(self, pattern: str, reach: int | None) -> None:
+    def __init__(self, pattern: str, max_length: int | None) -> None:
         self._regex = regex.compile(pattern)
         self._grouped = self._regex.groups > 0
-        self._hasty = (
+        self._skip_time_limit = (
             _SLOW.search(pattern) is None
-            and len(_REPEATED.findall(pattern)) < 2
-            and ("|" not in pattern or pattern.count("(") < 3)  # a row of alternatives may never end
+            and len(_QUANTIFIER.findall(pattern)) < 2
+            and ("|" not in pattern or pattern.count("(") < 3)  # many alternatives may take exponential time
         )
-        self.reach = reach
+        self.max_length = max_length
         self.numeric = False
 
-    def find(self, text: str, position: int, budget: Budget) -> Match | None:
-        limit = budget.limit(len(text) - position)
-        began = thread_time()
-        if self._hasty and len(text) < _SHORT:
+    def find(self, text: str, position: int, budget: SearchBudget) -> Match | None:
+        limit = budget.time_limit(len(text) - position)
+        started = thread_time()
+        if self._skip_time_limit and len(text) < _SHORT_TEXT:
             match = self._regex.search(text, position)
         else:
             try:
                 match = self._regex.search(text, position, timeout=limit, concurrent=True)
             except TimeoutError:
                 budget.spend_all()
-        read = (len(text) if match is None else match.end()) - position
-        took = thread_time() - began
-        # where there is a match, there may be a million of them, each with a search of its own
-        budget.spend(took - budget.free_s_per_search if match is None else took, read)
+        characters = (len(text) if match is None else match.end()) - position
+        seconds = thread_time() - started
+        # A match is charged in full: there may be a million of them, each with its own search.
+        budget.spend(seconds - budget.free_s_per_search if match is None else seconds, characters)
         if match is None:
             return None
         start, end = match.span()
@@ -70,21 +70,21 @@ class RegexFinder:
                 return start, end, first, last
         return start, end, start, end
 
-    def open_from(self, text: str, low: int) -> int:
-        if self.reach is None:
+    def undecided_from(self, text: str, low: int) -> int:
+        if self.max_length is None:
             return low
-        return max(low, len(text) - self.reach - MARGIN + 1)
+        return max(low, len(text) - self.max_length - MARGIN + 1)
 
 
 def regex_error(pattern: str) -> str | None:
-    """What is wrong with it, in words that do not quote it."""
+    """Return the error in a pattern, or None. The message does not quote the pattern."""
     try:
         compiled = regex.compile(pattern)
     except regex.error as error:
-        reason, _, place = str(error).partition(" at position")
-        reason = reason.split(" \\")[0]  # "bad escape \\q" quotes
-        place = f" at position{place}" if place else ""
-        return f"is not a valid regular expression: {reason}{place}"
+        reason, _, position = str(error).partition(" at position")
+        reason = reason.split(" \\")[0]  # "bad escape \\q" quotes the pattern
+        position = f" at position{position}" if position else ""
+        return f"is not a valid regular expression: {reason}{position}"
     except (ValueError, OverflowError, RecursionError):
         return "is not a valid regular expression"
     if compiled.search("") is not None:

@@ -1,4 +1,4 @@
-"""What an inspection ends in. Nothing here holds a matched text or a pattern."""
+"""Results of inspections. They never contain a matched text or a pattern."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Literal
 
 from penstock.gateway.ledger.entry import GuardrailHit
 
-__all__ = ["Action", "GuardrailErrors", "Inspection", "StreamBlocked", "Tally"]
+__all__ = ["Action", "GuardrailErrors", "Inspection", "MatchCounts", "StreamBlocked"]
 
 Action = Literal["blocked", "masked", "would_block", "would_mask", "timed_out"]
 
 
 class GuardrailErrors(ValueError):
-    """Guardrails that cannot be compiled, with all that is wrong with them."""
+    """Raised for guardrails that cannot be compiled, with all their errors."""
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__("; ".join(errors))
@@ -20,17 +20,17 @@ class GuardrailErrors(ValueError):
 
 
 class StreamBlocked(Exception):
-    """The rest of a stream must not be released. `guardrail` is None when more would have to be held than may be."""
+    """The rest of a stream must not be released. `guardrail` is None if the hold-back limit was exceeded."""
 
     def __init__(self, guardrail: str | None, *, timed_out: bool = False) -> None:
         super().__init__("the stream was blocked" if guardrail is None else f"the stream was blocked by {guardrail!r}")
         self.guardrail = guardrail
         self.timed_out = timed_out
-        """Nothing was found; the time for looking is over."""
+        """True if the block is due to a timeout, not to a match."""
 
 
 class Inspection:
-    """`body` is what may go on its way: the one that was inspected, or with its masks. A blocked one is not masked."""
+    """The result of inspecting a body. `body` is the inspected body with masks applied, or unchanged if it is blocked."""
 
     __slots__ = ("blocked_by", "body", "hits", "timed_out")
 
@@ -39,14 +39,14 @@ class Inspection:
         self.hits = hits
         self.blocked_by = blocked_by
         self.timed_out = timed_out
-        """Nothing was found; the time for looking is over. Then `blocked_by` is whose time it was."""
+        """True if the block is due to a timeout, not to a match. Then `blocked_by` is the guardrail that timed out."""
 
 
-class Tally:
+class MatchCounts:
     """Counts matches by guardrail and action.
 
-    A stream says the same text up to four times: in deltas, in the event that ends the text, in the one that ends the
-    item, and in the last one. So each `source` is counted by itself and the largest count is the hit's.
+    A stream repeats a text up to four times: in the deltas, in the events that end the text and the item, and in the last
+    event. So matches are counted per `source`, and the hit has the largest count.
     """
 
     __slots__ = ("_counts", "_hook")

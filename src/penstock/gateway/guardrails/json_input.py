@@ -1,8 +1,8 @@
-"""JSON bodies as Python values, for the inspection of their texts.
+"""Parsing of JSON bodies for inspection.
 
-Whoever gets the body after us may read it with another parser, and where a key stands twice one parser takes the first value,
-another the last. So such a request is refused, and of such a reply only what was read goes on (see `repeated`). Half a
-surrogate pair, in an escape, is read as U+FFFD.
+The recipient may use another parser, and parsers differ on duplicate keys: some use the first value, some the last. So a
+request with a duplicate key is refused, and earlier duplicates are removed from a reply (see `duplicate_member_spans`). An
+escaped lone surrogate is read as U+FFFD.
 """
 
 from __future__ import annotations
@@ -15,54 +15,57 @@ import orjson
 
 from penstock.gateway.surrogates import replace_unpaired_surrogates
 
-__all__ = ["Ambiguous", "read_reply", "read_request"]
+__all__ = ["DuplicateKeyError", "read_reply", "read_request"]
 
 
-class Ambiguous(ValueError):
-    """A key of the body stands twice in its object."""
+class DuplicateKeyError(ValueError):
+    """An object in the body has a duplicate key."""
 
 
 def read_request(body: bytes) -> tuple[bytes, list[Any]]:
-    """The bytes that were read, as many as there are, and what they say, in a list; raises `Ambiguous`, ValueError."""
+    """Return the bytes that were parsed, with the length of `body`, and a list with the parsed value.
+
+    Raises `DuplicateKeyError`, and ValueError if the body is not JSON.
+    """
     source = replace_unpaired_surrogates(body)
-    return source, [_decoded(source, _decode_once)]
+    return source, [_decode(source, _decode_unique)]
 
 
 def read_reply(body: bytes) -> tuple[bytes, list[Any]]:
-    """The same without looking for keys that stand twice, which takes four times as long: the last one counts."""
+    """Like `read_request`, but the last of duplicate keys wins: detecting them takes four times as long."""
     try:
         return body, [orjson.loads(body)]
     except orjson.JSONDecodeError:
         source = replace_unpaired_surrogates(body)
-        return source, [_decoded(source, json.loads)]
+        return source, [_decode(source, json.loads)]
 
 
-def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(members)
-    if len(found) != len(members):
-        raise Ambiguous
-    return found
+def _unique_members(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(members)
+    if len(result) != len(members):
+        raise DuplicateKeyError
+    return result
 
 
-_decode_once = json.JSONDecoder(object_pairs_hook=_once).decode
+_decode_unique = json.JSONDecoder(object_pairs_hook=_unique_members).decode
 
 
-def _number(digits: str) -> int | str:
-    return int(digits) if len(digits) < _MOST_DIGITS else digits
+def _parse_int(digits: str) -> int | str:
+    return int(digits) if len(digits) < _MAX_DIGITS else digits
 
 
-_decode_long = json.JSONDecoder(object_pairs_hook=_once, parse_int=_number).decode
-_MOST_DIGITS = 4000
-"""Python converts a few more."""
+_decode_long = json.JSONDecoder(object_pairs_hook=_unique_members, parse_int=_parse_int).decode
+_MAX_DIGITS = 4000
+"""Below Python's limit of 4300 digits for int()."""
 
 
-def _decoded(source: bytes, decode: Callable[[str], Any]) -> Any:
+def _decode(source: bytes, decode: Callable[[str], Any]) -> Any:
     text = source.decode()
     try:
         return decode(text)
-    except (Ambiguous, json.JSONDecodeError):
+    except (DuplicateKeyError, json.JSONDecodeError):
         raise
     except RecursionError:
-        raise ValueError("nested too deep") from None
-    except ValueError:  # a number with more digits than that; a function call for each number would cost
+        raise ValueError("nested too deeply") from None
+    except ValueError:  # an integer above the digit limit; parse_int is slow, so it is not used by default
         return _decode_long(text)

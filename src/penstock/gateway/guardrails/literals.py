@@ -1,9 +1,9 @@
-"""Fixed strings, many at a time.
+"""Search for many fixed strings at once, with the Aho-Corasick algorithm.
 
-The package is `ahocorasick-rs`: Rust's `aho-corasick`, with wheels for Python 3.11 to 3.14 on Linux and macOS, both
-architectures each (`pyahocorasick` lacks some of them). On 4 KB with 100 literals it needs 9 µs where that one needs 80, on
-a word 0.2 µs where that one needs 0.5. It has no notion of a text that goes on; `rest` is our part of that: the longest
-end of a text that a literal begins with, which is the state that an automaton would be in.
+The package is `ahocorasick-rs` (Rust's `aho-corasick`), which has wheels for Python 3.11 to 3.14 on Linux and macOS, both
+architectures each; `pyahocorasick` lacks some. On 4 KB with 100 literals it takes 9 µs (`pyahocorasick`: 80), on a single
+word 0.2 µs (0.5). It cannot resume a search in a growing text, so `partial_suffix` computes what a search must resume from:
+the longest suffix of a text that is the prefix of a longer literal.
 """
 
 from __future__ import annotations
@@ -15,48 +15,50 @@ from ahocorasick_rs import AhoCorasick
 
 __all__ = ["Literals"]
 
-_SHORT = 32
-"""Beginnings of up to so many characters are in a set, which is three times as fast as to look a longer one up in an ordered
-list. A set of all of them would grow with the square of a literal's length."""
+_SHORT_PREFIX = 32
+"""Prefixes up to this length are in a set, three times as fast as a search in a sorted list. A set of all prefixes would
+grow with the square of a literal's length."""
 
 
 class Literals:
-    """Finds each of its strings wherever it occurs, overlapping ones too."""
+    """A set of strings. Finds all their occurrences in a text, including overlapping ones."""
 
-    __slots__ = ("_automaton", "_firsts", "_longest", "_ordered", "_prefixes", "_short", "strings")
+    __slots__ = ("_automaton", "_first_characters", "_max_length", "_max_short", "_prefixes", "_sorted_long", "strings")
 
     def __init__(self, strings: Iterable[str]) -> None:
         self.strings = tuple(dict.fromkeys(strings))
         self._automaton = AhoCorasick(self.strings, store_patterns=False)
-        self._prefixes = {string[:size] for string in self.strings for size in range(1, min(len(string), _SHORT + 1))}
-        self._ordered = sorted(string for string in self.strings if len(string) > _SHORT)
-        self._firsts = frozenset(string[0] for string in self.strings)
-        self._longest = max(map(len, self.strings))
-        self._short = min(self._longest - 1, _SHORT)
+        self._prefixes = {
+            string[:size] for string in self.strings for size in range(1, min(len(string), _SHORT_PREFIX + 1))
+        }
+        self._sorted_long = sorted(string for string in self.strings if len(string) > _SHORT_PREFIX)
+        self._first_characters = frozenset(string[0] for string in self.strings)
+        self._max_length = max(map(len, self.strings))
+        self._max_short = min(self._max_length - 1, _SHORT_PREFIX)
 
     def find(self, text: str) -> list[tuple[int, int, int]]:
-        """(number of the string, where it begins, where it ends), by where it ends."""
+        """Return (index of the string, start, end) of each occurrence, ordered by end."""
         try:
-            if not self._automaton.find_matches_as_strings(text):  # a third faster than with the positions
+            if not self._automaton.find_matches_as_strings(text):  # a third faster than finding positions
                 return []
         except UnicodeEncodeError:
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return self._automaton.find_matches_as_indexes(text, overlapping=True)
 
-    def rest(self, text: str) -> str:
-        """The longest end of `text` with which a string begins that is longer."""
-        firsts, prefixes = self._firsts, self._prefixes
+    def partial_suffix(self, text: str) -> str:
+        """Return the longest suffix of `text` that is the prefix of a longer string."""
+        first_characters, prefixes = self._first_characters, self._prefixes
         length = len(text)
-        if length > _SHORT and self._ordered:
-            for start in range(max(0, length - self._longest + 1), length - _SHORT):
-                if text[start] in firsts and self._begins(text[start:]):
+        if length > _SHORT_PREFIX and self._sorted_long:
+            for start in range(max(0, length - self._max_length + 1), length - _SHORT_PREFIX):
+                if text[start] in first_characters and self._has_longer(text[start:]):
                     return text[start:]
-        for start in range(max(0, length - self._short), length):
-            if text[start] in firsts and text[start:] in prefixes:
+        for start in range(max(0, length - self._max_short), length):
+            if text[start] in first_characters and text[start:] in prefixes:
                 return text[start:]
         return ""
 
-    def _begins(self, text: str) -> bool:
-        """Whether a longer string does so. Those that do follow the text in their order, so the first of them tells."""
-        behind = bisect_right(self._ordered, text)
-        return behind < len(self._ordered) and self._ordered[behind].startswith(text)
+    def _has_longer(self, text: str) -> bool:
+        """Return True if a longer string starts with `text`. In sorted order such a string comes right after `text`."""
+        next_index = bisect_right(self._sorted_long, text)
+        return next_index < len(self._sorted_long) and self._sorted_long[next_index].startswith(text)

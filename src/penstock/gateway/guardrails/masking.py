@@ -1,8 +1,8 @@
-"""Replacing parts of a text that exists in pieces: the deltas of a stream, the parts of a message.
+"""Masking of a text that exists in pieces: the deltas of a stream, or the parts of a message.
 
-Of several spans that overlap, the one that begins first puts its token there (of those that begin together the first in
-the file), and the others only widen the hole. So whoever applies spans from the left needs no knowledge of those that
-begin later, and a stream that is masked as it flows reads like one that was masked whole.
+Of overlapping spans, the one that starts first inserts its token (among equal starts, the first in the file); the others
+only extend the masked range. So spans can be applied from left to right without knowing later ones, and a stream masked
+piece by piece has the same text as one masked as a whole.
 """
 
 from __future__ import annotations
@@ -11,35 +11,38 @@ __all__ = ["Masking"]
 
 
 class Masking:
-    __slots__ = ("_covered", "_next", "_ordered", "_spans")
+    """The spans of a text to mask, and the state of applying them."""
+
+    __slots__ = ("_covered", "_next", "_sorted", "_spans")
 
     def __init__(self) -> None:
         self._spans: list[tuple[int, int, int, int, str]] = []
-        """Of the same match in several spellings the token with the fewest escapes, the shortest, comes first."""
+        """(start, order, end, token length, token). Of a match found in several escapings, the least escaped token, which is
+        the shortest, sorts first."""
         self._next = 0
-        """The first of them that is not written; those before it go when others come."""
-        self._ordered = True
+        """Index of the first span that is not applied. Applied spans are dropped at the next sort."""
+        self._sorted = True
         self._covered = 0
-        """Everything before this position is either written or masked."""
+        """Everything before this position is applied."""
 
     def add(self, start: int, end: int, order: int, token: str) -> None:
         self._spans.append((start, order, end, len(token), token))
-        self._ordered = False
+        self._sorted = False
 
-    def _order(self) -> None:
-        """When they are needed, not at each: a text may have a million of them."""
-        if not self._ordered:
+    def _sort(self) -> None:
+        """Sort when needed, not at each addition: a text may have a million spans."""
+        if not self._sorted:
             self._spans = sorted(self._spans[self._next :])
             self._next = 0
-            self._ordered = True
+            self._sorted = True
 
-    def touches(self, start: int, end: int) -> bool:
-        self._order()
+    def overlaps(self, start: int, end: int) -> bool:
+        self._sort()
         return self._covered > start or (self._next < len(self._spans) and self._spans[self._next][0] < end)
 
-    def cut(self, text: str, start: int) -> str:
-        """What becomes of `text`, which begins at `start`. Pieces are cut in order, each once."""
-        self._order()
+    def apply(self, text: str, start: int) -> str:
+        """Return `text`, which starts at `start`, with masks applied. Pieces must come in order, each once."""
+        self._sort()
         end = start + len(text)
         written: list[str] = []
         position = start

@@ -1,7 +1,7 @@
-"""Inspections beside the event loop.
+"""Runs slow inspections in threads.
 
-Most take a fraction of a millisecond and are done at once: to hand one to a thread and back costs 0.1 ms. What is large, or
-turns out to be slow, is done in a thread, where searches give up the interpreter's lock and everybody else is served.
+Most inspections take a fraction of a millisecond and run inline: a round trip to a thread costs 0.1 ms. Large or slow ones
+run in a thread, where searches release the GIL so that the event loop keeps serving other requests.
 """
 
 from __future__ import annotations
@@ -11,23 +11,26 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from penstock.gateway.guardrails.search_budget import QUICK_S, SearchBudgets, Undecided
+from penstock.gateway.guardrails.search_budget import QUICK_S, InspectionTimeout, SearchBudgets
 
-__all__ = ["paced"]
+__all__ = ["run_offloaded"]
 
-AT_ONCE_BYTES = 1 << 16
-"""Reading and searching so many takes about 1 ms."""
+INLINE_BYTES = 1 << 16
+"""Parsing and searching this many bytes takes about 1 ms."""
 
 _T = TypeVar("_T")
 _threads = ThreadPoolExecutor(4, "inspection")
-"""More than one, so that one hostile text does not keep the others waiting for all of its time."""
+"""Several threads, so that one hostile text does not delay other inspections."""
 
 
-async def paced(size: int, inspect: Callable[[SearchBudgets], _T], seconds: float) -> _T:
-    """`inspect` may be called twice; the first time it has changed nothing when it raises `Undecided`."""
-    if size <= AT_ONCE_BYTES:
+async def run_offloaded(size: int, inspect: Callable[[SearchBudgets], _T], seconds: float) -> _T:
+    """Run `inspect` inline, or in a thread if the input is large or the inline budget is exceeded.
+
+    `inspect` may be called twice, so it must have no side effects when it raises `InspectionTimeout`.
+    """
+    if size <= INLINE_BYTES:
         try:
-            return inspect(SearchBudgets(min(QUICK_S, seconds), last=False))
-        except Undecided:
+            return inspect(SearchBudgets(min(QUICK_S, seconds), final=False))
+        except InspectionTimeout:
             pass
     return await asyncio.get_running_loop().run_in_executor(_threads, inspect, SearchBudgets(seconds))

@@ -1,73 +1,72 @@
-"""How long an inspection may take.
+"""Time budgets for inspections.
 
-A regular expression can need time without end on a text that is made for it. So all searches of one request, one whole
-reply or one stream share a budget. What an honest pattern needs for the text that it read is free (1 to 30 ns a
-character), so that a long text is no reason for a refusal; what is above that comes out of the budget. In a stream a search
-of a few characters is free too: there is one for each pattern and event, and a long stream is no reason either.
+A regular expression can take unbounded time on a hostile text. So all searches of one request, whole reply or stream share
+a budget. The time that a normal pattern needs per character (1 to 30 ns) is free, so that a long text does not time out;
+only the excess is charged to the budget. In a stream each search also has a free constant share, because there is one per
+pattern and event and a long stream must not time out either.
 
-Time is that of the thread, not of the clock: a search gives up the interpreter's lock, and what it waits until it has it
-back is not its own.
+Budgets are charged thread CPU time, not wall time: a search releases the GIL, and waiting to reacquire it is not charged.
 """
 
 from __future__ import annotations
 
-__all__ = ["MATCH_S", "QUICK_S", "Budget", "SearchBudgets", "Undecided"]
+__all__ = ["MATCH_S", "QUICK_S", "InspectionTimeout", "SearchBudget", "SearchBudgets"]
 
 FREE_S_PER_CHARACTER = 100e-9
 FREE_S_PER_SEARCH = 10e-6
-"""In a stream: a search takes 2 to 5 µs before it has read anything."""
+"""For streams: the fixed cost of a search is 2 to 5 µs."""
 MATCH_S = 2e-6
-"""What dealing with one match takes, beside the search: of millions of them the budget has to know."""
+"""Cost of handling one match, in addition to the search. It is charged because there may be millions of matches."""
 QUICK_S = 0.005
-"""On the event loop. What takes longer is begun again in a thread."""
+"""Budget on the event loop. A slower inspection is restarted in a thread."""
 
 
-class Undecided(Exception):
-    """The budget is spent before the text was read."""
+class InspectionTimeout(Exception):
+    """The budget was spent before the search was complete."""
 
 
-class Budget:
-    """What one search leaves of its free time makes up for what another takes beyond it."""
+class SearchBudget:
+    """Search time that is left. Free time that one search does not use offsets the excess of another."""
 
-    __slots__ = ("_full", "free_s_per_search", "left")
+    __slots__ = ("_full", "free_s_per_search", "seconds_left")
 
     def __init__(self, seconds: float, free_s_per_search: float) -> None:
-        self._full = self.left = seconds
+        self._full = self.seconds_left = seconds
         self.free_s_per_search = free_s_per_search
 
-    def limit(self, characters: int) -> float:
-        """How long a search over so many may take."""
-        if self.left <= 0:
-            raise Undecided
-        return self.left + characters * FREE_S_PER_CHARACTER
+    def time_limit(self, characters: int) -> float:
+        """Return the time limit in seconds for a search of `characters`. Raises `InspectionTimeout` if none is left."""
+        if self.seconds_left <= 0:
+            raise InspectionTimeout
+        return self.seconds_left + characters * FREE_S_PER_CHARACTER
 
     def spend(self, seconds: float, characters: int = 0) -> None:
         seconds -= characters * FREE_S_PER_CHARACTER
-        if seconds > 0 or self.left > 0:
-            left = self.left - seconds
-            self.left = left if left < self._full else self._full
+        if seconds > 0 or self.seconds_left > 0:
+            left = self.seconds_left - seconds
+            self.seconds_left = left if left < self._full else self._full
             if left <= 0:
-                raise Undecided
+                raise InspectionTimeout
 
     def spend_all(self) -> None:
-        self.left = 0.0
-        raise Undecided
+        self.seconds_left = 0.0
+        raise InspectionTimeout
 
 
 class SearchBudgets:
-    """The budgets of one inspection. Guardrails that only watch have one of their own, so that they refuse nothing.
+    """The budgets of one inspection. Monitoring guardrails have their own budget, so that they cannot cause a block.
 
-    When one of them is spent, the `last` inspection says so in its result; another one raises `Undecided` and has changed
-    nothing.
+    When a budget is spent, a `final` inspection records the timeout in its result; any other raises `InspectionTimeout`
+    and has no side effects.
     """
 
-    __slots__ = ("_enforced", "_watched", "last")
+    __slots__ = ("_enforced", "_monitored", "final")
 
-    def __init__(self, seconds: float, *, last: bool = True, stream: bool = False) -> None:
+    def __init__(self, seconds: float, *, final: bool = True, stream: bool = False) -> None:
         free = FREE_S_PER_SEARCH if stream else 0.0
-        self._enforced = Budget(seconds, free)
-        self._watched = Budget(seconds, free)
-        self.last = last
+        self._enforced = SearchBudget(seconds, free)
+        self._monitored = SearchBudget(seconds, free)
+        self.final = final
 
-    def budget(self, *, enforced: bool) -> Budget:
-        return self._enforced if enforced else self._watched
+    def budget(self, *, enforced: bool) -> SearchBudget:
+        return self._enforced if enforced else self._monitored

@@ -1,5 +1,4 @@
-"""The texts of a body as the guardrails read them: as they are, joined where a model reads them without a gap, and without
-their escapes where they are JSON."""
+"""The strings that guardrails search: texts as they are, content parts joined, and JSON texts with escapes decoded."""
 
 from __future__ import annotations
 
@@ -7,91 +6,91 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from penstock.gateway.guardrails.texts import Line, Slot
-from penstock.gateway.guardrails.unescape import LEVELS, Escapes, begins_json, escaped
+from penstock.gateway.guardrails.texts import InspectedText, TextRef
+from penstock.gateway.guardrails.unescape import MAX_LEVELS, Unescaper, escape, starts_like_json
 
-__all__ = ["UNESCAPED", "View", "views_of"]
+__all__ = ["UNESCAPED", "SearchText", "build_search_texts"]
 
 UNESCAPED = " without escapes"
-"""Behind the source, for each level: what is found in several spellings counts once."""
+"""Appended to the source once per unescape level, so that a match found in several escapings counts once."""
 
-_Counts = Callable[[int, int], bool]
+_MatchFilter = Callable[[int, int], bool]
 
 
-class View:
-    """A text to be searched, and the way back from it to the line that it shows."""
+class SearchText:
+    """A string to search, and the mapping of its positions to the inspected text that it comes from."""
 
-    __slots__ = ("_escapes", "_offset", "_parts", "counts", "line", "source", "text")
+    __slots__ = ("_offset", "_parts", "_unescapers", "accepts", "index", "source", "text")
 
     def __init__(
         self,
         text: str,
         source: str,
-        line: int,
+        index: int,
         *,
         offset: int = 0,
         parts: list[str] | None = None,
-        escapes: tuple[Escapes, ...] = (),
+        unescapers: tuple[Unescaper, ...] = (),
     ) -> None:
         self.text = text
         self.source = source
-        self.line = line
+        self.index = index
         self._offset = offset
         self._parts = parts
-        self._escapes = escapes
-        self.counts: _Counts | None = None if parts is None else _crossing(parts)
-        """Whether a match from here to there does; None: all do."""
+        self._unescapers = unescapers
+        self.accepts: _MatchFilter | None = None if parts is None else _crossing_filter(parts)
+        """Returns True if a match with this start and end counts; None if every match counts."""
 
-    def counts_folded(self) -> _Counts | None:
-        """The same for positions in the case-folded text, which may be longer."""
-        return None if self._parts is None else _crossing([part.casefold() for part in self._parts])
+    def accepts_folded(self) -> _MatchFilter | None:
+        """Return `accepts` for positions in the case-folded text, which may be longer."""
+        return None if self._parts is None else _crossing_filter([part.casefold() for part in self._parts])
 
-    def span(self, first: int, last: int) -> tuple[int, int]:
-        for escapes in reversed(self._escapes):
-            first, last = escapes.origin(first), escapes.origin(last)
+    def source_span(self, first: int, last: int) -> tuple[int, int]:
+        for unescaper in reversed(self._unescapers):
+            first, last = unescaper.origin(first), unescaper.origin(last)
         return first + self._offset, last + self._offset
 
-    def spelled(self, token: str) -> str:
-        """As it is written into the line: in a string of the JSON that this is, or that the text without escapes was."""
-        for _ in range(len(self._escapes) or begins_json(self.text)):
-            token = escaped(token)
+    def escape_token(self, token: str) -> str:
+        """Escape the token once per JSON level, so that it is valid where it is written."""
+        for _ in range(len(self._unescapers) or starts_like_json(self.text)):
+            token = escape(token)
         return token
 
 
-def views_of(lines: Sequence[Slot | Line]) -> list[View]:
-    views: list[View] = []
-    for number, line in enumerate(lines):
-        if isinstance(line, Slot):
-            _add(views, line.text, line.source, number)
+def build_search_texts(texts: Sequence[InspectedText]) -> list[SearchText]:
+    search_texts: list[SearchText] = []
+    for index, inspected in enumerate(texts):
+        if isinstance(inspected, TextRef):
+            _add(search_texts, inspected.text, inspected.source, index)
             continue
-        texts = [slot.text for slot in line.slots]
-        source = line.slots[0].source
-        if not line.parts:
-            _add(views, "".join(texts), source, number)
+        strings = [ref.text for ref in inspected.refs]
+        source = inspected.refs[0].source
+        if not inspected.search_parts:
+            _add(search_texts, "".join(strings), source, index)
             continue
         offset = 0
-        for text in texts:
-            _add(views, text, source, number, offset)
+        for text in strings:
+            _add(search_texts, text, source, index, offset)
             offset += len(text)
-        views.append(View("".join(texts), source, number, parts=texts))
-    return views
+        search_texts.append(SearchText("".join(strings), source, index, parts=strings))
+    return search_texts
 
 
-def _add(views: list[View], text: str, source: str, line: int, offset: int = 0) -> None:
-    views.append(View(text, source, line, offset=offset))
-    if "\\" not in text or not begins_json(text):
+def _add(search_texts: list[SearchText], text: str, source: str, index: int, offset: int = 0) -> None:
+    search_texts.append(SearchText(text, source, index, offset=offset))
+    if "\\" not in text or not starts_like_json(text):
         return
-    levels: tuple[Escapes, ...] = ()
-    while "\\" in text and len(levels) < LEVELS:
-        escapes = Escapes()
-        text = escapes.feed(text) + escapes.flush()
-        levels = (*levels, escapes)
-        views.append(View(text, source + UNESCAPED * len(levels), line, offset=offset, escapes=levels))
+    levels: tuple[Unescaper, ...] = ()
+    while "\\" in text and len(levels) < MAX_LEVELS:
+        unescaper = Unescaper()
+        text = unescaper.feed(text) + unescaper.flush()
+        levels = (*levels, unescaper)
+        search_texts.append(SearchText(text, source + UNESCAPED * len(levels), index, offset=offset, unescapers=levels))
 
 
-def _crossing(texts: list[str]) -> _Counts:
-    """Tells whether a stretch of the joined texts lies in more than one of them."""
-    borders = list(accumulate(map(len, texts[:-1])))
+def _crossing_filter(strings: list[str]) -> _MatchFilter:
+    """Return a filter for matches in the joined texts that extend over more than one of them."""
+    borders = list(accumulate(map(len, strings[:-1])))
 
     def crosses(start: int, end: int) -> bool:
         after = bisect_right(borders, start)

@@ -1,8 +1,8 @@
-"""JSON inside a text, read as its receiver will read it: `{"a":"\\u0042"}` says B.
+"""Decoding of the escapes in a text that contains JSON: `{"a":"\\u0042"}` becomes `{"a":"B"}`.
 
-The arguments and outputs of tools are JSON that is written into a string. A word can stand in them in the spelling of an
-escape, and one that is not ASCII mostly does. So a text that begins like JSON is searched twice, as it is and without its
-escapes. No structure is read: the text may be cut off, or still grow.
+Tool arguments and outputs are JSON inside a string, where characters may be escaped, and non-ASCII ones usually are. So a
+text that starts like JSON is searched twice: as it is, and with its escapes decoded. Its structure is not parsed, because
+the text may be truncated or still growing.
 """
 
 from __future__ import annotations
@@ -12,87 +12,87 @@ from bisect import bisect_right
 
 import orjson
 
-__all__ = ["LEVELS", "Escapes", "begins_json", "escaped"]
+__all__ = ["MAX_LEVELS", "Unescaper", "escape", "starts_like_json"]
 
-LEVELS = 2
-"""JSON, and JSON in a string of it."""
+MAX_LEVELS = 2
+"""JSON, and JSON inside a string of that JSON."""
 
-_MANY = 512
-_BEGINS = re.compile(r'\s*+[{\["]')
+_MANY_OFFSETS = 512
+_JSON_START = re.compile(r'\s*+[{\["]')
 _HIGH = r"u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW = r"u[dD][c-fC-F][0-9a-fA-F]{2}"
 _ESCAPE = rf'\\(?:({_HIGH}\\{_LOW})|u([0-9a-fA-F]{{4}})|(["\\/bfnrt]))'
-_OPEN = (
+_PARTIAL_ESCAPE = (
     r"\\(?:u[0-9a-fA-F]{0,3}"
     rf"|{_HIGH}(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?)?\Z"
 )
-"""Half a pair is an escape, but at the end it may become a whole one: so this comes before `_ESCAPE`."""
-_WHOLE = re.compile(_ESCAPE)
-_GROWING = re.compile(rf"{_OPEN}|{_ESCAPE}")
-_SIGNS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+"""A partial escape at the end of the text. Must precede `_ESCAPE`: a high surrogate at the end may still become a pair."""
+_COMPLETE = re.compile(_ESCAPE)
+_GROWING = re.compile(rf"{_PARTIAL_ESCAPE}|{_ESCAPE}")
+_SHORT_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
-def begins_json(text: str) -> bool:
-    return _BEGINS.match(text) is not None
+def starts_like_json(text: str) -> bool:
+    return _JSON_START.match(text) is not None
 
 
-def escaped(text: str) -> str:
-    """As it stands inside a string."""
+def escape(text: str) -> str:
+    """Return the text as it is written inside a JSON string."""
     return orjson.dumps(text)[1:-1].decode()
 
 
-class Escapes:
-    """A text in pieces in, the same without its escapes out; and where each character of that stood."""
+class Unescaper:
+    """Decodes the escapes of a text piece by piece, and maps output positions to input positions."""
 
-    __slots__ = ("_length", "_places", "_read", "tail")
+    __slots__ = ("_consumed", "_offsets", "_produced", "partial_escape")
 
     def __init__(self) -> None:
-        self.tail = ""
-        """The beginning of an escape whose end has not come."""
-        self._length = 0
-        self._read = 0
-        self._places: list[tuple[int, int]] = [(0, 0)]
-        """Position in what went out -> position in what came in; between two of them both grow alike."""
+        self.partial_escape = ""
+        """An escape at the end of the input that is not complete yet."""
+        self._produced = 0
+        self._consumed = 0
+        self._offsets: list[tuple[int, int]] = [(0, 0)]
+        """(output position, input position) after each escape; in between both advance together."""
 
     def feed(self, text: str) -> str:
-        text = self.tail + text
-        self.tail = ""
-        return self._take(text, _GROWING) if "\\" in text else self._plain(text)
+        text = self.partial_escape + text
+        self.partial_escape = ""
+        return self._unescape(text, _GROWING) if "\\" in text else self._append_plain(text)
 
     def flush(self) -> str:
-        """No more comes: half an escape is none."""
-        text, self.tail = self.tail, ""
-        return self._take(text, _WHOLE)
+        """End the input. A partial escape is returned as it is."""
+        text, self.partial_escape = self.partial_escape, ""
+        return self._unescape(text, _COMPLETE)
 
     def origin(self, position: int) -> int:
-        place = bisect_right(self._places, (position, 1 << 62)) - 1
-        if place < 0:
-            return 0  # forgotten: a mask that begins too early hides too much, one that begins too late too little
-        at, source = self._places[place]
-        return source + position - at
+        index = bisect_right(self._offsets, (position, 1 << 62)) - 1
+        if index < 0:
+            return 0  # forgotten position: it is safer to mask too much than too little
+        output, source = self._offsets[index]
+        return source + position - output
 
     @property
-    def many(self) -> bool:
-        """Enough of them to be worth forgetting."""
-        return len(self._places) > _MANY
+    def has_many_offsets(self) -> bool:
+        """True if there are enough offsets to be worth forgetting some."""
+        return len(self._offsets) > _MANY_OFFSETS
 
-    def forget(self, before: int) -> None:
-        """Positions below this one are not asked for any more."""
-        spare = bisect_right(self._places, (before, 1 << 62)) - 1
-        if spare > _MANY // 2:  # not for each piece
-            del self._places[:spare]
+    def forget_before(self, before: int) -> None:
+        """Forget the offsets of output positions below `before`."""
+        unused = bisect_right(self._offsets, (before, 1 << 62)) - 1
+        if unused > _MANY_OFFSETS // 2:  # amortise the deletion
+            del self._offsets[:unused]
 
-    def _plain(self, text: str) -> str:
-        self._length += len(text)
-        self._read += len(text)
+    def _append_plain(self, text: str) -> str:
+        self._produced += len(text)
+        self._consumed += len(text)
         return text
 
-    def _take(self, text: str, pattern: re.Pattern[str]) -> str:
+    def _unescape(self, text: str, pattern: re.Pattern[str]) -> str:
         out: list[str] = []
         done = 0
         for match in pattern.finditer(text):
             start, end = match.span()
-            out.append(self._plain(text[done:start]))
+            out.append(self._append_plain(text[done:start]))
             done = end
             pair, unit, sign = match.group(1, 2, 3)
             if pair:
@@ -102,13 +102,13 @@ class Escapes:
                 if "\ud800" <= character <= "\udfff":
                     character = "\ufffd"
             elif sign:
-                character = _SIGNS.get(sign, sign)
+                character = _SHORT_ESCAPES.get(sign, sign)
             else:
-                self.tail = match[0]
+                self.partial_escape = match[0]
                 break
             out.append(character)
-            self._length += 1
-            self._read += end - start
-            self._places.append((self._length, self._read))
-        out.append(self._plain(text[done:]))
+            self._produced += 1
+            self._consumed += end - start
+            self._offsets.append((self._produced, self._consumed))
+        out.append(self._append_plain(text[done:]))
         return "".join(out)

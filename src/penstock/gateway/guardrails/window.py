@@ -1,12 +1,11 @@
-"""Streams that are released as they become clean.
+"""The stream guard of `stream_mode: window`, which releases events as soon as they are clean.
 
-Events leave whole and in order, each as soon as all of its text is decided (see `channels`) and nothing before it waits.
-Until the first text is decided nothing leaves at all, so that a block that comes early is still an error of its own and
-not the end of a stream that has begun. What is held is bounded in bytes; events without any text that wait for a first
-one are let go when they alone reach the bound.
+Events are released whole and in order, each as soon as all of its text is decided (see `streamed_texts`) and no earlier
+event is held. Nothing is released before the first text is decided, so that an early block is an HTTP error and not the end
+of a started stream. The held bytes are bounded; leading events without text are released when they alone reach the bound.
 
-Where a chat has moved on from a field whose end is not decided, nothing waits for that: when the turn of its event comes, the
-piece is taken out of it and set aside as an event of its own, which leaves when the field goes on or ends.
+When a chat switches away from a field whose end is undecided, later events do not wait for it: the undecided piece is
+removed from its event and detached as an event of its own, which is released when the field continues or ends.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from collections import deque
 from typing import Any
 
 from penstock.gateway.guardrails.chain import Blocked, Chain
-from penstock.gateway.guardrails.channels import Channel, Channels
-from penstock.gateway.guardrails.events import Key, Reader, alone
+from penstock.gateway.guardrails.events import Address, EventReader, single_piece_chunk
 from penstock.gateway.guardrails.inspection import StreamBlocked
 from penstock.gateway.guardrails.search_budget import SearchBudgets
+from penstock.gateway.guardrails.streamed_texts import StreamedText, StreamedTexts
 from penstock.gateway.guardrails.streams import Event, StreamGuard
-from penstock.gateway.guardrails.texts import Slot
+from penstock.gateway.guardrails.texts import TextRef
 from penstock.gateway.routes import Route
 from penstock.gateway.sse_frames import Frame, Part
 
@@ -29,41 +28,53 @@ __all__ = ["WindowGuard"]
 
 
 class _Segment:
-    """A piece of a text and its place in it."""
+    """A piece of a streamed text and its end position in the text."""
 
-    __slots__ = ("_copies", "_folded_end", "alone", "channel", "end", "key", "slot", "text")
+    __slots__ = (
+        "_folded_end",
+        "_unescaped_ends",
+        "address",
+        "end",
+        "own_chunk",
+        "ref",
+        "streamed_text",
+        "text",
+    )
 
-    def __init__(self, key: Key, channel: Channel, slot: Slot, text: str) -> None:
-        self.key = key
-        self.channel = channel
-        self.slot = slot
+    def __init__(self, address: Address, streamed_text: StreamedText, ref: TextRef, text: str) -> None:
+        self.address = address
+        self.streamed_text = streamed_text
+        self.ref = ref
         self.text = text
-        self.alone: dict[str, Any] | None = None
-        """What it says by itself, when the stream has moved away from its text: then nothing waits for it."""
-        self.end = channel.end
-        self._folded_end = channel.folded_end
-        self._copies = channel.copy.ends() if channel.copy is not None else ()
+        self.own_chunk: dict[str, Any] | None = None
+        """The piece as an event of its own, if the stream has switched away from its text. Then nothing waits for it."""
+        self.end = streamed_text.end
+        self._folded_end = streamed_text.folded_end
+        self._unescaped_ends = streamed_text.unescaped.ends() if streamed_text.unescaped is not None else ()
 
     def decided(self) -> bool:
-        channel = self.channel
-        if channel.decided < self.end or channel.folded_decided < self._folded_end:
+        streamed_text = self.streamed_text
+        if streamed_text.decided < self.end or streamed_text.folded_decided < self._folded_end:
             return False
-        return not self._copies or all(
-            copy.decided >= end and copy.folded_decided >= folded_end for copy, end, folded_end in self._copies
+        return not self._unescaped_ends or all(
+            unescaped.decided >= end and unescaped.folded_decided >= folded_end
+            for unescaped, end, folded_end in self._unescaped_ends
         )
 
-    def leave(self) -> None:
-        """Puts the masked text in place, where there is any; called in order."""
-        channel, end, text = self.channel, self.end, self.text
+    def release(self) -> None:
+        """Apply the masks to the piece. Must be called in stream order."""
+        streamed_text, end, text = self.streamed_text, self.end, self.text
         start = end - len(text)
-        if channel.masking.touches(start, end):
-            masked = channel.masking.cut(text, start)
+        if streamed_text.masking.overlaps(start, end):
+            masked = streamed_text.masking.apply(text, start)
             if masked != text:
-                self.slot.new = masked
-        channel.released = end
+                self.ref.replacement = masked
+        streamed_text.released = end
 
 
-class _Held:
+class _HeldEvent:
+    """An event that waits for its segments to be decided."""
+
     __slots__ = ("event", "segments", "size")
 
     def __init__(self, event: Event, segments: list[_Segment]) -> None:
@@ -75,171 +86,173 @@ class _Held:
         return all(map(_Segment.decided, self.segments))
 
     def ready(self) -> bool:
-        """Nothing in it has to be waited for."""
-        return all(segment.alone is not None or segment.decided() for segment in self.segments)
+        """Return True if every segment is decided or can be detached."""
+        return all(segment.own_chunk is not None or segment.decided() for segment in self.segments)
 
-    def split(self) -> list[_Held]:
-        """Takes out what is not decided, each as an event of its own."""
+    def split(self) -> list[_HeldEvent]:
+        """Remove the undecided segments and return each as an event of its own."""
         waiting = [segment for segment in self.segments if not segment.decided()]
         self.segments = [segment for segment in self.segments if segment not in waiting]
-        pieces: list[_Held] = []
+        pieces: list[_HeldEvent] = []
         for segment in waiting:
-            event = Event(Frame(f"data: {json.dumps(segment.alone)}\n\n".encode()), Reader())
-            segment.slot.new = ""
-            segment.slot = event.reading[0][0][1]
-            pieces.append(_Held(event, [segment]))
+            event = Event(Frame(f"data: {json.dumps(segment.own_chunk)}\n\n".encode()), EventReader())
+            segment.ref.replacement = ""
+            segment.ref = event.texts[0][0][1]
+            pieces.append(_HeldEvent(event, [segment]))
         return pieces
 
-    def leave(self) -> bytes:
+    def release(self) -> bytes:
         for segment in self.segments:
-            segment.leave()
+            segment.release()
         return self.event.raw
 
 
 class WindowGuard(StreamGuard):
-    def __init__(self, chain: Chain, route: Route, limit: int, patience: SearchBudgets) -> None:
-        super().__init__(chain, route, patience)
+    """Releases events as soon as their text is decided."""
+
+    def __init__(self, chain: Chain, route: Route, limit: int, budgets: SearchBudgets) -> None:
+        super().__init__(chain, route, budgets)
         self._limit = limit
-        self._channels = Channels(chain, self._tally, limit, patience)
-        self._held: deque[_Held] = deque()
-        self._aside: list[_Held] = []
-        """Single pieces of events that have left: of one text they are in order, and before what is held."""
+        self._streamed_texts = StreamedTexts(chain, self._match_counts, limit, budgets)
+        self._held: deque[_HeldEvent] = deque()
+        self._detached: list[_HeldEvent] = []
+        """Pieces removed from released events. Those of one text are in order, and precede its held pieces."""
         self._size = 0
-        self._begun = False
-        """Text has been released."""
+        self._started = False
+        """True once text has been released."""
 
     @property
     def waiting(self) -> bool:
-        return bool(self._held or self._aside)
+        return bool(self._held or self._detached)
 
     @property
     def held_bytes(self) -> int:
         return self._size
 
     def feed(self, frames: list[Frame], pending: int) -> bytes:
-        del pending  # beyond the longest event there would be a part among the frames
+        del pending  # an event above `max_event_bytes` arrives as a Part
         if frames and isinstance(frames[-1], Part):
             raise StreamBlocked(None)
         try:
-            if len(frames) == 1 and self._begun and not self.waiting:
-                released = self._at_once(frames[0])
+            if len(frames) == 1 and self._started and not self.waiting:
+                released = self._pass_if_clean(frames[0])
                 if released:
                     return released
             else:
                 for frame in frames:
-                    self._examine(self._event(frame))
+                    self._inspect(self._event(frame))
         except Blocked as blocked:
             raise self._blocked(blocked) from None
         released = self._release()
         if self._size > self._limit:
-            released += self._relieve()
+            released += self._release_over_limit()
         return released
 
-    def finish(self, rest: Frame | None, patience: SearchBudgets | None = None) -> bytes:
-        del patience
+    def finish(self, rest: Frame | None, budgets: SearchBudgets | None = None) -> bytes:
+        del budgets
         event = self._last_event(rest)
         try:
             if event is not None:
-                self._examine(event)
-            self._channels.close(())
+                self._inspect(event)
+            self._streamed_texts.close(())
         except Blocked as blocked:
             raise self._blocked(blocked) from None
-        self._begun = True
+        self._started = True
         return self._release()
 
-    def _at_once(self, frame: Frame) -> bytes:
-        """One event with one piece of text that is clean, and nothing waits: what most of a stream is."""
+    def _pass_if_clean(self, frame: Frame) -> bytes:
+        """Return the event if it has exactly one piece, which is clean; otherwise hold it. The fast path of a stream."""
         event = self._event(frame)
-        pieces, whole, ended, moved = event.reading
-        if len(pieces) != 1 or whole or ended or moved or event.beside is not None:
-            self._examine(event)
+        pieces, complete, ended, switched = event.texts
+        if len(pieces) != 1 or complete or ended or switched or event.non_data is not None:
+            self._inspect(event)
             return b""
-        key, slot = pieces[0]
-        channel = self._channels.at(key)
-        text = channel.add(slot.text)
-        end = channel.end
-        if channel.settled and not channel.masking.touches(channel.released, end):
-            channel.released = end
-            self._last = event.payload
+        address, ref = pieces[0]
+        streamed_text = self._streamed_texts.get(address)
+        text = streamed_text.add(ref.text)
+        end = streamed_text.end
+        if streamed_text.fully_decided and not streamed_text.masking.overlaps(streamed_text.released, end):
+            streamed_text.released = end
+            self._last_released = event.payload
             return event.frame.raw
-        self._hold(event, [_Segment(key, channel, slot, text)])
+        self._hold(event, [_Segment(address, streamed_text, ref, text)])
         return b""
 
-    def _examine(self, event: Event) -> None:
+    def _inspect(self, event: Event) -> None:
         if self.response_id is None:
             self._identify(event.payload)
-        pieces, whole, ended, moved = event.reading
-        self._examine_beside(event)
+        pieces, complete, ended, switched = event.texts
+        self._inspect_non_data(event)
         segments: list[_Segment] = []
-        for key, slot in pieces:
-            channel = self._channels.at(key)
-            text = channel.add(slot.text)
-            segments.append(_Segment(key, channel, slot, text))
-        if whole:
-            self._chain.examine(whole, self._tally, self._patience)
-        for beginning in ended:
-            self._channels.close(beginning)
-        for key in moved:
-            self._set_aside(self._channels.at(key))
+        for address, ref in pieces:
+            streamed_text = self._streamed_texts.get(address)
+            text = streamed_text.add(ref.text)
+            segments.append(_Segment(address, streamed_text, ref, text))
+        if complete:
+            self._chain.inspect(complete, self._match_counts, self._budgets)
+        for prefix in ended:
+            self._streamed_texts.close(prefix)
+        for address in switched:
+            self._detach(self._streamed_texts.get(address))
         self._hold(event, segments)
 
-    def _set_aside(self, channel: Channel) -> None:
-        """What is not decided of a text that the stream has left: its last pieces, back to where it did so before."""
+    def _detach(self, streamed_text: StreamedText) -> None:
+        """Mark the trailing undecided segments of a text that the stream has switched away from as detachable."""
         for held in reversed(self._held):
             for segment in reversed(held.segments):
-                if segment.channel is channel:
-                    if segment.alone is not None or segment.decided():
+                if segment.streamed_text is streamed_text:
+                    if segment.own_chunk is not None or segment.decided():
                         return
-                    segment.alone = alone(held.event.payload, segment.key, segment.slot)
+                    segment.own_chunk = single_piece_chunk(held.event.payload, segment.address, segment.ref)
 
     def _hold(self, event: Event, segments: list[_Segment]) -> None:
-        held = _Held(event, segments)
+        held = _HeldEvent(event, segments)
         self._held.append(held)
         self._size += held.size
 
     def _release(self) -> bytes:
         held = self._held
-        if not self._begun and not self._may_begin():
+        if not self._started and not self._can_start():
             return b""
-        out = self._release_aside() if self._aside else []
+        out = self._release_detached() if self._detached else []
         while held and held[0].ready():
             first = held.popleft()
             self._size -= first.size
             if not first.decided():
                 pieces = first.split()
-                self._aside += pieces
+                self._detached += pieces
                 self._size += sum([piece.size for piece in pieces])
-            out.append(first.leave())
+            out.append(first.release())
             if first.event.payload is not None:
-                self._last = first.event.payload
+                self._last_released = first.event.payload
         return out[0] if len(out) == 1 else b"".join(out)
 
-    def _release_aside(self) -> list[bytes]:
+    def _release_detached(self) -> list[bytes]:
         out: list[bytes] = []
-        waiting: list[_Held] = []
-        for held in self._aside:
+        waiting: list[_HeldEvent] = []
+        for held in self._detached:
             if held.decided():
                 self._size -= held.size
-                out.append(held.leave())
+                out.append(held.release())
             else:
                 waiting.append(held)
-        self._aside = waiting
+        self._detached = waiting
         return out
 
-    def _may_begin(self) -> bool:
+    def _can_start(self) -> bool:
         for held in self._held:
             if not held.ready():
                 return False
-            if held.event.reading[1] or any(map(_Segment.decided, held.segments)):
-                self._begun = True
+            if held.event.texts[1] or any(map(_Segment.decided, held.segments)):
+                self._started = True
                 return True
         return False
 
-    def _relieve(self) -> bytes:
-        """More is held than may be: only what has no text in it can go."""
-        if not all(map(_Held.ready, self._held)):
+    def _release_over_limit(self) -> bytes:
+        """Release leading events without text, the only ones that may pass undecided. Raises if that is not enough."""
+        if not all(map(_HeldEvent.ready, self._held)):
             raise StreamBlocked(None)
-        self._begun = True
+        self._started = True
         released = self._release()
         if self._size > self._limit:
             raise StreamBlocked(None)

@@ -1,11 +1,12 @@
-"""Requests, tokens and concurrency, limited for keys, models and policies.
+"""Limits on requests, tokens and concurrency for keys, models and policies.
 
-windows.py          the arithmetic of a sliding window
-plan.py             which counters a request is charged to, and what a caller is told
-planned.py          what both limiters have in common
-table.py            counters shared by the processes of one machine
-local.py            the limiter on that table
-redis_limiter.py    the limiter that counts in Redis, and on this machine while Redis is away
+windows.py          sliding window arithmetic
+request_limits.py   the limits that apply to a request, and the response headers and refusals
+base_limiter.py     base class of both limiters
+counter_table.py    counters shared by the processes of one machine
+local_limiter.py    the limiter that counts in that table
+redis_limiter.py    the limiter that counts in Redis, or on this machine while Redis is unreachable
+scripts.py          its Lua scripts
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["Limiter", "Reservation", "SharedTable", "open_limiter"]
 
 
 def open_limiter(config: LimitsConfig, shared: SharedTable | None) -> Limiter:
-    """Without a table the counts are this process's own. The limiter closes the table when it is closed."""
+    """Return the configured limiter, which closes the table when it is closed. Without a table, counters are private."""
     table = shared if shared is not None else SharedTable.private()
     local = LocalLimiter(table)
     if config.redis_url is None:

@@ -1,4 +1,4 @@
-"""What the gateway asks of a limiter."""
+"""The limiter interface."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Limiter", "Reservation"]
 
 
 class Reservation:
-    """A request that was admitted: what it holds until it is settled.
+    """What an admitted request holds until it is settled.
 
-    `charges` are the token windows it was charged in and `slots` the concurrency slots it occupies, in the form of the
-    limiter that made it.
+    `charges` are the token windows it is charged to and `slots` the concurrency limits it occupies a slot of, in the form
+    of the limiter that created the reservation.
     """
 
     __slots__ = ("charges", "headers", "owner", "settled", "slots")
@@ -36,26 +36,26 @@ class Reservation:
 
 class Limiter(Protocol):
     degraded: bool
-    """Counting on this machine alone although it should be counting with others."""
+    """True while limits are counted on this machine only because Redis is unreachable."""
     failures: int
-    """How often the shared counters could not be reached."""
+    """Number of failed accesses to Redis."""
 
     @property
     def evicted(self) -> int:
-        """Windows that this process gave up although they still counted."""
+        """Number of windows that this process replaced before they expired."""
 
     async def admit(
         self, key: CallerKey, model: Model, policies: Sequence[Policy], tokens: int, now: float
     ) -> Reservation:
-        """Charges one request and `tokens` to every limit that applies, or to none and raises Refusal 429."""
+        """Charge one request and `tokens` to every limit that applies, or charge nothing and raise Refusal 429."""
 
     async def admit_target(self, model: Model, tokens: int, now: float) -> Reservation:
-        """The same for the limits of a routing group's target alone."""
+        """Like `admit`, for the limits of a routing group's target only."""
 
     async def settle(self, reservation: Reservation, tokens: int, now: float) -> None:
-        """The real tokens replace the reserved ones and the concurrency slots are freed; a second call does nothing.
+        """Replace the reserved tokens by those used and release the concurrency slots. A second call does nothing.
 
-        Never waits for a network, so that it can stand in a `finally` of a cancelled request.
+        Never waits for the network, so that it is safe in the `finally` of a cancelled request.
         """
 
     async def close(self) -> None: ...

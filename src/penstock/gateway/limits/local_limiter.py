@@ -1,4 +1,4 @@
-"""The limiter that counts in a table on this machine."""
+"""The limiter that counts in the shared table of this machine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 
 from penstock.gateway.limits.base_limiter import BaseLimiter
 from penstock.gateway.limits.counter_table import RING, SharedTable
-from penstock.gateway.limits.limit_plan import Plan, Slots, Window
 from penstock.gateway.limits.limiter import Reservation
+from penstock.gateway.limits.request_limits import ConcurrencyLimit, RequestLimits, WindowLimit
 from penstock.gateway.limits.windows import TICKS, remaining, reset_us, wait_us
 from penstock.gateway.refusal import Refusal
 
@@ -16,13 +16,13 @@ __all__ = ["LocalLimiter"]
 
 _REAP_EVERY_S: Final = 1.0
 
-_Found = tuple[int, int, int, int, int]
-"""Of a window: where its record is, its tick, the µs since that began, what is to be charged, and the room that is left
-then (limit - used - amount) times the window's width."""
+_WindowState = tuple[int, int, int, int, int]
+"""(offset of the record, tick, µs since the tick began, amount to charge, headroom) of a window. The headroom is (limit -
+used - amount) * width."""
 
 
 class LocalLimiter(BaseLimiter):
-    """Exact across all processes that are attached to the table."""
+    """Counts exactly across all processes that are attached to the table."""
 
     degraded = False
     failures = 0
@@ -30,7 +30,7 @@ class LocalLimiter(BaseLimiter):
     def __init__(self, table: SharedTable) -> None:
         super().__init__()
         self._table = table
-        self._reaped = 0.0
+        self._last_reap = 0.0
         self._closed = False
         table.claim_row()
 
@@ -38,63 +38,69 @@ class LocalLimiter(BaseLimiter):
     def evicted(self) -> int:
         return self._table.evicted
 
-    async def _admit(self, plan: Plan, tokens: int, now: float) -> Reservation:
-        return self.admit_plan(plan, tokens, now)
+    async def _admit(self, limits: RequestLimits, tokens: int, now: float) -> Reservation:
+        return self.admit_now(limits, tokens, now)
 
     async def settle(self, reservation: Reservation, tokens: int, now: float) -> None:
         self.settle_now(reservation, tokens, now)
 
     async def close(self) -> None:
-        """What is settled later is settled by this: a closed table holds nothing for its process."""
+        """Close the table, which releases the slots of this process. Later settlements do nothing."""
         if not self._closed:
             self._closed = True
             self._table.close()
 
-    def admit_plan(self, plan: Plan, tokens: int, now: float) -> Reservation:
-        """Everything is looked at before anything is counted, so a refusal leaves no trace.
+    def admit_now(self, limits: RequestLimits, tokens: int, now: float) -> Reservation:
+        """Check all limits before charging any, so that a refused request is not counted.
 
-        4 µs for one window and 2 more for each further one, headers included; 0.7 of that is the lock.
+        Takes 4 µs for one window and 2 µs for each further one, including headers; the lock takes 0.7 µs of that.
         """
         now_us = int(now * 1_000_000)
         table = self._table
         words = table.words
-        charges: tuple[tuple[Window, int, int], ...] = ()
+        charges: tuple[tuple[WindowLimit, int, int], ...] = ()
         refusal: Refusal | None = None
         free: list[int] = []
-        healed = False
+        repaired = False
         table.lock()
         try:
-            found, fits = self._look(plan, tokens, now_us)
-            if plan.slots:
-                places = self._places(plan, now_us)
-                free = self._free(places)
+            window_states, fits = self._read_windows(limits, tokens, now_us)
+            if limits.concurrency:
+                slot_offsets = self._slot_offsets(limits, now_us)
+                free = self._free(slot_offsets)
                 if min(free) <= 0 and self._reap():
-                    free = self._free(places)
+                    free = self._free(slot_offsets)
             if not fits or (free and min(free) <= 0):
-                healed = any(table.heal(at) for at, *_ in found)
-                if not healed:
-                    refusal = self._refusal(plan, found, free)
+                repaired = any(table.repair_sum(offset) for offset, *_ in window_states)
+                if not repaired:
+                    refusal = self._refusal(limits, window_states, free)
             else:
-                for at, tick, _, amount, _ in found:
-                    words[at + 3] += amount
-                    words[at + RING + tick % TICKS] += amount
+                for offset, tick, _, amount, _ in window_states:
+                    words[offset + 3] += amount
+                    words[offset + RING + tick % TICKS] += amount
                 if free:
-                    for _, at in places:
-                        if at >= 0:
-                            table.occupy(at, 1)
+                    for _, offset in slot_offsets:
+                        if offset >= 0:
+                            table.occupy(offset, 1)
         finally:
             table.unlock()
         if refusal is not None:
             raise refusal
-        if healed:
-            return self.admit_plan(plan, tokens, now)
-        if plan.charged:
-            charges = tuple((plan.windows[index], found[index][1], found[index][3]) for index in plan.charged)
+        if repaired:
+            return self.admit_now(limits, tokens, now)
+        if limits.token_windows:
+            charges = tuple(
+                (limits.windows[index], window_states[index][1], window_states[index][3])
+                for index in limits.token_windows
+            )
         states = [
-            (found[index][4] // plan.windows[index].width, TICKS * plan.windows[index].width - found[index][2])
-            for index in plan.shown
+            (
+                window_states[index][4] // limits.windows[index].width,
+                TICKS * limits.windows[index].width - window_states[index][2],
+            )
+            for index in limits.reported
         ]
-        return Reservation(plan.headers(states, [left - 1 for left in free]), charges, plan.slots, self)
+        return Reservation(limits.headers(states, [left - 1 for left in free]), charges, limits.concurrency, self)
 
     def settle_now(self, reservation: Reservation, tokens: int, now: float) -> None:
         if reservation.settled or self._closed:
@@ -106,85 +112,86 @@ class LocalLimiter(BaseLimiter):
         table.lock()
         try:
             for window, tick, reserved in reservation.charges:
-                assert isinstance(window, Window)
+                assert isinstance(window, WindowLimit)
                 change = tokens - reserved
                 if not change:
                     continue
-                wanted = now_us // window.width
-                at = window.at
-                if at < 0 or words[at] != window.low or words[at + 1] != window.high:
-                    at = window.at = table.find_window(window.low, window.high, window.width, wanted)
-                current = table.advance(at, wanted)
-                # what was reserved too much goes back where it was taken, if that still counts at all;
-                # what came on top is used now
+                now_tick = now_us // window.width
+                offset = window.offset
+                if offset < 0 or words[offset] != window.low or words[offset + 1] != window.high:
+                    offset = window.offset = table.find_window(window.low, window.high, window.width, now_tick)
+                current = table.advance(offset, now_tick)
+                # Unused tokens are refunded to the tick that was charged, if it is still in the window; tokens beyond
+                # the reservation are charged to the current tick.
                 if change < 0 and not current - TICKS < tick <= current:
                     continue
-                slot = at + RING + (tick if change < 0 else current) % TICKS
-                change = max(change, -words[slot])
-                words[at + 3] = max(0, words[at + 3] + change)
-                words[slot] += change
-            for slots in reservation.slots:
-                assert isinstance(slots, Slots)
-                at = table.find_slots(slots.low, slots.high, now_us)
-                if at >= 0:
-                    table.occupy(at, -1)
+                counter = offset + RING + (tick if change < 0 else current) % TICKS
+                change = max(change, -words[counter])
+                words[offset + 3] = max(0, words[offset + 3] + change)
+                words[counter] += change
+            for limit in reservation.slots:
+                assert isinstance(limit, ConcurrencyLimit)
+                offset = table.find_slots(limit.low, limit.high, now_us)
+                if offset >= 0:
+                    table.occupy(offset, -1)
         finally:
             table.unlock()
 
-    def _look(self, plan: Plan, tokens: int, now_us: int) -> tuple[list[_Found], bool]:
-        """Every window of the plan as it stands now, and whether all of them have room; nothing is counted yet."""
+    def _read_windows(self, limits: RequestLimits, tokens: int, now_us: int) -> tuple[list[_WindowState], bool]:
+        """Return the state of each window, and whether all of them admit the request. Charges nothing."""
         table = self._table
         words = table.words
-        found: list[_Found] = []
+        window_states: list[_WindowState] = []
         fits = True
-        for window in plan.windows:
+        for window in limits.windows:
             width = window.width
             limit = window.limit
             tick = now_us // width
             elapsed = now_us - tick * width
-            at = window.at
-            if at < 0 or words[at] != window.low or words[at + 1] != window.high:
-                at = window.at = table.find_window(window.low, window.high, width, tick)
-            if words[at + 2] != tick:
-                current = table.advance(at, tick)
+            offset = window.offset
+            if offset < 0 or words[offset] != window.low or words[offset + 1] != window.high:
+                offset = window.offset = table.find_window(window.low, window.high, width, tick)
+            if words[offset + 2] != tick:
+                current = table.advance(offset, tick)
                 if current != tick:
                     tick, elapsed = current, 0
             amount = window.amount(tokens)
-            room = (limit - words[at + 3] - amount) * width + words[at + RING + (tick + 1) % TICKS] * elapsed
-            if room < 0:
+            oldest = words[offset + RING + (tick + 1) % TICKS]
+            headroom = (limit - words[offset + 3] - amount) * width + oldest * elapsed
+            if headroom < 0:
                 fits = False
-            found.append((at, tick, elapsed, amount, room))
-        return found, fits
+            window_states.append((offset, tick, elapsed, amount, headroom))
+        return window_states, fits
 
-    def _places(self, plan: Plan, now_us: int) -> list[tuple[Slots, int]]:
+    def _slot_offsets(self, limits: RequestLimits, now_us: int) -> list[tuple[ConcurrencyLimit, int]]:
         words = self._table.words
-        places = []
-        for slots in plan.slots:
-            at = slots.at
-            if at < 0 or words[at] != slots.low or words[at + 1] != slots.high:
-                at = slots.at = self._table.find_slots(slots.low, slots.high, now_us)
-            if at >= 0:
-                words[at + 2] = now_us
-            places.append((slots, at))
-        return places
+        slot_offsets = []
+        for limit in limits.concurrency:
+            offset = limit.offset
+            if offset < 0 or words[offset] != limit.low or words[offset + 1] != limit.high:
+                offset = limit.offset = self._table.find_slots(limit.low, limit.high, now_us)
+            if offset >= 0:
+                words[offset + 2] = now_us
+            slot_offsets.append((limit, offset))
+        return slot_offsets
 
-    def _free(self, places: list[tuple[Slots, int]]) -> list[int]:
+    def _free(self, slot_offsets: list[tuple[ConcurrencyLimit, int]]) -> list[int]:
         words = self._table.words
-        return [slots.limit - words[at + 3] if at >= 0 else slots.limit for slots, at in places]
+        return [limit.limit - words[offset + 3] if offset >= 0 else limit.limit for limit, offset in slot_offsets]
 
     def _reap(self) -> bool:
-        """Full slots may belong to a process that is gone. Looking costs 20 µs a process, so not at every refusal."""
-        clock = time.monotonic()
-        if clock - self._reaped < _REAP_EVERY_S:
+        """Release the slots of dead processes. Takes 20 µs per process, so at most once per _REAP_EVERY_S."""
+        now = time.monotonic()
+        if now - self._last_reap < _REAP_EVERY_S:
             return False
-        self._reaped = clock
+        self._last_reap = now
         return self._table.reap() > 0
 
-    def _refusal(self, plan: Plan, found: list[_Found], free: list[int]) -> Refusal:
+    def _refusal(self, limits: RequestLimits, window_states: list[_WindowState], free: list[int]) -> Refusal:
         states, waits = [], []
-        for window, (at, tick, elapsed, amount, _) in zip(plan.windows, found, strict=True):
-            counts = self._table.counts(at, tick)
+        for window, (offset, tick, elapsed, amount, _) in zip(limits.windows, window_states, strict=True):
+            counts = self._table.counts(offset, tick)
             left = remaining(counts, elapsed, window.width, window.limit)
             states.append((left, reset_us(counts, elapsed, window.width)))
             waits.append(wait_us(counts, elapsed, window.width, amount, window.limit))
-        return plan.refusal(states, waits, free)
+        return limits.refusal(states, waits, free)

@@ -1,8 +1,8 @@
-"""The limiter that counts in Redis, together with every other gateway that uses the same one.
+"""The limiter that counts in Redis, shared by all gateways that use the same Redis.
 
-When Redis cannot be reached, this machine counts alone: `degraded` is set, `failures` goes up, one of its processes says
-a line, and a probe looks once a second whether Redis takes writes again. From then on it counts there. What was admitted
-meanwhile is not carried over.
+While Redis is unreachable, limits are counted on this machine: `degraded` is set, `failures` increases, one process of the
+machine logs it, and a probe checks once a second whether Redis accepts writes again. Requests that are counted meanwhile
+are not transferred to Redis.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from redis.exceptions import RedisError
 from penstock.gateway.limits import scripts
 from penstock.gateway.limits.base_limiter import BaseLimiter
 from penstock.gateway.limits.counter_table import SharedTable
-from penstock.gateway.limits.limit_plan import Plan, Slots, Window
 from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.limits.local_limiter import LocalLimiter
+from penstock.gateway.limits.request_limits import ConcurrencyLimit, RequestLimits, WindowLimit
 from penstock.gateway.operator_log import log_operator_message
 
 __all__ = ["RedisLimiter"]
 
 _TIMEOUT_S: Final = 0.5
-"""A Redis that takes longer holds up every request; `?socket_timeout=` in the URL overrides it."""
-_PROBE_EVERY_S: Final = 1.0
-_BEAT_EVERY_S: Final = 5.0
+"""Bounds the delay that a slow Redis adds to each request; `?socket_timeout=` in the URL overrides it."""
+_PROBE_S: Final = 1.0
+_HEARTBEAT_S: Final = 5.0
 # one hash tag, so that a cluster keeps all counters of a request on one node
 _PREFIX: Final = b"penstock:{limits}:"
 _OWNERS: Final = _PREFIX + b"owners"
-_LOST: Final = (RedisError, OSError, asyncio.TimeoutError)
+_REDIS_ERRORS: Final = (RedisError, OSError, asyncio.TimeoutError)
 
 
 class RedisLimiter(BaseLimiter):
     def __init__(self, url: str, local: LocalLimiter, table: SharedTable) -> None:
-        """`local` counts while Redis is away; its `table` is where the processes of this machine agree on who says so."""
+        """`local` counts while Redis is unreachable; `table` determines which process of the machine logs that."""
         super().__init__()
         self.degraded = False
         self.failures = 0
         self._local = local
         self._table = table
-        self._where = _without_credentials(url)
+        self._address = _redact_url(url)
         self._owner = uuid.uuid4().hex
         self._held: Counter[bytes] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._endless: set[asyncio.Task[Any]] = set()
-        self._beating = False
+        self._background: set[asyncio.Task[Any]] = set()
+        self._heartbeat_running = False
         self._closing = False
         pool = redis.asyncio.BlockingConnectionPool.from_url(
             url,
@@ -61,13 +61,13 @@ class RedisLimiter(BaseLimiter):
             timeout=_TIMEOUT_S,
             socket_timeout=_TIMEOUT_S,
             socket_connect_timeout=_TIMEOUT_S,
-            # a pooled connection may have been closed by the other side, which one more try mends
+            # one retry, because the server may have closed a pooled connection
             retry=Retry(NoBackoff(), 1),
         )
         self._client = redis.asyncio.Redis.from_pool(pool)
         self._admit_script = self._client.register_script(scripts.ADMIT)
         self._settle_script = self._client.register_script(scripts.SETTLE)
-        self._beat_script = self._client.register_script(scripts.BEAT)
+        self._heartbeat_script = self._client.register_script(scripts.HEARTBEAT)
 
     @property
     def evicted(self) -> int:
@@ -84,143 +84,147 @@ class RedisLimiter(BaseLimiter):
             self._spawn(self._settle(reservation, tokens))
 
     async def close(self) -> None:
-        """Waits a moment for what is being settled."""
-        # a cancellation that meets redis-py in the middle of a command can get lost there, hence the flag
+        """Wait briefly for pending settlements, then close all connections."""
+        # redis-py can swallow a cancellation in the middle of a command, hence the flag
         self._closing = True
-        late = set(self._endless)
+        unfinished = set(self._background)
         if self._tasks:
             _, pending = await asyncio.wait(self._tasks, timeout=_TIMEOUT_S)
-            late |= pending
-        for task in late:
+            unfinished |= pending
+        for task in unfinished:
             task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await asyncio.gather(*unfinished, return_exceptions=True)
         await self._client.aclose()
         await self._client.connection_pool.disconnect()
         await self._local.close()
 
-    async def _admit(self, plan: Plan, tokens: int, now: float) -> Reservation:
+    async def _admit(self, limits: RequestLimits, tokens: int, now: float) -> Reservation:
         if self.degraded:
-            return self._local.admit_plan(plan, tokens, now)
-        counting = self._spawn(self._count(plan, tokens, now))
+            return self._local.admit_now(limits, tokens, now)
+        admission = self._spawn(self._admit_in_redis(limits, tokens, now))
         try:
-            return await asyncio.shield(counting)
+            return await asyncio.shield(admission)
         except asyncio.CancelledError:
-            # Redis may have counted it already: it is taken back when the answer is there
-            counting.add_done_callback(self._take_back)
+            # Redis may have counted the request already: refund it when the reply arrives
+            admission.add_done_callback(self._refund)
             raise
 
-    async def _count(self, plan: Plan, tokens: int, now: float) -> Reservation:
+    async def _admit_in_redis(self, limits: RequestLimits, tokens: int, now: float) -> Reservation:
         owner = self._owner
-        keys = [_OWNERS, *(_window_key(one) for one in plan.windows), *(_slots_key(one) for one in plan.slots)]
-        amounts = [window.amount(tokens) for window in plan.windows]
+        keys = [
+            _OWNERS,
+            *(_window_key(window) for window in limits.windows),
+            *(_concurrency_key(limit) for limit in limits.concurrency),
+        ]
+        amounts = [window.amount(tokens) for window in limits.windows]
         arguments: list[Any] = ["", owner, len(amounts)]
-        for window, amount in zip(plan.windows, amounts, strict=True):
+        for window, amount in zip(limits.windows, amounts, strict=True):
             arguments += (window.limit, amount, window.width)
-        arguments += (slots.limit for slots in plan.slots)
+        arguments += (limit.limit for limit in limits.concurrency)
         try:
             reply: list[int] = await self._admit_script(keys=keys, args=arguments)
-        except _LOST as error:
-            self._lost(error)
-            return self._local.admit_plan(plan, tokens, now)
-        states = [(reply[at + 1], reply[at + 2]) for at in range(1, 4 * len(amounts), 4)]
+        except _REDIS_ERRORS as error:
+            self._record_failure(error)
+            return self._local.admit_now(limits, tokens, now)
+        states = [(reply[index + 1], reply[index + 2]) for index in range(1, 4 * len(amounts), 4)]
         free = reply[1 + 4 * len(amounts) :]
         if not reply[0]:
-            raise plan.refusal(states, [reply[at + 3] for at in range(1, 4 * len(amounts), 4)], free)
-        for slots in plan.slots:
-            self._held[_slots_key(slots)] += 1
-        if plan.slots and not self._beating:
-            self._beating = True
-            self._spawn(self._beat(), self._endless)
-        charges = tuple((plan.windows[at], reply[1 + 4 * at], amounts[at]) for at in plan.charged)
-        return Reservation(plan.headers(states, [left - 1 for left in free]), charges, plan.slots, owner)
+            raise limits.refusal(states, [reply[index + 3] for index in range(1, 4 * len(amounts), 4)], free)
+        for limit in limits.concurrency:
+            self._held[_concurrency_key(limit)] += 1
+        if limits.concurrency and not self._heartbeat_running:
+            self._heartbeat_running = True
+            self._spawn(self._heartbeat(), self._background)
+        charges = tuple((limits.windows[index], reply[1 + 4 * index], amounts[index]) for index in limits.token_windows)
+        return Reservation(limits.headers(states, [left - 1 for left in free]), charges, limits.concurrency, owner)
 
     async def _settle(self, reservation: Reservation, tokens: int) -> None:
         owner = str(reservation.owner)
         keys: list[bytes] = []
         arguments: list[Any] = ["", owner, len(reservation.charges)]
         for window, tick, reserved in reservation.charges:
-            assert isinstance(window, Window)
+            assert isinstance(window, WindowLimit)
             keys.append(_window_key(window))
             arguments += (tick, reserved, tokens, window.width)
-        for slots in reservation.slots:
-            assert isinstance(slots, Slots)
-            key = _slots_key(slots)
+        for limit in reservation.slots:
+            assert isinstance(limit, ConcurrencyLimit)
+            key = _concurrency_key(limit)
             keys.append(key)
             if owner == self._owner:
                 self._held[key] -= 1
-        # held by an owner that an outage ended: its slots run out by themselves
+        # the slots of an owner from before an outage expire by themselves
         if self.degraded or (owner != self._owner and not reservation.charges):
             return
         try:
             await self._settle_script(keys=keys, args=arguments)
-        except _LOST as error:
-            self._lost(error)
+        except _REDIS_ERRORS as error:
+            self._record_failure(error)
 
-    def _take_back(self, counting: asyncio.Task[Reservation]) -> None:
-        if not counting.cancelled() and counting.exception() is None:
-            self._settle_soon(counting.result(), 0, time.time())
+    def _refund(self, admission: asyncio.Task[Reservation]) -> None:
+        if not admission.cancelled() and admission.exception() is None:
+            self._settle_soon(admission.result(), 0, time.time())
 
-    async def _beat(self) -> None:
-        """Says that this process lives, for as long as it holds slots."""
+    async def _heartbeat(self) -> None:
+        """Renew the lease of this process's slots while it holds any."""
         while not self._closing and not self.degraded:
             self._held = +self._held
             if not self._held:
                 break
             try:
-                await self._beat_script(keys=[_OWNERS, *self._held], args=["", self._owner])
-            except _LOST as error:
-                self._lost(error)
+                await self._heartbeat_script(keys=[_OWNERS, *self._held], args=["", self._owner])
+            except _REDIS_ERRORS as error:
+                self._record_failure(error)
                 break
             if not self._closing:
-                await asyncio.sleep(_BEAT_EVERY_S)
-        self._beating = False
+                await asyncio.sleep(_HEARTBEAT_S)
+        self._heartbeat_running = False
 
-    def _lost(self, error: BaseException) -> None:
+    def _record_failure(self, error: BaseException) -> None:
         self.failures += 1
         if not self.degraded:
             self.degraded = True
-            if self._table.first_to_tell(away=True):
-                why = type(error).__name__
+            if self._table.claim_outage_report(down=True):
                 log_operator_message(
-                    f"Redis at {self._where} cannot be used ({why}); limits count on this machine alone until it can"
+                    f"Redis at {self._address} is unavailable ({type(error).__name__}); "
+                    "limits are counted on this machine only until it is back"
                 )
-            self._spawn(self._probe(), self._endless)
+            self._spawn(self._probe(), self._background)
 
     async def _probe(self) -> None:
-        """Until Redis takes a write again. Slots that were held before have run out or will: the owner is a new one."""
+        """Wait until Redis accepts writes, then count there under a new owner. The old owner's slots expire."""
         owner = uuid.uuid4().hex
         while not self._closing:
-            await asyncio.sleep(_PROBE_EVERY_S)
+            await asyncio.sleep(_PROBE_S)
             try:
-                await self._beat_script(keys=[_OWNERS], args=["", owner])
-            except _LOST:
+                await self._heartbeat_script(keys=[_OWNERS], args=["", owner])
+            except _REDIS_ERRORS:
                 self.failures += 1
             else:
                 self._owner = owner
                 self._held.clear()
                 self.degraded = False
-                if self._table.first_to_tell(away=False):
-                    log_operator_message(f"Redis at {self._where} is back; limits count there again")
+                if self._table.claim_outage_report(down=False):
+                    log_operator_message(f"Redis at {self._address} is back; limits are counted there again")
                 return
 
     def _spawn(self, work: Coroutine[Any, Any, Any], tasks: set[asyncio.Task[Any]] | None = None) -> asyncio.Task[Any]:
         tasks = self._tasks if tasks is None else tasks
         task = asyncio.get_running_loop().create_task(work)
-        # the loop alone would let go of it
+        # the event loop keeps only a weak reference to a task
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         return task
 
 
-def _window_key(window: Window) -> bytes:
+def _window_key(window: WindowLimit) -> bytes:
     return _PREFIX + b"w:" + window.key.hex().encode()
 
 
-def _slots_key(slots: Slots) -> bytes:
-    return _PREFIX + b"s:" + slots.key.hex().encode()
+def _concurrency_key(limit: ConcurrencyLimit) -> bytes:
+    return _PREFIX + b"s:" + limit.key.hex().encode()
 
 
-def _without_credentials(url: str) -> str:
+def _redact_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return parts.path

@@ -1,11 +1,11 @@
-"""What Redis runs. Each script is one atomic step over all counters of a request, by Redis's own clock.
+"""The Lua scripts that Redis runs. Each is one atomic step over all counters of a request, and uses the clock of Redis.
 
-A window is a string: its 32 counters by `tick % 32` and the tick they were last brought up to, packed, with an expiry. A
-set of slots is a hash: how many each owner (a gateway process) holds. Owners report that they live in another hash; the
-slots of one that was silent for LEASE_US are free.
+A window is a packed string with an expiry: 32 counters, indexed by `tick % 32`, and the last tick. A concurrency limit is a
+hash: the number of slots that each owner (a gateway process) holds. Another hash has the last heartbeat of each owner; the
+slots of an owner without a heartbeat for LEASE_US are free.
 
-The arithmetic is that of `windows.py`, in doubles: exact as long as counts times microseconds stay below 2^53, which for
-a limit per minute is 4.8 thousand million.
+The arithmetic is that of `windows.py` in doubles. It is exact while counts times microseconds are below 2^53, which for a
+limit per minute means counts up to 4.8 billion.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.gateway.limits.windows import TICKS
 
-__all__ = ["ADMIT", "BEAT", "LEASE_US", "SETTLE"]
+__all__ = ["ADMIT", "HEARTBEAT", "LEASE_US", "SETTLE"]
 
 LEASE_US: Final = 15_000_000
 
@@ -27,20 +27,20 @@ local function clock()
   return time[1] * 1000000 + time[2]
 end
 
-local function load(key, wanted)
+local function load(key, now_tick)
   local packed = redis.call('GET', key)
   local ring = packed and cmsgpack.unpack(packed)
   local last = ring and ring[TICKS + 1]
-  if not ring or math.abs(wanted - last) >= TICKS then
+  if not ring or math.abs(now_tick - last) >= TICKS then
     ring = {{}}
     for i = 1, TICKS do ring[i] = 0 end
-  elseif wanted < last then
+  elseif now_tick < last then
     return ring, last
   else
-    for passed = last + 1, wanted do ring[passed % TICKS + 1] = 0 end
+    for skipped = last + 1, now_tick do ring[skipped % TICKS + 1] = 0 end
   end
-  ring[TICKS + 1] = wanted
-  return ring, wanted
+  ring[TICKS + 1] = now_tick
+  return ring, now_tick
 end
 
 local function save(key, ring, width)
@@ -51,17 +51,17 @@ end
 ADMIT: Final = (
     _COMMON
     + """
--- KEYS: owners, windows, slots
--- ARGV: now or '', owner, number of windows, {limit, amount, width} of each, {limit} of each slots
--- reply: 1 or 0, {tick, remaining, reset, wait} of each window, {free} of each slots
+-- KEYS: owners, windows, concurrency limits
+-- ARGV: now or '', owner, number of windows, {limit, amount, width} of each, {limit} of each concurrency limit
+-- reply: 1 or 0, {tick, remaining, reset, wait} of each window, {free slots} of each concurrency limit
 local now, owner, windows = clock(), ARGV[2], tonumber(ARGV[3])
 local reply, rings, admitted = {0}, {}, true
 for w = 1, windows do
   local a = 3 * w + 1
   local limit, amount, width = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
-  local wanted = math.floor(now / width)
-  local ring, tick = load(KEYS[1 + w], wanted)
-  local elapsed = tick == wanted and now - tick * width or 0
+  local now_tick = math.floor(now / width)
+  local ring, tick = load(KEYS[1 + w], now_tick)
+  local elapsed = tick == now_tick and now - tick * width or 0
   local total = 0
   for i = 1, TICKS do total = total + ring[i] end
   local oldest = ring[(tick + 1) % TICKS + 1]
@@ -70,16 +70,16 @@ for w = 1, windows do
   if need > 0 then
     admitted = false
     wait = TICKS * width
-    local begins = -elapsed
+    local tick_start = -elapsed
     for age = TICKS - 1, 0, -1 do
       local count = ring[(tick - age) % TICKS + 1]
-      local left = count * (width + math.min(begins, 0))
+      local left = count * (width + math.min(tick_start, 0))
       if need <= left then
-        wait = math.max(begins, 0) + math.ceil(need / count)
+        wait = math.max(tick_start, 0) + math.ceil(need / count)
         break
       end
       need = need - left
-      begins = begins + width
+      tick_start = tick_start + width
     end
   end
   rings[w] = {ring, tick, elapsed, total, oldest, limit, amount, width, wait}
@@ -139,7 +139,7 @@ return reply
 SETTLE: Final = (
     _COMMON
     + """
--- KEYS: windows, slots
+-- KEYS: windows, concurrency limits
 -- ARGV: now or '', owner, number of windows, {tick, reserved, tokens, width} of each
 local now, owner, windows = clock(), ARGV[2], tonumber(ARGV[3])
 for w = 1, windows do
@@ -166,10 +166,10 @@ return 1
 """
 )
 
-BEAT: Final = (
+HEARTBEAT: Final = (
     _COMMON
     + """
--- KEYS: owners, slots that are held
+-- KEYS: owners, concurrency limits of which slots are held
 -- ARGV: now or '', owner
 local now = clock()
 redis.call('HSET', KEYS[1], ARGV[2], string.format('%.0f', now))

@@ -1,22 +1,20 @@
-"""The sliding window, as arithmetic on counters.
+"""Sliding window arithmetic.
 
-A window of W seconds is cut into 32 ticks of width w, and a ring of 32 counters holds what was admitted in the current
-tick and in each of the 31 before it. While the current tick runs, the oldest one of the ring drains away evenly: at time
-e into the current tick
+A window of W seconds has 32 ticks of width w. A ring of 32 counters holds what was admitted in the current tick and in
+each of the 31 before it. During the current tick, the oldest counter drains linearly: at time e into the current tick
 
     used = sum of the ring - oldest * e/w
     admit n  when  used + n <= limit
 
-What that gives:
-- all ticks but the oldest count in full, so no span of 15/16 W, wherever it begins, ever holds more than the limit.
-- nothing counts for longer than W, so Retry-After is never more than the window.
-- `used` falls in straight lines while nothing is admitted, so the moment at which n more will fit is known exactly.
+Consequences:
+- All ticks but the oldest count in full, so no span of 15/16 W contains more than the limit.
+- Nothing counts for longer than W, so Retry-After never exceeds the window.
+- `used` is piecewise linear while nothing is admitted, so the time at which n more fit is known exactly.
 
-The usual two counters (this window and the last, weighted) are the same with two ticks of W each. A burst at the end of
-a window is then taken as spread over all of it and forgiven accordingly: nearly twice the limit passes in a span of W.
+The common variant with two weighted counters (this window and the last) is the same with two ticks of width W. It treats a
+burst at the end of a window as spread over the whole window, so nearly twice the limit can pass in a span of W.
 
-All times are whole microseconds and all comparisons are between integers (both sides times w), so no result depends on
-rounding.
+All times are integer microseconds and all comparisons are between integers (both sides times w), so nothing is rounded.
 """
 
 from __future__ import annotations
@@ -30,35 +28,35 @@ TICKS: Final = 32
 
 
 def width_us(seconds: int) -> int:
-    """Exact: a million is a multiple of 32."""
+    """Return the tick width of a window. It is exact, because a million is a multiple of 32."""
     return seconds * 1_000_000 // TICKS
 
 
 def remaining(counts: Sequence[int], elapsed: int, width: int, limit: int) -> int:
-    """How much fits now; `counts` is the ring beginning with the oldest tick, `elapsed` the e above."""
+    """Return how much fits now. `counts` is the ring, oldest tick first; `elapsed` is e above."""
     return max(0, ((limit - sum(counts)) * width + counts[0] * elapsed) // width)
 
 
 def wait_us(counts: Sequence[int], elapsed: int, width: int, amount: int, limit: int) -> int:
-    """Until `amount` more fits, if nothing else is admitted before.
+    """Return the time until `amount` fits, if nothing else is admitted before.
 
-    An amount above the limit never fits: the answer is the window's length.
+    An amount above the limit never fits; then the result is the length of the window.
     """
     need = (sum(counts) + amount - limit) * width - counts[0] * elapsed
     if need <= 0:
         return 0
-    begins = -elapsed
+    tick_start = -elapsed
     for count in counts:
-        left = count * (width + min(begins, 0))
-        if need <= left:
-            return max(begins, 0) + -(-need // count)
-        need -= left
-        begins += width
+        drainable = count * (width + min(tick_start, 0))
+        if need <= drainable:
+            return max(tick_start, 0) + -(-need // count)
+        need -= drainable
+        tick_start += width
     return TICKS * width
 
 
 def reset_us(counts: Sequence[int], elapsed: int, width: int) -> int:
-    """Until the whole limit is free again, if nothing else is admitted before."""
+    """Return the time until the whole limit is free, if nothing else is admitted before."""
     for age, count in enumerate(reversed(counts)):
         if count:
             return (TICKS - age) * width - elapsed

@@ -240,7 +240,7 @@ class AttemptLoop:
         return None
 
     async def _inspect(self, guards: Guards, body: bytes) -> bytes:
-        inspection = await guards.look(len(body), lambda patience: guards.reply(body, patience))
+        inspection = await guards.run_inspection(len(body), lambda budgets: guards.reply(body, budgets))
         self.accounting.record_inspection(inspection)
         if inspection.blocked_by is not None:
             raise blocked("response", inspection.blocked_by, timed_out=inspection.timed_out)
@@ -272,7 +272,7 @@ class AttemptLoop:
             self._response.send(refusal.status, JSON, refusal.body())
         else:
             assert attempt.guard is not None
-            self.stream.send(attempt.guard.late_block(cause))
+            self.stream.send(attempt.guard.block_event(cause))
             self.stream.close()
 
     async def _finish_stream(self, attempt: UpstreamAttempt, reader: StreamReader) -> UpstreamFailure | None:

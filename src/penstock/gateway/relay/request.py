@@ -15,7 +15,7 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.gateway.auth import authenticate, authorize, client_ip, recorded_model_name
-from penstock.gateway.guardrails import Ambiguous, Guards
+from penstock.gateway.guardrails import DuplicateKeyError, Guards
 from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
@@ -171,8 +171,8 @@ class GatewayRequest:
     async def _inspect(self, guards: Guards, request: Request) -> Request:
         data = request.data
         try:
-            inspection = await guards.look(len(data), lambda patience: guards.request(data, patience))
-        except Ambiguous:
+            inspection = await guards.run_inspection(len(data), lambda budgets: guards.request(data, budgets))
+        except DuplicateKeyError:
             raise Refusal(400, "invalid_request_error", "An object in the request body has a duplicate key.") from None
         except ValueError:
             raise Refusal(400, "invalid_request_error", "The request body is not valid JSON.") from None

@@ -252,7 +252,7 @@ class UpstreamAttempt:
             if coding in CODINGS:
                 self._decompressor = Decompressor()
             self.reader = StreamReader(self._owner.route)
-            self._frames = Frames(FRAME_BYTES if self.guard is None else self.guard.longest)
+            self._frames = Frames(FRAME_BYTES if self.guard is None else self.guard.max_event_bytes)
         else:
             self.mode = "collect"
 
@@ -303,8 +303,8 @@ class UpstreamAttempt:
                 guard.finish(rest)
             return
         try:
-            if guard.at_end and self._guards is not None:
-                left = await self._guards.look(guard.held_bytes, lambda patience: guard.finish(rest, patience))
+            if guard.inspects_at_end and self._guards is not None:
+                left = await self._guards.run_inspection(guard.held_bytes, lambda budgets: guard.finish(rest, budgets))
             else:
                 left = guard.finish(rest)
         except StreamBlocked as blocked:

@@ -163,9 +163,9 @@ class Reloader:
 def check_guardrails(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot; raise ResourceErrors if a guardrail cannot be compiled, which the parser does not check."""
     if snapshot.guardrails:
-        from penstock.gateway.guardrails import guardrail_problems
+        from penstock.gateway.guardrails import guardrail_errors
 
-        if errors := [error for spec in snapshot.guardrails for error in guardrail_problems(spec)]:
+        if errors := [error for spec in snapshot.guardrails for error in guardrail_errors(spec)]:
             raise ResourceErrors(snapshot.source, errors)
     return snapshot
 

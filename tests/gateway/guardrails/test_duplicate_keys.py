@@ -1,4 +1,4 @@
-"""A key that stands twice in a reply: what was read goes on, and nothing else."""
+"""Duplicate keys in replies: only the last value, which was inspected, is released."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.gateway.guardrails import SearchBudgets
-from penstock.gateway.guardrails.splice import repeated, without
+from penstock.gateway.guardrails.json_edits import duplicate_member_spans, remove_spans
 from support.guardrail_streams import guards, keyword, pii, run
 
 Mode = Literal["buffer", "window"]
@@ -19,7 +19,7 @@ MODES: tuple[Mode, ...] = ("buffer", "window")
 BLOCK = keyword(regexes=["code-[0-9]{4}"])
 DEEP = b"[" * 400 + b"]" * 400
 
-CUT = {
+REPLIES = {
     b'{"text":"it is code-1234","text":"clean"}': b'{"text":"clean"}',
     b'{"output":[{"text" : "code-1234", "a":1 , "te\\u0078t":"clean"} ]}': b'{"output":[{"a":1 , "te\\u0078t":"clean"} ]}',
     b'{"text":"code-1234","a":"x\\u003a","text":"clean"}': b'{"a":"x\\u003a","text":"clean"}',
@@ -28,52 +28,54 @@ CUT = {
     b'{"text":"code-1234","h":"\\ud800","text":"clean"}': b'{"h":"\\ud800","text":"clean"}',
     b'{"text":"code-1234","text":"clean","a":%b}' % DEEP: b'{"text":"clean","a":%b}' % DEEP,
 }
-"""Replies and what the caller gets of them."""
+"""Upstream reply -> the reply to the caller."""
 
 
-@pytest.mark.parametrize(("body", "left"), CUT.items())
-def test_what_nobody_read_does_not_leave(body: bytes, left: bytes) -> None:
-    found = guards(BLOCK).made.reply(body, SearchBudgets(1.0))
-    assert (found.body, found.blocked_by) == (left, None)
+@pytest.mark.parametrize(("body", "remaining"), REPLIES.items())
+def test_overridden_duplicates_are_removed_from_replies(body: bytes, remaining: bytes) -> None:
+    inspection = guards(BLOCK).compiled.reply(body, SearchBudgets(1.0))
+    assert (inspection.body, inspection.blocked_by) == (remaining, None)
     frame = b": x\nevent: e\ndata: %b\n\n"
     for mode in MODES:
         guard = guards(BLOCK, mode=mode, max_lengths={"words": 9}).stream("responses")
         outcome = run(guard, [frame % body, frame % b"{}"])
-        assert (outcome.body, outcome.blocked) == (frame % left + frame % b"{}", None)
+        assert (outcome.body, outcome.blocked) == (frame % remaining + frame % b"{}", None)
 
 
-def test_what_is_read_is_masked_and_blocked() -> None:
+def test_last_duplicate_is_masked_or_blocked() -> None:
     body = b'{"text":"ann@example.com","n":"bob@example.com","text":"cid@example.com"}'
-    assert guards(pii("email")).made.reply(body, SearchBudgets(1.0)).body == (
+    assert guards(pii("email")).compiled.reply(body, SearchBudgets(1.0)).body == (
         b'{"n":"[EMAIL_REDACTED]","text":"[EMAIL_REDACTED]"}'
     )
-    assert guards(BLOCK).made.reply(b'{"text":"clean","text":"code-1234"}', SearchBudgets(1.0)).blocked_by == "words"
+    assert (
+        guards(BLOCK).compiled.reply(b'{"text":"clean","text":"code-1234"}', SearchBudgets(1.0)).blocked_by == "words"
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_deltas(mode: Mode) -> None:
+def test_duplicate_deltas_are_removed(mode: Mode) -> None:
     event = b'data: {"type":"response.output_text.delta","output_index":0,"delta":%b"delta":"%b"}\n\n'
-    body = [event % (b'"x ann@example.com ",', word) for word in (b"one ", b"bob@exam", b"ple.com ")]
+    body = [event % (b'"x ann@example.com ",', text) for text in (b"one ", b"bob@exam", b"ple.com ")]
     outcome = run(guards(pii("email"), mode=mode).stream("responses"), body)
     assert b"ann@" not in outcome.body
     assert [payload["delta"] for payload in outcome.payloads] == ["one ", "[EMAIL_REDACTED]", " "]
     assert outcome.body.count(b'"delta":') == 3
 
 
-def test_what_only_watches_changes_nothing() -> None:
+def test_monitoring_keeps_duplicates() -> None:
     body = b'{"text":"it is code-1234","text":"clean"}'
-    made = guards(keyword(regexes=["code-[0-9]{4}"], enforcement="monitor"))
-    assert made.made.reply(body, SearchBudgets(1.0)).body is body
-    assert run(made.stream("responses"), [b"data: " + body + b"\n\n"]).body == b"data: " + body + b"\n\n"
+    harness = guards(keyword(regexes=["code-[0-9]{4}"], enforcement="monitor"))
+    assert harness.compiled.reply(body, SearchBudgets(1.0)).body is body
+    assert run(harness.stream("responses"), [b"data: " + body + b"\n\n"]).body == b"data: " + body + b"\n\n"
 
 
 NAMES = st.sampled_from(["a", "b", ":", '"', "\\", "a:", "é"])
-SPELLED = {"a": ['"a"', '"\\u0061"'], ":": ['":"', '"\\u003a"', '"\\u003A"'], '"': ['"\\""', '"\\u0022"']}
+ESCAPINGS = {"a": ['"a"', '"\\u0061"'], ":": ['":"', '"\\u003a"', '"\\u003A"'], '"': ['"\\""', '"\\u0022"']}
 
 
 @st.composite
-def written(draw: st.DrawFn, depth: int = 0) -> str:
-    """JSON in any spelling, with keys that may stand twice."""
+def json_texts(draw: st.DrawFn, depth: int = 0) -> str:
+    """JSON texts with arbitrary whitespace and escapes, and possibly duplicate keys."""
     kind = draw(st.sampled_from(["object", "object", "list", "string", "number"] if depth < 3 else ["string"]))
     space = st.sampled_from(["", "", " ", "\n"])
     if kind == "number":
@@ -81,31 +83,31 @@ def written(draw: st.DrawFn, depth: int = 0) -> str:
 
     def string() -> str:
         name = draw(NAMES)
-        return draw(st.sampled_from(SPELLED.get(name, [json.dumps(name), json.dumps(name, ensure_ascii=False)])))
+        return draw(st.sampled_from(ESCAPINGS.get(name, [json.dumps(name), json.dumps(name, ensure_ascii=False)])))
 
     if kind == "string":
         return string()
-    values = [draw(written(depth + 1)) for _ in range(draw(st.integers(0, 3)))]
+    values = [draw(json_texts(depth + 1)) for _ in range(draw(st.integers(0, 3)))]
     if kind == "list":
         return f"[{draw(space)}" + f"{draw(space)},".join(values) + "]"
     return "{" + ",".join([f"{draw(space)}{string()}{draw(space)}:{draw(space)}{value}" for value in values]) + "}"
 
 
-def once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_members(members: list[tuple[str, Any]]) -> dict[str, Any]:
     assert len(dict(members)) == len(members)
     return dict(members)
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
-@given(written())
-def test_exactly_what_a_later_key_replaces_is_cut(text: str) -> None:
+@given(json_texts())
+def test_exactly_the_overridden_members_are_removed(text: str) -> None:
     source = text.encode()
     value = orjson.loads(source)
-    left = without(source, repeated(source, value))
-    assert json.loads(left, object_pairs_hook=once) == value
+    remaining = remove_spans(source, duplicate_member_spans(source, value))
+    assert json.loads(remaining, object_pairs_hook=unique_members) == value
     try:
-        json.loads(source, object_pairs_hook=once)
+        json.loads(source, object_pairs_hook=unique_members)
     except AssertionError:
-        assert len(left) < len(source)
+        assert len(remaining) < len(source)
     else:
-        assert left == source
+        assert remaining == source

@@ -1,0 +1,238 @@
+"""The limits that a request is charged to, computed once for each pair of key and model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal
+
+from penstock.gateway.limits.windows import width_us
+from penstock.gateway.refusal import Refusal
+from penstock.gateway.resources.snapshot import CallerKey, Model, Policy, RateLimit
+
+__all__ = ["ConcurrencyLimit", "RequestLimits", "RequestLimitsCache", "WindowLimit", "bucket_key"]
+
+_SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+_RATE_LIMIT_FIELDS: Final[tuple[tuple[str, str, Literal["requests", "tokens"]], ...]] = (
+    ("rps", "second", "requests"),
+    ("rpm", "minute", "requests"),
+    ("rph", "hour", "requests"),
+    ("rpd", "day", "requests"),
+    ("tpm", "minute", "tokens"),
+    ("tpd", "day", "tokens"),
+)
+_HEADER_NAMES: Final = {
+    tokens: tuple(f"x-ratelimit-{field}-{unit}" for field in ("limit", "remaining", "reset"))
+    for tokens, unit in ((False, "requests"), (True, "tokens"))
+}
+_MAX_CACHED: Final = 8192
+
+Layer = Literal["key", "model"] | Policy
+
+
+def bucket_key(*parts: str) -> bytes:
+    """Return a 16-byte key for a bucket, the same in every process and on every machine."""
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16, person=b"penstock.limits").digest()
+
+
+class WindowLimit:
+    """A limit on requests or tokens per time window."""
+
+    __slots__ = ("high", "key", "layer", "limit", "limit_text", "low", "offset", "per", "seconds", "tokens", "width")
+
+    def __init__(self, layer: Layer, owner: str, unit: Literal["requests", "tokens"], per: str, limit: int) -> None:
+        self.layer = layer
+        self.tokens = unit == "tokens"
+        self.per = per
+        self.limit = limit
+        self.limit_text = str(limit)
+        self.seconds = _SECONDS[per]
+        self.width = width_us(self.seconds)
+        self.key = bucket_key(owner, unit, per)
+        self.low = int.from_bytes(self.key[:8], "little")
+        self.high = int.from_bytes(self.key[8:], "little")
+        self.offset = -1
+        """Offset in the local table at the last access, or -1."""
+
+    def amount(self, tokens: int) -> int:
+        """Return the amount to charge for a request with this many tokens.
+
+        It is capped at the limit, so that a larger request is admitted by an empty window. A limit of 0 admits none.
+        """
+        return min(tokens, max(1, self.limit)) if self.tokens else 1
+
+
+class ConcurrencyLimit:
+    """A limit on concurrent requests."""
+
+    __slots__ = ("high", "key", "layer", "limit", "low", "offset")
+
+    def __init__(self, layer: Layer, owner: str, limit: int) -> None:
+        self.layer = layer
+        self.limit = limit
+        self.key = bucket_key(owner, "concurrency")
+        self.low = int.from_bytes(self.key[:8], "little")
+        self.high = int.from_bytes(self.key[8:], "little")
+        self.offset = -1
+
+
+class RequestLimits:
+    """All limits that apply to a request, those of the key first."""
+
+    __slots__ = (
+        "_header_groups",
+        "_key_concurrency",
+        "concurrency",
+        "key",
+        "model",
+        "policies",
+        "reported",
+        "token_windows",
+        "windows",
+    )
+
+    def __init__(
+        self,
+        key: CallerKey | None,
+        model: Model,
+        policies: Sequence[Policy],
+        windows: list[WindowLimit],
+        concurrency: list[ConcurrencyLimit],
+    ) -> None:
+        self.key = key
+        self.model = model
+        self.policies = policies
+        self.windows = tuple(windows)
+        self.concurrency = tuple(concurrency)
+        self.token_windows = tuple(index for index, window in enumerate(windows) if window.tokens)
+        """Indexes of the windows to correct when the request is settled."""
+        self.reported = tuple(index for index, window in enumerate(windows) if window.layer == "key")
+        """Indexes of the windows for the x-ratelimit headers; they are the first ones."""
+        # (header names, indexes into the windows)
+        self._header_groups = tuple(
+            (_HEADER_NAMES[tokens], indexes)
+            for tokens in (False, True)
+            if (indexes := [index for index in self.reported if windows[index].tokens is tokens])
+        )
+        self._key_concurrency = next((index for index, limit in enumerate(concurrency) if limit.layer == "key"), None)
+
+    def headers(self, states: Sequence[tuple[int, int]], free: Sequence[int]) -> tuple[tuple[str, str], ...]:
+        """Return the x-ratelimit headers; of several windows per unit, those of the one with the least remaining.
+
+        `states` starts with (remaining, µs until the whole limit is free) of the reported windows.
+        """
+        headers: list[tuple[str, str]] = []
+        for names, indexes in self._header_groups:
+            index = indexes[0] if len(indexes) == 1 else min(indexes, key=lambda candidate: states[candidate][0])
+            left, reset_us = states[index]
+            headers.append((names[0], self.windows[index].limit_text))
+            headers.append((names[1], str(left)))
+            headers.append((names[2], f"{-(-reset_us // 1_000_000)}s"))
+        if self._key_concurrency is not None:
+            headers.append(("x-ratelimit-limit-concurrent", str(self.concurrency[self._key_concurrency].limit)))
+            headers.append(("x-ratelimit-remaining-concurrent", str(max(0, free[self._key_concurrency]))))
+        return tuple(headers)
+
+    def refusal(self, states: Sequence[tuple[int, int]], waits: Sequence[int], free: Sequence[int]) -> Refusal:
+        """Return the refusal for the first exceeded limit. Windows come first, because they give a retry time.
+
+        `waits` are the µs until each window admits the request, `free` the free slots of each concurrency limit.
+        """
+        headers = self.headers(states, free)
+        for window, wait in zip(self.windows, waits, strict=True):
+            if wait:
+                unit = "token" if window.tokens else "request"
+                return Refusal(
+                    429,
+                    "rate_limit_exceeded",
+                    f"The {unit} limit of {window.limit} per {window.per} {_owner_phrase(window.layer)} is reached.",
+                    policy=_policy(window.layer),
+                    retry_after=max(1, -(-max(waits) // 1_000_000)),
+                    headers=headers,
+                    limited_by=_label(window.layer),
+                )
+        full = next(limit for limit, left in zip(self.concurrency, free, strict=True) if left <= 0)
+        return Refusal(
+            429,
+            "rate_limit_exceeded",
+            f"The limit of {full.limit} concurrent requests {_owner_phrase(full.layer)} is reached.",
+            headers=headers,
+            limited_by=_label(full.layer),
+        )
+
+
+class RequestLimitsCache:
+    """Caches limits by the identity of the key and model: a reload creates new objects, and so new limits."""
+
+    def __init__(self) -> None:
+        self._cache: dict[tuple[int, int], RequestLimits] = {}
+
+    def get(self, key: CallerKey | None, model: Model, policies: Sequence[Policy]) -> RequestLimits:
+        """Return the limits of a request; without a key, those of the model only."""
+        cached = self._cache.get((id(key), id(model)))
+        # A cached entry keeps its key and model alive, so their ids are not reused.
+        if cached is not None and cached.key is key and cached.model is model and cached.policies is policies:
+            return cached
+        if len(self._cache) >= _MAX_CACHED:
+            self._cache.clear()
+        limits = self._cache[id(key), id(model)] = _build(key, model, policies)
+        return limits
+
+
+def _build(key: CallerKey | None, model: Model, policies: Sequence[Policy]) -> RequestLimits:
+    windows: list[WindowLimit] = []
+    concurrency: list[ConcurrencyLimit] = []
+    owners: list[tuple[Layer, str, RateLimit]] = [("model", f"model/{model.id}", model.rate_limit)]
+    if key is not None:
+        owners.insert(0, ("key", f"key/{key.id}", key.rate_limit))
+    for layer, owner, limits in owners:
+        for name, per, unit in _RATE_LIMIT_FIELDS:
+            limit = getattr(limits, name)
+            if limit is not None:
+                windows.append(WindowLimit(layer, owner, unit, per, limit))
+        if limits.concurrency is not None:
+            concurrency.append(ConcurrencyLimit(layer, owner, limits.concurrency))
+    for policy, member in _policy_buckets(key, model, policies):
+        owner = f"policy/{policy.id}/{member}"
+        if policy.max_requests is not None:
+            windows.append(WindowLimit(policy, owner, "requests", policy.window, policy.max_requests))
+        if policy.max_tokens is not None:
+            windows.append(WindowLimit(policy, owner, "tokens", policy.window, policy.max_tokens))
+    return RequestLimits(key, model, policies, windows, concurrency)
+
+
+def _policy_buckets(key: CallerKey | None, model: Model, policies: Sequence[Policy]) -> Iterator[tuple[Policy, str]]:
+    """Yield each policy that applies, with the id of its bucket."""
+    for policy in policies:
+        member: str | None
+        match policy.scope:
+            case "api_key":
+                subject = member = key.id if key is not None else None
+            case "model":
+                subject = member = model.id
+            case "team":
+                subject = member = key.team_id if key is not None else None
+            case "member":
+                subject = member = key.user_id if key is not None else None
+            case "team_member":
+                subject = key.team_id if key is not None else None
+                # one bucket per member of a team; the team's keys without an owner share a bucket
+                member = f"{subject}/{key.user_id or ''}" if key is not None and subject is not None else None
+        if member is not None and (policy.scope_ref is None or policy.scope_ref == subject):
+            yield policy, member
+
+
+def _owner_phrase(layer: Layer) -> str:
+    if isinstance(layer, Policy):
+        return f"of the policy '{layer.name}'"
+    return "of this API key" if layer == "key" else "of this model"
+
+
+def _label(layer: Layer) -> str:
+    if isinstance(layer, Policy):
+        return "policy"
+    return "api_key" if layer == "key" else "model"
+
+
+def _policy(layer: Layer) -> dict[str, str] | None:
+    return {"id": layer.id, "name": layer.name} if isinstance(layer, Policy) else None
