@@ -141,9 +141,9 @@ def test_stored_history_is_sent_as_previous_response_id(mock: Callable[..., Mock
         assert [body["previous_response_id"] for body in bodies[1:]] == ids[:2]
         assert all(body["store"] is True for body in bodies)
     assert sorted(map(json.dumps, itertools.chain(*sessions(run)))) == sorted(map(json.dumps, server.bodies))
-    server = mock()
+    mock_server = mock()
     chained = program.profile(
-        server.url,
+        mock_server.url,
         *(*RESPONSES, *BUILTIN, "--streaming", "--conversation-num", 1, "--conversation-turn-mean", 3),
         *("--extra-inputs", "store:true", "--use-server-token-count"),
         texts=None,
