@@ -24,7 +24,7 @@ _SYNTHETIC = ("--isl", "50", "--num-dataset-entries", "1000", "--osl", "100", "-
 _ROUNDS = 3
 _MAX_OPEN_S = 2.0
 _MAX_BYTES = 100e6
-_TEXT = "an example of a sentence in a prompt, repeated to make the body long enough here; " * 50
+_TEXT = "an example of a sentence in a prompt, repeated to make the body long enough. " * 50
 
 
 def throughput(streaming: bool) -> bool:

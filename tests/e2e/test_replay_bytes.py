@@ -101,10 +101,10 @@ def _indexed(folder: Path, recording: RawPayload | InputsJson) -> list[bytes]:
 def test_generated_bodies_are_json(body: bytes) -> None:
     """The tests above rely on this. Python's own parser limits the nesting depth."""
     try:
-        found = json.loads(body, parse_int=str)
+        parsed = json.loads(body, parse_int=str)
     except RecursionError:
         return
-    assert isinstance(found["messages"], list)
+    assert isinstance(parsed["messages"], list)
 
 
 def test_sessions_and_errors_are_found_with_any_window_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,14 +93,14 @@ def test_indexer_ends_with_a_run_that_ends_by_time(program: Program, mock: Calla
 
 
 def _processes() -> list[str]:
-    found = []
+    command_lines = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                found.append(Path("/proc", name, "cmdline").read_text().replace("\0", " "))
+                command_lines.append(Path("/proc", name, "cmdline").read_text().replace("\0", " "))
             except OSError:
                 continue
-    return found
+    return command_lines
 
 
 @pytest.mark.parametrize(

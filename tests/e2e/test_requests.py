@@ -189,9 +189,9 @@ SECRETS = {
 }
 
 
-def where_found(secret: str, outcome: Outcome) -> list[str]:
-    found = [str(path) for path in outcome.folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
-    return found + [name for name, text in (("stdout", outcome.out), ("stderr", outcome.err)) if secret in text]
+def places_with(secret: str, outcome: Outcome) -> list[str]:
+    files = [str(path) for path in outcome.folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    return files + [name for name, text in (("stdout", outcome.out), ("stderr", outcome.err)) if secret in text]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -214,7 +214,7 @@ def test_secrets_are_sent_but_never_written_or_printed(capture, program, workers
     assert headers["x-other"] == [SECRETS["json"]]
     assert SECRETS["query"] in path
     for name in ("key", "header", "json", "query"):
-        assert where_found(SECRETS[name], outcome) == [], name
+        assert places_with(SECRETS[name], outcome) == [], name
     assert "--api-key" in outcome.summary["run_info"]["cli_command"]
     assert outcome.summary["input_config"]["endpoint"]["api_key"] == "<redacted>"
 
@@ -224,7 +224,7 @@ def test_password_in_the_url_is_sent_but_never_written_or_printed(capture, progr
     outcome = program.profile(url, "--request-count", 2)
     assert outcome.status == 0, outcome
     assert headers_of(capture)["authorization"][0].startswith("Basic ")
-    assert where_found(SECRETS["password"], outcome) == []
+    assert places_with(SECRETS["password"], outcome) == []
 
 
 def test_secrets_quoted_by_the_server_are_redacted_in_failures(program):
@@ -250,7 +250,7 @@ def test_secrets_quoted_by_the_server_are_redacted_in_failures(program):
     assert outcome.status == 1
     assert "<redacted> and <redacted> are wrong" in outcome.errors()[0]["message"].replace("Bearer ", "")
     for name in ("key", "header", "query"):
-        assert where_found(SECRETS[name], outcome) == [], name
+        assert places_with(SECRETS[name], outcome) == [], name
 
 
 def test_secrets_are_not_in_error_messages(program):
@@ -258,7 +258,7 @@ def test_secrets_are_not_in_error_messages(program):
     outcome = program.profile(url, "--header", f"X-Secret:{SECRETS['header']}")
     assert outcome.status == 2
     for name in ("password", "header", "query"):
-        assert where_found(SECRETS[name], outcome) == [], name
+        assert places_with(SECRETS[name], outcome) == [], name
 
 
 def test_secrets_are_not_in_the_command_line_of_the_mock(program):
@@ -271,15 +271,15 @@ def test_secrets_are_not_in_the_command_line_of_the_mock(program):
 
 def mock_command_lines(parent: int) -> list[str]:
     """Return the command lines of the mocks that this process has started."""
-    found = []
+    command_lines = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
-                found.append((path.parent / "cmdline").read_text())
+                command_lines.append((path.parent / "cmdline").read_text())
         except OSError:
             continue
     # Between fork and exec a child shows the command line of its parent.
-    return [line for line in found if "penstock.mock" in line]
+    return [line for line in command_lines if "penstock.mock" in line]
 
 
 # -- TLS --------------------------------------------------------------------------------------------------------------
