@@ -1,4 +1,4 @@
-"""All benchmarks, one line a figure. A line says what was measured, against what, and by which factor.
+"""Run all benchmarks. Each line of the output has a figure, its reference and the ratio of the two.
 
 python -m benchmarks
 """
@@ -10,8 +10,8 @@ from benchmarks import accuracy, gateway, inspection, memory, replay, responses,
 
 def main() -> int:
     results = [
-        part()
-        for part in (
+        benchmark()
+        for benchmark in (
             startup.main,
             throughput.main,
             responses.main,
@@ -22,7 +22,7 @@ def main() -> int:
             inspection.main,
         )
     ]
-    print("every target met" if all(results) else "some targets were missed")
+    print("All targets were met." if all(results) else "Some targets were missed.")
     return 0 if all(results) else 1
 
 

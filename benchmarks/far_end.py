@@ -1,4 +1,4 @@
-"""The server of the benchmarks, the small C program `mockd`, and runs of `aiperf profile` against it."""
+"""Start the benchmark server, the small C program `mockd`, and run `aiperf profile` against it."""
 
 from __future__ import annotations
 
@@ -104,5 +104,5 @@ def profile(url: str, *flags: str) -> Iterator[Run]:
         yield Run(folder, seconds, process.stdout, process.returncode)
 
 
-def line(name: str, ours: str, reference: str, ratio: str, passed: bool) -> None:
-    print(f"{'ok  ' if passed else 'MISS'}  {name:<58} {ours:>18}  {reference:>34}  {ratio}", flush=True)
+def line(name: str, figure: str, reference: str, ratio: str, passed: bool) -> None:
+    print(f"{'ok  ' if passed else 'MISS'}  {name:<58} {figure:>18}  {reference:>34}  {ratio}", flush=True)

@@ -1,7 +1,7 @@
-"""Anonymous memory of the whole command, by the number of requests.
+"""Measure how the anonymous memory of the command grows with the number of requests.
 
-python -m benchmarks.memory              200,000 requests against 20,000
-python -m benchmarks.memory 1000000      the full size: some minutes
+python -m benchmarks.memory              200,000 requests compared with 20,000
+python -m benchmarks.memory 1000000      a million requests; takes minutes
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SMALL = 20_000
 
 
 def peak(requests: int) -> int:
-    """The highest anonymous memory of the process and its children, bytes."""
+    """Return the peak anonymous memory of the command's main process in bytes."""
     with far_end(20) as server, tempfile.TemporaryDirectory() as folder:
         command = [AIPERF, "profile", "--model", "m", "--tokenizer", "builtin", "--url", server.url, "--streaming"]
         command += ["--isl", "50", "--osl", "20", "--num-dataset-entries", "100", "--concurrency", "64", "--ui", "none"]
@@ -28,7 +28,7 @@ def peak(requests: int) -> int:
             highest = max(highest, _anonymous(process.pid))
             time.sleep(0.05)
         if process.returncode != 0:
-            raise SystemExit(f"the run failed with {process.returncode}")
+            raise SystemExit(f"The run failed with exit status {process.returncode}.")
     return highest
 
 
@@ -44,16 +44,16 @@ def _anonymous(pid: int) -> int:
 def main(requests: int = 200_000) -> bool:
     small, large = peak(_SMALL), peak(requests)
     growth = (large - small) / (requests - _SMALL)
-    whole = f"{large / 1e6:.0f} MB at {requests:,}"
-    good = growth <= 300 and large < 1e9
+    figure = f"{large / 1e6:.0f} MB at {requests:,}"
+    passed = growth <= 300 and large < 1e9
     line(
         "anonymous memory",
-        whole,
+        figure,
         f"{small / 1e6:.0f} MB at {_SMALL:,}",
-        f"{growth:.0f} bytes a request (at most 300)",
-        good,
+        f"{growth:.0f} bytes per request (at most 300)",
+        passed,
     )
-    return good
+    return passed
 
 
 if __name__ == "__main__":

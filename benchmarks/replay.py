@@ -1,4 +1,4 @@
-"""Throughput of replay compared with synthetic prompts, and the time and memory to open large files.
+"""Compare the throughput of replay with that of synthetic prompts, and measure the time and memory to open large files.
 
 python -m benchmarks.replay              files of 1 GB, in the folder for temporary files
 python -m benchmarks.replay 5            files of 5 GB
@@ -24,7 +24,7 @@ _SYNTHETIC = ("--isl", "50", "--num-dataset-entries", "1000", "--osl", "100", "-
 _ROUNDS = 3
 _MAX_OPEN_S = 2.0
 _MAX_BYTES = 100e6
-_TEXT = "a sentence that stands for what people write to models, over and over again; " * 50
+_TEXT = "an example of a sentence in a prompt, repeated to make the body long enough. " * 50
 
 
 def throughput(streaming: bool) -> bool:

@@ -1,4 +1,4 @@
-"""How long a small run takes, and how soon the first request goes out.
+"""Measure the time of a small run, and the time from the command to its first request.
 
 python -m benchmarks.startup
 """
@@ -20,7 +20,7 @@ _TRIES = 5
 
 
 def first_request() -> bool:
-    """From the command to the first byte sent, with a prepared input file."""
+    """Measure the time from the start of the command to its first request, with an input file."""
     delays = []
     with tempfile.TemporaryDirectory() as folder, far_end(10) as server:
         inputs = Path(folder) / "inputs.jsonl"
@@ -32,10 +32,10 @@ def first_request() -> bool:
                 delays.append((json.loads(first)["metadata"]["request_start_ns"] - began) / 1e9)
     seconds: float = statistics.median(delays)
     line(
-        "command to first request, prepared input",
+        "command to first request, input file",
         f"{seconds:.2f} s",
         "at most 0.5 s",
-        f"{seconds / 0.5:.2f} of it",
+        f"{seconds / 0.5:.2f} of the limit",
         seconds < 0.5,
     )
     return seconds < 0.5
@@ -75,7 +75,7 @@ def prompts() -> bool:
         "from penstock.datasets.synthetic import Synthetic\n"
         "from penstock.settings.schema import InputSettings\n"
         "from penstock.tokens.load import load\n"
-        "made = list(Synthetic(InputSettings(seed=1), 10_000, load('builtin', 'm').tokenizer))\n"
+        "list(Synthetic(InputSettings(seed=1), 10_000, load('builtin', 'm').tokenizer))\n"
         "print(time.monotonic() - t)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=os.environ)
@@ -84,7 +84,7 @@ def prompts() -> bool:
         "10,000 prompts of exactly 550 tokens",
         f"{seconds:.2f} s",
         "at most 5 s",
-        f"{seconds / 5:.2f} of it",
+        f"{seconds / 5:.2f} of the limit",
         seconds < 5,
     )
     return seconds < 5

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the programs that the tests need besides Python: Redis, PostgreSQL, zsh and fish. Installs only missing ones, and
-# only as root with apt-get; otherwise the tests that need them are skipped.
+# Install the programs that tests need besides Python: Redis, PostgreSQL, zsh and fish. This needs root and apt-get. Without
+# them the tests that need a missing program are skipped.
 set -eu
 
 missing=""

@@ -1,4 +1,4 @@
-"""Every command in the README and in docs/ runs: the `bash` blocks of a page, top to bottom, in an empty folder."""
+"""Run the `bash` blocks of the README and of each page in docs/, from top to bottom, in an empty folder."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from penstock.settings.flags import ENDPOINT_TYPES, FLAGS, UNSUPPORTED_FLAGS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BASH_BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: Path) -> list[str]:
-    return BLOCK.findall(page.read_text())
+    return BASH_BLOCK.findall(page.read_text())
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
-def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
+def test_all_commands_of_a_page_succeed(page: Path, tmp_path: Path) -> None:
     script = "set -euo pipefail\n" + "\n".join(blocks(page))
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "HF_HUB_OFFLINE": "1",
     }
-    page_runs = subprocess.Popen(
+    process = subprocess.Popen(
         ["bash", "-c", script],
         cwd=tmp_path,
         env=environment,
@@ -42,14 +42,14 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
         start_new_session=True,
     )
     try:
-        out, err = page_runs.communicate(timeout=280)
+        out, err = process.communicate(timeout=280)
     finally:
-        with contextlib.suppress(ProcessLookupError):  # servers of a page that failed would keep their ports
-            os.killpg(page_runs.pid, signal.SIGKILL)
-    assert page_runs.returncode == 0, f"{out[-3000:]}\n{err[-3000:]}"
+        with contextlib.suppress(ProcessLookupError):  # end the servers of a page that failed
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, f"{out[-3000:]}\n{err[-3000:]}"
 
 
-def test_the_metrics_page_is_the_catalogue() -> None:
+def test_metrics_page_matches_the_catalogue() -> None:
     subprocess.run([sys.executable, ROOT / "scripts" / "metrics-page.py", "--check"], check=True)
 
 
@@ -59,16 +59,16 @@ def test_every_page_is_in_the_index() -> None:
         assert page.name == "index.md" or f"({page.name})" in index, page.name
 
 
-def test_the_page_on_aiperf_names_what_is_refused() -> None:
+def test_aiperf_page_lists_everything_unsupported() -> None:
     page = (ROOT / "docs" / "aiperf.md").read_text()
     table = page.partition("| group | flags |")[2].partition("Values of flags")[0]
     assert set(re.findall(r"`(--[\w-]+)`", table)) == {row.name for row in UNSUPPORTED_FLAGS}
     named = set(re.findall(r"`([\w-]+)`", page))
     assert {choice for flag in FLAGS for choice in flag.unsupported_choices} <= named
-    assert {*PLANNED, *AIPERF_COMMANDS, *ENDPOINT_TYPES, *(each.name for each in FORMATS)} <= named
+    assert {*PLANNED, *AIPERF_COMMANDS, *ENDPOINT_TYPES, *(format_.name for format_ in FORMATS)} <= named
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_are_valid() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} -> {target}"

@@ -1,4 +1,4 @@
-"""Runs that cannot go on or cannot begin: one sentence, the right exit status, and what was measured is kept."""
+"""Runs that cannot start or continue: one sentence, the right exit status, and no lost records."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from support.scripted_server import ScriptedServer
 _FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
-def begun(program: Program, *flags: object) -> Running:
-    """A run that has written its first records; each of its requests has a body of its own."""
+def begin_and_wait_for_records(program: Program, *flags: object) -> Running:
+    """Start a run with a different body for each request, and wait for its first records."""
     running = program.begin("mock://?ttft=5", "--request-count", 3000, "--concurrency", 4, *flags, texts=3000)
     log = running.folder / "log" / "worker-0.log"
     wait_for(lambda: log.exists() and log.stat().st_size > 0, what="the first records")
@@ -24,8 +24,8 @@ def begun(program: Program, *flags: object) -> Running:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_run_whose_bodies_are_gone_says_so_in_one_sentence(program: Program, workers: int) -> None:
-    running = begun(program, "--workers-max", workers)
+def test_truncated_request_bodies_end_the_run_with_one_sentence(program: Program, workers: int) -> None:
+    running = begin_and_wait_for_records(program, "--workers-max", workers)
     os.truncate(running.folder / "log" / "payloads.bin", 100)
     done = running.wait()
     assert done.status == 1, done
@@ -37,8 +37,8 @@ def test_a_run_whose_bodies_are_gone_says_so_in_one_sentence(program: Program, w
     )
 
 
-def test_a_worker_that_was_killed_leaves_its_records_to_a_report(program: Program) -> None:
-    running = begun(program, "--workers-max", 2)
+def test_report_covers_the_records_of_a_killed_worker(program: Program) -> None:
+    running = begin_and_wait_for_records(program, "--workers-max", 2)
     children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
     workers = [int(pid) for pid in children if b"penstock.mock" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(workers[0], 9)
@@ -51,9 +51,9 @@ def test_a_worker_that_was_killed_leaves_its_records_to_a_report(program: Progra
     assert "1 of 2 workers did not report (killed or crashed)." in report.out
 
 
-def test_what_a_fault_ends_was_still_measured(program: Program) -> None:
-    """The fault comes so early that no record was due to be written."""
-    folder = program.folder / "faulty"
+def test_error_in_the_client_keeps_the_records_before_it(program: Program) -> None:
+    """The error occurs before the first records are flushed."""
+    folder = program.folder / "failed"
 
     def answer(_: dict[str, Any], number: int) -> dict[str, Any]:
         if number == 8:
@@ -69,7 +69,7 @@ def test_what_a_fault_ends_was_still_measured(program: Program) -> None:
 
 
 @pytest.mark.parametrize("command", ["report", "verify"])
-def test_a_run_without_its_index_is_told_in_one_sentence(program: Program, command: str) -> None:
+def test_missing_index_is_reported_in_one_sentence(program: Program, command: str) -> None:
     run = program.profile("mock://", "--request-count", 2)
     (run.folder / "log" / "conversations.idx").unlink()
     done = program.run(command, run.folder, command="penstock")
@@ -89,8 +89,10 @@ def test_a_run_without_its_index_is_told_in_one_sentence(program: Program, comma
         ),
     ],
 )
-def test_what_is_wrong_is_told_before_the_prompts_are_made(program: Program, flags: list[str], sentence: str) -> None:
-    """Making this many would take hours."""
+def test_user_errors_are_reported_before_prompts_are_generated(
+    program: Program, flags: list[str], sentence: str
+) -> None:
+    """Generating this many prompts would take hours."""
     done = program.run("profile", "-m", "m", "--isl", 10_000, "--num-prompts", 10_000_000, *flags)
     assert done.status == 2, done
     assert sentence in done.err

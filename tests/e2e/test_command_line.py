@@ -1,4 +1,4 @@
-"""What a user may write on the command line, and is told when it cannot be sent."""
+"""Unusual values on the command line, and their error messages."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from support.programs import Capture, Program
     [("/caf\u00e9", []), ("/?q=\u4e2d", []), ("", ["--custom-endpoint", "/v1/\u4e2d"])],
     ids=["latin", "query", "endpoint"],
 )
-def test_what_a_request_line_cannot_carry(program: Program, capture: Capture, path: str, flags: list[str]) -> None:
+def test_non_ascii_url_is_an_error_that_suggests_percent_encoding(
+    program: Program, capture: Capture, path: str, flags: list[str]
+) -> None:
     done = program.profile(capture.url + path, *flags)
     assert done.status == 2
     assert done.err.count("\n") == 1
     assert "which a request cannot carry; write it as %" in done.err
 
 
-def test_home_is_found_where_the_shell_leaves_it(program: Program, capture: Capture) -> None:
-    """HOME is the program's folder here."""
+def test_tilde_in_a_flag_value_is_expanded(program: Program, capture: Capture) -> None:
+    """`Program` sets HOME to its folder."""
     prompts = program.prompts(2)
     done = program.profile(capture.url, f"--input-file=~/{prompts.name}", "--use-server-token-count", texts=None)
     assert done.status == 0, done
     assert len(capture.requests) == 2
 
 
-def test_a_mock_in_capitals(program: Program) -> None:
+def test_mock_scheme_is_case_insensitive(program: Program) -> None:
     done = program.profile("MOCK://?ttft=1")
     assert done.status == 0, done
     assert len(done.records) == 3
 
 
-def test_a_run_that_replaces_another_says_so(program: Program, capture: Capture) -> None:
+def test_run_announces_which_run_it_replaces(program: Program, capture: Capture) -> None:
     first = program.profile(capture.url)
     assert "Replaces" not in first.out
     again = program.profile(capture.url, into=first.folder)
@@ -46,14 +48,16 @@ def test_a_run_that_replaces_another_says_so(program: Program, capture: Capture)
 
 
 @pytest.mark.parametrize("flags", [[], ["--session-turns-mean", 2, "--isl", 5, "--osl", 5, "--tokenizer", "builtin"]])
-def test_prompts_and_conversations_are_counted_in_words(program: Program, capture: Capture, flags: list[Any]) -> None:
+def test_load_line_names_prompts_or_conversations(program: Program, capture: Capture, flags: list[Any]) -> None:
     several = bool(flags)
     out = program.profile(capture.url, *flags, "--request-count", 4, texts=None if several else 1).out
     assert ("synthetic conversations\n" if several else "; 1 prompt of prompts-1.jsonl\n") in out
 
 
 @pytest.mark.parametrize("command", ["verify", "report"])
-def test_a_run_that_is_not_there(program: Program, capture: Capture, command: str) -> None:
+def test_folder_without_a_run_is_an_error_that_lists_the_runs_inside(
+    program: Program, capture: Capture, command: str
+) -> None:
     assert program.run(command, "nope").err == f"aiperf {command}: There is no folder nope.\n"
     assert program.run(command, program.prompts(1)).err.endswith("is not a folder.\n")
     inside = [program.profile(capture.url).folder for _ in range(2)]
@@ -63,14 +67,14 @@ def test_a_run_that_is_not_there(program: Program, capture: Capture, command: st
     assert "contains no run" in program.run(command, inside[0] / "log").err
 
 
-def test_a_folder_that_cannot_be_written(program: Program, capture: Capture) -> None:
-    place = program.prompts(1) / "x"
-    done = program.profile(capture.url, into=place)
+def test_unwritable_artifact_folder_is_an_error(program: Program, capture: Capture) -> None:
+    folder = program.prompts(1) / "x"
+    done = program.profile(capture.url, into=folder)
     assert done.status == 2
-    assert f"The artifact folder {place} cannot be written" in done.err
+    assert f"The artifact folder {folder} cannot be written" in done.err
 
 
-def test_a_field_that_nothing_reads_is_named(program: Program, capture: Capture) -> None:
+def test_unused_field_of_a_file_is_named_with_a_suggestion(program: Program, capture: Capture) -> None:
     path = program.folder / "in.jsonl"
     path.write_text('{"text": "a", "output_lenght": 3}\n')
     done = program.profile(capture.url, "--input-file", path, "--use-server-token-count", texts=None)

@@ -1,4 +1,4 @@
-"""What a person or a pipe sees."""
+"""The output on a terminal and on a pipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from support.programs import BIN, LIMIT_S
 
 
-def test_on_a_pipe_there_are_plain_lines(mock, program):
+def test_output_to_a_pipe_is_plain_lines(mock, program):
     outcome = program.profile(mock(ttft=5).url, "--request-count", 8)
     assert outcome.status == 0, outcome
     assert "\x1b" not in outcome.out
@@ -30,11 +30,11 @@ def test_on_a_pipe_there_are_plain_lines(mock, program):
         "Benchmark Duration:",
         "JSON Export:",
     ]
-    places = [next(n for n, line in enumerate(lines) if mark in line) for mark in order]
-    assert places == sorted(places)
+    positions = [next(n for n, line in enumerate(lines) if mark in line) for mark in order]
+    assert positions == sorted(positions)
 
 
-def test_a_long_run_on_a_pipe_says_now_and_then_how_far_it_is(mock, program):
+def test_long_run_prints_progress_lines_to_a_pipe(mock, program):
     outcome = program.profile(mock(ttft=90).url, "--request-count", 62, "--concurrency", 1)
     assert outcome.status == 0, outcome
     progress = [line for line in outcome.out.splitlines() if line.startswith("Profiling:")]
@@ -44,34 +44,37 @@ def test_a_long_run_on_a_pipe_says_now_and_then_how_far_it_is(mock, program):
     assert "100%" in progress[-1]
 
 
-def test_quiet_is_quiet(mock, program):
+def test_ui_none_prints_nothing(mock, program):
     outcome = program.profile(mock().url, "--request-count", 4, "--ui", "none")
     assert (outcome.status, outcome.out) == (0, "")
     assert outcome.summary["request_count"]["avg"] == 4
     assert outcome.err == "" or outcome.summary["certificate"]["verdict"] != "VALID"
 
 
-def too_few_files(mock, program, *flags):
-    """A run that is allowed fewer open files than it comes to need: a fault of the client, and no server's."""
-    words = ["profile", "--model", "m", "--url", mock(ttft=4000).url, "--input-file", program.prompts(3), *flags]
-    words += ["--use-server-token-count", "--request-rate", 200, "--request-count", 120, "--artifact-dir", "few"]
-    limited = ["bash", "-c", 'ulimit -n 100; exec "$@"', "-", BIN / "aiperf", *map(str, words)]
+def run_with_few_open_files(mock, program, *flags):
+    """Run with a limit on open files that is too low: requests fail because of an error in the client."""
+    arguments = ["profile", "--model", "m", "--url", mock(ttft=4000).url, "--input-file", program.prompts(3), *flags]
+    arguments += ["--use-server-token-count", "--request-rate", 200, "--request-count", 120, "--artifact-dir", "few"]
+    limited = ["bash", "-c", 'ulimit -n 100; exec "$@"', "-", BIN / "aiperf", *map(str, arguments)]
     done = subprocess.run(limited, cwd=program.folder, env=program.env, capture_output=True, text=True, timeout=LIMIT_S)
     return done, json.loads((program.folder / "few" / "profile_export_aiperf.json").read_text())
 
 
-def test_quiet_still_says_what_it_cannot_vouch_for(mock, program):
-    done, summary = too_few_files(mock, program, "--ui", "none", "--max-error-rate", 1)
-    ours = summary["failures"]["penstock"]
-    assert ours > 6
+def test_ui_none_prints_an_invalid_certificate_to_standard_error(mock, program):
+    done, summary = run_with_few_open_files(mock, program, "--ui", "none", "--max-error-rate", 1)
+    client_failures = summary["failures"]["penstock"]
+    assert client_failures > 6
     assert summary["certificate"]["verdict"] == "INVALID"
-    assert f"{ours} of 120 requests failed because of an error in the client" in summary["certificate"]["reasons"][0]
+    assert (
+        f"{client_failures} of 120 requests failed because of an error in the client"
+        in summary["certificate"]["reasons"][0]
+    )
     assert (done.returncode, done.stdout) == (0, "")
     line = f"Certificate: INVALID. {' '.join(summary['certificate']['reasons'])}"
     assert done.stderr.splitlines() == [line]
 
 
-def test_a_rate_that_was_not_reached_is_on_the_screen(mock, program):
+def test_screen_shows_that_the_rate_was_not_reached(mock, program):
     outcome = program.profile(mock(ttft=50).url, "--request-rate", 200, "--concurrency", 2, "--request-count", 20)
     queued = outcome.summary["certificate"]["figures"]["requests_queued_for_a_slot"]
     assert queued > 5
@@ -82,7 +85,7 @@ def test_a_rate_that_was_not_reached_is_on_the_screen(mock, program):
     assert "free slot" not in relaxed.out
 
 
-def test_replies_without_usage_are_said_to_have_no_token_metrics(mock, program):
+def test_note_counts_replies_without_usage(mock, program):
     outcome = program.profile(
         mock(usage="never").url, "--request-count", 4, "--isl", 5, "--use-server-token-count", texts=None
     )
@@ -100,23 +103,23 @@ def test_no_line_on_a_pipe_ends_in_spaces(mock, program):
     assert [line for line in outcome.out.splitlines() if line != line.rstrip()] == []
 
 
-def test_quiet_still_says_why_it_failed(mock, program):
+def test_ui_none_prints_the_reason_of_a_failure(mock, program):
     outcome = program.profile(mock(error=500).url, "--request-count", 4, "--ui", "none")
     assert outcome.status == 1
     assert outcome.out == ""
     assert outcome.err == "4 of 4 requests failed (100.0%), more than --max-error-rate 0 allows.\n"
 
 
-def test_a_terminal_has_a_bar_that_is_drawn_over(mock, program):
+def test_progress_bar_is_redrawn_in_place_on_a_terminal(mock, program):
     server = mock(ttft=40)
     master, slave = pty.openpty()
-    words = ["profile", "--model", "m", "--url", server.url, "--request-count", "30", "--use-server-token-count"]
-    words += ["--input-file", str(program.prompts(3)), "--artifact-dir", str(program.folder / "tty")]
+    arguments = ["profile", "--model", "m", "--url", server.url, "--request-count", "30", "--use-server-token-count"]
+    arguments += ["--input-file", str(program.prompts(3)), "--artifact-dir", str(program.folder / "tty")]
     process = subprocess.Popen(
-        [str(BIN / "aiperf"), *words], stdout=slave, stderr=slave, stdin=slave, env=program.env | {"TERM": "xterm"}
+        [str(BIN / "aiperf"), *arguments], stdout=slave, stderr=slave, stdin=slave, env=program.env | {"TERM": "xterm"}
     )
     os.close(slave)
-    shown = b""
+    output = b""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         try:
@@ -125,40 +128,40 @@ def test_a_terminal_has_a_bar_that_is_drawn_over(mock, program):
             break
         if not part:
             break
-        shown += part
+        output += part
     assert process.wait(LIMIT_S) == 0
     os.close(master)
-    assert shown.count(b"\r\x1b[K") >= 3
-    assert "█" in shown.decode()
-    assert b"30/30" in shown
+    assert output.count(b"\r\x1b[K") >= 3
+    assert "█" in output.decode()
+    assert b"30/30" in output
 
 
-def test_the_warmup_is_shown_as_such(mock, program):
+def test_warmup_has_its_own_progress_line(mock, program):
     outcome = program.profile(mock(ttft=5).url, "--request-count", 6, "--warmup-request-count", 4)
     lines = [line for line in outcome.out.splitlines() if line.startswith(("Warmup:", "Profiling:"))]
     assert lines[0].startswith("Warmup: 4/4")
     assert lines[-1].startswith("Profiling: 6/6")
 
 
-def test_failures_of_the_warmup_are_not_shown_for_the_run(mock, program):
+def test_progress_lines_count_failures_per_phase(mock, program):
     server = mock(error=500, error_rate=0.5, seed=1)
     outcome = program.profile(
         server.url, "--request-count", 6, "--warmup-request-count", 6, "--max-error-rate", 1, "--streaming"
     )
-    truth = server.logged_requests()
-    for name, part in (("Warmup:", truth[:6]), ("Profiling:", truth[6:])):
-        failed = sum(1 for each in part if each["fault"])
+    server_log = server.logged_requests()
+    for name, part in (("Warmup:", server_log[:6]), ("Profiling:", server_log[6:])):
+        failed = sum(1 for entry in part if entry["fault"])
         line = [line for line in outcome.out.splitlines() if line.startswith(name)][-1]
         assert failed
         assert line.endswith(f", {failed} failed")
 
 
-def test_a_tokenizer_that_nobody_named_and_nobody_has_is_said(mock, program):
+def test_fallback_to_the_builtin_tokenizer_is_noted_once(mock, program):
     flags = ["--isl", 10, "--osl", 5, "--request-count", 2]
-    outcome = program.profile(mock().url, *flags, model="nobody/has-this", texts=None)
+    outcome = program.profile(mock().url, *flags, model="no-such-user/no-such-model", texts=None)
     assert outcome.status == 0, outcome
     assert "builtin" in outcome.out
-    assert "nobody/has-this" in outcome.out
+    assert "no-such-user/no-such-model" in outcome.out
     assert "builtin" in outcome.summary["tokenizer"]["name"]
     note = outcome.summary["tokenizer"]["note"]
     assert " ".join(outcome.out.split()).count(note) == 1
@@ -167,16 +170,16 @@ def test_a_tokenizer_that_nobody_named_and_nobody_has_is_said(mock, program):
 
 
 @pytest.mark.parametrize("prompts", ["synthetic", "file"])
-def test_a_tokenizer_that_was_named_and_fails_stops_the_run(mock, program, prompts):
+def test_named_tokenizer_that_cannot_be_loaded_stops_the_run(mock, program, prompts):
     server = mock()
     flags = ["--isl", 10] if prompts == "synthetic" else ["--input-file", program.prompts(2)]
-    flags += ["--request-count", 2, "--tokenizer", "nobody/has-this"]
+    flags += ["--request-count", 2, "--tokenizer", "no-such-user/no-such-model"]
     outcome = program.profile(server.url, *flags, texts=None)
     assert outcome.status == 2
-    assert "nobody/has-this" in outcome.err
+    assert "no-such-user/no-such-model" in outcome.err
     assert server.logged_requests() == []
 
 
-def test_both_names_are_the_same_program(program):
-    said = {program.run("--version", command=name).out for name in ("aiperf", "penstock")}
-    assert len(said) == 1
+def test_aiperf_and_penstock_print_the_same_version(program):
+    versions = {program.run("--version", command=name).out for name in ("aiperf", "penstock")}
+    assert len(versions) == 1

@@ -103,9 +103,9 @@ def run_script(program, body: str, *flags: Any, **env: str) -> Outcome:
     script = program.folder / "interrupted.py"
     script.write_text(SCRIPT + body)
     folder = program.folder / "run"
-    words = ["profile", "--model", "m", "--tokenizer", "builtin", "--artifact-dir", str(folder), *map(str, flags)]
+    arguments = ["profile", "--model", "m", "--tokenizer", "builtin", "--artifact-dir", str(folder), *map(str, flags)]
     done = subprocess.run(
-        [sys.executable, script, *words],
+        [sys.executable, script, *arguments],
         cwd=program.folder,
         env=program.env | env,
         capture_output=True,

@@ -137,10 +137,10 @@ def test_tls_handshake_that_never_answers_times_out(program):
 
 
 def test_full_disk_is_reported_in_one_sentence(mock, program):
-    words = ["profile", "--model", "m", "--url", mock().url, "--request-count", "3", "--use-server-token-count"]
+    arguments = ["profile", "--model", "m", "--url", mock().url, "--request-count", "3", "--use-server-token-count"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [BIN / "aiperf", *words, "--input-file", program.prompts(3)],
+            [BIN / "aiperf", *arguments, "--input-file", program.prompts(3)],
             cwd=program.folder,
             env=program.env,
             stdout=full,
@@ -337,13 +337,13 @@ def interrupted(
 def test_first_ctrl_c_finishes_requests_in_flight(mock, program, workers, number):
     outcome, server = interrupted(mock, program, 1, "--workers-max", workers, number=number)
     assert outcome.status == 130, outcome
-    truth = server.logged_requests()
-    assert {t["end"] for t in truth} == {"complete"}
+    server_log = server.logged_requests()
+    assert {t["end"] for t in server_log} == {"complete"}
     assert outcome.summary["was_cancelled"] is True
     assert outcome.summary["is_complete"] is False
     assert outcome.summary["incomplete_reason"]
-    assert outcome.summary["request_count"]["avg"] == len(truth) == len(outcome.records) < 100
-    assert outcome.summary["request_latency"]["count"] == len(truth)
+    assert outcome.summary["request_count"]["avg"] == len(server_log) == len(outcome.records) < 100
+    assert outcome.summary["request_latency"]["count"] == len(server_log)
     assert (outcome.folder / "profile_export_aiperf.csv").exists()
     assert (outcome.folder / "inputs.json").exists()
     assert "Stopping" in outcome.out
@@ -364,7 +364,7 @@ def test_second_ctrl_c_cancels_requests_in_flight(mock, program, workers):
     assert "Traceback" not in outcome.out + outcome.err
 
 
-def test_ctrl_c_during_the_warmup(mock, program):
+def test_ctrl_c_during_the_warmup_reports_the_warmup_only(mock, program):
     server = mock(ttft=100)
     running = program.begin(server.url, "--request-count", 50, "--warmup-request-count", 400)
     wait_for(lambda: ended(server) >= 2, what="the first requests")

@@ -35,8 +35,8 @@ def check(mock, program, fault: Fault, *flags: Any) -> None:
     server = mock(tokens=6, itl=1, seed=3, **fault.options, **{f"{option}_rate": 0.5})
     outcome = program.profile(server.url, "--request-count", 12, "--concurrency", 12, *flags, *fault.flags)
     assert outcome.status == 1, outcome
-    truth = {t["request_id"]: t for t in server.logged_requests()}
-    faulty = {request for request, t in truth.items() if t["fault"]}
+    server_log = {t["request_id"]: t for t in server.logged_requests()}
+    faulty = {request for request, t in server_log.items() if t["fault"]}
     assert 0 < len(faulty) < 12
     failed = [r for r in outcome.records if "error" in r]
     # in the per-request file
@@ -122,9 +122,9 @@ def test_warmup_failures_are_reported_but_not_counted(mock, program):
         server.url, "--request-count", 6, "--warmup-request-count", 6, "--max-error-rate", 1, "--streaming"
     )
     assert outcome.status == 0, outcome
-    truth = server.logged_requests()
-    warm = sum(1 for t in truth[:6] if t["fault"])
-    later = sum(1 for t in truth[6:] if t["fault"])
+    server_log = server.logged_requests()
+    warm = sum(1 for t in server_log[:6] if t["fault"])
+    later = sum(1 for t in server_log[6:] if t["fault"])
     assert warm > 0
     assert outcome.summary.get("error_request_count", {"avg": 0})["avg"] == later
     assert sum(g["count"] for g in outcome.summary["warmup_error_summary"]) == warm
@@ -133,12 +133,12 @@ def test_warmup_failures_are_reported_but_not_counted(mock, program):
 
 # -- unusual replies --------------------------------------------------------------------------------------------------
 
-ODD = {
+UNUSUAL = {
     "no usage": {"usage": "never"},
     "usage always": {"usage": "always"},
     "no role event": {"role": "off"},
     "role before the first token": {"role": "early"},
-    "a connection a request": {"close": True},
+    "a connection per request": {"close": True},
     "a short stall": {"stall": 0.05, "stall_after": 2},
     "everything at once": {
         "comments": 1,
@@ -151,8 +151,8 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("options", ODD.values(), ids=ODD.keys())
-def test_unusual_streams_are_no_failures(mock, program, options):
+@pytest.mark.parametrize("options", UNUSUAL.values(), ids=UNUSUAL.keys())
+def test_unusual_streams_are_not_failures(mock, program, options):
     server = mock(ttft=3, itl=1, tokens=7, **options)
     flags = ["--streaming", "--request-count", 6, "--concurrency", 2]
     outcome = program.profile(server.url, *flags)
@@ -167,22 +167,22 @@ def test_unusual_streams_are_no_failures(mock, program, options):
     assert outcome.summary["time_to_first_token"]["min"] > 2.5
 
 
-NASTY = {
-    "half a character": rb'data: {"choices":[{"delta":{"content":"a\ud83d"}}]}',
-    "half a character in an error": rb'data: {"error":{"message":"no\udc00","code":99999999999999999999999999}}',
-    "half a character in a name": rb'data: {"model":"\ud800","choices":[{"delta":{"content":"a"},"finish_reason":"\ud800"}]}',
-    "half a character in a field": rb'data: {"\ud800":1,"usage":{"\ud800":2,"prompt_tokens":"x"},"choices":[]}',
-    "characters that nothing prints": rb'data: {"choices":[{"delta":{"content":"\u0000\u001b[31m\u2028"}}]}',
-    "counts beyond all bounds": b'data: {"choices":[],"usage":{"prompt_tokens":%d,"completion_tokens":-5}}' % 10**40,
-    "counts that are objects": b'data: {"choices":[],"usage":{"prompt_tokens":{},"completion_tokens_details":[]}}',
+MALFORMED = {
+    "lone surrogate": rb'data: {"choices":[{"delta":{"content":"a\ud83d"}}]}',
+    "lone surrogate in an error": rb'data: {"error":{"message":"no\udc00","code":99999999999999999999999999}}',
+    "lone surrogate in a name": rb'data: {"model":"\ud800","choices":[{"delta":{"content":"a"},"finish_reason":"\ud800"}]}',
+    "lone surrogate in a key": rb'data: {"\ud800":1,"usage":{"\ud800":2,"prompt_tokens":"x"},"choices":[]}',
+    "control characters": rb'data: {"choices":[{"delta":{"content":"\u0000\u001b[31m\u2028"}}]}',
+    "huge and negative counts": b'data: {"choices":[],"usage":{"prompt_tokens":%d,"completion_tokens":-5}}' % 10**40,
+    "counts that are objects or lists": b'data: {"choices":[],"usage":{"prompt_tokens":{},"completion_tokens_details":[]}}',
     "a finish reason that is an object": b'data: {"choices":[{"index":"x","delta":{},"finish_reason":{"a":[1]}}]}',
-    "very deep": b"data: " + b"[" * 100_000,
-    "very deep and closed": b'data: {"error":' + b"[" * 5000 + b"]" * 5000 + b"}",
-    "bytes that are no text": b'data: {"choices":[{"delta":{"content":"\xff\xfe\xc3"}}]}',
+    "deep nesting": b"data: " + b"[" * 100_000,
+    "deep nesting with closing brackets": b'data: {"error":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    "invalid UTF-8": b'data: {"choices":[{"delta":{"content":"\xff\xfe\xc3"}}]}',
     "not a number": b'data: {"choices":[{"delta":{"content":"a"},"logprobs":{"x":NaN,"y":-Infinity}}]}',
     "one line of a megabyte": b'data: {"choices":[{"delta":{"content":"' + b"x" * (1 << 20) + b'"}}]}',
-    "nothing but line ends": b"\n" * 1000 + b"\r" * 1000,
-    "tool calls of every shape": b'data: {"choices":[{"delta":{"tool_calls":[5,null,{"function":7},{"index":-1}]}}]}',
+    "only line ends": b"\n" * 1000 + b"\r" * 1000,
+    "tool calls of wrong types": b'data: {"choices":[{"delta":{"tool_calls":[5,null,{"function":7},{"index":-1}]}}]}',
 }
 
 
@@ -190,16 +190,18 @@ NASTY = {
 def test_malformed_replies_do_not_end_the_run(capture, program, kind):
     first = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
     if kind == "text/event-stream":
-        capture.answers = [(kind, first + odd + b"\n\ndata: [DONE]\n\n") for odd in NASTY.values()]
+        capture.answers = [(kind, first + odd + b"\n\ndata: [DONE]\n\n") for odd in MALFORMED.values()]
     else:
-        capture.answers = [(kind, odd.removeprefix(b"data: ").replace(b"delta", b"message")) for odd in NASTY.values()]
-    flags = ["--input-file", program.prompts(2), "--tokenizer", "builtin", "--request-count", len(NASTY)]
+        capture.answers = [
+            (kind, odd.removeprefix(b"data: ").replace(b"delta", b"message")) for odd in MALFORMED.values()
+        ]
+    flags = ["--input-file", program.prompts(2), "--tokenizer", "builtin", "--request-count", len(MALFORMED)]
     outcome = program.profile(capture.url, *flags, texts=None)
     assert outcome.status == 1, outcome
-    assert len(outcome.records) == len(NASTY)
+    assert len(outcome.records) == len(MALFORMED)
     assert "Traceback" not in outcome.out + outcome.err
     assert "unexpectedly" not in outcome.err
-    assert outcome.summary["request_count"]["avg"] + outcome.summary["error_request_count"]["avg"] == len(NASTY)
+    assert outcome.summary["request_count"]["avg"] + outcome.summary["error_request_count"]["avg"] == len(MALFORMED)
     assert outcome.summary["failures"] == {"server": outcome.summary["error_request_count"]["avg"]}
 
 

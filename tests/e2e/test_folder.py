@@ -1,4 +1,4 @@
-"""The folder of a run: what is in it when the run begins, fails to begin, or is killed."""
+"""The contents of the artifact folder when a run starts, fails to start, or is killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.programs import Program, wait_for
 
 
 @pytest.mark.parametrize("name", ["log", "log.old", "log.gone"])
-def test_a_folder_of_the_users_own_is_left_alone(mock, program: Program, name: str) -> None:
+def test_log_folder_of_another_program_is_left_alone(mock, program: Program, name: str) -> None:
     precious = program.folder / "mine" / name / "mine.txt"
     precious.parent.mkdir(parents=True)
     precious.write_text("precious")
@@ -23,7 +23,7 @@ def test_a_folder_of_the_users_own_is_left_alone(mock, program: Program, name: s
     assert [path.name for path in (program.folder / "mine").iterdir()] == [name]
 
 
-def test_a_link_is_no_log(mock, program: Program) -> None:
+def test_symbolic_link_named_log_is_left_alone(mock, program: Program) -> None:
     elsewhere = program.folder / "elsewhere"
     elsewhere.mkdir()
     (program.folder / "run").mkdir()
@@ -33,18 +33,18 @@ def test_a_link_is_no_log(mock, program: Program) -> None:
     assert (program.folder / "run" / "log").is_symlink()
 
 
-@pytest.mark.parametrize("was_there", [True, False])
-def test_a_run_that_does_not_begin_leaves_what_it_found(program: Program, was_there: bool) -> None:
+@pytest.mark.parametrize("existed", [True, False])
+def test_failed_start_leaves_the_folder_as_it_was(program: Program, existed: bool) -> None:
     folder = program.folder / "run"
-    if was_there:
+    if existed:
         folder.mkdir()
     outcome = program.profile("no-such-host.invalid", into=folder)
     assert outcome.status == 2
-    assert folder.exists() == was_there
-    assert not was_there or list(folder.iterdir()) == []
+    assert folder.exists() == existed
+    assert not existed or list(folder.iterdir()) == []
 
 
-def test_files_of_the_run_before_do_not_pass_for_those_of_one_that_was_killed(mock, program: Program) -> None:
+def test_killed_run_has_removed_the_files_of_the_previous_run(mock, program: Program) -> None:
     server = mock(ttft=20)
     first = program.profile(server.url, "--profile-export-prefix", "first")
     names = {path.name for path in first.folder.iterdir()}
@@ -61,7 +61,7 @@ def test_files_of_the_run_before_do_not_pass_for_those_of_one_that_was_killed(mo
 
 
 @pytest.mark.parametrize("log", [True, False])
-def test_a_summary_alone_does_not_stand_beside_the_requests_of_another_run(mock, program: Program, log: bool) -> None:
+def test_summary_only_run_removes_the_per_request_file_of_the_previous_run(mock, program: Program, log: bool) -> None:
     server = mock()
     first = program.profile(server.url)
     if not log:
@@ -73,7 +73,7 @@ def test_a_summary_alone_does_not_stand_beside_the_requests_of_another_run(mock,
 
 
 @pytest.mark.parametrize("name", ["profile_export.jsonl", "inputs.json"])
-def test_an_input_file_is_not_written_over(mock, program: Program, name: str) -> None:
+def test_run_that_would_overwrite_its_input_file_is_refused(mock, program: Program, name: str) -> None:
     folder = program.folder / "run"
     folder.mkdir()
     path: Path = folder / name
@@ -85,7 +85,7 @@ def test_an_input_file_is_not_written_over(mock, program: Program, name: str) ->
     assert path.read_text() == '{"text": "mine"}\n'
 
 
-def test_a_replayed_file_stays_where_it_is(mock, program: Program) -> None:
+def test_replay_into_the_original_folder_keeps_inputs_json(mock, program: Program) -> None:
     server = mock()
     first = program.profile(server.url)
     inputs = first.folder / "inputs.json"
@@ -97,19 +97,19 @@ def test_a_replayed_file_stays_where_it_is(mock, program: Program) -> None:
     assert again.summary["request_count"]["avg"] == 3
 
 
-def test_the_prompts_of_the_warmup_are_others(mock, program: Program) -> None:
+def test_warmup_and_profiling_have_different_prompts(mock, program: Program) -> None:
     flags = ("--tokenizer", "builtin", "--isl", 10, "--warmup-request-count", 4, "--request-count", 6)
     outcome = program.profile(mock().url, *flags, texts=None)
     assert outcome.status == 0, outcome
     hashes = {"warmup": set(), "profiling": set()}
     for line in outcome.text("profile_export.jsonl").splitlines():
-        found = json.loads(line)["metadata"]
-        hashes[found["benchmark_phase"]].add(found["body_sha256"])
+        metadata = json.loads(line)["metadata"]
+        hashes[metadata["benchmark_phase"]].add(metadata["body_sha256"])
     assert [len(hashes["warmup"]), len(hashes["profiling"])] == [4, 6]
     assert not hashes["warmup"] & hashes["profiling"]
 
 
-def test_more_slots_than_requests_need_no_more_files(mock, program: Program) -> None:
+def test_open_files_are_limited_by_the_number_of_requests(mock, program: Program) -> None:
     outcome = program.profile(mock().url, "--concurrency", 10_000_000, "--request-count", 5)
     assert outcome.status == 0, outcome
     assert outcome.summary["request_count"]["avg"] == 5

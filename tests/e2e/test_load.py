@@ -1,4 +1,4 @@
-"""The load that was asked for is the load that the server got."""
+"""The server receives the load that the flags ask for."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from support.programs import Outcome
 MS = 1_000_000
 
 
-def most_at_once(truth: list[dict[str, Any]]) -> int:
-    """How many requests were with the server at the same time: here and not yet answered."""
-    events = sorted([(t["first_write_ns"], -1) for t in truth] + [(t["arrived_ns"], 1) for t in truth])
-    level = most = 0
+def peak_in_flight(server_log: list[dict[str, Any]]) -> int:
+    """Return the largest number of requests that the server had received and not yet answered."""
+    events = sorted([(t["first_write_ns"], -1) for t in server_log] + [(t["arrived_ns"], 1) for t in server_log])
+    in_flight = peak = 0
     for _, change in events:
-        level += change
-        most = max(most, level)
-    return most
+        in_flight += change
+        peak = max(peak, in_flight)
+    return peak
 
 
 def intended(outcome: Outcome) -> list[int]:
-    """When each request was to be sent, from the first on, in the order of the plan."""
+    """Return the intended send times relative to the first, in the order of the schedule."""
     records = sorted(outcome.records, key=lambda r: r["metadata"]["session_num"])
     times = [r["metadata"]["intended_ns"] for r in records]
     return [at - times[0] for at in times]
@@ -38,24 +38,24 @@ def intended(outcome: Outcome) -> list[int]:
 
 
 @pytest.mark.parametrize("concurrency", [1, 5])
-def test_the_concurrency_is_reached_and_never_exceeded(mock, program, concurrency):
+def test_concurrency_is_reached_and_never_exceeded(mock, program, concurrency):
     server = mock(ttft=15)
     outcome = program.profile(server.url, "--concurrency", concurrency, "--request-count", 8 * concurrency)
     assert outcome.status == 0, outcome
-    truth = server.logged_requests()
-    assert len(truth) == 8 * concurrency
-    assert most_at_once(truth) == concurrency
+    server_log = server.logged_requests()
+    assert len(server_log) == 8 * concurrency
+    assert peak_in_flight(server_log) == concurrency
 
 
-def test_without_a_stop_condition_a_file_is_sent_once_and_whole(mock, program):
+def test_file_is_sent_once_without_a_stop_condition(mock, program):
     server = mock(hashes=True)
     outcome = program.profile(server.url, "--concurrency", 3, texts=17)
     assert outcome.status == 0, outcome
-    truth = server.logged_requests()
-    assert len(truth) == len({t["body_sha256"] for t in truth}) == 17
+    server_log = server.logged_requests()
+    assert len(server_log) == len({t["body_sha256"] for t in server_log}) == 17
 
 
-def test_without_a_stop_condition_synthetic_input_is_sent_as_the_help_says(mock, program):
+def test_default_number_of_synthetic_requests_is_twice_the_concurrency(mock, program):
     server = mock()
     outcome = program.profile(server.url, "--concurrency", 8, "--isl", 5, "--tokenizer", "builtin", texts=None)
     assert outcome.status == 0, outcome
@@ -65,7 +65,7 @@ def test_without_a_stop_condition_synthetic_input_is_sent_as_the_help_says(mock,
 # -- open loop --------------------------------------------------------------------------------------------------------
 
 
-def test_a_constant_rate_is_planned_to_the_nanosecond_and_nothing_goes_out_early(mock, program):
+def test_constant_rate_has_exact_intended_times_and_no_early_request(mock, program):
     server = mock(ttft=30)
     flags = ["--request-rate", 80, "--arrival-pattern", "constant", "--request-count", 40]
     outcome = program.profile(server.url, *flags)
@@ -73,11 +73,11 @@ def test_a_constant_rate_is_planned_to_the_nanosecond_and_nothing_goes_out_early
     assert intended(outcome) == list(islice(constant(80), 40))
     arrived = {t["request_id"]: t["arrived_ns"] for t in server.logged_requests()}
     late = [arrived[r["metadata"]["x_request_id"]] - r["metadata"]["intended_ns"] for r in outcome.records]
-    assert min(late) > -MS  # two clocks of one machine
+    assert min(late) > -MS  # tolerance between the clocks of two processes
     assert all(r["metadata"]["request_start_ns"] >= r["metadata"]["intended_ns"] for r in outcome.records)
 
 
-def test_random_arrivals_are_drawn_from_the_seed(mock, program):
+def test_poisson_arrivals_depend_on_the_seed_alone(mock, program):
     flags = ["--request-rate", 100, "--request-count", 30, "--random-seed", 11]
     first, second = (program.profile(mock(ttft=5).url, *flags) for _ in range(2))
     drawn = list(islice(poisson(100, 11), 30))
@@ -86,49 +86,51 @@ def test_random_arrivals_are_drawn_from_the_seed(mock, program):
     assert intended(other) != intended(first)
 
 
-def test_an_open_loop_does_not_wait_for_replies(mock, program):
+def test_open_loop_does_not_wait_for_replies(mock, program):
     server = mock(ttft=3000)
     flags = ["--request-rate", 50, "--arrival-pattern", "constant", "--request-count", 15]
     outcome = program.profile(server.url, *flags)
     assert outcome.status == 0, outcome
-    assert most_at_once(server.logged_requests()) == 15
+    assert peak_in_flight(server.logged_requests()) == 15
 
 
-def test_a_rate_and_a_concurrency_together_drop_nothing(mock, program):
+def test_rate_with_concurrency_delays_requests_and_drops_none(mock, program):
     server = mock(ttft=200)
     flags = ["--request-rate", 100, "--arrival-pattern", "constant", "--concurrency", 2, "--request-count", 20]
     outcome = program.profile(server.url, *flags)
     assert outcome.status == 0, outcome
-    truth = server.logged_requests()
-    assert len(truth) == 20
-    assert most_at_once(truth) == 2
-    # The plan stays what it was; what waited for a slot went out late, and says so.
+    server_log = server.logged_requests()
+    assert len(server_log) == 20
+    assert peak_in_flight(server_log) == 2
+    # Intended times do not change; requests that waited for a slot were sent late and show it.
     assert intended(outcome) == list(islice(constant(100), 20))
     waits = outcome.values("credit_to_start_latency")
     assert waits[-1] > 1000
     assert outcome.values("effective_latency")[-1] == pytest.approx(outcome.values("request_latency")[-1] + waits[-1])
     assert outcome.summary["certificate"]["figures"]["requests_queued_for_a_slot"] >= 15
-    # Waiting for a slot is not the client's own lateness: that is what came after a slot was free.
-    own = [r["metadata"]["request_start_ns"] - r["metadata"]["credit_issued_ns"] for r in outcome.records]
-    assert outcome.summary["certificate"]["figures"]["send_lateness_max_ms"] == pytest.approx(max(own) / MS, abs=0.01)
+    # Lateness of the client is counted from the moment when a slot was free.
+    lateness = [r["metadata"]["request_start_ns"] - r["metadata"]["credit_issued_ns"] for r in outcome.records]
+    assert outcome.summary["certificate"]["figures"]["send_lateness_max_ms"] == pytest.approx(
+        max(lateness) / MS, abs=0.01
+    )
 
 
 # -- duration ---------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_sent_after_the_duration_and_what_is_under_way_may_finish(mock, program):
+def test_no_request_starts_after_the_duration_and_those_in_flight_finish(mock, program):
     server = mock(ttft=150)
     outcome = program.profile(server.url, "--concurrency", 3, "--benchmark-duration", 3)
     assert outcome.status == 0, outcome
     issued = [r["metadata"]["credit_issued_ns"] for r in outcome.records]
     assert 1500 * MS < max(issued) - min(issued) < 3000 * MS
-    truth = server.logged_requests()
-    assert len(truth) == len(outcome.records) == outcome.summary["request_count"]["avg"]
-    assert {t["end"] for t in truth} == {"complete"}
+    server_log = server.logged_requests()
+    assert len(server_log) == len(outcome.records) == outcome.summary["request_count"]["avg"]
+    assert {t["end"] for t in server_log} == {"complete"}
     assert not outcome.summary["was_cancelled"]
 
 
-def test_what_outlives_the_grace_period_is_cut_off_and_counts_for_nothing(mock, program):
+def test_requests_are_cancelled_after_the_grace_period_and_not_counted(mock, program):
     server = mock(ttft=20, stall="inf", stall_rate=0.3, stall_after=1, tokens=5, seed=5)
     flags = ["--concurrency", 4, "--benchmark-duration", 1, "--benchmark-grace-period", 3, "--streaming"]
     outcome = program.profile(server.url, *flags)
@@ -143,7 +145,7 @@ def test_what_outlives_the_grace_period_is_cut_off_and_counts_for_nothing(mock, 
     assert "Cancelled" in outcome.out
 
 
-def test_a_thousand_requests_can_be_cut_off_at_once(mock, program):
+def test_a_thousand_requests_can_be_cancelled_at_once(mock, program):
     server = mock(ttft=30_000)
     flags = ["--concurrency", 1000, "--benchmark-duration", 5, "--benchmark-grace-period", 0]
     outcome = program.profile(server.url, *flags)
@@ -155,7 +157,7 @@ def test_a_thousand_requests_can_be_cut_off_at_once(mock, program):
 # -- warmup -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_warmup_comes_first_and_counts_for_nothing(mock, program):
+def test_warmup_runs_first_and_is_not_in_the_metrics(mock, program):
     server = mock(ttft=5)
     flags = ["--warmup-request-count", 5, "--request-count", 10, "--concurrency", 2]
     outcome = program.profile(server.url, *flags, texts=30)
@@ -167,11 +169,11 @@ def test_a_warmup_comes_first_and_counts_for_nothing(mock, program):
     assert outcome.summary["request_count"]["avg"] == 10
     assert outcome.summary["request_latency"]["count"] == 10
     assert outcome.summary["warmup_metrics"]["request_count"]["avg"] == 5
-    # The file goes on where the warmup stopped.
+    # Profiling continues with the prompts after those of the warmup.
     assert len({r["metadata"]["conversation_id"] for r in outcome.records}) == 15
-    warm = [r for r in outcome.records if r["metadata"]["benchmark_phase"] == "warmup"]
+    warmup = [r for r in outcome.records if r["metadata"]["benchmark_phase"] == "warmup"]
     begin = min(r["metadata"]["request_start_ns"] for r in outcome.records[5:])
-    assert max(r["metadata"]["request_end_ns"] for r in warm) <= begin
+    assert max(r["metadata"]["request_end_ns"] for r in warmup) <= begin
 
 
 # -- workers ----------------------------------------------------------------------------------------------------------
@@ -185,9 +187,9 @@ def test_two_workers_send_the_same_requests_as_one(mock, program):
         server = mock(ttft=10, hashes=True)
         outcome = program.profile(server.url, *flags, "--workers-max", workers, texts=None)
         assert outcome.status == 0, outcome
-        truth = server.logged_requests()
-        assert most_at_once(truth) <= 4
-        sent.append(Counter(t["body_sha256"] for t in truth))
+        server_log = server.logged_requests()
+        assert peak_in_flight(server_log) <= 4
+        sent.append(Counter(t["body_sha256"] for t in server_log))
         records = sorted(outcome.records, key=lambda r: r["metadata"]["session_num"])
         plans.append([(r["metadata"]["session_num"], r["metadata"]["conversation_id"]) for r in records])
         assert {r["metadata"]["worker_id"] for r in records} == {f"worker_{n}" for n in range(workers)}
@@ -197,7 +199,7 @@ def test_two_workers_send_the_same_requests_as_one(mock, program):
     assert [number for number, _ in plans[0]] == list(range(30))
 
 
-def test_two_workers_keep_one_schedule(mock, program):
+def test_two_workers_share_one_schedule(mock, program):
     server = mock(ttft=5)
     flags = ["--request-rate", 120, "--arrival-pattern", "constant", "--request-count", 40, "--workers-max", 2]
     outcome = program.profile(server.url, *flags)
@@ -209,7 +211,7 @@ def test_two_workers_keep_one_schedule(mock, program):
 # -- connections ------------------------------------------------------------------------------------------------------
 
 
-def test_pooled_connections_are_opened_once_and_used_again(mock, program):
+def test_pooled_connections_are_opened_once_and_reused(mock, program):
     server = mock(ttft=3)
     outcome = program.profile(server.url, "--concurrency", 3, "--request-count", 30)
     assert outcome.status == 0, outcome
@@ -217,7 +219,7 @@ def test_pooled_connections_are_opened_once_and_used_again(mock, program):
     assert outcome.summary["certificate"]["figures"]["connections_opened"] == 3
 
 
-def test_a_connection_for_each_request(mock, program):
+def test_reuse_strategy_never_opens_a_connection_per_request(mock, program):
     server = mock(ttft=3)
     flags = ["--concurrency", 3, "--request-count", 12, "--connection-reuse-strategy", "never"]
     outcome = program.profile(server.url, *flags)
@@ -225,7 +227,7 @@ def test_a_connection_for_each_request(mock, program):
     assert len({t["connection"] for t in server.logged_requests()}) == 12
 
 
-def test_connections_that_the_server_closes_when_idle_cost_no_request(mock, program):
+def test_idle_connections_closed_by_the_server_cause_no_failures(mock, program):
     server = mock(ttft=3, idle_close=30)
     flags = ["--request-rate", 3, "--arrival-pattern", "constant", "--request-count", 8]
     outcome = program.profile(server.url, *flags)
@@ -234,20 +236,20 @@ def test_connections_that_the_server_closes_when_idle_cost_no_request(mock, prog
     assert outcome.summary["request_count"]["avg"] == 8
 
 
-def test_a_connection_that_turns_out_to_be_closed_is_replaced_and_the_request_sent_again(program):
-    """A server that hangs up behind each reply without a word of it: the next request goes to a connection that is gone."""
+def test_request_on_a_closed_pooled_connection_is_sent_again(program):
+    """The server closes the connection after each reply without announcing it."""
     answer = b'{"choices":[{"message":{"content":"Yes"},"finish_reason":"stop"}]}'
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
 
     class Once(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            asked = b""
-            while not asked.endswith(b"}"):
+            received = b""
+            while not received.endswith(b"}"):
                 part = self.request.recv(65536)
                 if not part:
                     return
-                asked += part
-            self.request.sendall(head + answer, socket.MSG_MORE)  # so the end goes out with it, in one segment
+                received += part
+            self.request.sendall(head + answer, socket.MSG_MORE)  # so that the FIN is in the same segment
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Once) as server:
         server.daemon_threads = True
@@ -259,7 +261,7 @@ def test_a_connection_that_turns_out_to_be_closed_is_replaced_and_the_request_se
     assert outcome.summary["certificate"]["figures"]["stale_connections"] == 5
 
 
-def test_several_urls_take_turns(mock, program):
+def test_several_urls_are_used_in_turn(mock, program):
     servers = [mock(ttft=2), mock(ttft=2), mock(ttft=2)]
     extra = ["--url", servers[1].url, servers[2].url]
     outcome = program.profile(servers[0].url, *extra, "--concurrency", 2, "--request-count", 12)
@@ -269,7 +271,7 @@ def test_several_urls_take_turns(mock, program):
     assert [r["metadata"]["url"] for r in records] == [server.url for server in servers] * 4
 
 
-def test_a_mock_beside_the_run(program):
+def test_mock_url_starts_a_mock_with_its_options(program):
     outcome = program.profile("mock://?ttft=5&itl=2&tokens=4", "--streaming", "--request-count", 4)
     assert outcome.status == 0, outcome
     assert outcome.values("output_sequence_length") == [4] * 4

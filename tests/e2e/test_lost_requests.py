@@ -1,4 +1,4 @@
-"""Requests that are lost with a connection which the server had closed, and are sent again."""
+"""Requests that are sent again because the server had closed their connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images and sound, with the real command: synthetic ones, and those in files."""
+"""Synthetic images and audio, and media files, with the real command."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TINY = ("--tokenizer", "builtin", "--random-seed", "1", "--isl", "5", "--request
 
 def parts(body: dict[str, Any]) -> list[dict[str, Any]]:
     (message,) = body.get("input") or body["messages"]
-    found: list[dict[str, Any]] = message["content"]
-    return found
+    content: list[dict[str, Any]] = message["content"]
+    return content
 
 
 def picture(url: str) -> Image.Image:
@@ -34,7 +34,7 @@ def picture(url: str) -> Image.Image:
 
 
 @pytest.mark.parametrize("kind", ["responses", "chat"])
-def test_synthetic_media_are_real_files(kind: str, mock: Callable[..., MockServer], program: Program) -> None:
+def test_synthetic_media_can_be_decoded(kind: str, mock: Callable[..., MockServer], program: Program) -> None:
     server = mock(tokens=3)
     run = program.profile(
         server.url,
@@ -48,8 +48,8 @@ def test_synthetic_media_are_real_files(kind: str, mock: Callable[..., MockServe
     for body in run.inputs:
         text, first, second, sound = parts(body)
         assert text["type"] == ("input_text" if kind == "responses" else "text")
-        for each in (first, second):
-            urls.append(each["image_url"] if kind == "responses" else each["image_url"]["url"])
+        for image in (first, second):
+            urls.append(image["image_url"] if kind == "responses" else image["image_url"]["url"])
         assert sound["type"] == "input_audio"
         assert sound["input_audio"]["format"] == "mp3"
         info = soundfile.info(io.BytesIO(base64.b64decode(sound["input_audio"]["data"])))
@@ -76,12 +76,14 @@ def media(program: Program) -> Path:
     (program.folder / "dog.jpg").write_bytes(draw_jpeg("dog", 12, 9))
     (program.folder / "word.wav").write_bytes(record_wav("word", 0.1, 8000, 16, 1))
     (program.folder / "song.mp3").write_bytes(record_mp3("song", 0.2, 16000, 1))
-    (program.folder / "notes.png").write_text("not a picture")
+    (program.folder / "notes.png").write_text("not an image")
     return program.folder
 
 
 @pytest.mark.parametrize("kind", ["responses", "chat"])
-def test_media_in_files(kind: str, media: Path, mock: Callable[..., MockServer], program: Program) -> None:
+def test_media_of_files_are_sent_unchanged(
+    kind: str, media: Path, mock: Callable[..., MockServer], program: Program
+) -> None:
     data_url = "data:image/png;base64," + base64.b64encode((media / "cat.png").read_bytes()).decode()
     lines = [
         {"text": "Which animal?", "image": "cat.png"},
@@ -99,8 +101,8 @@ def test_media_in_files(kind: str, media: Path, mock: Callable[..., MockServer],
     assert [(line["images"], line["audios"]) for line in server.logged_requests()] == [(1, 0), (3, 0), (0, 1), (1, 2)]
 
     def url(part: dict[str, Any]) -> str:
-        found = part["image_url"]
-        return str(found if kind == "responses" else found["url"])
+        image = part["image_url"]
+        return str(image if kind == "responses" else image["url"])
 
     first, second, third, fourth = (parts(body) for body in run.inputs)
     assert base64.b64decode(url(first[1]).partition(",")[2]) == (media / "cat.png").read_bytes()
@@ -122,7 +124,7 @@ def test_media_in_files(kind: str, media: Path, mock: Callable[..., MockServer],
         ({"images": []}, "prompts.jsonl:2: it has no content"),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_is_sent(
+def test_invalid_media_are_reported_before_the_first_request(
     line: dict[str, Any], sentence: str, media: Path, program: Program, mock: Callable[..., MockServer]
 ) -> None:
     server = mock()
@@ -142,7 +144,7 @@ def test_what_is_wrong_is_told_before_anything_is_sent(
     assert server.logged_requests() == []
 
 
-def test_images_do_not_fit_into_a_completions_prompt(media: Path, program: Program) -> None:
+def test_images_are_refused_for_completions(media: Path, program: Program) -> None:
     (media / "prompts.jsonl").write_text('{"text": "x", "image": "cat.png"}\n')
     run = program.profile(
         "mock://", "--endpoint-type", "completions", "--input-file", media / "prompts.jsonl", texts=None
@@ -151,7 +153,7 @@ def test_images_do_not_fit_into_a_completions_prompt(media: Path, program: Progr
     assert "--endpoint-type completions cannot carry" in run.err
 
 
-def test_a_url_that_the_server_refuses_is_a_failed_request_with_its_words(
+def test_image_url_refused_by_the_server_is_a_failed_request_with_its_message(
     program: Program, mock: Callable[..., MockServer]
 ) -> None:
     file = program.folder / "prompts.jsonl"
@@ -165,7 +167,7 @@ def test_a_url_that_the_server_refuses_is_a_failed_request_with_its_words(
     assert "the image cannot be downloaded from https://nowhere.invalid/cat.png" in error["message"]
 
 
-def test_images_in_every_turn_of_a_conversation(mock: Callable[..., MockServer], program: Program) -> None:
+def test_every_turn_of_a_conversation_has_an_image(mock: Callable[..., MockServer], program: Program) -> None:
     server = mock(tokens=3)
     run = program.profile(
         server.url,

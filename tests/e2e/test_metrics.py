@@ -1,4 +1,4 @@
-"""Every reported number against the server's own log, and against arithmetic."""
+"""Every reported number compared with the server's log, and with arithmetic."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from support.programs import MockServer, Outcome, Program
 MS = 1e6
 COUNT, CONCURRENCY, TOKENS, PROMPT = 40, 4, 25, 48
 CLOCK_MS = 1.0
-"""How far the clocks of two processes of one machine may be apart."""
+"""Tolerance between the clocks of two processes on one machine."""
 
 
 class Pair(NamedTuple):
-    """One request, told by three: our report, the server's log, our log. Joined by the request's id."""
+    """One request in three sources: the per-request file, the server's log and the run log. Joined by the request's id."""
 
     record: dict[str, Any]
-    truth: dict[str, Any]
+    entry: dict[str, Any]
     log: Record
 
 
@@ -35,18 +35,18 @@ class Run(NamedTuple):
 
 
 def joined(outcome: Outcome, server: MockServer) -> Run:
-    truth = {t["request_id"]: t for t in server.logged_requests()}
-    assert len(truth) == len(outcome.records)
+    entries = {entry["request_id"]: entry for entry in server.logged_requests()}
+    assert len(entries) == len(outcome.records)
     log = RunLog(str(outcome.folder / "log"))
     logged = {record.request_id: record for record in log.records()}
     log.close()
     ids = [record["metadata"]["x_request_id"] for record in outcome.records]
-    return Run(outcome, [Pair(r, truth[i], logged[i]) for i, r in zip(ids, outcome.records, strict=True)])
+    return Run(outcome, [Pair(r, entries[i], logged[i]) for i, r in zip(ids, outcome.records, strict=True)])
 
 
 @pytest.fixture(scope="module")
 def paced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Streams with a known pace, tokens counted by us."""
+    """Streams with known timing, with tokens counted by the client."""
     folder = tmp_path_factory.mktemp("paced")
     options = {"ttft": 30, "itl": 4, "jitter": 2, "input_cost": 50}
     server = MockServer(folder, options, port=0, writes=True, hashes=False)
@@ -65,132 +65,135 @@ def value(record: dict[str, Any], tag: str) -> Any:
 
 
 def start(record: dict[str, Any]) -> float:
-    """Unix ms, as all times here."""
+    """Return the start in Unix milliseconds, as all times in this file."""
     return float(record["metadata"]["request_start_ns"] / MS)
 
 
 def stamps(record: dict[str, Any]) -> list[float]:
-    """When each piece of content arrived."""
+    """Return the arrival time of each piece of content."""
     first = start(record) + value(record, "time_to_first_token")
     return [first, *(first + np.cumsum(record["metrics"].get("inter_chunk_latency", {"value": []})["value"]))]
 
 
 class Span(NamedTuple):
-    """The kernel dates what arrives while the server is in its call of write. So the time we report lies between two of
-    the server's own, however long either process had to wait for a core."""
+    """The interval in which an arrival must lie.
+
+    On loopback the kernel stamps data while the server is in its `write` call. The reported time therefore lies between two
+    times of the server's log, however long either process waited for a core.
+    """
 
     earliest: float
-    """The server was about to write it."""
+    """Just before the server's write."""
     latest: float
-    """The server had written it, and was about to write the next or to end."""
+    """Just before the server's next write, or its end."""
 
-    def holds(self, at: float) -> bool:
+    def contains(self, at: float) -> bool:
         return self.earliest - CLOCK_MS <= at <= self.latest + CLOCK_MS
 
 
-def span(truth: dict[str, Any], tokens: int) -> Span:
-    """Of the write that completed the first so many tokens."""
-    ends = list(accumulate(truth["write_tokens"]))
+def span(entry: dict[str, Any], tokens: int) -> Span:
+    """Return the interval of the write that completed the first `tokens` tokens."""
+    ends = list(accumulate(entry["write_tokens"]))
     number = ends.index(tokens)
-    after = [*truth["write_ns"], truth["ended_ns"]][number + 1]
-    return Span(truth["write_ns"][number] / MS, after / MS)
+    after = [*entry["write_ns"], entry["ended_ns"]][number + 1]
+    return Span(entry["write_ns"][number] / MS, after / MS)
 
 
 def arrivals(pair: Pair) -> list[tuple[float, Span]]:
-    """When we say that each stamp was, and when that was by the server's log."""
+    """Return each reported stamp with its interval by the server's log."""
     seen = accumulate(pair.log.pieces)
-    per_piece = pair.truth["tokens"] // sum(pair.log.pieces)
-    found = [span(pair.truth, pieces * per_piece) for pieces in seen]
-    return list(zip(stamps(pair.record), found, strict=True))
+    per_piece = pair.entry["tokens"] // sum(pair.log.pieces)
+    spans = [span(pair.entry, pieces * per_piece) for pieces in seen]
+    return list(zip(stamps(pair.record), spans, strict=True))
 
 
 def several_stamps(run: Run) -> list[Pair]:
-    """A reply of which we read all at once has no gaps."""
+    """Return the requests with gaps: a reply that arrived in one read has none."""
     return [pair for pair in run.pairs if len(pair.log.stamps) > 1]
 
 
 # -- against the server's log -----------------------------------------------------------------------------------------
 
 
-def test_the_kernel_dated_what_arrived(paced):
-    """Or the tests that follow would say little."""
+def test_all_reads_have_kernel_timestamps(paced):
+    """The following tests rely on kernel timestamps."""
     figures = paced.outcome.summary["certificate"]["figures"]
     assert figures["reads_with_kernel_stamp"] == figures["reads"] > 0
-    assert all(pair.truth["kernel_stamp"] for pair in paced.pairs)
+    assert all(pair.entry["kernel_stamp"] for pair in paced.pairs)
 
 
-def test_a_request_starts_when_the_server_gets_it(paced):
-    for record, truth, _ in paced.pairs:
+def test_request_start_agrees_with_its_arrival_at_the_server(paced):
+    for record, entry, _ in paced.pairs:
         sent = start(record) + value(record, "http_req_sending")
-        assert Span(start(record), sent).holds(truth["arrived_ns"] / MS)
+        assert Span(start(record), sent).contains(entry["arrived_ns"] / MS)
 
 
-def test_every_stamp_is_the_time_at_which_a_token_was_sent(paced):
+def test_every_stamp_agrees_with_a_write_of_the_server(paced):
     for pair in paced.pairs:
         assert sum(pair.log.pieces) == TOKENS
-        assert all(by_server.holds(at) for at, by_server in arrivals(pair))
+        assert all(by_server.contains(at) for at, by_server in arrivals(pair))
 
 
-def test_the_time_to_the_first_token_is_the_servers(paced):
-    for record, truth, log in paced.pairs:
-        first = span(truth, log.pieces[0])
-        assert first.holds(start(record) + value(record, "time_to_first_token"))
-        assert value(record, "time_to_first_token") >= (truth["first_write_ns"] - truth["arrived_ns"]) / MS - CLOCK_MS
+def test_time_to_first_token_agrees_with_the_server_log(paced):
+    for record, entry, log in paced.pairs:
+        first = span(entry, log.pieces[0])
+        assert first.contains(start(record) + value(record, "time_to_first_token"))
+        assert value(record, "time_to_first_token") >= (entry["first_write_ns"] - entry["arrived_ns"]) / MS - CLOCK_MS
         if log.pieces[0] == 1:  # the head of the reply and its first token are one write
             phases = value(record, "http_req_sending") + value(record, "http_req_waiting")
             assert value(record, "time_to_first_token") == pytest.approx(phases)
 
 
-def test_the_latency_ends_with_the_last_token(paced):
-    for record, truth, _ in paced.pairs:
-        assert span(truth, TOKENS).holds(start(record) + value(record, "request_latency"))
+def test_request_latency_ends_with_the_last_token(paced):
+    for record, entry, _ in paced.pairs:
+        assert span(entry, TOKENS).contains(start(record) + value(record, "request_latency"))
 
 
-def test_the_time_to_the_second_token_is_the_servers(paced):
-    """There is none where the first and the second came together."""
+def test_time_to_second_token_agrees_with_the_server_log(paced):
+    """It is absent if the first and the second token arrived together."""
     for pair in paced.pairs:
         first, *others = arrivals(pair)
         assert ("time_to_second_token" in pair.record["metrics"]) == (pair.log.pieces[0] == 1 and bool(others))
         if "time_to_second_token" in pair.record["metrics"]:
-            assert others[0][1].holds(first[0] + value(pair.record, "time_to_second_token"))
+            assert others[0][1].contains(first[0] + value(pair.record, "time_to_second_token"))
 
 
-def test_the_gap_between_tokens_is_the_servers(paced):
+def test_inter_token_latency_agrees_with_the_server_log(paced):
     for pair in several_stamps(paced):
         (_, first), (_, last) = arrivals(pair)[0], arrivals(pair)[-1]
         between = Span(last.earliest - first.latest, last.latest - first.earliest)
-        assert between.holds(value(pair.record, "inter_token_latency") * (TOKENS - 1))
+        assert between.contains(value(pair.record, "inter_token_latency") * (TOKENS - 1))
 
 
-def test_tokens_are_counted_as_the_server_sent_them(paced):
-    for record, truth, _ in paced.pairs:
-        assert value(record, "output_sequence_length") == truth["tokens"] == TOKENS
-        assert value(record, "output_token_count") == truth["tokens"]
-        assert value(record, "usage_completion_tokens") == truth["completion_tokens"]
-        assert value(record, "usage_prompt_tokens") == truth["prompt_tokens"]
+def test_token_counts_agree_with_the_server_log(paced):
+    for record, entry, _ in paced.pairs:
+        assert value(record, "output_sequence_length") == entry["tokens"] == TOKENS
+        assert value(record, "output_token_count") == entry["tokens"]
+        assert value(record, "usage_completion_tokens") == entry["completion_tokens"]
+        assert value(record, "usage_prompt_tokens") == entry["prompt_tokens"]
         assert value(record, "input_sequence_length") == PROMPT
         assert value(record, "osl_mismatch_diff_pct") == 0
 
 
-def test_the_body_was_as_long_as_we_say(paced):
-    for record, truth, _ in paced.pairs:
-        assert value(record, "http_req_data_sent") * 1024 == pytest.approx(truth["body_bytes"])
+def test_data_sent_agrees_with_the_server_log(paced):
+    for record, entry, _ in paced.pairs:
+        assert value(record, "http_req_data_sent") * 1024 == pytest.approx(entry["body_bytes"])
 
 
-def test_the_run_took_as_long_as_the_server_saw(paced):
-    """From when its first request was about to be sent to when its last reply had arrived."""
-    begin = min(truth["arrived_ns"] for _, truth, _ in paced.pairs) / MS
+def test_benchmark_duration_agrees_with_the_server_log(paced):
+    """It lasts from just before the first send to the arrival of the last reply."""
+    begin = min(entry["arrived_ns"] for _, entry, _ in paced.pairs) / MS
     sending = max(value(record, "http_req_sending") for record, _, _ in paced.pairs)
     end = Span(
-        max(truth["write_ns"][-1] for _, truth, _ in paced.pairs) / MS,
-        max(truth["ended_ns"] for _, truth, _ in paced.pairs) / MS,
+        max(entry["write_ns"][-1] for _, entry, _ in paced.pairs) / MS,
+        max(entry["ended_ns"] for _, entry, _ in paced.pairs) / MS,
     )
     took = paced.outcome.summary["benchmark_duration"]["avg"] * 1000
-    assert Span(end.earliest - begin, end.latest - begin + sending).holds(took)
+    assert Span(end.earliest - begin, end.latest - begin + sending).contains(took)
 
 
-def test_the_concurrency_was_the_one_asked_for(paced):
-    """On average it is the time of all requests over the time of the run."""
+def test_effective_concurrency_is_request_time_over_duration(paced):
+    """The average is the time of all requests divided by the duration."""
     stats = paced.outcome.summary["effective_concurrency"]
     assert stats["max"] == CONCURRENCY
     spent = sum(paced.outcome.values("http_req_duration")) / 1000
@@ -200,7 +203,7 @@ def test_the_concurrency_was_the_one_asked_for(paced):
 # -- against arithmetic -----------------------------------------------------------------------------------------------
 
 
-def test_the_figures_of_a_record_hang_together(paced):
+def test_latencies_and_throughputs_of_a_record_are_consistent(paced):
     for record in paced.outcome.records:
         ttft, latency = value(record, "time_to_first_token"), value(record, "request_latency")
         meta = record["metadata"]
@@ -214,7 +217,7 @@ def test_the_figures_of_a_record_hang_together(paced):
         assert meta["intended_ns"] <= meta["credit_issued_ns"] <= meta["request_start_ns"] <= meta["request_ack_ns"]
 
 
-def test_the_gaps_of_a_record_hang_together(paced):
+def test_gaps_of_a_record_are_consistent(paced):
     pairs = several_stamps(paced)
     assert len(pairs) == len(paced.outcome.values("inter_token_latency")) > 0
     for record, _, log in pairs:
@@ -233,26 +236,26 @@ def test_no_gap_is_zero(paced):
     assert min(gap for gaps in paced.outcome.values("inter_chunk_latency") for gap in gaps) > 0
 
 
-def test_the_http_phases_add_up(paced):
-    for record, truth, log in paced.pairs:
+def test_http_phases_add_up(paced):
+    for record, entry, log in paced.pairs:
 
-        def phase(name: str, found: dict[str, Any] = record) -> float:
-            return float(value(found, f"http_req_{name}"))
+        def phase(name: str, record: dict[str, Any] = record) -> float:
+            return float(value(record, f"http_req_{name}"))
 
-        setting_up = phase("blocked") + phase("dns_lookup") + phase("connecting")
-        carrying = phase("sending") + phase("waiting") + phase("receiving")
-        assert phase("connection_overhead") == pytest.approx(setting_up)
-        assert phase("duration") == pytest.approx(carrying)
-        assert phase("total") == pytest.approx(setting_up + carrying)
+        connection_set_up = phase("blocked") + phase("dns_lookup") + phase("connecting")
+        transfer = phase("sending") + phase("waiting") + phase("receiving")
+        assert phase("connection_overhead") == pytest.approx(connection_set_up)
+        assert phase("duration") == pytest.approx(transfer)
+        assert phase("total") == pytest.approx(connection_set_up + transfer)
         assert min(phase(name) for name in ("blocked", "sending", "waiting", "receiving")) >= 0
-        # The reply may last a moment longer than its last token: the usage and the end mark follow.
+        # The reply may end after its last token, because usage and [DONE] follow.
         assert phase("duration") >= value(record, "request_latency") - 1e-6
         assert phase("duration") == pytest.approx((log.end - log.start) / MS)
-        assert span(truth, TOKENS).holds(start(record) + phase("duration"))
-        assert phase("connecting") == 0  # opened ahead
+        assert span(entry, TOKENS).contains(start(record) + phase("duration"))
+        assert phase("connecting") == 0  # opened before the first request
 
 
-def test_the_summary_is_the_statistics_of_the_records(paced):
+def test_summary_has_the_statistics_of_the_records(paced):
     summary, records = paced.outcome.summary, paced.outcome.records
     checked = 0
     for tag in {tag for record in records for tag in record["metrics"]}:
@@ -276,25 +279,25 @@ def test_the_summary_is_the_statistics_of_the_records(paced):
     assert checked > 25
 
 
-def test_the_rates_are_counts_over_the_duration(paced):
+def test_throughputs_are_counts_over_the_duration(paced):
     summary = paced.outcome.summary
 
-    def whole(tag: str) -> float:
+    def total(tag: str) -> float:
         return float(summary[tag]["avg"])
 
-    seconds = whole("benchmark_duration")
-    assert whole("request_count") == whole("completed_request_count") == COUNT
-    assert whole("request_error_rate") == 0
+    seconds = total("benchmark_duration")
+    assert total("request_count") == total("completed_request_count") == COUNT
+    assert total("request_error_rate") == 0
     assert "error_request_count" not in summary
-    assert whole("total_osl") == whole("total_output_tokens") == COUNT * TOKENS
-    assert whole("total_isl") == COUNT * PROMPT
-    assert whole("request_throughput") == pytest.approx(COUNT / seconds)
-    assert whole("output_token_throughput") == pytest.approx(COUNT * TOKENS / seconds)
-    assert whole("input_token_throughput") == pytest.approx(COUNT * PROMPT / seconds)
-    assert whole("total_token_throughput") == pytest.approx(COUNT * (TOKENS + PROMPT) / seconds)
+    assert total("total_osl") == total("total_output_tokens") == COUNT * TOKENS
+    assert total("total_isl") == COUNT * PROMPT
+    assert total("request_throughput") == pytest.approx(COUNT / seconds)
+    assert total("output_token_throughput") == pytest.approx(COUNT * TOKENS / seconds)
+    assert total("input_token_throughput") == pytest.approx(COUNT * PROMPT / seconds)
+    assert total("total_token_throughput") == pytest.approx(COUNT * (TOKENS + PROMPT) / seconds)
 
 
-def test_the_csv_says_the_same(paced):
+def test_csv_agrees_with_the_summary(paced):
     summary, rows = paced.outcome.summary, paced.outcome.csv
     checked = 0
     for tag, metric in CATALOGUE.items():
@@ -309,7 +312,7 @@ def test_the_csv_says_the_same(paced):
     assert checked == len(rows) > 40
 
 
-def test_the_console_says_the_same(paced):
+def test_console_agrees_with_the_summary(paced):
     summary = paced.outcome.summary
     for tag in ("time_to_first_token", "request_latency", "inter_token_latency", "output_sequence_length"):
         (line,) = [text for text in paced.outcome.out.splitlines() if f" {label(CATALOGUE[tag])} │" in text]
@@ -318,7 +321,7 @@ def test_the_console_says_the_same(paced):
         assert cells == [f"{summary[tag][name]:,.2f}" for name in columns]
 
 
-def test_the_run_vouches_for_itself(paced):
+def test_certificate_is_on_the_screen_and_consistent_with_the_summary(paced):
     certificate = paced.outcome.summary["certificate"]
     assert certificate["verdict"] in ("VALID", "DEGRADED", "INVALID")
     assert bool(certificate["reasons"]) == (certificate["verdict"] != "VALID")
@@ -333,7 +336,7 @@ def test_the_run_vouches_for_itself(paced):
 
 STREAMED = ("time_to_first_token", "time_to_second_token", "inter_token_latency", "inter_chunk_latency")
 PAUSED = {"stall": 1, "stall_after": 1}
-"""A second between the first token and the others: time enough to read it alone."""
+"""One second between the first token and the others, so that the first is read alone."""
 
 
 @pytest.mark.parametrize(
@@ -346,9 +349,16 @@ PAUSED = {"stall": 1, "stall_after": 1}
         ("completions", ["--streaming"], True),
         ("completions", [], False),
     ],
-    ids=["asked for", "not", "streamed all the same", "not after all", "completions", "completions, not"],
+    ids=[
+        "chat streamed",
+        "chat",
+        "streamed by extra input",
+        "not streamed by extra input",
+        "completions streamed",
+        "completions",
+    ],
 )
-def test_there_is_a_time_to_the_first_token_exactly_when_the_reply_was_streamed(mock, program, kind, flags, streamed):
+def test_token_times_are_present_exactly_if_the_reply_was_streamed(mock, program, kind, flags, streamed):
     server = mock(ttft=5, tokens=6, **PAUSED)
     outcome = program.profile(server.url, "--endpoint-type", kind, "--request-count", 4, "--concurrency", 4, *flags)
     assert outcome.status == 0, outcome
@@ -361,15 +371,15 @@ def test_there_is_a_time_to_the_first_token_exactly_when_the_reply_was_streamed(
     assert outcome.summary["request_latency"]["count"] == 4
 
 
-def test_the_latency_of_a_whole_reply_is_the_servers(mock, program):
+def test_latency_without_streaming_agrees_with_the_server_log(mock, program):
     server = mock(ttft=20, itl=2, tokens=10, writes=True)
     run = joined(program.profile(server.url, "--request-count", 10), server)
-    for record, truth, _ in run.pairs:
-        assert span(truth, 10).holds(start(record) + value(record, "request_latency"))
+    for record, entry, _ in run.pairs:
+        assert span(entry, 10).contains(start(record) + value(record, "request_latency"))
         assert value(record, "request_latency") > 37  # 20 ms and nine gaps of 2
 
 
-def test_reasoning_is_timed_and_counted_apart(mock, program):
+def test_reasoning_is_timed_and_counted_separately(mock, program):
     server = mock(ttft=10, itl=6, tokens=12, reasoning=5, writes=True)
     prompts = ["--input-file", program.prompts(2), "--tokenizer", "builtin"]
     run = joined(program.profile(server.url, "--streaming", "--request-count", 8, *prompts, texts=None), server)
@@ -382,7 +392,7 @@ def test_reasoning_is_timed_and_counted_apart(mock, program):
         sixth = next(n for n, seen in enumerate(accumulate(pair.log.pieces)) if seen > 5)
         at, by_server = arrivals(pair)[sixth]
         assert start(record) + value(record, "time_to_first_output_token") == pytest.approx(at)
-        assert by_server.holds(at)
+        assert by_server.contains(at)
     assert run.outcome.summary["total_reasoning_tokens"]["avg"] == 40
 
 
@@ -398,7 +408,7 @@ def test_tool_calls_and_refusals_are_output(mock, program, option, flags):
 
 
 @pytest.mark.parametrize("flags", [["--streaming"], []], ids=["streamed", "whole"])
-def test_every_choice_counts(mock, program, flags):
+def test_tokens_of_all_choices_are_counted(mock, program, flags):
     server = mock(tokens=6)
     outcome = program.profile(server.url, *flags, "--request-count", 4, "--extra-inputs", "n:3")
     assert outcome.status == 0, outcome
@@ -407,30 +417,30 @@ def test_every_choice_counts(mock, program, flags):
     assert {tuple(r["metadata"]["finish_reasons"]) for r in outcome.records} == {("stop",) * 3}
 
 
-def test_finish_reasons_are_kept_and_counted(mock, program):
+def test_finish_reasons_are_counted(mock, program):
     server = mock(tokens=5)
     outcome = program.profile(server.url, "--streaming", "--request-count", 3, "--extra-inputs", "max_tokens:4")
     assert outcome.summary["finish_reasons"] == {"length": 3}
     assert "Finish reasons: length 3" in outcome.out
 
 
-def test_several_tokens_an_event_do_not_spoil_the_time_per_token(mock, program):
-    """Events of four tokens; those of the first stamp took the time to the first token, and count for nothing here."""
+def test_time_per_output_token_is_correct_with_several_tokens_per_event(mock, program):
+    """Each event has four tokens. Tokens of the first stamp belong to the time to first token and are not counted here."""
     server = mock(ttft=10, itl=5, tokens=20, chunk=4, writes=True)
     prompts = ["--input-file", program.prompts(2), "--tokenizer", "builtin"]
     outcome = program.profile(server.url, "--streaming", "--request-count", 6, *prompts, texts=None)
     assert outcome.values("output_sequence_length") == [20] * 6
     for pair in joined(outcome, server).pairs:
-        assert pair.truth["write_tokens"] == [4] * 5
+        assert pair.entry["write_tokens"] == [4] * 5
         assert sum(pair.log.pieces) == 5
-        assert all(by_server.holds(at) for at, by_server in arrivals(pair))
+        assert all(by_server.contains(at) for at, by_server in arrivals(pair))
         if len(pair.log.pieces) > 1:
             rest = 20 - 4 * pair.log.pieces[0]
             per_token = value(pair.record, "decode_duration") / rest
             assert value(pair.record, "time_per_output_token") == pytest.approx(per_token)
 
 
-def test_a_reply_in_one_piece_has_a_first_token_and_nothing_made_up(mock, program):
+def test_reply_with_a_single_stamp_has_only_a_time_to_first_token(mock, program):
     server = mock(tokens=10)
     outcome = program.profile(server.url, "--streaming", "--request-count", 5)
     assert outcome.status == 0, outcome
@@ -440,7 +450,7 @@ def test_a_reply_in_one_piece_has_a_first_token_and_nothing_made_up(mock, progra
         assert tag not in outcome.summary
 
 
-def test_a_server_that_counts_nothing(mock, program):
+def test_reply_without_usage_has_no_token_metrics(mock, program):
     server = mock(tokens=5, itl=2, usage="never")
     outcome = program.profile(server.url, "--streaming", "--request-count", 3)
     assert outcome.status == 0, outcome
@@ -448,16 +458,16 @@ def test_a_server_that_counts_nothing(mock, program):
     assert outcome.summary["time_to_first_token"]["count"] == 3
 
 
-def test_the_servers_own_counts(mock, program):
+def test_server_token_counts_are_used_if_asked_for(mock, program):
     server = mock(tokens=7, itl=1)
     outcome = program.profile(server.url, "--streaming", "--request-count", 3)
-    for record, truth, _ in joined(outcome, server).pairs:
-        assert value(record, "output_sequence_length") == truth["completion_tokens"] == 7
-        assert value(record, "input_sequence_length") == truth["prompt_tokens"]
+    for record, entry, _ in joined(outcome, server).pairs:
+        assert value(record, "output_sequence_length") == entry["completion_tokens"] == 7
+        assert value(record, "input_sequence_length") == entry["prompt_tokens"]
     assert "usage_prompt_tokens_diff_pct" not in outcome.summary
 
 
-def test_the_phases_of_a_new_connection_add_up_too(mock, program):
+def test_http_phases_of_a_new_connection_add_up(mock, program):
     server = mock(ttft=10)
     flags = ["--connection-reuse-strategy", "never", "--export-http-trace", "--show-trace-timing"]
     outcome = program.profile(server.url, "--request-count", 5, *flags)
@@ -467,13 +477,13 @@ def test_the_phases_of_a_new_connection_add_up_too(mock, program):
         assert value(record, "http_req_connecting") > 0
         assert value(record, "http_req_connection_reused") == 0
         meta, trace = record["metadata"], record["trace_data"]
-        # From the moment it was free to go to its last byte: every nanosecond is in exactly one phase.
+        # Every nanosecond from the free slot to the last byte is in exactly one phase.
         took = trace["response_receive_end_ns"] - meta["credit_issued_ns"]
         assert value(record, "http_req_total") == pytest.approx(took / MS, abs=0.01)
         assert trace["response_status_code"] == 200
 
 
-def test_the_folder_can_be_written_anew_from_the_log(mock, program):
+def test_report_writes_the_same_files_from_the_log(mock, program):
     server = mock(ttft=5, itl=2, tokens=5)
     outcome = program.profile(server.url, "--streaming", "--request-count", 6)
     before = {path.name: path.read_bytes() for path in outcome.folder.iterdir() if path.is_file()}
@@ -485,8 +495,8 @@ def test_the_folder_can_be_written_anew_from_the_log(mock, program):
     assert after == before
 
 
-def test_several_choices_take_turns_and_each_has_its_own_pace(mock, program):
-    """Three choices of ten tokens, written side by side: thirty tokens in the time of ten."""
+def test_inter_token_latency_with_several_choices_is_that_of_one_choice(mock, program):
+    """Three choices of ten tokens are written in parallel: thirty tokens in the time of ten."""
     flags = ["--streaming", "--isl", 5, "--osl", 10, "--request-count", 4, "--concurrency", 4, "--tokenizer", "builtin"]
     outcome = program.profile(mock(ttft=5, itl=8, **PAUSED).url, *flags, "--extra-inputs", "n:3", texts=None)
     assert outcome.status == 0, outcome

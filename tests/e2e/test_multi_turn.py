@@ -1,4 +1,4 @@
-"""Conversations, with the real command: order, history, pauses, stops, and what `inputs.json` says of them."""
+"""Conversations with the real command: order, history, delays, stop conditions and `inputs.json`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ RESPONSES = ("--endpoint-type", "responses")
 
 
 def sessions(run: Outcome) -> list[list[dict[str, Any]]]:
-    return [each["payloads"] for each in json.loads(run.text("inputs.json"))["data"]]
+    return [session["payloads"] for session in json.loads(run.text("inputs.json"))["data"]]
 
 
-def spoken(body: dict[str, Any], number: int) -> bytes:
-    """A streamed reply that says which request it answers."""
+def numbered_reply(body: dict[str, Any], number: int) -> bytes:
+    """Return a streamed reply that names the request which it answers."""
     text = f"Reply {number}."
-    begun = event("response.created", response=response_object("", number, status="in_progress", output=[]))
-    return begun + deltas(text[:3], text[3:]) + event("response.completed", response=response_object(text, number))
+    created = event("response.created", response=response_object("", number, status="in_progress", output=[]))
+    return created + deltas(text[:3], text[3:]) + event("response.completed", response=response_object(text, number))
 
 
-def test_each_turn_carries_the_turns_and_replies_before_it(program: Program) -> None:
-    with ScriptedServer(spoken) as server:
+def test_each_turn_contains_the_earlier_turns_and_replies(program: Program) -> None:
+    with ScriptedServer(numbered_reply) as server:
         run = program.profile(
             server.url,
             *(*RESPONSES, *BUILTIN, "--streaming", "--conversation-num", 4, "--conversation-turn-mean", 3),
@@ -41,7 +41,7 @@ def test_each_turn_carries_the_turns_and_replies_before_it(program: Program) -> 
     assert run.status == 0, run
     assert run.summary["request_count"]["avg"] == 12
     conversations = server.conversations()
-    assert [len(each) for each in conversations] == [3] * 4
+    assert [len(bodies) for bodies in conversations] == [3] * 4
     for bodies in conversations:
         items = bodies[-1]["input"]
         assert [item["role"] for item in items] == ["user", "user", "assistant", "user", "assistant", "user"]
@@ -51,17 +51,17 @@ def test_each_turn_carries_the_turns_and_replies_before_it(program: Program) -> 
             assert later["input"][len(earlier["input"])] == response_object(f"Reply {answered}.", answered)["output"][0]
             TypeAdapter(ResponseInputParam).validate_python(later["input"])
         assert len({body["instructions"] for body in bodies}) == 1
-        assert len({body["input"][0]["content"] for body in bodies}) == 1, "the context comes first in every turn"
+        assert len({body["input"][0]["content"] for body in bodies}) == 1, "every turn starts with the user context"
     assert sorted(map(json.dumps, itertools.chain(*sessions(run)))) == sorted(map(json.dumps, server.bodies))
     lengths = run.values("input_sequence_length")
     turns = [record["metadata"]["turn_index"] for record in run.records]
     assert Counter(turns) == {0: 4, 1: 4, 2: 4}
-    by_turn = [[n for n, turn in zip(lengths, turns, strict=True) if turn == wanted] for wanted in range(3)]
+    by_turn = [[n for n, turn in zip(lengths, turns, strict=True) if turn == index] for index in range(3)]
     assert max(by_turn[0]) < min(by_turn[1])
     assert max(by_turn[1]) < min(by_turn[2])
 
 
-def test_chat_has_messages_instead(program: Program) -> None:
+def test_chat_history_has_messages_with_tool_calls_and_without_reasoning(program: Program) -> None:
     def answer(body: dict[str, Any], number: int) -> dict[str, Any]:
         call = {"id": f"call_{number}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
         message = {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "hm"}
@@ -80,7 +80,7 @@ def test_chat_has_messages_instead(program: Program) -> None:
     assert bodies[-1]["messages"][3] == {"role": "assistant", "content": "Reply 1."}
 
 
-def test_sessions_run_side_by_side_and_their_turns_in_order(mock: Callable[..., MockServer], program: Program) -> None:
+def test_sessions_run_in_parallel_and_their_turns_in_order(mock: Callable[..., MockServer], program: Program) -> None:
     server = mock(ttft=200, itl=1)
     run = program.profile(
         server.url,
@@ -110,7 +110,7 @@ def test_sessions_run_side_by_side_and_their_turns_in_order(mock: Callable[..., 
     assert run.summary["effective_concurrency"]["max"] >= 2
 
 
-def test_the_number_of_conversations_and_of_requests_both_stop(
+def test_run_stops_at_the_number_of_conversations_or_requests(
     mock: Callable[..., MockServer], program: Program
 ) -> None:
     url = mock().url
@@ -118,15 +118,15 @@ def test_the_number_of_conversations_and_of_requests_both_stop(
     both = program.profile(url, *flags, "--num-conversations", 5, "--request-count", 7, texts=None)
     assert both.summary["request_count"]["avg"] == 7
     none = program.profile(url, *flags, texts=None)
-    assert none.summary["request_count"]["avg"] == 30, "ten whole conversations"
+    assert none.summary["request_count"]["avg"] == 30, "ten complete conversations"
     more = program.profile(url, *flags, "--conversation-num", 4, "--num-prompts", 2, "--workers-max", 2, texts=None)
     assert more.summary["request_count"]["avg"] == 12
     first_turns = {bodies[0]["input"][0]["content"] for bodies in sessions(more)}
-    assert len(first_turns) == 2, "the two conversations there are, twice"
+    assert len(first_turns) == 2, "two different conversations, each sent twice"
 
 
-def test_a_history_that_the_server_keeps(mock: Callable[..., MockServer], program: Program) -> None:
-    with ScriptedServer(spoken) as server:
+def test_stored_history_is_sent_as_previous_response_id(mock: Callable[..., MockServer], program: Program) -> None:
+    with ScriptedServer(numbered_reply) as server:
         run = program.profile(
             server.url,
             *(*RESPONSES, *BUILTIN, "--streaming", "--conversation-num", 2, "--conversation-turn-mean", 3),
@@ -141,16 +141,16 @@ def test_a_history_that_the_server_keeps(mock: Callable[..., MockServer], progra
         assert [body["previous_response_id"] for body in bodies[1:]] == ids[:2]
         assert all(body["store"] is True for body in bodies)
     assert sorted(map(json.dumps, itertools.chain(*sessions(run)))) == sorted(map(json.dumps, server.bodies))
-    kept = mock()
+    mock_server = mock()
     chained = program.profile(
-        kept.url,
+        mock_server.url,
         *(*RESPONSES, *BUILTIN, "--streaming", "--conversation-num", 1, "--conversation-turn-mean", 3),
         *("--extra-inputs", "store:true", "--use-server-token-count"),
         texts=None,
     )
     assert chained.status == 0, chained
     lengths = chained.values("input_sequence_length")
-    assert lengths[0] < lengths[1] < lengths[2], "the server counts what it keeps"
+    assert lengths[0] < lengths[1] < lengths[2], "the server counts the stored history"
     assert chained.values("usage_prompt_cache_read_tokens")[0] == 0
     assert chained.values("usage_prompt_cache_read_tokens")[2] > 0
     again = program.profile(
@@ -177,7 +177,7 @@ FILE = [
 
 
 @pytest.mark.parametrize("kind", ["responses", "chat"])
-def test_a_file_of_conversations(kind: str, program: Program) -> None:
+def test_multi_turn_file_is_sent_with_history_delays_and_lengths(kind: str, program: Program) -> None:
     file = program.folder / "chats.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in FILE))
     chat = {"object": "chat.completion", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Yes"}}]}
@@ -202,7 +202,7 @@ def test_a_file_of_conversations(kind: str, program: Program) -> None:
         assert "instructions" not in other
 
 
-def test_a_failed_turn_ends_its_conversation_and_no_other(mock: Callable[..., MockServer], program: Program) -> None:
+def test_failed_turn_ends_only_its_conversation(mock: Callable[..., MockServer], program: Program) -> None:
     server = mock(failed=2, failed_rate=0.3, seed=3)
     run = program.profile(
         server.url,
@@ -238,7 +238,7 @@ def test_a_failed_turn_ends_its_conversation_and_no_other(mock: Callable[..., Mo
     assert len({record["metadata"]["x_correlation_id"] for record in run.records}) == 8
 
 
-def test_a_turn_without_content_is_told_with_its_line(program: Program) -> None:
+def test_turn_without_content_is_an_error_with_its_line(program: Program) -> None:
     file = program.folder / "chats.jsonl"
     file.write_text('{"turns": [{"text": "a"}]}\n{"turns": [{"text": "a"}, {"role": "user"}]}\n')
     run = program.profile("mock://", *RESPONSES, "--input-file", file, texts=None)

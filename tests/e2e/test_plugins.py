@@ -1,4 +1,4 @@
-"""An endpoint that another package brings, installed as any package is: a module, and metadata that name its entry point."""
+"""An endpoint in another package, which consists of a module and of metadata with an entry point."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def package(tmp_path: Path) -> Path:
     return folder
 
 
-def test_an_endpoint_of_another_package_is_found_by_its_name(program: Program, capture: Capture, package: Path) -> None:
+def test_endpoint_of_another_package_is_found_by_name(program: Program, capture: Capture, package: Path) -> None:
     done = program.profile(capture.url, "--endpoint-type", "Shout", PYTHONPATH=str(package))
     assert done.status == 0, done
     assert [path for path, _, _ in capture.requests] == ["/v1/shout"] * 3
@@ -43,19 +43,19 @@ def test_an_endpoint_of_another_package_is_found_by_its_name(program: Program, c
     assert again.status == 0, again
 
 
-def test_it_is_named_among_the_others(program: Program, capture: Capture, package: Path) -> None:
+def test_endpoint_of_another_package_is_listed_and_suggested(program: Program, capture: Capture, package: Path) -> None:
     done = program.profile(capture.url, "--endpoint-type", "shuot", PYTHONPATH=str(package))
     assert done.status == 2
     assert "template, shout, not 'shuot' (did you mean shout?)" in done.err
 
 
-def test_without_the_package_there_is_no_such_endpoint(program: Program, capture: Capture) -> None:
+def test_endpoint_without_its_package_is_unknown(program: Program, capture: Capture) -> None:
     done = program.profile(capture.url, "--endpoint-type", "shout")
     assert done.status == 2
     assert "--endpoint-type must be one of chat," in done.err
 
 
-def test_a_package_that_cannot_be_imported_is_named(program: Program, capture: Capture, package: Path) -> None:
+def test_package_that_cannot_be_imported_is_named(program: Program, capture: Capture, package: Path) -> None:
     (package / "shouting.py").write_text("import no_such_module")
     done = program.profile(capture.url, "--endpoint-type", "shout", PYTHONPATH=str(package))
     assert done.status == 2

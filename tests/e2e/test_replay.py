@@ -1,4 +1,4 @@
-"""Replay with the real command: what the server received is what the file holds, byte for byte."""
+"""Replay with the real command: the server receives the bytes of the file."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def numbered(count: int, **fields: object) -> list[bytes]:
     ]
 
 
-# -- what goes on the wire -------------------------------------------------------------------------------
+# -- sent bytes -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_file_is_sent_once_whole_and_untouched(program: Program, capture: Capture, named: bool) -> None:
-    """More than AIPerf's ten requests; `--model` and `--streaming` add nothing to a body."""
+def test_file_is_sent_once_and_unchanged(program: Program, capture: Capture, named: bool) -> None:
+    """All lines are sent, not ten as in AIPerf. `--model` and `--streaming` add nothing to a body."""
     lines = [*ODD, *numbered(20)]
     path = write(program, "payloads.jsonl", lines)
-    words = ["--custom-dataset-type", "raw_payload"] if named else []
-    done = replay(program, capture.url, path, "--streaming", *words)
+    arguments = ["--custom-dataset-type", "raw_payload"] if named else []
+    done = replay(program, capture.url, path, "--streaming", *arguments)
     assert done.status == 0, done
     assert received(capture) == lines
     path_, headers, body = capture.requests[0]
@@ -65,15 +65,15 @@ def test_a_file_is_sent_once_whole_and_untouched(program: Program, capture: Capt
     assert done.summary["proof"] == {"algorithm": "sha256", "requests": len(lines), "root": root}
 
 
-def test_crlf_line_ends_a_bom_and_blank_lines(program: Program, capture: Capture) -> None:
+def test_crlf_bom_and_blank_lines_are_not_sent(program: Program, capture: Capture) -> None:
     path = program.folder / "windows.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + b"\r\n\r\n".join(ODD))
     assert replay(program, capture.url, path).status == 0
     assert received(capture) == ODD
 
 
-def test_a_folder_holds_a_conversation_a_file(program: Program, capture: Capture) -> None:
-    """In the order of the names; within a file in the order of the lines; other files are not looked at."""
+def test_each_file_of_a_folder_is_a_conversation(program: Program, capture: Capture) -> None:
+    """Files are sent in the order of their names, and lines in the order of the file. Other files are ignored."""
     talks = {"b.jsonl": numbered(3, talk="b"), "a.jsonl": numbered(2, talk="a"), "c.jsonl": ODD[:1]}
     for name, lines in talks.items():
         write(program, f"talks/{name}", lines)
@@ -89,7 +89,7 @@ def test_a_folder_holds_a_conversation_a_file(program: Program, capture: Capture
     ]
 
 
-def test_turns_wait_for_each_other_and_sessions_do_not(program: Program, mock) -> None:
+def test_turns_of_a_session_wait_and_sessions_run_in_parallel(program: Program, mock) -> None:
     server = mock(ttft=1000, hashes=True)
     sessions = {f"s{n}": numbered(3, talk=n) for n in range(4)}
     data = [{"session_id": name, "payloads": [json.loads(p) for p in payloads]} for name, payloads in sessions.items()]
@@ -99,16 +99,17 @@ def test_turns_wait_for_each_other_and_sessions_do_not(program: Program, mock) -
     assert done.status == 0, done
     spans: dict[str, list[tuple[int, int]]] = {}
     for record in done.records:
-        about = record["metadata"]
-        spans.setdefault(about["conversation_id"], []).append((about["request_start_ns"], about["request_end_ns"]))
-    assert {name: len(found) for name, found in spans.items()} == dict.fromkeys(sessions, 3)
-    for found in spans.values():
-        assert all(before[1] <= after[0] for before, after in pairwise(found))
-    firsts = [found[0] for found in spans.values()]
-    assert max(start for start, _ in firsts) < min(end for _, end in firsts), "the sessions ran side by side"
+        metadata = record["metadata"]
+        span = (metadata["request_start_ns"], metadata["request_end_ns"])
+        spans.setdefault(metadata["conversation_id"], []).append(span)
+    assert {name: len(turns) for name, turns in spans.items()} == dict.fromkeys(sessions, 3)
+    for turns in spans.values():
+        assert all(before[1] <= after[0] for before, after in pairwise(turns))
+    firsts = [turns[0] for turns in spans.values()]
+    assert max(start for start, _ in firsts) < min(end for _, end in firsts), "the sessions ran in parallel"
 
 
-def test_the_proof_against_what_the_server_logged(program: Program, mock) -> None:
+def test_body_hashes_agree_with_the_server_log(program: Program, mock) -> None:
     server = mock(hashes=True)
     path = write(program, "payloads.jsonl", numbered(30, max_tokens=2))
     done = replay(program, server.url, path, "--concurrency", 4, "--workers-max", 2)
@@ -119,8 +120,8 @@ def test_the_proof_against_what_the_server_logged(program: Program, mock) -> Non
 
 
 @pytest.mark.parametrize("flag", [True, False])
-def test_streams_are_known_by_the_reply(program: Program, mock, flag: bool) -> None:
-    """A payload decides whether it is streamed; with or without --streaming there is a TTFT exactly where there was one."""
+def test_streams_are_detected_from_the_reply(program: Program, mock, flag: bool) -> None:
+    """The payload decides whether the reply is streamed. --streaming does not affect which replies have a TTFT."""
     server = mock(ttft=5, itl=1)
     lines = [*numbered(3, stream=True, max_tokens=3), *numbered(2, stream=False, max_tokens=3)]
     done = replay(program, server.url, write(program, "mixed.jsonl", lines), *(["--streaming"] if flag else []))
@@ -137,20 +138,20 @@ def test_streams_are_known_by_the_reply(program: Program, mock, flag: bool) -> N
         ("chat", {"model": "m", "messages": [], "conversation_id": "x", "data": [1]}, "/v1/chat/completions"),
     ],
 )
-def test_any_endpoint_only_reads_the_replies(
+def test_endpoint_type_does_not_change_a_payload(
     program: Program, capture: Capture, endpoint: str, body: dict[str, object], path: str
 ) -> None:
     line = json.dumps(body, indent=None).encode()
-    words = ("--endpoint-type", endpoint, "--custom-dataset-type", "raw_payload", "--max-error-rate", 1)
-    done = replay(program, capture.url, write(program, "p.jsonl", [line]), *words)
+    arguments = ("--endpoint-type", endpoint, "--custom-dataset-type", "raw_payload", "--max-error-rate", 1)
+    done = replay(program, capture.url, write(program, "p.jsonl", [line]), *arguments)
     assert done.status == 0, done
     assert [(where, sent) for where, _, sent in capture.requests] == [(path, line)]
 
 
-# -- which, how many, in what order ----------------------------------------------------------------------
+# -- selection, number and order -------------------------------------------------------------------------
 
 
-def test_fewer_take_the_first_and_more_go_round(program: Program, capture: Capture) -> None:
+def test_request_count_takes_the_first_lines_and_repeats_the_file(program: Program, capture: Capture) -> None:
     lines = numbered(4)
     path = write(program, "p.jsonl", lines)
     assert replay(program, capture.url, path, "--request-count", 3).status == 0
@@ -159,18 +160,18 @@ def test_fewer_take_the_first_and_more_go_round(program: Program, capture: Captu
 
 
 @pytest.mark.parametrize("strategy", ["shuffle", "random"])
-def test_other_orders_are_seeded(program: Program, capture: Capture, strategy: str) -> None:
+def test_shuffle_and_random_order_depend_on_the_seed(program: Program, capture: Capture, strategy: str) -> None:
     lines = numbered(12)
     path = write(program, "p.jsonl", lines)
-    words = ("--dataset-sampling-strategy", strategy, "--random-seed", 3, "--request-count", 12)
+    arguments = ("--dataset-sampling-strategy", strategy, "--random-seed", 3, "--request-count", 12)
     for _ in range(2):
-        assert replay(program, capture.url, path, *words).status == 0
+        assert replay(program, capture.url, path, *arguments).status == 0
     first, second = received(capture)[:12], received(capture)[12:]
     assert first == second != lines
     assert strategy == "random" or sorted(first) == sorted(lines)
 
 
-def test_single_sessions_can_be_picked(program: Program, capture: Capture) -> None:
+def test_sessions_flag_selects_sessions_by_id(program: Program, capture: Capture) -> None:
     data = [{"session_id": f"s{n}", "payloads": [{"messages": [n]}, {"messages": [n, n]}]} for n in range(5)]
     path = program.folder / "inputs.json"
     path.write_text(json.dumps({"data": data}))
@@ -184,8 +185,8 @@ def test_single_sessions_can_be_picked(program: Program, capture: Capture) -> No
     )
 
 
-def test_of_the_sessions_that_were_picked_the_run_takes_what_it_needs(program: Program, capture: Capture) -> None:
-    """Those that it does not get to are there all the same, and one whose id comes twice is sent twice."""
+def test_selected_sessions_may_exceed_the_request_count(program: Program, capture: Capture) -> None:
+    """Sessions beyond the request count are no errors. If an id occurs twice, both sessions are sent."""
     data = [{"session_id": name, "payloads": [{"messages": [n]}]} for n, name in enumerate("abac")]
     path = program.folder / "inputs.json"
     path.write_text(json.dumps({"data": data}))
@@ -194,7 +195,7 @@ def test_of_the_sessions_that_were_picked_the_run_takes_what_it_needs(program: P
     assert [json.loads(body)["messages"] for body in received(capture)] == [[0], [2], [3], [0]]
 
 
-def test_a_session_with_a_problem_is_not_called_missing(program: Program, capture: Capture) -> None:
+def test_invalid_session_is_not_reported_as_missing(program: Program, capture: Capture) -> None:
     path = program.folder / "inputs.json"
     path.write_text('{"data":[{"session_id":"a","payloads":["x"]}]}')
     done = replay(program, capture.url, path, "--sessions", "a")
@@ -202,11 +203,11 @@ def test_a_session_with_a_problem_is_not_called_missing(program: Program, captur
     assert "a payload of session 'a' is not a JSON object" in done.err
 
 
-# -- what would change a payload -------------------------------------------------------------------------
+# -- flags that change payloads --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (["--extra-inputs", "temperature:0.5"], "--extra-inputs temperature would change the payloads of 'p.jsonl'"),
         (["--osl", "20"], "--osl would change the payloads"),
@@ -216,11 +217,11 @@ def test_a_session_with_a_problem_is_not_called_missing(program: Program, captur
     ],
 )
 def test_flags_that_would_change_a_payload_are_refused(
-    program: Program, capture: Capture, words: list[str], said: str
+    program: Program, capture: Capture, arguments: list[str], message: str
 ) -> None:
-    done = replay(program, capture.url, write(program, "p.jsonl", ODD), *words)
+    done = replay(program, capture.url, write(program, "p.jsonl", ODD), *arguments)
     assert done.status == 2, done
-    assert said in done.err
+    assert message in done.err
     assert "Traceback" not in done.err
     assert not capture.requests
 
@@ -228,8 +229,8 @@ def test_flags_that_would_change_a_payload_are_refused(
 # -- inputs.json -----------------------------------------------------------------------------------------
 
 
-def test_the_round_trip_is_byte_identical(program: Program, capture: Capture) -> None:
-    """Run, replay the file that it wrote, and replay what that wrote: three times the same bytes."""
+def test_replays_of_a_replay_are_byte_identical(program: Program, capture: Capture) -> None:
+    """Replay a run from its inputs.json, then replay that run from its inputs.json: all send the same bytes."""
     path = write(program, "p.jsonl", ODD)
     first = replay(program, capture.url, path)
     second = replay(program, capture.url, first.folder / "inputs.json")
@@ -240,9 +241,9 @@ def test_the_round_trip_is_byte_identical(program: Program, capture: Capture) ->
     assert third.summary["proof"]["root"] == first.summary["proof"]["root"]
 
 
-def test_synthetic_runs_can_be_replayed_too(program: Program, capture: Capture) -> None:
-    words = ("--tokenizer", "builtin", "--isl", 20, "--osl", 4, "--request-count", 5, "--streaming")
-    first = program.profile(capture.url, *words, texts=None)
+def test_synthetic_run_can_be_replayed(program: Program, capture: Capture) -> None:
+    arguments = ("--tokenizer", "builtin", "--isl", 20, "--osl", 4, "--request-count", 5, "--streaming")
+    first = program.profile(capture.url, *arguments, texts=None)
     assert first.status == 0, first
     sent = received(capture)
     again = replay(program, capture.url, first.folder / "inputs.json")
@@ -250,29 +251,41 @@ def test_synthetic_runs_can_be_replayed_too(program: Program, capture: Capture) 
     assert received(capture) == sent * 2
 
 
-def test_the_file_that_is_replayed_is_not_overwritten(program: Program, capture: Capture) -> None:
+def test_replayed_file_is_not_overwritten(program: Program, capture: Capture) -> None:
     first = replay(program, capture.url, write(program, "p.jsonl", ODD))
     before = first.text("inputs.json")
-    words = ("--input-file", first.folder / "inputs.json", TOKENS, "--request-count", 1, "--artifact-dir", first.folder)
-    again = program.run("profile", "--model", "m", "--url", capture.url, *words)
+    arguments = (
+        "--input-file",
+        first.folder / "inputs.json",
+        TOKENS,
+        "--request-count",
+        1,
+        "--artifact-dir",
+        first.folder,
+    )
+    again = program.run("profile", "--model", "m", "--url", capture.url, *arguments)
     assert again.status == 0, again
     assert first.text("inputs.json") == before
     assert "was left unchanged" in again.out
 
 
-# -- proof -----------------------------------------------------------------------------------------------
+# -- verify ----------------------------------------------------------------------------------------------
 
 
-def test_verify(program: Program, mock) -> None:
+def test_verify_accepts_the_source_the_server_log_and_inputs_json(program: Program, mock) -> None:
     server = mock(hashes=True)
     lines = numbered(6, max_tokens=2)
     path = write(program, "p.jsonl", lines)
     done = replay(program, server.url, path)
     server.logged_requests()
-    for words in ((), ("--against", server.log), ("--against", done.folder / "inputs.json")):
-        checked = program.run("verify", done.folder, *words, command="penstock")
+    for arguments in ((), ("--against", server.log), ("--against", done.folder / "inputs.json")):
+        checked = program.run("verify", done.folder, *arguments, command="penstock")
         assert checked.status == 0, checked
-        how = "arrived at the server exactly as they were sent" if server.log in words else "sent exactly the bytes of "
+        how = (
+            "arrived at the server exactly as they were sent"
+            if server.log in arguments
+            else "sent exactly the bytes of "
+        )
         assert checked.out.startswith(f"6 requests {how}")
         assert f"Root: {done.summary['proof']['root']}, as in the run's summary" in checked.out
 
@@ -282,14 +295,14 @@ def test_verify_says_which_requests_differ(program: Program, capture: Capture) -
     done = replay(program, capture.url, write(program, "p.jsonl", lines))
     other = write(program, "other.jsonl", [*lines[:2], lines[2].replace(b"2", b"9"), lines[4], lines[3]])
     checked = program.run("verify", done.folder, "--against", other, "--json", command="penstock")
-    found = json.loads(checked.out)
-    assert (checked.status, found["holds"], found["matched"], found["elsewhere"]) == (1, False, 4, 2)
-    assert [each["session_num"] for each in found["differences"]] == [2, 5]
-    assert "other.jsonl has" in found["differences"][0]["reason"]
-    assert "has no payload number 6" in found["differences"][1]["reason"]
+    result = json.loads(checked.out)
+    assert (checked.status, result["holds"], result["matched"], result["elsewhere"]) == (1, False, 4, 2)
+    assert [difference["session_num"] for difference in result["differences"]] == [2, 5]
+    assert "other.jsonl has" in result["differences"][0]["reason"]
+    assert "has no payload number 6" in result["differences"][1]["reason"]
 
 
-def test_verify_notices_files_that_were_tampered_with(program: Program, capture: Capture) -> None:
+def test_verify_detects_changed_files(program: Program, capture: Capture) -> None:
     lines = numbered(3)
     path = write(program, "p.jsonl", lines)
     done = replay(program, capture.url, path)
@@ -302,7 +315,7 @@ def test_verify_notices_files_that_were_tampered_with(program: Program, capture:
     assert "profile_export.jsonl:2: its body_sha256 is not the one in the log." in checked.out
 
 
-def test_verify_of_what_is_no_run(program: Program) -> None:
+def test_verify_of_a_folder_without_a_run_is_an_error(program: Program) -> None:
     checked = program.run("verify", program.folder, command="penstock")
     assert (checked.status, "contains no run" in checked.err) == (2, True)
 
@@ -310,43 +323,45 @@ def test_verify_of_what_is_no_run(program: Program) -> None:
 # -- endpoints for any API -------------------------------------------------------------------------------
 
 
-def test_the_raw_endpoint_takes_the_whole_path_from_the_url(program: Program, capture: Capture) -> None:
+def test_raw_endpoint_takes_the_path_from_the_url(program: Program, capture: Capture) -> None:
     line = b'{"anything": "goes", "stream" :false}'
     path = write(program, "p.jsonl", [line])
-    words = ("--endpoint-type", "raw", "--custom-dataset-type", "raw_payload")
-    done = replay(program, f"{capture.url}/api/v3/generate/?mode=fast", path, *words)
+    arguments = ("--endpoint-type", "raw", "--custom-dataset-type", "raw_payload")
+    done = replay(program, f"{capture.url}/api/v3/generate/?mode=fast", path, *arguments)
     assert done.status == 0, done
     assert [(where, sent) for where, _, sent in capture.requests] == [("/api/v3/generate/?mode=fast", line)]
     field = ("--extra-inputs", "response_field:object")
     again = program.profile(
-        capture.url + "/x", "--input-file", path, "--tokenizer", "builtin", *words, *field, texts=None
+        capture.url + "/x", "--input-file", path, "--tokenizer", "builtin", *arguments, *field, texts=None
     )
     assert again.status == 0, again
     assert received(capture) == [line, line]
-    assert again.values("output_sequence_length") == [3]  # "chat.completion", and not the "Yes" of the reply
+    assert again.values("output_sequence_length") == [3]  # the text is "chat.completion", not the "Yes" of the reply
 
 
-def test_the_raw_endpoint_builds_nothing(program: Program, capture: Capture) -> None:
+def test_raw_endpoint_refuses_prompts(program: Program, capture: Capture) -> None:
     done = program.profile(capture.url, "--endpoint-type", "raw")
     assert (done.status, "sends the bodies of a file as they are and builds none" in done.err) == (2, True)
 
 
-def test_the_template_endpoint(program: Program, capture: Capture) -> None:
+def test_template_endpoint_builds_bodies_from_the_template(program: Program, capture: Capture) -> None:
     template = (
         '{"q": {{ text|tojson }}, "m": {{ model|tojson }}, "limit": {{ max_tokens|tojson }}, "s": {{ stream|lower }}}'
     )
-    words = ("--endpoint-type", "template", "--extra-inputs", f"payload_template:{template}", "--osl", 7)
+    arguments = ("--endpoint-type", "template", "--extra-inputs", f"payload_template:{template}", "--osl", 7)
     extra = ("--extra-inputs", "top_k:3", "--extra-inputs", "response_field:choices[0].text")
-    done = program.profile(capture.url + "/ask", *words, *extra, texts=2)
+    done = program.profile(capture.url + "/ask", *arguments, *extra, texts=2)
     assert done.status == 0, done
     assert [where for where, _, _ in capture.requests] == ["/ask", "/ask"]
     assert capture.bodies[0] == {"q": "Prompt number 0.", "m": "mock-model", "limit": 7, "s": False, "top_k": 3}
-    missing = program.profile(capture.url + "/ask", *words, "--extra-inputs", "response_field:nothing.here", texts=1)
+    missing = program.profile(
+        capture.url + "/ask", *arguments, "--extra-inputs", "response_field:nothing.here", texts=1
+    )
     assert missing.errors()[0]["type"] == "NoMatch"
     assert missing.status == 1
 
 
-# -- recorded times --------------------------------------------------------------------------------------
+# -- recorded timestamps ---------------------------------------------------------------------------------
 
 
 def rows(times: list[float], **fields: object) -> list[bytes]:
@@ -358,14 +373,14 @@ def rows(times: list[float], **fields: object) -> list[bytes]:
     ]
 
 
-def test_recorded_requests_go_out_at_their_times(program: Program, mock) -> None:
-    """Out of order in the file, ten times as fast, and only a part of it."""
+def test_recorded_requests_are_sent_at_their_times(program: Program, mock) -> None:
+    """The rows are not in order, and only a part of them is sent, ten times as fast."""
     server = mock(hashes=True)
     lines = rows([5000, 1000, 3500, 2000, 9000])
     path = write(program, "trace.jsonl", lines)
-    words = ("--fixed-schedule", "--replay-speedup", 10)
+    arguments = ("--fixed-schedule", "--replay-speedup", 10)
     cut = ("--fixed-schedule-start-offset", 1500, "--fixed-schedule-end-offset", 6000)
-    done = replay(program, server.url, path, *words, *cut)
+    done = replay(program, server.url, path, *arguments, *cut)
     assert done.status == 0, done
     intended = [r["metadata"]["intended_ns"] for r in done.records]
     assert [round((at - intended[0]) / 1e6) for at in intended] == [0, 150, 300]
@@ -378,17 +393,15 @@ def test_recorded_requests_go_out_at_their_times(program: Program, mock) -> None
     assert "after their recorded times." in done.out
 
 
-def test_a_trace_that_is_named_one_follows_its_times_and_sessions_their_turns(
-    program: Program, capture: Capture
-) -> None:
+def test_named_trace_follows_its_timestamps_and_sessions(program: Program, capture: Capture) -> None:
     lines = [*rows([0, 500], session_id="s"), *rows([250]), *rows([750], session_id="s")]
     path = write(program, "trace.jsonl", lines)
     done = replay(program, capture.url, path, "--custom-dataset-type", "mooncake_trace")
     assert done.status == 0, done
     assert [body["messages"][0]["content"] for body in capture.bodies] == ["0", "250", "500", "750"]
     assert [r["metadata"]["conversation_id"] for r in done.records] == ["s", "session_000001", "s", "s"]
-    words = ("--custom-dataset-type", "mooncake_trace", "--no-fixed-schedule")
-    loose = replay(program, capture.url, path, *words)
+    arguments = ("--custom-dataset-type", "mooncake_trace", "--no-fixed-schedule")
+    loose = replay(program, capture.url, path, *arguments)
     assert "fixed_schedule" not in json.dumps(loose.summary["input_config"])
     one = replay(program, capture.url, path, "--fixed-schedule", "--conversation-num", 1)
     assert len(one.records) == 3, one
@@ -397,7 +410,7 @@ def test_a_trace_that_is_named_one_follows_its_times_and_sessions_their_turns(
 # -- bad input -------------------------------------------------------------------------------------------
 
 
-def test_all_problems_of_a_file_are_listed(program: Program, capture: Capture) -> None:
+def test_all_errors_of_a_file_are_listed(program: Program, capture: Capture) -> None:
     bad = [b"{", b"[1]", b'{"prompt": "x"}', b'{"messages": 3}', b'{"messages":[]}\xff']
     path = write(program, "p.jsonl", [ODD[0], *bad, *[b"nonsense"] * 30, ODD[3]])
     done = replay(program, capture.url, path)
@@ -416,7 +429,7 @@ def test_all_problems_of_a_file_are_listed(program: Program, capture: Capture) -
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda p: (p / "x.jsonl").write_bytes(b"\n \n"), "x.jsonl:1: the file is empty"),
         (
@@ -435,15 +448,15 @@ def test_all_problems_of_a_file_are_listed(program: Program, capture: Capture) -
         (lambda p: os.mkfifo(p / "x.jsonl"), "is a pipe or a device"),
     ],
 )
-def test_nothing_to_replay(program: Program, capture: Capture, make, said: str) -> None:
+def test_empty_or_unreadable_input_is_an_error(program: Program, capture: Capture, make, message: str) -> None:
     make(program.folder)
-    words = ("--custom-dataset-type", "raw_payload")
-    done = replay(program, capture.url, program.folder / "x.jsonl", *words)
+    arguments = ("--custom-dataset-type", "raw_payload")
+    done = replay(program, capture.url, program.folder / "x.jsonl", *arguments)
     assert done.status == 2, done
-    assert said in done.err, done.err
+    assert message in done.err, done.err
 
 
-def test_a_repeated_session_id_is_a_warning(program: Program, capture: Capture) -> None:
+def test_repeated_session_id_is_a_warning(program: Program, capture: Capture) -> None:
     path = program.folder / "inputs.json"
     path.write_text(
         '{"data":[\n{"session_id":"s","payloads":[{"messages":[]}]},\n{"session_id":"s","payloads":[{"messages":[1]}]}]}'

@@ -1,4 +1,4 @@
-"""Whatever valid JSON a file holds, the server receives exactly its bytes."""
+"""For any valid JSON in a file, the server receives exactly its bytes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ MANY = st.lists(payloads(), min_size=1, max_size=25)
 @pytest.mark.parametrize(
     ("line_end", "examples"), [(b"\r\n", 6), pytest.param(b"\n", 200, marks=pytest.mark.slow)], ids=["crlf", "lf"]
 )
-def test_the_real_command_sends_the_source_bytes(
-    program: Program, capture: Capture, line_end: bytes, examples: int
-) -> None:
-    """As JSONL, and as inputs.json in a frame of our own: dozens of odd bodies each, thousands in the slow test."""
+def test_command_sends_the_source_bytes(program: Program, capture: Capture, line_end: bytes, examples: int) -> None:
+    """Send odd bodies from JSONL and from inputs.json: dozens of each, thousands in the slow test."""
     bodies: list[bytes] = []
 
     @settings(
@@ -45,9 +43,9 @@ def test_the_real_command_sends_the_source_bytes(
     frame = b',\n{"payloads" : [ %b ] , "extra": {"payloads": []}, "session_id":"%d"}'
     sessions = b"".join(frame % (body, n) for n, body in enumerate(bodies))[1:]
     whole.write_bytes(b'{"version": [1, {"data": []}], "data" : [' + sessions + b"\n] }")
-    words = ("--use-server-token-count", "--custom-dataset-type")
+    arguments = ("--use-server-token-count", "--custom-dataset-type")
     for file, kind in ((path, "raw_payload"), (whole, "inputs_json")):
-        done = program.profile(capture.url, "--input-file", file, *words, kind, texts=None)
+        done = program.profile(capture.url, "--input-file", file, *arguments, kind, texts=None)
         assert done.status == 0, done
     bare = [body.strip(b" \t") for body in bodies]
     assert [body for _, _, body in capture.requests] == bodies + bare
@@ -55,7 +53,7 @@ def test_the_real_command_sends_the_source_bytes(
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(MANY, st.sampled_from([b"\n", b"\r\n", b"\n\n \n"]), st.booleans(), st.booleans())
-def test_the_index_points_at_the_source_bytes(
+def test_index_points_at_the_source_bytes(
     tmp_path_factory: pytest.TempPathFactory, bodies: list[bytes], line_end: bytes, bom: bool, end: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("index")
@@ -69,20 +67,20 @@ def test_the_index_points_at_the_source_bytes(
 
 
 _DECOYS = {
-    "in an object before it": b'{"session_id":"s","meta":{"payloads":[{"a":1},{"zz":99999}]},"payloads":[{"a":1},{"b":2}]}',
-    "the key twice": b'{"payloads":[{"a":1},{"zz":99999}],"session_id":"s","payloads":[{"a":1},{"b":2}]}',
-    "in the id": b'{"session_id":"\\"payloads\\": [","payloads":[ {"a":1} ,\n{"b":2} ]}',
-    "the key with an escape": b'{"session_id":"s","meta":[{"payloads":[{"a":1},7]}],"p\\u0061yloads":[{"a":1},{"b":2}]}',
-    "in the session behind it": b'{"session_id":"s","p\\u0061yloads":[{"a":1},{"b":2}]}',
+    "in an earlier object": b'{"session_id":"s","meta":{"payloads":[{"a":1},{"zz":99999}]},"payloads":[{"a":1},{"b":2}]}',
+    "repeated key": b'{"payloads":[{"a":1},{"zz":99999}],"session_id":"s","payloads":[{"a":1},{"b":2}]}',
+    "in the session id": b'{"session_id":"\\"payloads\\": [","payloads":[ {"a":1} ,\n{"b":2} ]}',
+    "escaped key": b'{"session_id":"s","meta":[{"payloads":[{"a":1},7]}],"p\\u0061yloads":[{"a":1},{"b":2}]}',
+    "escaped key, and the next session": b'{"session_id":"s","p\\u0061yloads":[{"a":1},{"b":2}]}',
 }
 
 
 @pytest.mark.parametrize("session", _DECOYS.values(), ids=_DECOYS)
-def test_what_looks_like_the_payloads_is_not_sent_for_them(program: Program, capture: Capture, session: bytes) -> None:
+def test_nested_or_repeated_payloads_keys_are_not_sent(program: Program, capture: Capture, session: bytes) -> None:
     path = program.folder / "inputs.json"
     path.write_bytes(b'{"data":[%b,{"session_id":"t","payloads":[{"a":1},{"c":3}]}]}' % session)
-    words = ("--use-server-token-count", "--custom-dataset-type", "inputs_json", "--endpoint-type", "raw")
-    done = program.profile(capture.url, "--input-file", path, *words, texts=None)
+    arguments = ("--use-server-token-count", "--custom-dataset-type", "inputs_json", "--endpoint-type", "raw")
+    done = program.profile(capture.url, "--input-file", path, *arguments, texts=None)
     assert done.status == 0, done
     assert [body for _, _, body in capture.requests] == [b'{"a":1}', b'{"b":2}', b'{"a":1}', b'{"c":3}']
 
@@ -93,24 +91,24 @@ def _indexed(folder: Path, recording: RawPayload | InputsJson) -> list[bytes]:
     index.advance(None)
     index.problems.raise_any()
     store = PayloadStore(str(folder), index.files)
-    found = [store.body(number) for number in range(len(store))]
+    bodies = [store.body(number) for number in range(len(store))]
     store.close()
-    return found
+    return bodies
 
 
 @settings(max_examples=30, deadline=None)
 @given(payloads())
-def test_the_generated_bodies_are_json(body: bytes) -> None:
-    """Or the tests above would prove little. Python's reader stops at a depth of its own."""
+def test_generated_bodies_are_json(body: bytes) -> None:
+    """The tests above rely on this. Python's own parser limits the nesting depth."""
     try:
-        found = json.loads(body, parse_int=str)
+        parsed = json.loads(body, parse_int=str)
     except RecursionError:
         return
-    assert isinstance(found["messages"], list)
+    assert isinstance(parsed["messages"], list)
 
 
-def test_problems_are_found_through_a_window_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions that lie across the edges of the window, whatever its size."""
+def test_sessions_and_errors_are_found_with_any_window_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions may cross the edge of the window."""
     text = json.dumps(
         {"a": "x" * 50, "data": [{"session_id": f"s{n}", "payloads": [{"n": "é" * n}, {"m": [n]}]} for n in range(12)]},
         indent=1,
@@ -121,11 +119,12 @@ def test_problems_are_found_through_a_window_of_any_size(tmp_path: Path, monkeyp
         monkeypatch.setattr("penstock.datasets.json_window._SIZE", size)
         for cut in (len(text), len(text) - 1, len(text) // 2):
             path.write_bytes(text[:cut])
-            problems = FileErrors(str(path))
-            found = list(InputsJson(str(path)).scan(RecordingOptions("chat"), problems))
+            errors = FileErrors(str(path))
+            conversations = list(InputsJson(str(path)).scan(RecordingOptions("chat"), errors))
             if cut == len(text):
-                assert [each.session for each in found] == [f"s{n}" for n in range(12)]
-                assert all(text[p.offset : p.offset + p.length].startswith(b"{") for each in found for p in each.bodies)
-                assert not problems.count
+                assert [conversation.session for conversation in conversations] == [f"s{n}" for n in range(12)]
+                bodies = [body for conversation in conversations for body in conversation.bodies]
+                assert all(text[body.offset : body.offset + body.length].startswith(b"{") for body in bodies)
+                assert not errors.count
             else:
-                assert "the file ends before its JSON does" in problems.text()
+                assert "the file ends before its JSON does" in errors.text()

@@ -1,4 +1,4 @@
-"""Files that are read while they are sent, and files that change under the run. The first stretch is made small for it."""
+"""Files that are indexed during the run, and files that change during the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BODY = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": 
 
 
 def big(program: Program, lines: int = 4000, bad: dict[int, str] | None = None) -> Path:
-    """`bad` are other texts for some lines, by number from 1."""
+    """Write a file of bodies. `bad` has other texts for some lines, which are numbered from 1."""
     path = program.folder / "big.jsonl"
     with path.open("w") as file:
         for number in range(1, lines + 1):
@@ -26,9 +26,9 @@ def big(program: Program, lines: int = 4000, bad: dict[int, str] | None = None) 
 
 
 def begin(program: Program, server: MockServer, path: Path, *flags: object) -> Running:
-    """With a first stretch of 64 KB instead of 64 MB, so that small files are large ones."""
-    words = ("--input-file", path, "--use-server-token-count", "--concurrency", 8, *flags)
-    return program.begin(server.url, *words, texts=None, PENSTOCK_FIRST_BYTES="65536")
+    """Start a run that indexes 64 KB instead of 64 MB before the first request, so that small files count as large."""
+    arguments = ("--input-file", path, "--use-server-token-count", "--concurrency", 8, *flags)
+    return program.begin(server.url, *arguments, texts=None, PENSTOCK_FIRST_BYTES="65536")
 
 
 def replay(program: Program, server: MockServer, path: Path, *flags: object) -> Outcome:
@@ -36,7 +36,9 @@ def replay(program: Program, server: MockServer, path: Path, *flags: object) -> 
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_large_file_is_sent_whole_and_once(program: Program, mock: Callable[..., MockServer], workers: int) -> None:
+def test_large_file_is_sent_completely_and_once(
+    program: Program, mock: Callable[..., MockServer], workers: int
+) -> None:
     server = mock(hashes=True)
     done = replay(program, server, big(program, 3000), "--workers-max", workers)
     assert done.status == 0, done
@@ -47,8 +49,8 @@ def test_a_large_file_is_sent_whole_and_once(program: Program, mock: Callable[..
     assert (checked.status, "are at another position" in checked.out) == (0, False), checked
 
 
-def test_a_bad_line_found_later_ends_the_run(program: Program, mock: Callable[..., MockServer]) -> None:
-    """Exit status 2, all problems, and a report of what was sent until then."""
+def test_invalid_line_found_during_the_run_ends_it(program: Program, mock: Callable[..., MockServer]) -> None:
+    """The exit status is 2, all errors are listed, and the report covers the requests sent before."""
     server = mock(ttft=2)
     path = big(program, 6000, {5000: "oops", 5500: "[]"})
     done = replay(program, server, path)
@@ -60,8 +62,8 @@ def test_a_bad_line_found_later_ends_the_run(program: Program, mock: Callable[..
     assert 0 < done.summary["request_count"]["avg"] < 5000
 
 
-def test_what_is_not_needed_is_not_read(program: Program, mock: Callable[..., MockServer]) -> None:
-    """Behind the first stretch only; the lines that are sent lie before the bad one."""
+def test_lines_beyond_the_request_count_are_not_read(program: Program, mock: Callable[..., MockServer]) -> None:
+    """This holds only after the part that is checked before the first request."""
     server = mock()
     path = big(program, 4000, {3000: "oops"})
     assert replay(program, server, path, "--request-count", 500).status == 0
@@ -69,21 +71,21 @@ def test_what_is_not_needed_is_not_read(program: Program, mock: Callable[..., Mo
 
 
 @pytest.mark.parametrize("strategy", ["shuffle", "random"])
-def test_other_orders_index_the_whole_file_first(
+def test_shuffle_and_random_index_the_whole_file_first(
     program: Program, mock: Callable[..., MockServer], strategy: str
 ) -> None:
     server = mock(hashes=True)
     path = big(program, 1500, {1400: "oops"})
-    words = ("--dataset-sampling-strategy", strategy, "--request-count", 50, "--random-seed", 1)
-    done = replay(program, server, path, *words)
+    arguments = ("--dataset-sampling-strategy", strategy, "--request-count", 50, "--random-seed", 1)
+    done = replay(program, server, path, *arguments)
     assert (done.status, "big.jsonl:1400" in done.err) == (2, True)
     assert not done.folder.joinpath("profile_export.jsonl").exists()
-    assert replay(program, server, big(program, 1500), *words).status == 0
+    assert replay(program, server, big(program, 1500), *arguments).status == 0
     assert len(server.logged_requests()) == 50
 
 
-def test_the_index_goes_on_when_the_run_ends_by_time(program: Program, mock: Callable[..., MockServer]) -> None:
-    """It must neither be waited for nor be left behind."""
+def test_indexer_ends_with_a_run_that_ends_by_time(program: Program, mock: Callable[..., MockServer]) -> None:
+    """The run neither waits for the indexer nor leaves it running."""
     server = mock(ttft=20)
     done = replay(program, server, big(program, 20_000), "--benchmark-duration", 0.5)
     assert done.status == 0, done
@@ -91,18 +93,18 @@ def test_the_index_goes_on_when_the_run_ends_by_time(program: Program, mock: Cal
 
 
 def _processes() -> list[str]:
-    found = []
+    command_lines = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                found.append(Path("/proc", name, "cmdline").read_text().replace("\0", " "))
+                command_lines.append(Path("/proc", name, "cmdline").read_text().replace("\0", " "))
             except OSError:
                 continue
-    return found
+    return command_lines
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda path: os.truncate(path, 1_000_000), "the file was cut short during the run, from"),
         (lambda path: path.open("r+b").write(b'{"Model"'), "was changed during the run"),
@@ -118,8 +120,8 @@ def _processes() -> list[str]:
     ],
     ids=["truncated", "edited", "grown", "removed", "replaced"],
 )
-def test_a_file_that_changes_during_the_run(
-    program: Program, mock: Callable[..., MockServer], change: Callable[[Path], object], said: str
+def test_file_changed_during_the_run_ends_it(
+    program: Program, mock: Callable[..., MockServer], change: Callable[[Path], object], message: str
 ) -> None:
     server = mock(ttft=30)
     path = big(program, 3000)
@@ -129,20 +131,20 @@ def test_a_file_that_changes_during_the_run(
     change(path)
     done = run.wait()
     assert done.status == 2, done
-    assert said in done.err, done.err
+    assert message in done.err, done.err
     assert "Traceback" not in done.err
     assert done.summary["is_complete"] is False
     assert done.summary["request_count"]["avg"] > 0
 
 
-def test_a_folder_with_more_files_than_may_be_open(program: Program, mock: Callable[..., MockServer]) -> None:
+def test_folder_may_have_more_files_than_can_be_open(program: Program, mock: Callable[..., MockServer]) -> None:
     server = mock(hashes=True)
     folder = program.folder / "talks"
     folder.mkdir()
     for number in range(300):
         (folder / f"{number:04d}.jsonl").write_text(json.dumps(BODY | {"tag": number}) + "\n")
-    words = ["profile", "--model", "m", "--url", server.url, "--input-file", folder, "--use-server-token-count"]
-    script = f"ulimit -n 120; exec aiperf {' '.join(map(str, words))} --artifact-dir {program.folder / 'out'}"
+    arguments = ["profile", "--model", "m", "--url", server.url, "--input-file", folder, "--use-server-token-count"]
+    script = f"ulimit -n 120; exec aiperf {' '.join(map(str, arguments))} --artifact-dir {program.folder / 'out'}"
     env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = program.run("-c", script, command="/bin/bash", **env)
     assert done.status == 0, done

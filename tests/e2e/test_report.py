@@ -1,4 +1,4 @@
-"""`penstock report` and what else is told of runs that did not come to their end."""
+"""`penstock report`, `verify` and `compare` with runs that were cut off."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.programs import MockServer, Program, wait_for
 
 
 def killed(program: Program, server: MockServer, into: Path | None = None) -> Path:
-    """The folder of a run that was killed before its report."""
+    """Kill a run before its report, and return its folder."""
     running = program.begin(server.url, "--request-count", 100_000, "--concurrency", 4, "--workers-max", 1, into=into)
     log = running.folder / "log" / "worker-0.log"
     before = log.stat().st_ino if log.exists() else 0
@@ -21,14 +21,14 @@ def killed(program: Program, server: MockServer, into: Path | None = None) -> Pa
     return running.folder
 
 
-def test_a_run_that_was_killed_is_not_called_complete(program: Program, mock: Callable[..., MockServer]) -> None:
+def test_killed_run_is_not_reported_as_complete(program: Program, mock: Callable[..., MockServer]) -> None:
     done = program.run("report", killed(program, mock(ttft=5)), command="penstock")
     assert done.out.startswith("Benchmark was cut off before its end. Results saved to:")
     assert "complete" not in done.out
     assert "The run was cut off: its worker's report is missing, as after a crash or kill -9." in done.out
 
 
-def test_what_was_lost_of_a_torn_log_is_told(program: Program, mock: Callable[..., MockServer]) -> None:
+def test_report_says_what_a_truncated_log_lost(program: Program, mock: Callable[..., MockServer]) -> None:
     run = program.profile(mock().url, "--request-count", 4)
     log = run.folder / "log" / "worker-0.log"
     data = log.read_bytes()
@@ -42,7 +42,7 @@ def test_what_was_lost_of_a_torn_log_is_told(program: Program, mock: Callable[..
     assert "of the log are incomplete: the requests in them are lost." in done.out
 
 
-def test_the_summary_of_the_run_before_is_not_taken_for_that_of_one_that_was_killed(
+def test_killed_run_does_not_use_the_summary_of_the_previous_run(
     program: Program, mock: Callable[..., MockServer]
 ) -> None:
     server = mock(ttft=5)

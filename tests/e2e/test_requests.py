@@ -1,4 +1,4 @@
-"""What goes over the wire: headers, bodies, seeds, secrets, TLS."""
+"""Requests on the wire: headers, bodies, seeds, secrets, TLS."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def headers_of(capture) -> dict[str, list[str]]:
     return headers
 
 
-def test_every_request_says_what_it_is(capture, program):
+def test_every_request_has_the_standard_headers_and_unique_ids(capture, program):
     outcome = program.profile(capture.url, "--request-count", 6, "--concurrency", 2)
     assert outcome.status == 0, outcome
     for path, headers, body in capture.requests:
@@ -49,12 +49,12 @@ def test_every_request_says_what_it_is(capture, program):
     assert sessions == {r["metadata"]["x_correlation_id"] for r in outcome.records}
 
 
-def test_a_stream_is_asked_for_in_the_headers_too(capture, program):
+def test_streaming_sends_accept_event_stream(capture, program):
     program.profile(capture.url, "--request-count", 1, "--streaming")
     assert headers_of(capture)["accept"] == ["text/event-stream"]
 
 
-def test_keys_and_headers_are_sent(capture, program):
+def test_api_key_and_headers_are_sent(capture, program):
     flags = ["--api-key", "sk-12345", "--header", "X-Team:blue, red", "-H", '{"X-Number": 7, "X-Flag": "yes"}']
     outcome = program.profile(capture.url, "--request-count", 1, *flags)
     assert outcome.status == 0, outcome
@@ -66,13 +66,13 @@ def test_keys_and_headers_are_sent(capture, program):
 
 
 @pytest.mark.parametrize("name", ["User-Agent", "Accept", "Content-Type", "Host"])
-def test_a_header_of_the_users_takes_the_place_of_ours(capture, program, name):
+def test_header_of_the_user_replaces_the_default(capture, program, name):
     outcome = program.profile(capture.url, "--request-count", 1, "--header", f"{name}:mine")
     assert outcome.status == 0, outcome
     assert headers_of(capture)[name.lower()] == ["mine"]
 
 
-def test_a_user_name_in_the_url_becomes_a_header(capture, program):
+def test_credentials_in_the_url_become_basic_authorization(capture, program):
     outcome = program.profile(capture.url.replace("//", "//ann:secret@"), "--request-count", 1)
     assert outcome.status == 0, outcome
     assert headers_of(capture)["authorization"] == ["Basic YW5uOnNlY3JldA=="]
@@ -86,7 +86,7 @@ def test_a_user_name_in_the_url_becomes_a_header(capture, program):
         ("", ["--endpoint-type", "completions"], "/v1/completions"),
     ],
 )
-def test_base_url_and_path_are_joined_where_they_meet(capture, program, base, flags, path):
+def test_base_url_and_endpoint_path_are_joined(capture, program, base, flags, path):
     outcome = program.profile(capture.url + base, "--request-count", 1, *flags)
     assert outcome.status == 0, outcome
     assert capture.requests[0][0] == path
@@ -95,7 +95,7 @@ def test_base_url_and_path_are_joined_where_they_meet(capture, program, base, fl
 # -- bodies -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_file_is_what_is_sent_and_inputs_json_is_what_was_sent(capture, program):
+def test_bodies_match_the_file_and_inputs_json_matches_the_bodies(capture, program):
     lines = program.folder / "lines.jsonl"
     lines.write_text(
         '{"text": "Grüße \\"an\\" alle 🙂"}\n'
@@ -128,7 +128,7 @@ def test_the_file_is_what_is_sent_and_inputs_json_is_what_was_sent(capture, prog
     ],
     ids=["pairs", "commas", "JSON"],
 )
-def test_extra_inputs_in_every_form(capture, program, flags):
+def test_extra_inputs_have_the_same_effect_in_every_form(capture, program, flags):
     outcome = program.profile(capture.url, "--request-count", 1, *flags)
     assert outcome.status == 0, outcome
     (body,) = capture.bodies
@@ -144,7 +144,7 @@ def test_extra_inputs_in_every_form(capture, program, flags):
         (["--endpoint-type", "completions"], "max_tokens"),
     ],
 )
-def test_the_length_limit_has_the_name_that_the_server_knows(capture, program, flags, name):
+def test_length_limit_has_the_name_of_its_endpoint_type(capture, program, flags, name):
     lengths = ["--isl", 8, "--osl", 33, "--tokenizer", "builtin"]
     outcome = program.profile(capture.url, "--request-count", 1, *lengths, *flags, texts=None)
     assert outcome.status == 0, outcome
@@ -152,7 +152,7 @@ def test_the_length_limit_has_the_name_that_the_server_knows(capture, program, f
     assert {key: value for key, value in body.items() if "max" in key} == {name: 33}
 
 
-def test_several_models_take_turns(capture, program):
+def test_several_models_are_used_in_turn(capture, program):
     outcome = program.profile(capture.url, "--request-count", 4, model="a,b", texts=4)
     assert outcome.status == 0, outcome
     assert [body["model"] for body in capture.bodies] == ["a", "b", "a", "b"]
@@ -162,7 +162,7 @@ def test_several_models_take_turns(capture, program):
 
 
 def synthetic(mock, program, seed: int | None) -> tuple[list[str], bytes]:
-    """(hashes of the bodies in order of arrival, inputs.json)."""
+    """Return the hashes of the bodies in order of arrival, and inputs.json."""
     server = mock(hashes=True)
     flags: list[Any] = ["--isl", 30, "--isl-stddev", 8, "--osl", 9, "--osl-stddev", 3, "--tokenizer", "builtin"]
     flags += [] if seed is None else ["--random-seed", seed]
@@ -189,13 +189,13 @@ SECRETS = {
 }
 
 
-def where_found(secret: str, outcome: Outcome) -> list[str]:
-    found = [str(path) for path in outcome.folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
-    return found + [name for name, text in (("stdout", outcome.out), ("stderr", outcome.err)) if secret in text]
+def places_with(secret: str, outcome: Outcome) -> list[str]:
+    files = [str(path) for path in outcome.folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    return files + [name for name, text in (("stdout", outcome.out), ("stderr", outcome.err)) if secret in text]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_secrets_reach_the_server_and_nothing_else(capture, program, workers):
+def test_secrets_are_sent_but_never_written_or_printed(capture, program, workers):
     url = f"{capture.url}?api_key={SECRETS['query']}"
     flags = [
         "--api-key",
@@ -214,25 +214,25 @@ def test_secrets_reach_the_server_and_nothing_else(capture, program, workers):
     assert headers["x-other"] == [SECRETS["json"]]
     assert SECRETS["query"] in path
     for name in ("key", "header", "json", "query"):
-        assert where_found(SECRETS[name], outcome) == [], name
+        assert places_with(SECRETS[name], outcome) == [], name
     assert "--api-key" in outcome.summary["run_info"]["cli_command"]
     assert outcome.summary["input_config"]["endpoint"]["api_key"] == "<redacted>"
 
 
-def test_a_password_in_the_url_reaches_the_server_and_nothing_else(capture, program):
+def test_password_in_the_url_is_sent_but_never_written_or_printed(capture, program):
     url = capture.url.replace("//", f"//ann:{SECRETS['password']}@")
     outcome = program.profile(url, "--request-count", 2)
     assert outcome.status == 0, outcome
     assert headers_of(capture)["authorization"][0].startswith("Basic ")
-    assert where_found(SECRETS["password"], outcome) == []
+    assert places_with(SECRETS["password"], outcome) == []
 
 
-def test_secrets_that_a_server_quotes_are_not_in_the_failures(program):
+def test_secrets_quoted_by_the_server_are_redacted_in_failures(program):
     class Quoting(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
-            said = f"{self.headers['authorization']} and {self.headers['x-secret']} are wrong at {self.path}"
-            data = json.dumps({"error": {"message": said}}).encode()
+            message = f"{self.headers['authorization']} and {self.headers['x-secret']} are wrong at {self.path}"
+            data = json.dumps({"error": {"message": message}}).encode()
             self.send_response(401)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -250,42 +250,42 @@ def test_secrets_that_a_server_quotes_are_not_in_the_failures(program):
     assert outcome.status == 1
     assert "<redacted> and <redacted> are wrong" in outcome.errors()[0]["message"].replace("Bearer ", "")
     for name in ("key", "header", "query"):
-        assert where_found(SECRETS[name], outcome) == [], name
+        assert places_with(SECRETS[name], outcome) == [], name
 
 
-def test_secrets_are_not_in_the_sentence_of_an_error(program):
+def test_secrets_are_not_in_error_messages(program):
     url = f"http://ann:{SECRETS['password']}@127.0.0.1:9?api_key={SECRETS['query']}"
     outcome = program.profile(url, "--header", f"X-Secret:{SECRETS['header']}")
     assert outcome.status == 2
     for name in ("password", "header", "query"):
-        assert where_found(SECRETS[name], outcome) == [], name
+        assert places_with(SECRETS[name], outcome) == [], name
 
 
-def test_secrets_are_not_in_the_list_of_processes(program):
-    """The user's own command line shows them; the mock that we start beside it does not."""
+def test_secrets_are_not_in_the_command_line_of_the_mock(program):
+    """The user's command line shows them, but not that of the mock which Penstock starts."""
     running = program.begin("mock://?ttft=5000", "--api-key", SECRETS["key"], "--request-count", 2)
-    shown = wait_for(lambda: beside(running.process.pid), what="the start of the mock")
+    command_lines = wait_for(lambda: mock_command_lines(running.process.pid), what="the start of the mock")
     running.process.kill()
-    assert all(SECRETS["key"] not in line for line in shown)
+    assert all(SECRETS["key"] not in line for line in command_lines)
 
 
-def beside(parent: int) -> list[str]:
-    """The command lines of the mocks that this process has started."""
-    found = []
+def mock_command_lines(parent: int) -> list[str]:
+    """Return the command lines of the mocks that this process has started."""
+    command_lines = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
-                found.append((path.parent / "cmdline").read_text())
+                command_lines.append((path.parent / "cmdline").read_text())
         except OSError:
             continue
     # Between fork and exec a child shows the command line of its parent.
-    return [line for line in found if "penstock.mock" in line]
+    return [line for line in command_lines if "penstock.mock" in line]
 
 
 # -- TLS --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_self_signed_server_is_refused_with_one_sentence_and_accepted_when_told_to(capture, program, tmp_path):
+def test_self_signed_certificate_is_accepted_only_with_insecure(capture, program, tmp_path):
     port = serve_tls(capture, tmp_path)
     refused = program.profile(f"https://127.0.0.1:{port}", "--request-count", 2)
     assert refused.status == 2, refused
@@ -297,7 +297,7 @@ def test_a_self_signed_server_is_refused_with_one_sentence_and_accepted_when_tol
     assert len(capture.requests) == 2
 
 
-def test_a_server_that_the_systems_certificates_vouch_for_is_trusted(capture, program, tmp_path):
+def test_certificate_in_ssl_cert_file_is_trusted(capture, program, tmp_path):
     port = serve_tls(capture, tmp_path)
     outcome = program.profile(
         f"https://127.0.0.1:{port}", "--request-count", 2, SSL_CERT_FILE=str(tmp_path / "server.pem")
@@ -306,7 +306,7 @@ def test_a_server_that_the_systems_certificates_vouch_for_is_trusted(capture, pr
 
 
 def serve_tls(capture, folder: Path) -> int:
-    """The capturing server behind TLS, with a certificate that nobody signed."""
+    """Serve the capturing server over TLS, with a self-signed certificate."""
     import datetime
     import ipaddress
 

@@ -1,4 +1,4 @@
-"""`--endpoint-type responses`, with the real command: every line of the user's page, and every way a stream can end."""
+"""`--endpoint-type responses` with the real command: the commands of the user's page, and every end of a stream."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PAGE = {
 
 
 @pytest.mark.parametrize("name", PAGE)
-def test_the_commands_of_the_page(name: str, mock: Callable[..., MockServer], program: Program) -> None:
+def test_commands_of_the_page_succeed(name: str, mock: Callable[..., MockServer], program: Program) -> None:
     server = mock(ttft=10, itl=1, tokens=20)
     run = program.profile(server.url, *RESPONSES, *BUILTIN, *PAGE[name].split(), texts=None)
     assert run.status == 0, run
@@ -42,9 +42,9 @@ def test_the_commands_of_the_page(name: str, mock: Callable[..., MockServer], pr
     assert "warnings" not in run.summary
     assert run.summary["output_sequence_length"]["avg"] == 20
     assert ("time_to_first_token" in run.summary) is (name != "not streaming")
-    truth = server.logged_requests()
-    assert {line["path"] for line in truth} == {"/v1/responses"}
-    assert {line["status"] for line in truth} == {200}
+    server_log = server.logged_requests()
+    assert {line["path"] for line in server_log} == {"/v1/responses"}
+    assert {line["status"] for line in server_log} == {200}
     for body in run.inputs:
         assert body["model"] == "mock-model"
         assert body["stream"] is (name != "not streaming")
@@ -57,16 +57,16 @@ def test_the_commands_of_the_page(name: str, mock: Callable[..., MockServer], pr
     if name == "extras":
         assert {(body["temperature"], body["top_p"]) for body in run.inputs} == {(0.7, 0.9)}
     if name == "images":
-        assert {line["images"] for line in truth} == {1}
+        assert {line["images"] for line in server_log} == {1}
         assert run.inputs[0]["input"][0]["content"][1]["image_url"].startswith("data:image/jpeg;base64,")
     if name == "audio":
-        assert {line["audios"] for line in truth} == {1}
+        assert {line["audios"] for line in server_log} == {1}
         assert run.inputs[0]["input"][0]["content"][1]["input_audio"]["format"] == "wav"
     if name == "server tokens":
-        assert run.values("input_sequence_length") == [line["prompt_tokens"] for line in truth]
+        assert run.values("input_sequence_length") == [line["prompt_tokens"] for line in server_log]
 
 
-def test_the_file_of_the_page(mock: Callable[..., MockServer], program: Program) -> None:
+def test_prompt_file_of_the_page_is_sent(mock: Callable[..., MockServer], program: Program) -> None:
     file = program.folder / "inputs.jsonl"
     file.write_text('{"texts": ["Explain quantum computing in simple terms."]}\n{"texts": ["What is a turbine?"]}\n')
     flags = ("--streaming", "--input-file", file, "--custom-dataset-type", "single_turn", "--request-count", 10)
@@ -80,7 +80,9 @@ def test_the_file_of_the_page(mock: Callable[..., MockServer], program: Program)
     assert all("max_output_tokens" not in body for body in run.inputs)
 
 
-def test_instructions_are_one_text_of_exactly_that_length(mock: Callable[..., MockServer], program: Program) -> None:
+def test_shared_system_prompt_is_one_text_of_the_exact_length(
+    mock: Callable[..., MockServer], program: Program
+) -> None:
     from penstock.tokens.tiktoken_vocabulary import open_builtin
 
     flags = ("--shared-system-prompt-length", 50, "--isl", 100, "--request-count", 5)
@@ -96,20 +98,18 @@ def test_instructions_are_one_text_of_exactly_that_length(mock: Callable[..., Mo
     assert [len(body["messages"]) for body in chat.inputs] == [2] * 5
 
 
-def test_a_user_context_for_each_session(mock: Callable[..., MockServer], program: Program) -> None:
+def test_each_session_has_its_own_user_context(mock: Callable[..., MockServer], program: Program) -> None:
     flags = ("--user-context-prompt-length", 30, "--shared-system-prompt-length", 10, "--isl", 20, "--request-count", 4)
     for kind in (RESPONSES, ()):
         run = program.profile(mock(tokens=3).url, *kind, *BUILTIN, *flags, texts=None)
         lists = [body.get("input") or body["messages"][1:] for body in run.inputs]
-        assert [len(each) for each in lists] == [2] * 4
-        assert {each[0]["role"] for each in lists} == {"user"}
-        assert len({each[0]["content"] for each in lists}) == 4
+        assert [len(items) for items in lists] == [2] * 4
+        assert {items[0]["role"] for items in lists} == {"user"}
+        assert len({items[0]["content"] for items in lists}) == 4
         assert 57 <= run.summary["input_sequence_length"]["avg"] <= 61
 
 
-def test_the_first_visible_token_beside_the_first_of_any_kind(
-    mock: Callable[..., MockServer], program: Program
-) -> None:
+def test_time_to_first_output_token_excludes_reasoning(mock: Callable[..., MockServer], program: Program) -> None:
     for thoughts in ("summary", "text"):
         server = mock(ttft=40, itl=10, tokens=20, reasoning=12, thoughts=thoughts)
         run = program.profile(server.url, "--endpoint-type", "responses", "--streaming", "--osl", 20)
@@ -122,7 +122,7 @@ def test_the_first_visible_token_beside_the_first_of_any_kind(
 
 
 @pytest.mark.parametrize("option", ["tools", "refusal"])
-def test_arguments_and_refusals_are_tokens(option: str, mock: Callable[..., MockServer], program: Program) -> None:
+def test_tool_arguments_and_refusals_are_tokens(option: str, mock: Callable[..., MockServer], program: Program) -> None:
     server = mock(ttft=5, itl=2, **{option: True})
     run = program.profile(server.url, "--endpoint-type", "responses", "--streaming", "--osl", 15)
     assert run.status == 0, run
@@ -149,7 +149,7 @@ def test_arguments_and_refusals_are_tokens(option: str, mock: Callable[..., Mock
         ({"cut": 3}, "--streaming", "", ""),
     ],
 )
-def test_bad_ends_are_failures_with_their_cause(
+def test_failed_responses_are_reported_with_their_cause(
     options: dict[str, Any], flags: str, kind: str, message: str, mock: Callable[..., MockServer], program: Program
 ) -> None:
     run = program.profile(mock(tokens=6, **options).url, "--endpoint-type", "responses", *flags.split())
@@ -163,9 +163,7 @@ def test_bad_ends_are_failures_with_their_cause(
     assert "Requests Failed" in run.out
 
 
-def test_a_reply_cut_at_its_length_is_a_success_with_its_usage(
-    mock: Callable[..., MockServer], program: Program
-) -> None:
+def test_reply_that_reached_max_output_tokens_is_a_success(mock: Callable[..., MockServer], program: Program) -> None:
     for flags in (("--streaming",), ()):
         server = mock(incomplete="max_output_tokens")
         run = program.profile(server.url, "--endpoint-type", "responses", "--osl", 9, *flags)
@@ -174,7 +172,7 @@ def test_a_reply_cut_at_its_length_is_a_success_with_its_usage(
         assert run.summary["output_sequence_length"]["avg"] == 9
 
 
-def test_oddities_are_counted_and_shown(program: Program) -> None:
+def test_inconsistent_replies_are_counted_as_warnings(program: Program) -> None:
     def answer(body: dict[str, Any], number: int) -> bytes:
         odd = event("response.telepathy.delta", delta="?")
         end = event("response.completed", response=response_object("Something else", number))
@@ -191,7 +189,7 @@ def test_oddities_are_counted_and_shown(program: Program) -> None:
     assert run.summary["request_count"]["avg"] == 3
 
 
-def test_extra_inputs_in_both_forms_keep_their_types(program: Program) -> None:
+def test_extra_inputs_keep_their_types_in_both_forms(program: Program) -> None:
     forms = (
         ["--extra-inputs", "temperature:0.7", "top_k:5", "store:false", "user:null", 'metadata:{"a":{"b":[1,2]}}'],
         ["--extra-inputs", '{"temperature":0.7,"top_k":5,"store":false,"user":null,"metadata":{"a":{"b":[1,2]}}}'],
@@ -206,29 +204,27 @@ def test_extra_inputs_in_both_forms_keep_their_types(program: Program) -> None:
         assert isinstance(body["top_k"], int)
 
 
-def test_the_legacy_name_is_refused(program: Program) -> None:
+def test_use_legacy_max_tokens_is_refused(program: Program) -> None:
     run = program.profile("mock://", "--endpoint-type", "responses", "--use-legacy-max-tokens")
     assert run.status == 2
     assert "responses has one name for the length limit (max_output_tokens)" in run.err
     assert not run.folder.exists()
 
 
-def test_the_server_s_counts_are_taken_and_no_tokenizer_is_loaded(
-    mock: Callable[..., MockServer], program: Program
-) -> None:
+def test_server_token_counts_need_no_tokenizer(mock: Callable[..., MockServer], program: Program) -> None:
     server = mock(reasoning=4)
     run = program.profile(
         server.url, "--endpoint-type", "responses", "--streaming", "--osl", 12, "--tokenizer", "/no/such/tokenizer"
     )
     assert run.status == 0, run
-    truth = server.logged_requests()
-    assert run.values("input_sequence_length") == [line["prompt_tokens"] for line in truth]
+    server_log = server.logged_requests()
+    assert run.values("input_sequence_length") == [line["prompt_tokens"] for line in server_log]
     assert run.values("output_sequence_length") == [12] * 3
     assert run.values("reasoning_token_count") == [4] * 3
     assert run.summary["usage_prompt_cache_read_tokens"]["avg"] == 0
 
 
-def test_the_path_of_the_type_and_another_one(program: Program) -> None:
+def test_base_url_may_end_in_v1(program: Program) -> None:
     with ScriptedServer(lambda body, number: response_object("Yes", number)) as server:
         assert program.profile(server.url, "--endpoint-type", "responses").status == 0
         assert program.profile(server.url + "/v1", "--endpoint-type", "responses").status == 0

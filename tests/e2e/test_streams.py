@@ -1,4 +1,4 @@
-"""Where the program's words go: streams that the caller has closed, and the words of --verbose."""
+"""Standard streams that the caller has closed, and the output of --verbose."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from support.programs import BIN, Program
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
-def test_a_stream_that_the_caller_closed_costs_nothing(program: Program, closed: str) -> None:
+def test_run_succeeds_with_closed_standard_streams(program: Program, closed: str) -> None:
     folder = program.folder / "run"
-    words = [BIN / "aiperf", "profile", "-m", "m", "--url", "mock://", "--request-count", 4, "--workers-max", 2]
-    words += ["--input-file", program.prompts(3), "--use-server-token-count", "--artifact-dir", folder]
-    command = f"{' '.join(map(str, words))} {closed}"
+    arguments = [BIN / "aiperf", "profile", "-m", "m", "--url", "mock://", "--request-count", 4, "--workers-max", 2]
+    arguments += ["--input-file", program.prompts(3), "--use-server-token-count", "--artifact-dir", folder]
+    command = f"{' '.join(map(str, arguments))} {closed}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=150, cwd=program.folder)
     assert (done.returncode, done.stderr) == (0, ""), done
     assert (folder / "profile_export_aiperf.json").exists()
 
 
 @pytest.mark.parametrize("flags", [["--verbose"], ["-vv"], ["--log-level", "debug"]])
-def test_what_was_settled_without_the_user_is_told_on_request(program: Program, flags: list[str]) -> None:
+def test_verbose_prints_addresses_processes_and_seed(program: Program, flags: list[str]) -> None:
     done = program.profile("mock://", "--request-count", 4, "--warmup-request-count", 2, "--random-seed", 7, *flags)
     assert done.status == 0, done
     lines = done.out.splitlines()

@@ -1,4 +1,4 @@
-"""Every command of the user's page, as it stands there."""
+"""The commands of the user's page, unchanged."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ COMMANDS = {
 
 @pytest.fixture
 def server(mock):
-    """On port 8000, where the page has it, unless somebody else is there."""
+    """A mock on port 8000, as on the page, unless the port is in use."""
     options = {"ttft": 5, "itl": 0.05}
     try:
         with socket.create_server(("127.0.0.1", 8000)):
@@ -82,12 +82,12 @@ def server(mock):
 
 
 @pytest.mark.parametrize(("kind", "count", "command"), COMMANDS.values(), ids=COMMANDS.keys())
-def test_the_command_runs_and_leaves_what_the_page_says(server, program, kind, count, command):
+def test_command_of_the_page_writes_the_files_and_screen_that_it_describes(server, program, kind, count, command):
     (program.folder / "inputs.jsonl").write_text(PROMPTS[kind])
     outcome = program.run(*command.replace("localhost:8000", f"localhost:{server.port}").split())
     assert outcome.status == 0, outcome
-    place = f"artifacts/Qwen_Qwen3-0.6B-{kind}-concurrency1/"
-    outcome.folder = program.folder / place
+    folder = f"artifacts/Qwen_Qwen3-0.6B-{kind}-concurrency1/"
+    outcome.folder = program.folder / folder
     names = {path.name for path in outcome.folder.iterdir() if path.is_file()}
     assert {
         "profile_export_aiperf.json",
@@ -96,19 +96,19 @@ def test_the_command_runs_and_leaves_what_the_page_says(server, program, kind, c
         "inputs.json",
     } <= names
     lines = outcome.out.splitlines()
-    assert f"Results saved to: {place}" in outcome.out
-    assert f"JSON Export: {place}profile_export_aiperf.json" in lines
+    assert f"Results saved to: {folder}" in outcome.out
+    assert f"JSON Export: {folder}profile_export_aiperf.json" in lines
     assert any(f"{count}/{count}" in line and "100%" in line for line in lines)
     for row in ("Request Latency (ms)", "Output Token Count (tokens)", "Request Throughput (requests/sec)"):
         assert any(row in line for line in lines), row
     assert outcome.summary["request_count"]["avg"] == count
     assert len(outcome.records) == count
-    truth = server.logged_requests()
-    assert len(truth) == count
-    assert {t["path"] for t in truth} == {"/v1/chat/completions" if kind == "chat" else "/v1/completions"}
+    server_log = server.logged_requests()
+    assert len(server_log) == count
+    assert {t["path"] for t in server_log} == {"/v1/chat/completions" if kind == "chat" else "/v1/completions"}
 
 
-def test_synthetic_prompts_and_replies_have_the_length_asked_for(server, program):
+def test_synthetic_prompts_and_replies_have_the_requested_length(server, program):
     outcome = program.run(*COMMANDS["chat, synthetic"][2].replace(":8000", f":{server.port}").split())
     outcome.folder = program.folder / "artifacts/Qwen_Qwen3-0.6B-chat-concurrency1"
     assert outcome.values("input_sequence_length") == [100] * 20
@@ -117,7 +117,7 @@ def test_synthetic_prompts_and_replies_have_the_length_asked_for(server, program
     assert all(body["stream"] is True for body in outcome.inputs)
 
 
-def test_lengths_with_a_spread_are_spread(server, program):
+def test_lengths_vary_with_a_standard_deviation(server, program):
     outcome = program.run(*COMMANDS["completions, synthetic"][2].replace(":8000", f":{server.port}").split())
     outcome.folder = program.folder / "artifacts/Qwen_Qwen3-0.6B-completions-concurrency1"
     lengths = outcome.values("input_sequence_length")
@@ -127,7 +127,7 @@ def test_lengths_with_a_spread_are_spread(server, program):
     assert len({body["max_tokens"] for body in outcome.inputs}) > 3
 
 
-def test_a_file_shorter_than_the_run_starts_over(server, program):
+def test_file_shorter_than_the_run_is_repeated(server, program):
     (program.folder / "inputs.jsonl").write_text(PROMPTS["chat"])
     outcome = program.run(*COMMANDS["chat, file"][2].replace(":8000", f":{server.port}").split())
     outcome.folder = program.folder / "artifacts/Qwen_Qwen3-0.6B-chat-concurrency1"
