@@ -362,7 +362,7 @@ def test_inspection_of_a_held_stream_is_not_counted_as_upstream_time(
     buffered: Callable[..., GatewayProcess], upstream: Upstream
 ) -> None:
     gateway = buffered(SLOW | {"hook_point": "output"})
-    upstream.stream_with(response_events(["some words here " * 60, "- " * 40] * 8))
+    upstream.stream_with(response_events(["some words here " * 60, "- " * 40] * 3))
     stream = gateway.stream()
     assert stream.status == 200
     assert stream.read_rest().endswith(b"\n\n")
