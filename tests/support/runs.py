@@ -154,7 +154,7 @@ def report_run(
         out,
         tokenizer,
         texts,
-        None if certificate is None else lambda requests: certificate,
+        None if certificate is None else lambda requests, extra_checks: certificate,
         was_cancelled=was_cancelled,
         incomplete_reason=incomplete_reason,
     )

@@ -67,14 +67,25 @@ class _Check(NamedTuple):
         return (self.value > self.degraded) + (self.value > self.invalid)
 
 
-def certify(reports: Sequence[WorkerReport], requests: RequestCounts, *, workers: int, open_loop: bool) -> Certificate:
-    """Check the reports of the workers and the counts of their requests. A missing report makes a run INVALID."""
+def certify(
+    reports: Sequence[WorkerReport],
+    requests: RequestCounts,
+    *,
+    workers: int,
+    open_loop: bool,
+    extra_checks: Sequence[tuple[int, str]] = (),
+) -> Certificate:
+    """Check the reports of the workers and the counts of their requests. A missing report makes a run INVALID.
+
+    `extra_checks` are failed checks of the caller: a level (1: DEGRADED, 2: INVALID) and the reason.
+    """
     if not reports:
         return Certificate("INVALID", ["No worker reported: the run was cut short."], {})
     client = _Client(reports, requests)
     checks = [
         *_outcome_checks(requests, workers - len(reports), workers),
         *_client_checks(client, open_loop),
+        *(_Check(level, 0, 1, sentence) for level, sentence in extra_checks),
     ]
     failed = [check for check in checks if check.level]
     failed.sort(key=lambda check: -check.level)

@@ -8,9 +8,10 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
-from penstock.metrics.certificate import Certificate, RequestCounts
+from penstock.metrics.certificate import Certificate
 from penstock.metrics.measure import Measures, measure
 from penstock.metrics.summary import Summary, SummaryBuilder, TokenizerNote
+from penstock.metrics.token_agreement import token_metrics, token_metrics_by_server
 from penstock.metrics.token_counting import ClientCounter, Counter, LoadTokenizer, ServerCounter
 from penstock.plural import counted
 from penstock.records.log import RunLog
@@ -38,7 +39,7 @@ def write_artifacts(
     folder: str,
     tokenizer: LoadTokenizer | None,
     input_texts: Callable[[bytes], list[str]],
-    certify: Callable[[RequestCounts], Certificate] | None = None,
+    certify: Callable[..., Certificate] | None = None,
     *,
     was_cancelled: bool = False,
     incomplete_reason: str | None = None,
@@ -48,12 +49,17 @@ def write_artifacts(
 ) -> Summary:
     """Write a run's artifacts into `folder` and return its summary.
 
-    The tokenizer is loaded only if there are texts to count. `certify` makes the certificate from the request counts.
+    The tokenizer is loaded only if there are texts to count. `certify` makes the certificate from the request counts
+    and from failed `extra_checks`.
     `expected` is the number of records for `progress`; the default is the header's request count.
     """
     header = log.header
     artifacts = Artifacts.of(folder, header)
-    counter = ServerCounter() if header.server_token_count else ClientCounter(tokenizer, log, input_texts)
+    counter: Counter
+    if header.server_token_count:
+        counter = ServerCounter(per_chunk=header.per_chunk_usage)
+    else:
+        counter = ClientCounter(tokenizer, log, input_texts)
     with _scratch(log.folder) as scratch, contextlib.closing(SentBodies(log, scratch)) as sent:
         builder = SummaryBuilder(header, scratch)
         broken_conversations = 0
@@ -69,6 +75,12 @@ def write_artifacts(
         summary = builder.summary(_tokenizer_note(counter))
         if header.server_token_count:
             summary.tokenizer = _server_note(summary)
+        agreement = summary.token_agreement
+        extra_checks = []
+        if agreement is not None and not agreement.agrees:
+            agreement.by_client_count = token_metrics(summary.metrics)
+            agreement.by_server_count = token_metrics_by_server(log, scratch)
+            extra_checks = [(1, sentence) for sentence in agreement.sentences()]
         summary.proof = sent.proof()
         summary.broken_conversations = broken_conversations
         if artifacts.inputs is not None:
@@ -80,7 +92,7 @@ def write_artifacts(
     summary.incomplete_reason = incomplete_reason
     summary.torn_bytes = log.torn_bytes
     summary.torn_requests = log.torn_requests
-    summary.certificate = None if certify is None else certify(builder.request_counts())
+    summary.certificate = None if certify is None else certify(builder.request_counts(), extra_checks=extra_checks)
     _write_summary(artifacts, summary, log, show_http)
     return summary
 
