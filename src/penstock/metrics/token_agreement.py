@@ -71,24 +71,27 @@ class TokenAgreement(msgspec.Struct, omit_defaults=True):
         """Yield a sentence for each pair of totals that do not agree."""
         if self.output is not None and not self.output.agrees:
             yield (
-                f"The server counted {_difference(self.output, 'output')}, so inter-token latency, time per output token "
+                f"{_difference(self.output, 'output')}, so inter-token latency, time per output token "
                 "and token throughput depend on the count. They use the client's; --use-server-token-count takes the "
                 "server's, and --tokenizer selects the client's tokenizer."
             )
         if self.input is not None and not self.input.agrees:
             yield (
-                f"The server counted {_difference(self.input, 'input')}, so input token throughput depends on the count. It "
-                "uses the client's, which excludes the chat template, images and audio; --use-server-token-count takes "
-                "the server's, and --tokenizer selects the client's tokenizer."
+                f"{_difference(self.input, 'input')}, so input token throughput depends on the count. It uses the "
+                "client's, which excludes the chat template, images and audio; --use-server-token-count takes the server's, "
+                "and --tokenizer selects the client's tokenizer."
             )
 
 
 def _difference(totals: CountComparison, kind: str) -> str:
-    share = ""
-    if totals.client:
-        difference = (totals.server - totals.client) / totals.client
-        share = f", {abs(difference):.0%} {'more' if difference > 0 else 'fewer'}"
-    return f"{totals.server:,} {kind} tokens and the client {totals.client:,}{share.replace('%', ' %')}"
+    if not totals.client:
+        return f"The server counted {totals.server:,} {kind} tokens and the client none"
+    percent = 100 * (totals.server - totals.client) / totals.client
+    comparative = "more" if percent > 0 else "fewer"
+    return (
+        f"The server counted {totals.server:,} {kind} tokens, {abs(percent):.0f} % {comparative} than the client "
+        f"({totals.client:,})"
+    )
 
 
 class _Totals:
