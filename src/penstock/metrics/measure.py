@@ -121,8 +121,8 @@ def _times(record: Record, counts: TokenCounts, length: int | None, values: dict
         values["decode_duration"] = decode / 1e6
         if length is not None:
             choices = choice_count(record)
-            first = counts.head if counts.by_server and counts.head is not None else choices
-            gaps = (length - first) / choices
+            head = counts.head if counts.by_server and counts.head is not None else choices
+            gaps = (length - head) / choices
             if gaps > 0:
                 values["inter_token_latency"] = decode / 1e6 / gaps
             if (remaining := length - _first_stamp_tokens(record, counts, length)) > 0:
