@@ -91,6 +91,13 @@ USAGE = '"stream_options":{"include_usage":true}'
         ),
         pytest.param(
             HELLO,
+            {"streaming": True, "per_chunk_usage": True},
+            '{"messages":[{"role":"user","content":"Hello!"}],"model":"mock-model","stream":true,'
+            '"stream_options":{"include_usage":true,"continuous_usage_stats":true}}',
+            id="usage in every chunk",
+        ),
+        pytest.param(
+            HELLO,
             {"extra": {"stream": True}},
             f'{{"messages":[{{"role":"user","content":"Hello!"}}],"model":"mock-model","stream":true,{USAGE}}}',
             id="stream requested by an extra field",

@@ -103,6 +103,7 @@ def fast_path_agrees(body: bytes, field: bytes) -> bool:
 @given(chat_streams())
 @example(stream(ROLE, delta("a"), delta("b"), delta("c", index=1), delta("d", index=1), STOP))
 @example(stream(delta("x", index=1), delta("a"), delta("b"), STOP))
+@example(stream(ROLE, delta("a"), delta("b"), {**delta("c", finish="stop"), "usage": {"completion_tokens": 9}}))
 def test_fast_path_agrees_on_chat_streams(body):
     fast_path_agrees(body, CHAT)
 

@@ -465,3 +465,15 @@ def test_any_bytes_are_read_without_an_exception(noise, timed):
         api.read_stream(noise, timed=timed)
         api.read_stream(stream(ROLE, delta("a"), delta("b")) + noise, timed=timed)
         api.read_body(noise)
+
+
+def with_usage(piece: dict, completion: int) -> dict:
+    return {**piece, "usage": {"prompt_tokens": 3, "completion_tokens": completion}}
+
+
+def test_usage_of_chunks_is_kept_by_piece():
+    reply = read(with_usage(ROLE, 0), with_usage(delta("a b"), 2), with_usage(delta("c d e"), 5), STOP, usage(3, 5))
+    assert reply.usage_by_piece == {1: 2, 2: 5}
+    assert reply.usage == Usage(prompt=3, completion=5, total=8)
+    assert read(ROLE, delta("a"), delta("b"), STOP, usage(3, 2)).usage_by_piece == {}
+    assert read(delta("a"), delta("b"), with_usage(delta("c", finish="stop"), 9)).usage_by_piece == {3: 9}

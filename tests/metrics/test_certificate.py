@@ -93,6 +93,12 @@ def test_concurrency_that_was_never_reached_is_named() -> None:
 
 
 def test_missing_worker_report_makes_the_run_invalid() -> None:
-    found = certificate(CLEAN, report(), workers=2)
-    assert (found.verdict, found.reasons) == ("INVALID", ["1 of 2 workers did not report (killed or crashed)."])
+    result = certificate(CLEAN, report(), workers=2)
+    assert (result.verdict, result.reasons) == ("INVALID", ["1 of 2 workers did not report (killed or crashed)."])
     assert certify([], CLEAN, {}, workers=1, open_loop=False).verdict == "INVALID"
+
+
+@pytest.mark.parametrize(("level", "verdict"), [(1, "DEGRADED"), (2, "INVALID")])
+def test_extra_checks_decide_the_verdict_too(level: int, verdict: str) -> None:
+    result = certify([report()], CLEAN, {}, workers=1, open_loop=False, extra_checks=[(level, "It differs.")])
+    assert (result.verdict, result.reasons) == (verdict, ["It differs."])

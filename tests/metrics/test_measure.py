@@ -229,3 +229,12 @@ def test_failed_request_has_only_error_isl_and_cancelled_has_nothing():
     assert measure(make_record(failure=failure), TokenCounts()).values == {}
     cancelled = measure(make_record(cancelled=True), FIVE)
     assert cancelled.values == cancelled.lists == {}
+
+
+def test_per_chunk_usage_subtracts_the_tokens_of_the_first_stamp():
+    counts = TokenCounts(input=10, output=20, head=4, by_server=True)
+    measured = values(make_record(), counts)
+    assert measured["inter_token_latency"] == measured["time_per_output_token"] == pytest.approx(50 / 16)
+    assert measured["output_token_throughput_per_user"] == pytest.approx(16 / 0.05)
+    unknown = values(make_record(), TokenCounts(input=10, output=20, by_server=True))
+    assert unknown["inter_token_latency"] == pytest.approx(50 / 19)

@@ -169,3 +169,9 @@ def test_server_counter_takes_counts_from_usage():
     assert count([make_record(usage=Usage(10, 2, reasoning=3))])[0].output == 0
     assert count([make_record(usage=Usage(prompt=10))])[0].total is None
     assert count([make_record(usage=None)]) == [TokenCounts(by_server=True)]
+
+
+def test_server_counter_takes_the_first_tokens_from_per_chunk_usage():
+    record = make_record(usage=Usage(10, 7), head_tokens=3)
+    assert ServerCounter().count([record])[0].head is None
+    assert ServerCounter(per_chunk=True).count([record])[0].head == 3

@@ -186,3 +186,33 @@ def test_embeddings_have_their_dimensions_and_usage(mock: Any) -> None:
     assert len(mock.exchange({**body, "dimensions": 9}, path="/v1/embeddings").json["data"][0]["embedding"]) == 9
     late = mock.exchange(body, path="/v1/embeddings", mock="ttft=60;itl=1e6")
     assert late.reads[0][0] > 0.05  # itl has no effect
+
+
+def test_token_words_gives_each_token_several_words(mock: Any) -> None:
+    for path, body in (
+        ("/v1/chat/completions", chat_body(max_tokens=4)),
+        ("/v1/completions", completions_body(max_tokens=4)),
+    ):
+        answer = mock.exchange({**body, "stream": True}, path=path, mock="token_words=3;usage=always")
+        assert len(answer.text.split()) == 12
+        assert answer.chunks[-1]["usage"]["completion_tokens"] == 4
+
+
+def test_legacy_limit_ignores_max_completion_tokens(mock: Any) -> None:
+    for limit, tokens, finish in (("max_completion_tokens", 7, "stop"), ("max_tokens", 3, "length")):
+        answer = mock.exchange(chat_body(**{limit: 3}), mock="tokens=7;legacy_limit").json
+        assert answer["usage"]["completion_tokens"] == tokens
+        assert answer["choices"][0]["finish_reason"] == finish
+
+
+@pytest.mark.parametrize("timing", ["", ";itl=1"])
+def test_continuous_usage_stats_send_the_usage_so_far_in_every_chunk(mock: Any, timing: str) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    for content, reasoning in (("hello", 1), ("hello world, how are you?", 1)):
+        messages = [{"role": "user", "content": content}]
+        body = chat_body(messages=messages, stream=True, stream_options=options, max_tokens=5)
+        answer = mock.exchange(body, mock=f"chunk=2;reasoning={reasoning}{timing}")
+        usages = [chunk["usage"] for chunk in answer.chunks if "usage" in chunk]
+        assert [usage["completion_tokens"] for usage in usages] == [1, 3, 5, 5]
+        assert len({usage["prompt_tokens"] for usage in usages}) == 1
+    assert "usage" not in mock.exchange(body, mock="usage=never").chunks[1]

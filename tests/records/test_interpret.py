@@ -337,3 +337,15 @@ def test_body_of_200_megabytes_is_joined_once():
     pieces = [(n, body[offset : offset + 65536]) for n, offset in enumerate(range(0, len(body), 65536))]
     record = record_of(exchange(*pieces, headers=(JSON,)))
     assert len(record.outputs[0]) == 200_000_000
+
+
+def test_first_tokens_are_known_if_every_chunk_has_usage() -> None:
+    def chunk(text: str, completion: int) -> bytes:
+        data = json.loads(event(text).removeprefix(b"data: "))
+        data["usage"] = {"prompt_tokens": 3, "completion_tokens": completion}
+        return b"data: " + json.dumps(data).encode() + b"\n\n"
+
+    reads = (10, ROLE + chunk("a b", 2) + chunk("c", 3)), (20, chunk("d e", 5)), (30, STOP + DONE)
+    assert interpret(exchange(*reads), CHAT, EPOCH)[0].head_tokens == 3
+    reads = (10, ROLE + event("a b")), (20, event("c")), (30, STOP + USAGE + DONE)
+    assert interpret(exchange(*reads), CHAT, EPOCH)[0].head_tokens is None

@@ -114,6 +114,7 @@ PENSTOCK_KEYS = {
     "context_mode",
     "proof",
     "tokenizer",
+    "token_agreement",
     "finish_reasons",
     "failures",
     "machine",

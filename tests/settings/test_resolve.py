@@ -131,6 +131,11 @@ def test_log_level_trace_and_debug_are_verbose(level: str, verbose: bool) -> Non
         (("-m", "m", "--osl-stddev", "4"), "--osl, the mean, is missing"),
         (("-m", "m", "--extra-inputs", f"big:{10**30}"), "big cannot be sent: Integer exceeds 64-bit range"),
         (("-m", "m", "--endpoint-type", "responses", "--use-legacy-max-tokens"), "applies to --endpoint-type chat"),
+        (("-m", "m", "--per-chunk-usage", "--streaming"), "add --use-server-token-count."),
+        (
+            ("-m", "m", "--per-chunk-usage", "--endpoint-type", "completions"),
+            "add --endpoint-type chat and --streaming and --use-server-token-count.",
+        ),
         (("-m", "m", "--export-http-trace", "--export-level", "summary"), "writes no records"),
         (("-m", "m", "--profile-export-prefix", "a/b"), "must be a file name without a folder"),
         (("-m", "m", "--profile-export-prefix", ".json"), "must be a file name without a folder"),
@@ -182,6 +187,8 @@ def test_consistent_flags_are_accepted(tmp_path: Path) -> None:
     assert settings_for("-m", "m", "--input-file", str(tmp_path)).input.file == str(tmp_path)
     assert settings_for("-m", "m", "--use-legacy-max-tokens").endpoint.legacy_max_tokens
     assert settings_for("-m", "m", "--insecure=false").endpoint.verify_tls
+    usage = settings_for("-m", "m", "--per-chunk-usage", "--streaming", "--use-server-token-count")
+    assert usage.endpoint.per_chunk_usage
 
 
 @pytest.mark.parametrize(

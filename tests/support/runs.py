@@ -155,7 +155,7 @@ def report_run(
         out,
         tokenizer,
         texts,
-        None if certificate is None else lambda *_: certificate,
+        None if certificate is None else lambda *_, **__: certificate,
         was_cancelled=was_cancelled,
         incomplete_reason=incomplete_reason,
     )

@@ -30,7 +30,7 @@ class Chat:
             body["max_tokens" if settings.legacy_max_tokens else "max_completion_tokens"] = turn.output_tokens
         body |= settings.extra
         body |= turn.extra
-        request_stream_usage(body)
+        request_stream_usage(body, per_chunk=settings.per_chunk_usage)
         return body
 
     def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:  # noqa: ARG002

@@ -68,8 +68,13 @@ def add_tool_calls(fragments: list[ToolCall], calls: dict[int, dict[str, Any]]) 
             call["function"]["arguments"] += fragment.function.arguments or ""
 
 
-def request_stream_usage(body: dict[str, Any]) -> None:
-    """Ask for usage at the end of a stream, unless the user has set this option."""
+def request_stream_usage(body: dict[str, Any], *, per_chunk: bool = False) -> None:
+    """Ask for usage at the end of a stream, or in every chunk. Options that the user has set are kept."""
     if body.get("stream") is True:
         options = body.get("stream_options")
-        body["stream_options"] = {"include_usage": True, **(options if isinstance(options, dict) else {})}
+        continuous = {"continuous_usage_stats": True} if per_chunk else {}
+        body["stream_options"] = {
+            "include_usage": True,
+            **continuous,
+            **(options if isinstance(options, dict) else {}),
+        }

@@ -35,6 +35,11 @@ def _read_repeated_chunks(body: bytes, field: bytes, *, timed: bool) -> Reply | 
     reply.texts[before:before] = chunks.texts
     reply.outputs = ["".join(reply.texts)]
     reply.model = chunks.model
+    if reply.usage_by_piece:
+        repeated = len(chunks.texts)
+        reply.usage_by_piece = {
+            (count if count <= before else count + repeated): tokens for count, tokens in reply.usage_by_piece.items()
+        }
     return reply
 
 
@@ -60,8 +65,6 @@ def _read_events(body: bytes) -> tuple[Reply, bool]:
             reply.failure = error_failure(chunk)
             break
         reply.model = reply.model or chunk.model
-        if chunk.usage:
-            reply.usage = read_usage(chunk.usage) or reply.usage
         for choice in chunk.choices or ():
             index = choice.index or 0
             text, reasoning = (choice.text or "", "") if choice.delta is None else message_texts(choice.delta)
@@ -75,6 +78,11 @@ def _read_events(body: bytes) -> tuple[Reply, bool]:
                 add_tool_calls(choice.delta.tool_calls, calls)
             if choice.finish_reason:
                 finish[index] = choice.finish_reason
+        if chunk.usage and (usage := read_usage(chunk.usage)) is not None:
+            reply.usage = usage
+            has_content = bool(reply.ends) and reply.ends[-1] == end
+            if usage.completion is not None and has_content:
+                reply.usage_by_piece[len(reply.texts)] = usage.completion
     reply.items = [calls[index] for index in sorted(calls)]
     if calls:
         choices = [choice for chunk in chunks for choice in chunk.choices or () if not choice.index]

@@ -55,6 +55,7 @@ class Reply:
         "reasonings",
         "texts",
         "usage",
+        "usage_by_piece",
         "vectors",
         "warnings",
     )
@@ -71,6 +72,8 @@ class Reply:
         self.reasonings: list[str] = []
         self.finish: list[str] = []
         self.usage: Usage | None = None
+        self.usage_by_piece: dict[int, int] = {}
+        """Completion tokens up to each chunk that has content and usage, by the number of pieces up to then."""
         self.model: str | None = None
         self.id: str | None = None
         self.items: list[Any] = []

@@ -124,7 +124,8 @@ _TIMES = (
         "ms",
         "(last - first) / (output_sequence_length - 1). Requires two tokens and two stamps. With several choices (n), "
         "the length is the mean length of a choice, because choices are generated in parallel. Too low if several tokens "
-        "arrived with the first stamp; time_per_output_token corrects that.",
+        "arrived with the first stamp; time_per_output_token corrects that, and so does --per-chunk-usage, with which the "
+        "tokens of the first stamp are subtracted instead of 1.",
         order=400,
     ),
     _record(
@@ -134,7 +135,7 @@ _TIMES = (
         "(last - first) / (output_sequence_length - tokens that arrived with the first stamp). Also correct if the server "
         "sends several tokens per event. With several choices (n), the mean of a choice. The text of the first stamp is "
         "tokenized separately, so a token that spans its end may count twice. With server token counts, present only if "
-        "every piece held one token.",
+        "every piece held one token or with --per-chunk-usage.",
         order=410,
     ),
     Metric(

@@ -93,9 +93,13 @@ def certify(
     workers: int,
     open_loop: bool,
     concurrency: int | None = None,
+    extra_checks: Sequence[tuple[int, str]] = (),
 ) -> Certificate:
     """Check the bounds of the figures, the counts of the requests and the reports of the workers on the profiling phase. A
-    missing report makes a run INVALID."""
+    missing report makes a run INVALID.
+
+    `extra_checks` are failed checks of the caller: a level (1: DEGRADED, 2: INVALID) and the reason.
+    """
     if not reports:
         return Certificate("INVALID", ["No worker reported: the run was cut short."], {})
     client = _Client(reports, requests)
@@ -104,6 +108,7 @@ def certify(
         *_outcome_checks(requests, workers - len(reports), workers, concurrency),
         *(_figure_check(tag, figures) for tag, figures in bounds.items() if tag not in _SAME or figures != ttft),
         *_client_checks(client, open_loop),
+        *(_Check(level, 0, 1, sentence) for level, sentence in extra_checks),
     ]
     failed = sorted((check for check in checks if check.level), key=lambda check: -check.level)
     worst = max((check.level for check in failed), default=0)

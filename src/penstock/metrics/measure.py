@@ -8,7 +8,16 @@ import numpy as np
 from penstock.metrics.statistics import Values
 from penstock.records.record import Record, Usage
 
-__all__ = ["UNCOUNTED", "Measures", "TokenCounts", "http_phases", "latency_ns", "measure", "requested_length"]
+__all__ = [
+    "UNCOUNTED",
+    "Measures",
+    "TokenCounts",
+    "choice_count",
+    "http_phases",
+    "latency_ns",
+    "measure",
+    "requested_length",
+]
 
 
 class Measures(msgspec.Struct, frozen=True):
@@ -26,7 +35,7 @@ class TokenCounts(msgspec.Struct, frozen=True, gc=False):
     """Output tokens without reasoning."""
     reasoning: int | None = None
     head: int | None = None
-    """Tokens that arrived with the first stamp."""
+    """Tokens that arrived with the first stamp. The server's count is known only with per-chunk usage."""
     by_server: bool = False
 
     @property
@@ -79,10 +88,10 @@ def latency_ns(record: Record) -> int:
 
 def requested_length(record: Record) -> int:
     """Return the number of output tokens requested for all choices together, or 0."""
-    return (record.requested_output or 0) * _choices(record)
+    return (record.requested_output or 0) * choice_count(record)
 
 
-def _choices(record: Record) -> int:
+def choice_count(record: Record) -> int:
     """Return the number of choices in the reply. A server generates them in parallel."""
     outputs = len(record.outputs)
     if outputs == 1 and len(record.reasonings) < 2:
@@ -111,8 +120,9 @@ def _times(record: Record, counts: TokenCounts, length: int | None, values: dict
         decode = stamps[-1] - stamps[0]
         values["decode_duration"] = decode / 1e6
         if length is not None:
-            choices = _choices(record)
-            gaps = length / choices - 1
+            choices = choice_count(record)
+            head = counts.head if counts.by_server and counts.head is not None else choices
+            gaps = (length - head) / choices
             if gaps > 0:
                 values["inter_token_latency"] = decode / 1e6 / gaps
             if (remaining := length - _first_stamp_tokens(record, counts, length)) > 0:

@@ -8,7 +8,9 @@ from penstock.metrics.bounds import FigureBounds
 from penstock.metrics.certificate import Certificate, RequestCounts
 from penstock.metrics.measure import Measures
 from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
+from penstock.metrics.reply_checks import ReplyChecks
 from penstock.metrics.statistics import Stats
+from penstock.metrics.token_agreement import TokenAgreement, TokenTotals
 from penstock.records.log import RunHeader
 from penstock.records.record import Record
 
@@ -59,6 +61,10 @@ class Summary(msgspec.Struct, kw_only=True):
     end_ns: int
     """First start and last end in the profiling phases, in Unix nanoseconds."""
     tokenizer: TokenizerNote
+    token_agreement: TokenAgreement | None = None
+    """None unless server and client both counted."""
+    reply_notes: list[str] = []
+    """Sentences about replies whose form makes metrics misleading."""
     was_cancelled: bool = False
     incomplete_reason: str | None = None
     torn_bytes: int = 0
@@ -86,9 +92,16 @@ class SummaryBuilder:
         self._profiling = PhaseStats(folder, "profiling", scheduled=header.arrivals == "recorded")
         self._warmup = PhaseStats(folder, "warmup")
         self._phases = [self._warmup if p.kind == "warmup" else self._profiling for p in header.phases]
+        self._token_totals = TokenTotals()
+        self._reply_checks = ReplyChecks(header)
 
     def add(self, record: Record, measures: Measures) -> None:
-        self._phases[record.phase].add(record, measures)
+        phase = self._phases[record.phase]
+        phase.add(record, measures)
+        if phase is self._profiling and record.failure is None and not record.cancelled:
+            self._reply_checks.add(record, measures.values)
+            if not self._header.server_token_count:
+                self._token_totals.add(record, measures.values)
 
     def request_counts(self) -> RequestCounts:
         """Return the counts of the profiling phases for the certificate."""
@@ -117,6 +130,8 @@ class SummaryBuilder:
             start_ns=epoch + first,
             end_ns=epoch + last,
             tokenizer=tokenizer,
+            token_agreement=self._token_totals.agreement(),
+            reply_notes=self._reply_checks.notes(),
         )
 
 

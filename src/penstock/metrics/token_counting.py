@@ -47,18 +47,22 @@ class Counter(Protocol):
 class ServerCounter:
     """Takes counts from the server's usage. A reply without usage has no token metrics."""
 
+    def __init__(self, *, per_chunk: bool = False) -> None:
+        """With `per_chunk`, also take the tokens of the first stamp from the usage of the chunks."""
+        self._per_chunk = per_chunk
+
     def count(self, records: Sequence[Record]) -> list[TokenCounts]:
-        return [_server_counts(record) for record in records]
+        return [_server_counts(record, record.head_tokens if self._per_chunk else None) for record in records]
 
 
-def _server_counts(record: Record) -> TokenCounts:
+def _server_counts(record: Record, head: int | None) -> TokenCounts:
     usage = record.usage
     if usage is None:
         return TokenCounts(by_server=True)
     output = None
     if usage.completion is not None:
         output = max(0, usage.completion - (usage.reasoning or 0))
-    return TokenCounts(input=usage.prompt, output=output, reasoning=usage.reasoning, by_server=True)
+    return TokenCounts(input=usage.prompt, output=output, reasoning=usage.reasoning, head=head, by_server=True)
 
 
 class ClientCounter:

@@ -25,6 +25,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
 
     tokens: int = 100
     chunk: int = 1
+    token_words: int = 1
+    legacy_limit: bool = False
     reasoning: int = 0
     tools: bool = False
     refusal: bool = False

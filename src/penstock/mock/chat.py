@@ -43,6 +43,7 @@ class Message(msgspec.Struct):
 
 class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class ChatBody(msgspec.Struct):
@@ -89,13 +90,16 @@ class Chat(Dialect):
                         audios += 1
         options = fields.stream_options
         limits = {"max_completion_tokens": fields.max_completion_tokens, "max_tokens": fields.max_tokens}
+        chunk_usage = options is not None and bool(options.include_usage and options.continuous_usage_stats)
         return ParsedRequest(
             fields.model,
             text_tokens + media_tokens,
             stream=bool(fields.stream),
             token_limit=token_limit(limits),
+            limit_is_new=fields.max_tokens is None,
             choices=check_choices(fields.n),
             include_usage=options is not None and bool(options.include_usage),
+            chunk_usage=chunk_usage,
             images=images,
             audios=audios,
         )
@@ -106,7 +110,10 @@ class Chat(Dialect):
         return [chunk(reply, choice, b'{"role":"assistant","content":""}') for choice in range(reply.request.choices)]
 
     def token_events(self, reply: PlannedReply, tokens: TokenRange) -> list[Event]:
-        return [chunk(reply, choice, delta_json(reply, choice, tokens)) for choice in range(reply.request.choices)]
+        return [
+            chunk(reply, choice, delta_json(reply, choice, tokens), usage=usage_so_far(reply, choice, tokens))
+            for choice in range(reply.request.choices)
+        ]
 
     def closing_events(self, reply: PlannedReply) -> list[Event]:
         if not reply.behaviour.finish:
@@ -136,9 +143,23 @@ def first_fields(reply: PlannedReply, object_type: bytes) -> bytes:
     return b'{"id":"chatcmpl-%b,"object":"%b","model":%b' % (ID_PLACEHOLDER, object_type, encode(reply.request.model))
 
 
-def chunk(reply: PlannedReply, choice: int, delta: bytes, finish_reason: bytes = b"null") -> Event:
-    template = b'%b,"choices":[{"index":%d,"delta":%b,"logprobs":null,"finish_reason":%b}]}'
-    return Event(template % (first_fields(reply, b"chat.completion.chunk"), choice, delta, finish_reason))
+def chunk(
+    reply: PlannedReply, choice: int, delta: bytes, finish_reason: bytes = b"null", *, usage: bytes = b""
+) -> Event:
+    template = b'%b,"choices":[{"index":%d,"delta":%b,"logprobs":null,"finish_reason":%b}]%b}'
+    return Event(template % (first_fields(reply, b"chat.completion.chunk"), choice, delta, finish_reason, usage))
+
+
+def usage_so_far(reply: PlannedReply, choice: int, tokens: TokenRange) -> bytes:
+    """Return the usage field of a chunk with these tokens of a choice, or nothing if the request does not ask for it."""
+    if not reply.sends_chunk_usage:
+        return b""
+    reasoning = tokens.kind == "reasoning"
+    before = tokens.start + (0 if reasoning else reply.reasoning)
+    completion = before * reply.request.choices + tokens.size * (choice + 1)
+    return b',"usage":' + usage_json(
+        reply.request.prompt_tokens, completion, completion if reasoning else reply.reasoning * reply.request.choices
+    )
 
 
 def usage(reply: PlannedReply) -> bytes:
@@ -153,7 +174,8 @@ def text_of(reply: PlannedReply, choice: int, tokens: TokenRange) -> str:
     """
     kind, start, size, last = tokens
     # The choices of a reply, and the reasoning and the answer of a choice, have different texts.
-    parts = words(reply.behaviour.seed, reply.variant + 2 * choice + (kind == "reasoning"), start, size)
+    variant = reply.variant + 2 * choice + (kind == "reasoning")
+    parts = words(reply.behaviour.seed, variant, start, size, reply.behaviour.token_words)
     if kind == "tools":
         if start == 0:
             parts[0] = ""

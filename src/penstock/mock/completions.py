@@ -113,7 +113,9 @@ def first_fields(reply: PlannedReply) -> bytes:
 
 
 def text_json(reply: PlannedReply, choice: int, start: int, count: int) -> bytes:
-    return encode("".join(words(reply.behaviour.seed, reply.variant + choice, start, count)))
+    return encode(
+        "".join(words(reply.behaviour.seed, reply.variant + choice, start, count, reply.behaviour.token_words))
+    )
 
 
 def choice_json(choice: int, text: bytes, finish_reason: bytes) -> bytes:

@@ -78,7 +78,11 @@ class ParsedRequest(msgspec.Struct):
     stream: bool = False
     token_limit: int | None = None
     choices: int = 1
+    limit_is_new: bool = False
+    """The limit has a name that older servers do not know."""
     include_usage: bool = False
+    chunk_usage: bool = False
+    """Send the usage so far in every chunk."""
     cached_fields: tuple[Any, ...] = ()
     """Further fields, chosen by the dialect, that appear in cached bytes, but not in the events of tokens."""
     uncached_fields: Any = None
@@ -90,14 +94,26 @@ class ParsedRequest(msgspec.Struct):
 class PlannedReply:
     """The content of a reply, decided before a byte of it is rendered."""
 
-    __slots__ = ("behaviour", "finish_reason", "kind", "reasoning", "request", "sends_usage", "tokens", "variant")
+    __slots__ = (
+        "behaviour",
+        "finish_reason",
+        "kind",
+        "reasoning",
+        "request",
+        "sends_chunk_usage",
+        "sends_usage",
+        "token_limit",
+        "tokens",
+        "variant",
+    )
 
     def __init__(self, request: ParsedRequest, behaviour: Behaviour, variant: int, *, has_output_kinds: bool) -> None:
         self.request = request
         self.behaviour = behaviour
         self.variant = variant
         """Selects one of the prepared texts."""
-        self.tokens = behaviour.tokens if request.token_limit is None else request.token_limit
+        self.token_limit = None if behaviour.legacy_limit and request.limit_is_new else request.token_limit
+        self.tokens = behaviour.tokens if self.token_limit is None else self.token_limit
         """Tokens of each choice, including reasoning."""
         self.reasoning = 0
         """Reasoning tokens of each choice."""
@@ -110,17 +126,31 @@ class PlannedReply:
                 self.kind, self.finish_reason = "tools", "tool_calls"
             elif behaviour.refusal:
                 self.kind = "refusal"
-        if request.token_limit is not None:
+        if self.token_limit is not None:
             self.finish_reason = "length"
         usage = behaviour.usage
         self.sends_usage = usage == "always" or (usage == "asked" and (request.include_usage or not request.stream))
+        self.sends_chunk_usage = request.chunk_usage and request.stream and usage != "never"
 
     @property
     def cache_key(self) -> tuple[object, ...]:
         """Everything that decides the cached bytes, besides the dialect and the behaviour."""
         request = self.request
-        limited = request.token_limit is not None
-        return request.model, self.tokens, request.choices, limited, self.variant, request.cached_fields
+        limited = self.token_limit is not None
+        return (
+            request.model,
+            self.tokens,
+            request.choices,
+            limited,
+            self.variant,
+            self.chunk_usage_key,
+            request.cached_fields,
+        )
+
+    @property
+    def chunk_usage_key(self) -> int | None:
+        """The part of the usage in the chunks that is the same for all chunks; None without such usage."""
+        return self.request.prompt_tokens if self.sends_chunk_usage else None
 
     @property
     def completion_tokens(self) -> int:

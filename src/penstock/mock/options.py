@@ -135,6 +135,22 @@ OPTIONS: tuple[Option, ...] = (
         "{} tokens an event",
     ),
     Option(
+        "token_words",
+        "reply",
+        _integer("a whole number of words from 1 to 100", 1, 100),
+        "N",
+        "words in the text of one token, each of which a client's tokenizer counts (1)",
+        "{} words a token",
+    ),
+    Option(
+        "legacy_limit",
+        "reply",
+        _flag,
+        "on|off",
+        "chat: ignore max_completion_tokens, as a server that knows only max_tokens does",
+        "max_completion_tokens ignored",
+    ),
+    Option(
         "reasoning",
         "reply",
         _tokens,

@@ -171,7 +171,15 @@ class Reply:
         chunk_tokens = self.compiled.behaviour.chunk
         iterators: list[Iterator[tuple[tuple[bytes, ...], int]]] = []
         for kind, count in tokens_by_kind(planned):
-            key = (self.dialect.name, self.event_format, request.model, request.choices, planned.variant, kind)
+            key = (
+                self.dialect.name,
+                self.event_format,
+                request.model,
+                request.choices,
+                planned.variant,
+                kind,
+                planned.chunk_usage_key,
+            )
             cached = self.compiled.cached_token_events(key)
             before_last = (count - 1) // chunk_tokens
             # The cached events are iterated in C; the generator takes over where they end.

@@ -324,7 +324,7 @@ def final_status(reply: PlannedReply) -> tuple[str, str | None]:
 def text_of(reply: PlannedReply, tokens: TokenRange) -> str:
     """Return the text of these tokens. The first token of a function call opens its arguments, the last closes them."""
     kind, start, size, last = tokens
-    parts = words(reply.behaviour.seed, reply.variant + (kind == "reasoning"), start, size)
+    parts = words(reply.behaviour.seed, reply.variant + (kind == "reasoning"), start, size, reply.behaviour.token_words)
     if kind == "tools":
         if last:
             parts[-1] = '"}'

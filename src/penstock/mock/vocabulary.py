@@ -43,8 +43,11 @@ def sequence(seed: int, variant: int) -> tuple[str, ...]:
     return tuple(" " + word for word in random.Random(seed * VARIANTS + variant).choices(WORDS, k=PERIOD))
 
 
-def words(seed: int, variant: int, start: int, count: int) -> list[str]:
-    """Return `count` tokens of a sequence, from token `start` on."""
+def words(seed: int, variant: int, start: int, count: int, per_token: int = 1) -> list[str]:
+    """Return `count` tokens of a sequence, from token `start` on. Each is `per_token` words."""
+    if per_token > 1:
+        parts = words(seed, variant, start * per_token, count * per_token)
+        return ["".join(parts[i : i + per_token]) for i in range(0, len(parts), per_token)]
     source = sequence(seed, variant % VARIANTS)
     first = start % PERIOD
     if first + count <= PERIOD:

@@ -151,6 +151,7 @@ def _set_stamps(record: Record, exchange: Exchange, reply: Reply, *, timed: bool
                 record.coalesced.append(index)
                 record.earliest.append(max(0, bounds[read] - start))
     record.head_outputs = reply.texts[0] if pieces[0] == 1 else "".join(reply.texts[: pieces[0]])
+    record.head_tokens = reply.usage_by_piece.get(pieces[0])
     if reply.reasoning is None:
         record.first_output = 0
     elif False in reply.reasoning:

@@ -52,6 +52,8 @@ class RunHeader(msgspec.Struct, kw_only=True):
     streaming: bool
     """Whether the requests ask for a stream; each record tells whether the reply was one."""
     server_token_count: bool
+    per_chunk_usage: bool = False
+    legacy_max_tokens: bool = False
     models: list[str]
     urls: list[str]
     dataset: str

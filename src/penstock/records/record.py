@@ -98,3 +98,5 @@ class Record(msgspec.Struct, array_like=True):
     failure: Failure | None = None
     warnings: dict[str, int] = {}
     """Unusual properties of the reply that are no failure, with their counts."""
+    head_tokens: int | None = None
+    """Completion tokens that arrived with the first stamp, if the server sends usage in every chunk."""

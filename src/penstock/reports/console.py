@@ -11,6 +11,7 @@ from penstock.metrics.catalogue import CATALOGUE, Metric, Table, in_table, label
 from penstock.metrics.phase_stats import ErrorGroup
 from penstock.metrics.statistics import Stats
 from penstock.metrics.summary import Summary
+from penstock.metrics.token_agreement import TOKEN_METRICS
 from penstock.plural import counted
 from penstock.reports.artifacts import Artifacts
 from penstock.reports.error_text import one_line
@@ -71,6 +72,7 @@ def console_text(summary: Summary, *, show_http: bool = False, width: int = WIDT
 def _render(console: Console, summary: Summary, show_http: bool) -> None:
     _failures(console, summary)
     _metrics(console, "Penstock | LLM Metrics", "main", summary.metrics)
+    _both_counts(console, summary)
     if show_http:
         _metrics(console, "Penstock | HTTP Phases", "http", summary.metrics)
     _certificate(console, summary)
@@ -124,6 +126,29 @@ def _metrics(console: Console, title: str, table: Table, metrics: dict[str, Stat
     for metric, stats in rows:
         drawn.add_row(_name(metric), *(_cell(stats, name) for name in layout.columns))
     console.print(drawn)
+    console.print()
+
+
+def _both_counts(console: Console, summary: Summary) -> None:
+    """Print the token metrics by the counts of client and server, if these do not agree."""
+    from rich.table import Table as RichTable
+
+    agreement = summary.token_agreement
+    if agreement is None or agreement.by_client_count is None or agreement.by_server_count is None:
+        return
+    statistics = ("avg", "p50", "p99") if console.width >= WIDTH else ("avg",)
+    by_counts = (("client", agreement.by_client_count), ("server", agreement.by_server_count))
+    table = RichTable(title="Penstock | Token Metrics by Both Counts", title_style="bold", header_style="bold")
+    table.add_column("Metric", justify="right", style="cyan")
+    for side, _ in by_counts:
+        for name in statistics:
+            table.add_column(f"{side} {name}", justify="right", no_wrap=True)
+    for tag in TOKEN_METRICS:
+        rows = [metrics.get(tag) for _, metrics in by_counts]
+        if any(rows):
+            cells = ["-" if stats is None else _cell(stats, name) for stats in rows for name in statistics]
+            table.add_row(_name(CATALOGUE[tag]), *cells)
+    console.print(table)
     console.print()
 
 
@@ -239,6 +264,7 @@ def _notes(summary: Summary) -> Iterator[str]:
     if summary.broken_conversations:
         yield f"Conversations that ended early because a turn failed: {summary.broken_conversations:,}."
     yield from (f"{warning}: {count:,}." for warning, count in summary.warnings.items())
+    yield from summary.reply_notes
     if count := _count(summary, "single_stamp_request_count"):
         yield (
             f"Replies that arrived with a single timestamp: {count:,} of {summary.succeeded:,}. They have a time to first "

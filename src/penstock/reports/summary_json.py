@@ -90,11 +90,15 @@ def _penstock_fields(summary: Summary, header: RunHeader) -> dict[str, Any]:
     if summary.proof is not None:
         fields["proof"] = {"algorithm": "sha256", "requests": summary.proof.requests, "root": summary.proof.root}
     fields["tokenizer"] = summary.tokenizer
+    if summary.token_agreement is not None:
+        fields["token_agreement"] = summary.token_agreement
     fields["finish_reasons"] = summary.finish_reasons
     if summary.broken_conversations:
         fields["broken_conversations"] = summary.broken_conversations
     if summary.warnings:
         fields["warnings"] = summary.warnings
+    if summary.reply_notes:
+        fields["reply_notes"] = summary.reply_notes
     fields["failures"] = count_by_owner(summary.errors)
     if summary.warmup_errors:
         fields["warmup_error_summary"] = _errors(summary.warmup_errors)

@@ -8,9 +8,10 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
-from penstock.metrics.certificate import Bounds, Certificate, RequestCounts
+from penstock.metrics.certificate import Certificate
 from penstock.metrics.measure import Measures, measure
 from penstock.metrics.summary import Summary, SummaryBuilder, TokenizerNote
+from penstock.metrics.token_agreement import token_metrics, token_metrics_by_server
 from penstock.metrics.token_counting import ClientCounter, Counter, LoadTokenizer, ServerCounter
 from penstock.plural import counted
 from penstock.records.log import RunLog
@@ -29,7 +30,6 @@ _BATCH_RECORDS = 512
 _BATCH_STAMPS = 100_000
 """Limits of a batch, which is tokenized at once and held in memory: about 5 MB."""
 
-Certify = Callable[[RequestCounts, Bounds], Certificate]
 ProgressCallback = Callable[[int, int], None]
 """Called with the number of records done and the number expected; 0 if that is unknown."""
 
@@ -39,7 +39,7 @@ def write_artifacts(
     folder: str,
     tokenizer: LoadTokenizer | None,
     input_texts: Callable[[bytes], list[str]],
-    certify: Certify | None = None,
+    certify: Callable[..., Certificate] | None = None,
     *,
     was_cancelled: bool = False,
     incomplete_reason: str | None = None,
@@ -49,13 +49,17 @@ def write_artifacts(
 ) -> Summary:
     """Write a run's artifacts into `folder` and return its summary.
 
-    The tokenizer is loaded only if there are texts to count. `certify` makes the certificate from the request counts and the
-    bounds of the figures.
+    The tokenizer is loaded only if there are texts to count. `certify` makes the certificate from the request counts, the
+    bounds of the figures and the failed `extra_checks`.
     `expected` is the number of records for `progress`; the default is the header's request count.
     """
     header = log.header
     artifacts = Artifacts.of(folder, header)
-    counter = ServerCounter() if header.server_token_count else ClientCounter(tokenizer, log, input_texts)
+    counter: Counter
+    if header.server_token_count:
+        counter = ServerCounter(per_chunk=header.per_chunk_usage)
+    else:
+        counter = ClientCounter(tokenizer, log, input_texts)
     with _scratch(log.folder) as scratch, contextlib.closing(SentBodies(log, scratch)) as sent:
         builder = SummaryBuilder(header, scratch)
         broken_conversations = 0
@@ -71,6 +75,12 @@ def write_artifacts(
         summary = builder.summary(_tokenizer_note(counter))
         if header.server_token_count:
             summary.tokenizer = _server_note(summary)
+        agreement = summary.token_agreement
+        extra_checks = []
+        if agreement is not None and not agreement.agrees:
+            agreement.by_client_count = token_metrics(summary.metrics)
+            agreement.by_server_count = token_metrics_by_server(log, scratch)
+            extra_checks = [(1, sentence) for sentence in agreement.sentences()]
         summary.proof = sent.proof()
         summary.broken_conversations = broken_conversations
         if artifacts.inputs is not None:
@@ -82,7 +92,9 @@ def write_artifacts(
     summary.incomplete_reason = incomplete_reason
     summary.torn_bytes = log.torn_bytes
     summary.torn_requests = log.torn_requests
-    summary.certificate = None if certify is None else certify(builder.request_counts(), summary.bounds)
+    summary.certificate = (
+        None if certify is None else certify(builder.request_counts(), summary.bounds, extra_checks=extra_checks)
+    )
     _write_summary(artifacts, summary, log, show_http)
     return summary
 

@@ -48,6 +48,7 @@ def _endpoint(endpoint: EndpointSettings) -> dict[str, Any]:
         connection_reuse=endpoint.connections,
         use_legacy_max_tokens=endpoint.legacy_max_tokens or None,
         use_server_token_count=endpoint.server_token_count or None,
+        per_chunk_usage=endpoint.per_chunk_usage or None,
         verify_tls=None if endpoint.verify_tls else False,
     )
 

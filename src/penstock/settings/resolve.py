@@ -92,6 +92,17 @@ def _endpoint(parsed: ParsedArguments) -> EndpointSettings:
             f"{spelling('endpoint.legacy_max_tokens')} applies to --endpoint-type chat; {endpoint.type} has one name for "
             f"the length limit{limit_name}, so leave the flag out."
         )
+    if endpoint.per_chunk_usage:
+        missing = (
+            (endpoint.type == "chat", "--endpoint-type chat"),
+            (endpoint.streaming, "--streaming"),
+            (endpoint.server_token_count, "--use-server-token-count"),
+        )
+        if flags := [flag for present, flag in missing if not present]:
+            raise UserError(
+                f"{spelling('endpoint.per_chunk_usage')} reads the server's token counts in the chunks of chat streams; "
+                f"add {' and '.join(flags)}."
+            )
     return endpoint
 
 

@@ -35,6 +35,8 @@ class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
     extra: dict[str, Any] = {}
     legacy_max_tokens: bool = False
     server_token_count: bool = False
+    per_chunk_usage: bool = False
+    """Ask for usage in every chunk of a stream."""
     timeout_s: float = 21600.0
     connections: Literal["pooled", "never"] = "pooled"
     verify_tls: bool = True

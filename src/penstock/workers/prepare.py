@@ -186,6 +186,8 @@ def _header(
         endpoint=settings.endpoint.type,
         streaming=settings.endpoint.streaming,
         server_token_count=settings.endpoint.server_token_count,
+        per_chunk_usage=settings.endpoint.per_chunk_usage,
+        legacy_max_tokens=settings.endpoint.legacy_max_tokens,
         models=list(settings.models),
         urls=[redact_url(url) for url in settings.endpoint.urls],
         dataset="synthetic" if dataset.synthetic else dataset.format or "file",

@@ -158,5 +158,12 @@ ENDPOINT = Group(
             "Use the token counts in the server's replies, and count no tokens locally.",
             target="endpoint.server_token_count",
         ),
+        Flag(
+            "--per-chunk-usage",
+            "bool",
+            "For streamed chat with --use-server-token-count: ask for usage in every chunk, so that inter-token latency "
+            "excludes all tokens of the first chunk.",
+            target="endpoint.per_chunk_usage",
+        ),
     ),
 )

@@ -21,7 +21,6 @@ _SPELLINGS = (
     "--server-profiler-timeout-seconds",
     "--server-profiler-start-path",
     "--server-profiler-stop-path",
-    "--per-chunk-usage",
     "--download-video-content",
     "--request-content-type",
     "--session-header",

@@ -1,0 +1,161 @@
+"""Agreement between the token counts of the server (usage) and of the client's tokenizer.
+
+The counts are compared in total over the successful requests of the profiling phases that have both. A difference of more
+than 10 % makes every token metric depend on whose count is used, so these metrics are then given by both counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from penstock.metrics.measure import Measures, choice_count, measure
+from penstock.metrics.phase_stats import PhaseStats
+from penstock.metrics.statistics import Stats
+from penstock.metrics.token_counting import ServerCounter
+from penstock.records.log import RunLog
+from penstock.records.record import Record
+
+__all__ = [
+    "TOKEN_METRICS",
+    "CountComparison",
+    "TokenAgreement",
+    "TokenTotals",
+    "token_metrics",
+    "token_metrics_by_server",
+]
+
+TOKEN_METRICS = (
+    "inter_token_latency",
+    "time_per_output_token",
+    "output_token_throughput_per_user",
+    "e2e_output_token_throughput",
+    "output_token_throughput",
+    "input_token_throughput",
+    "total_token_throughput",
+)
+"""Metrics that are given by both counts."""
+_RECORD_METRICS = (*TOKEN_METRICS, "output_sequence_length", "input_sequence_length")
+_TOLERANCE = 0.10
+_UNSEEN_OUTPUT = 1
+"""Output tokens per choice that the server may count although they have no text: the end of the sequence."""
+_UNSEEN_INPUT = 50
+"""Input tokens per request that the server may count although they are not in the body: the chat template."""
+
+
+class CountComparison(msgspec.Struct, frozen=True):
+    """The total counts of the requests that both sides counted."""
+
+    requests: int
+    server: int
+    client: int
+    ratio: float | None
+    """server / client; None if the client counted 0."""
+    agrees: bool
+
+
+class TokenAgreement(msgspec.Struct, omit_defaults=True):
+    output: CountComparison | None
+    """None if no request has both counts."""
+    input: CountComparison | None
+    by_client_count: dict[str, Stats] | None = None
+    """The token metrics by the client's count; None if the counts agree."""
+    by_server_count: dict[str, Stats] | None = None
+
+    @property
+    def agrees(self) -> bool:
+        return not any(totals and not totals.agrees for totals in (self.output, self.input))
+
+    def sentences(self) -> Iterator[str]:
+        """Yield a sentence for each pair of totals that do not agree."""
+        if self.output is not None and not self.output.agrees:
+            yield (
+                f"{_difference(self.output, 'output')}, so inter-token latency, time per output token "
+                "and token throughput depend on the count. They use the client's; --use-server-token-count takes the "
+                "server's, and --tokenizer selects the client's tokenizer."
+            )
+        if self.input is not None and not self.input.agrees:
+            yield (
+                f"{_difference(self.input, 'input')}, so input token throughput depends on the count. It uses the "
+                "client's, which excludes the chat template, images and audio; --use-server-token-count takes the server's, "
+                "and --tokenizer selects the client's tokenizer."
+            )
+
+
+def _difference(totals: CountComparison, kind: str) -> str:
+    if not totals.client:
+        return f"The server counted {totals.server:,} {kind} tokens and the client none"
+    percent = 100 * (totals.server - totals.client) / totals.client
+    comparative = "more" if percent > 0 else "fewer"
+    return (
+        f"The server counted {totals.server:,} {kind} tokens, {abs(percent):.0f} % {comparative} than the client "
+        f"({totals.client:,})"
+    )
+
+
+class _Totals:
+    __slots__ = ("client", "requests", "server", "unseen")
+
+    def __init__(self) -> None:
+        self.requests = self.server = self.client = self.unseen = 0
+
+    def add(self, server: float | None, client: float | None, unseen: int) -> None:
+        """Add the counts of a request, if both are known, and the tokens that only the server can count."""
+        if server is not None and client is not None:
+            self.requests += 1
+            self.server += int(server)
+            self.client += int(client)
+            self.unseen += unseen
+
+    def comparison(self) -> CountComparison | None:
+        if not self.requests:
+            return None
+        limit = max(_TOLERANCE * self.client, self.unseen)
+        return CountComparison(
+            requests=self.requests,
+            server=self.server,
+            client=self.client,
+            ratio=self.server / self.client if self.client else None,
+            agrees=abs(self.server - self.client) <= limit,
+        )
+
+
+class TokenTotals:
+    """Adds up the counts of the server and of the client."""
+
+    def __init__(self) -> None:
+        self._output = _Totals()
+        self._input = _Totals()
+
+    def add(self, record: Record, values: dict[str, float]) -> None:
+        """Add a successful request and its metrics, which are by the client's count."""
+        usage = record.usage
+        if usage is not None:
+            choices = choice_count(record)
+            self._output.add(usage.completion, values.get("output_sequence_length"), _UNSEEN_OUTPUT * choices)
+            self._input.add(usage.prompt, values.get("input_sequence_length"), _UNSEEN_INPUT)
+
+    def agreement(self) -> TokenAgreement | None:
+        """Return the comparison; None if no request has both counts."""
+        output, input_ = self._output.comparison(), self._input.comparison()
+        return None if output is None and input_ is None else TokenAgreement(output, input_)
+
+
+def token_metrics(metrics: dict[str, Stats]) -> dict[str, Stats]:
+    return {tag: metrics[tag] for tag in TOKEN_METRICS if tag in metrics}
+
+
+def token_metrics_by_server(log: RunLog, folder: str) -> dict[str, Stats]:
+    """Compute the token metrics of the profiling phases by the server's count, in another pass over the records.
+
+    `folder` holds temporary files for large columns.
+    """
+    counter = ServerCounter()
+    profiling = [phase.kind != "warmup" for phase in log.header.phases]
+    stats = PhaseStats(folder, "by-server-count")
+    for record in log.records():
+        if profiling[record.phase]:
+            values = measure(record, *counter.count((record,))).values
+            stats.add(record, Measures({tag: values[tag] for tag in _RECORD_METRICS if tag in values}, {}))
+    return token_metrics(stats.metrics())
