@@ -162,10 +162,10 @@ def headline(records: list[Record], counts: list[TokenCounts]) -> dict[str, np.n
 
 
 @pytest.mark.parametrize("runs", [300, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_no_true_figure_is_outside_its_bounds(runs):
+def test_no_true_figure_is_outside_its_bounds(runs, tmp_path):
     inexact = 0
     for seed, (recorded, true, counts) in enumerate(simulated_runs(runs)):
-        bounds = RequestBounds()
+        bounds = RequestBounds(str(tmp_path / "run"))
         for record, count in zip(recorded, counts, strict=True):
             bounds.add(record, measure(record, count).values)
         observed, truth = headline(recorded, counts), headline(true, counts)

@@ -108,7 +108,7 @@ def test_disagreement_is_passed_to_the_certificate(tmp_path):
         str(tmp_path / "out"),
         load_word_tokenizer,
         input_texts,
-        lambda requests, extra_checks: checks.extend(extra_checks),
+        lambda requests, bounds, extra_checks: checks.extend(extra_checks),
     )
     log.close()
     assert [(level, sentence.split(",")[0]) for level, sentence in checks] == [

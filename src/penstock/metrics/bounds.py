@@ -13,13 +13,13 @@ sends later, so the time until the kernel has taken the request is a second unce
 
 from __future__ import annotations
 
-from array import array
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from penstock.metrics.statistics import Values
+from penstock.metrics.statistics import Column, Values
 from penstock.records.record import Record
 
 __all__ = ["HEADLINE", "STATISTICS", "Bounds", "FigureBounds", "RequestBounds", "bounds_of", "figure_bounds"]
@@ -89,7 +89,7 @@ def bounds_of(record: Record, values: dict[str, float]) -> dict[str, Bounds]:
     length = values.get("output_sequence_length")
     if length is not None:
         decode = Bounds(max(0.0, last_low - first), last - first_low)
-        _add_decode(found, record, values.get("time_per_output_token"), length, decode)
+        _add_decode(found, record, values, length, decode)
     return found
 
 
@@ -110,47 +110,47 @@ def _add(found: dict[str, Bounds], tag: str, low: float, high: float) -> None:
 
 
 def _add_decode(
-    found: dict[str, Bounds], record: Record, per_output_token: float | None, length: float, decode: Bounds
+    found: dict[str, Bounds], record: Record, values: dict[str, float], length: float, decode: Bounds
 ) -> None:
-    """Add the metrics that divide the decode time by a number of tokens."""
+    """Add the metrics that divide the decode time by a number of tokens.
+
+    The tokens of the first stamp may be left out of that number. If the stamp covers several segments, they may have arrived
+    one by one. The divisor is therefore between the one that was used (one token when there was no rest) and all but one.
+    """
     gaps = length / max(1, len(record.outputs), len(record.reasonings)) - 1
     if gaps <= 0 or decode.low >= decode.high:
         return
-    found["inter_token_latency"] = Bounds(decode.low / gaps, decode.high / gaps)
-    # `time_per_output_token` leaves out the tokens of the first stamp. Of a stamp that covers several segments they may
-    # have arrived one by one, so the divisor is between what was used (one token when there was no rest) and `gaps`.
-    used = (record.stamps[-1] - record.stamps[0]) / 1e6 / per_output_token if per_output_token else 1.0
-    most = gaps if record.coalesced[:1] == [0] else used
-    found["time_per_output_token"] = Bounds(decode.low / max(most, used), decode.high / min(most, used))
+    reported = (record.stamps[-1] - record.stamps[0]) / 1e6
+    for tag, without_value in (("inter_token_latency", gaps), ("time_per_output_token", 1.0)):
+        used = reported / values[tag] if values.get(tag) else without_value
+        most = gaps if record.coalesced[:1] == [0] else used
+        found[tag] = Bounds(decode.low / max(most, used), decode.high / min(most, used))
 
 
 class RequestBounds:
     """The bounds of all requests of a phase: three numbers for each value that is not exactly known."""
 
-    def __init__(self) -> None:
-        self._values: dict[str, array[float]] = {tag: array("d") for tag in HEADLINE}
-        self._bounds: dict[str, array[float]] = {tag: array("d") for tag in HEADLINE}
-        self._extra: dict[str, array[float]] = {tag: array("d") for tag in HEADLINE}
+    def __init__(self, prefix: str) -> None:
+        """Large columns go to files whose names start with `prefix`."""
+        self._columns = {tag: Column(f"{prefix}-{tag}-bounds.f64") for tag in HEADLINE}
 
     def add(self, record: Record, values: dict[str, float]) -> None:
         for tag, bounds in bounds_of(record, values).items():
-            value = values.get(tag)
-            if value is None:
-                self._extra[tag].extend(bounds)
-            else:
-                self._values[tag].append(value)
-                self._bounds[tag].extend(bounds)
+            column = self._columns[tag]
+            column.append(values.get(tag, math.nan))
+            column.append(bounds.low)
+            column.append(bounds.high)
 
     def tags(self) -> Iterator[str]:
         """Yield the metrics with at least one value that is not exactly known."""
-        return (tag for tag in HEADLINE if self._values[tag] or self._extra[tag])
+        return (tag for tag, column in self._columns.items() if len(column))
 
     def figures(self, tag: str, values: Values) -> dict[str, FigureBounds]:
         """Return the bounds of the statistics of a metric with these values."""
-        known = np.frombuffer(self._values[tag])
-        bounds = np.frombuffer(self._bounds[tag]).reshape(-1, 2)
-        extra = np.frombuffer(self._extra[tag]).reshape(-1, 2)
-        return figure_bounds(values, known, bounds, extra)
+        rows = self._columns[tag].values().reshape(-1, 3)
+        has_value = ~np.isnan(rows[:, 0])
+        known = rows[has_value]
+        return figure_bounds(values, known[:, 0], known[:, 1:], rows[~has_value][:, 1:])
 
 
 def figure_bounds(values: Values, uncertain: Values, bounds: Values, extra: Values) -> dict[str, FigureBounds]:

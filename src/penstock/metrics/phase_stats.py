@@ -74,7 +74,7 @@ class PhaseStats:
         self._ends = Column(f"{prefix}-ends.f64")
         self._groups: dict[tuple[str, int | None, str, ErrorOwner], _Group] = {}
         self._span = _Span()
-        self._bounds = RequestBounds()
+        self._bounds = RequestBounds(prefix)
         self._context_overflows = 0
         self._streamed = 0
         self._single_stamp_replies = 0
@@ -153,7 +153,8 @@ class PhaseStats:
                     record.stamps[index] - earliest > _WIDE_NS
                     for index, earliest in zip(record.coalesced, record.earliest, strict=True)
                 )
-        self._bounds.add(record, values)
+        if "effective_latency" in values:  # a second count of the tokens has only token metrics
+            self._bounds.add(record, values)
         length, requested = values.get("output_sequence_length"), requested_length(record)
         if requested and length is not None:
             self._length_requested += 1
