@@ -25,7 +25,7 @@ from penstock.workers.job import Job, targets
 from penstock.workers.phase_controller import PhaseController
 from penstock.workers.shared_state import SharedState
 from penstock.workers.worker import Worker
-from support.runs import header
+from support.runs import make_header
 
 LIMIT_S = 60.0
 """No worker in a test runs longer, unless it hangs."""
@@ -192,7 +192,7 @@ class Harness:
             preconnect=preconnect,
             epoch=monotonic_ns(),
         )
-        RunLog.write_header(str(self._folder), header())
+        RunLog.write_header(str(self._folder), make_header())
         self.worker = Worker(job, Share(), self.shared, loop, self._tick)
         await asyncio.wait_for(self.worker.run(), LIMIT_S)
         for server in self._servers:

@@ -333,6 +333,14 @@ _COUNTS = (
         order=1110,
     ),
     _run(
+        "resent_request_count",
+        "Resent Request Count",
+        "requests",
+        "Requests sent a second time, because the server closed the connection before it received them. Absent if there "
+        "are none. Their times count from the second send.",
+        order=1120,
+    ),
+    _run(
         "completed_request_count",
         "Completed Requests (Success + Error)",
         "requests",

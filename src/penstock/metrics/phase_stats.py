@@ -82,6 +82,7 @@ class PhaseStats:
         self._length_mismatched = 0
         self._usage_compared = 0
         self._usage_discrepant = 0
+        self._resent = 0
         self.succeeded = 0
         self.failed = 0
         self.cancelled = 0
@@ -103,6 +104,7 @@ class PhaseStats:
         self._starts.append(record.start)
         self._ends.append(record.end)
         self._span.cover(record)
+        self._resent += record.retries
         if record.cancelled:
             self.cancelled += 1
             return
@@ -199,6 +201,8 @@ class PhaseStats:
             counts["context_overflow_count"] = self._context_overflows
         if self.cancelled:
             counts["cancelled_request_count"] = self.cancelled
+        if self._resent:
+            counts["resent_request_count"] = self._resent
         if self._streamed:
             counts["single_stamp_request_count"] = self._single_stamp_replies
             counts["coalesced_stamp_count"] = self._coalesced_stamps

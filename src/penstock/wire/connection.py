@@ -21,7 +21,17 @@ from penstock.wire.clock import Clock
 from penstock.wire.connection_errors import connect_error, lost_error, tls_error
 from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.http1 import ProtocolError, ResponseReader
-from penstock.wire.kernel_stamps import READ_BUFFER, TCP_CLOSE, PlainReceiver, StampedReceiver, tcp_state
+from penstock.wire.kernel_stamps import (
+    READ_BUFFER,
+    TCP_CLOSE,
+    PlainReceiver,
+    StampedReceiver,
+    acknowledged,
+    is_open,
+    round_trip_ns,
+    tcp_info,
+    tcp_state,
+)
 from penstock.wire.stats import WireStats
 from penstock.wire.tls import TLS
 
@@ -43,6 +53,7 @@ class Origin(NamedTuple):
 class Connection:
     __slots__ = (
         "_fd",
+        "_info_before",
         "_loop",
         "_on_closed",
         "_on_idle",
@@ -57,7 +68,7 @@ class Connection:
         "connect_started",
         "connected",
         "exchange",
-        "reset",
+        "unreceived",
         "used",
     )
 
@@ -84,9 +95,11 @@ class Connection:
         self.exchange: Exchange | None = None
         self.closed = False
         self.used = False
-        """The connection has been idle before: the server may have closed it in the meantime."""
-        self.reset = False
-        """The connection ended with a TCP reset."""
+        """The connection has been idle before."""
+        self._info_before = b""
+        """TCP_INFO right before the current request, if the connection was idle then."""
+        self.unreceived = False
+        """The connection ended before the server received any of the request."""
         self.connect_started = monotonic_ns()
         self.connected = -1
         """When the connection was ready for requests, after TLS; -1 until then."""
@@ -146,6 +159,11 @@ class Connection:
             self._on_idle(self)
 
     # -- sending ------------------------------------------------------------------------------------------------------
+
+    def check_open(self) -> bool:
+        """Return whether an idle connection is still open. Call this right before `start`."""
+        info = self._info_before = tcp_info(self._sock)
+        return is_open(self._sock, info)
 
     def start(self, exchange: Exchange) -> None:
         """Carry this exchange now, or as soon as the connection is ready."""
@@ -355,8 +373,21 @@ class Connection:
         if error is None and self._reader.eof():
             self._finish(exchange, reusable=False)
             return
-        self.reset = error is not None or tcp_state(self._sock) == TCP_CLOSE
+        self.unreceived = self._is_unreceived(exchange, error)
         self._close(lost_error(error, reply_started=self._reader.started))
+
+    def _is_unreceived(self, exchange: Exchange, error: OSError | None) -> bool:
+        """Return whether the server cannot have received any of the request, so that it can be sent again.
+
+        The end of the server's stream acknowledges all that the server has received, so one that leaves the request
+        unacknowledged was on its way when the request was sent. A reset acknowledges nothing: only one that arrives
+        within a round trip of the send was on its way."""
+        if not self._info_before or self._reader.started:
+            return False
+        info = tcp_info(self._sock)
+        if acknowledged(info) != acknowledged(self._info_before):
+            return False
+        return error is None or monotonic_ns() - exchange.start <= round_trip_ns(info)
 
     def abandon(self) -> None:
         """Close the connection; the exchange in flight keeps what has arrived of its reply."""

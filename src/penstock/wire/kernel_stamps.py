@@ -24,6 +24,10 @@ __all__ = [
     "TIMESPEC",
     "PlainReceiver",
     "StampedReceiver",
+    "acknowledged",
+    "is_open",
+    "round_trip_ns",
+    "tcp_info",
     "tcp_state",
 ]
 
@@ -34,9 +38,13 @@ TIMESPEC = struct.Struct("qq")
 CONTROL_SPACE = socket.CMSG_SPACE(TIMESPEC.size) if AVAILABLE else 0
 
 _TCP_INFO = 11
-_SEGMENTS = struct.Struct("I")
+_U32 = struct.Struct("I")
+_U64 = struct.Struct("Q")
+_ACKNOWLEDGED_OFFSET = 120  # tcp_info.tcpi_bytes_acked
+_MIN_RTT_OFFSET = 148  # tcp_info.tcpi_min_rtt, in µs
 _SEGMENTS_OFFSET = 152  # tcp_info.tcpi_data_segs_in
 _TCP_INFO_SIZE = _SEGMENTS_OFFSET + 4
+_TCP_ESTABLISHED = 1
 TCP_CLOSE = 7
 """The TCP state of a socket that was reset, or closed by both sides."""
 
@@ -52,6 +60,36 @@ Received = tuple[int, int, int, int]
 def tcp_state(sock: socket.socket) -> int:
     """Return the TCP state of a socket, or 0 where the system does not provide it."""
     return sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] if AVAILABLE else 0
+
+
+def tcp_info(sock: socket.socket) -> bytes:
+    """Return the TCP_INFO of a socket, or nothing where the system does not provide it. The call takes about 1 µs."""
+    return sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_SIZE) if AVAILABLE else b""
+
+
+def acknowledged(info: bytes) -> int:
+    """Return how many bytes the peer has acknowledged since the connection was opened."""
+    acknowledged: int = _U64.unpack_from(info, _ACKNOWLEDGED_OFFSET)[0]
+    return acknowledged
+
+
+def round_trip_ns(info: bytes) -> int:
+    """Return the shortest round trip that was measured. The mean includes delayed acknowledgements of up to 40 ms."""
+    microseconds: int = _U32.unpack_from(info, _MIN_RTT_OFFSET)[0]
+    return 1000 * microseconds
+
+
+def is_open(sock: socket.socket, info: bytes) -> bool:
+    """Return whether the peer has not closed or reset the connection of an idle socket; `info` is its TCP_INFO."""
+    if info:
+        return info[0] == _TCP_ESTABLISHED
+    try:
+        sock.recv(1, socket.MSG_PEEK)
+    except (BlockingIOError, InterruptedError):
+        return True
+    except OSError:
+        pass
+    return False
 
 
 class PlainReceiver:
@@ -98,7 +136,7 @@ class StampedReceiver:
         stats.delay.add(now - arrived)
         # Read after the data: a segment that arrives in between makes the count too high, never too low.
         info = self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_SIZE)
-        total = _SEGMENTS.unpack_from(info, _SEGMENTS_OFFSET)[0]
+        total = _U32.unpack_from(info, _SEGMENTS_OFFSET)[0]
         segments = total - self._segments
         self._segments = total
         return n, arrived if arrived < now else now, segments, info[0]
