@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from penstock.endpoints.base import Endpoint
 from penstock.endpoints.reply import Reply
 from penstock.records.record import Failure, Record
-from penstock.wire.content_encoding import BadCoding, decoded
+from penstock.wire.content_encoding import BadCoding, decoded_pieces
 from penstock.wire.exchange import Exchange
 from penstock.wire.server_timing import parse_server_timing
 
@@ -72,18 +72,17 @@ def _copy_exchange(record: Record, exchange: Exchange, epoch: int) -> None:
 
 def _read_reply(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply | None:
     """Parse the reply and complete the record with its content. Return None if there is no readable reply."""
-    """Put what the reply says into the record."""
-    body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
     content_type, coding = _read_headers(record, exchange)
     success = 200 <= exchange.status < 300
-    if coding != b"identity":
+    if coding != b"identity" and exchange.pieces:
         try:
-            body = decoded(coding, body)
+            exchange.pieces = decoded_pieces(coding, exchange.pieces)
         except BadCoding as error:
             # The status of a failed request says more than its unreadable body.
             failure = Failure("BadEncoding", str(error), "server") if success else _http_failure(exchange, str(error))
             record.failure = record.failure or failure
             return None
+    body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
     if not success:
         text = body[:2000].decode("utf-8", "replace").strip()
         record.failure = record.failure or _http_failure(exchange, text)
@@ -91,7 +90,7 @@ def _read_reply(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply
     declared = content_type.startswith(b"text/event-stream")
     if declared or body[:16].lstrip().startswith(_SSE_STARTS):
         record.streamed = True
-        timed = len(exchange.times) > 1 and coding == b"identity"
+        timed = len(exchange.times) > 1
         reply = endpoint.read_stream(body, timed=timed)
         if reply.texts:
             _set_stamps(record, exchange, reply, timed=timed)
@@ -137,15 +136,12 @@ def _set_stamps(record: Record, exchange: Exchange, reply: Reply, *, timed: bool
             if done == total:
                 break
     else:
-        # There was one read, or the body is compressed, so that its events cannot be assigned to reads.
         stamps, pieces, firsts = [times[-1]], [len(reply.texts)], [0]
         reads = [len(times) - 1]
     start = exchange.start
     record.stamps = [stamp - start for stamp in stamps]
     record.pieces = pieces
-    if not timed and len(times) > 1:
-        record.coalesced, record.first_coalesced = 1, True
-    elif exchange.coalesced:
+    if exchange.coalesced:
         coalesced = set(exchange.coalesced)
         record.coalesced = sum(1 for read in reads if read in coalesced)
         record.first_coalesced = reads[0] in coalesced
