@@ -33,8 +33,8 @@ def decoded_pieces(coding: bytes, pieces: list[bytes], largest: int = LARGEST) -
     remaining = largest
     decompressor = zlib.decompressobj(_ANY_HEADER)
     try:
-        for piece in pieces:
-            output = b""
+        for data in pieces:
+            output, piece = b"", data
             while piece:  # a gzip body can have several members
                 if decompressor.eof:
                     decompressor = zlib.decompressobj(_ANY_HEADER)
