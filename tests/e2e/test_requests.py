@@ -219,6 +219,14 @@ def test_secrets_reach_the_server_and_nothing_else(capture, program, workers):
     assert outcome.summary["input_config"]["endpoint"]["api_key"] == "<redacted>"
 
 
+def test_key_from_the_environment_is_announced_and_reaches_the_server_only(capture, program):
+    outcome = program.profile(capture.url, "--request-count", 2, OPENAI_API_KEY=SECRETS["key"])
+    assert outcome.status == 0, outcome
+    assert capture.requests[0][1]["authorization"] == [f"Bearer {SECRETS['key']}"]
+    assert "Requests carry the API key in OPENAI_API_KEY" in outcome.out
+    assert where_found(SECRETS["key"], outcome) == []
+
+
 def test_a_password_in_the_url_reaches_the_server_and_nothing_else(capture, program):
     url = capture.url.replace("//", f"//ann:{SECRETS['password']}@")
     outcome = program.profile(url, "--request-count", 2)

@@ -30,6 +30,10 @@ class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Replaces the default path of the endpoint type."""
     streaming: bool = False
     api_key: Secret | None = None
+    api_key_file: str | None = None
+    api_key_env: str | None = None
+    default_api_key: bool = False
+    """The key is that of the environment variable OPENAI_API_KEY, which no flag names."""
     headers: tuple[tuple[str, Secret], ...] = ()
     """Any header can carry a credential, so every value is a secret."""
     extra: dict[str, Any] = {}

@@ -89,10 +89,27 @@ ENDPOINT = Group(
         Flag(
             "--api-key",
             "str",
-            "API key, sent as a bearer token. It appears in no output.",
+            "API key, sent as a bearer token. It appears in no output. - reads it from standard input. By default the key in "
+            "OPENAI_API_KEY is sent to api.openai.com and to servers on this machine.",
             target="endpoint.api_key",
             metavar="KEY",
             secret=True,
+        ),
+        Flag(
+            "--api-key-file",
+            "path",
+            "Read the API key from this file.",
+            target="endpoint.api_key_file",
+            metavar="FILE",
+            penstock_only=True,
+        ),
+        Flag(
+            "--api-key-env",
+            "str",
+            "Read the API key from this environment variable.",
+            target="endpoint.api_key_env",
+            metavar="NAME",
+            penstock_only=True,
         ),
         Flag(
             "--header",
