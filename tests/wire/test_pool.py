@@ -277,8 +277,10 @@ def test_reset_after_a_complete_reply_is_no_error():
         close_with_reset(sock)
 
     with Server(handler) as server, Client(server.port) as client:
-        exchanges = [client.send() for _ in range(20)]
-    assert [(e.status, body_of(e), e.error) for e in exchanges] == [(200, b"hello", None)] * 20
+        for n in range(20):
+            exchange = client.send()
+            assert (exchange.status, body_of(exchange), exchange.error) == (200, b"hello", None)
+            client.run_until(lambda n=n: server.closed == n + 1)  # a request that crosses the reset may be lost
 
 
 def test_reset_inside_a_long_reply_ends_the_exchange():

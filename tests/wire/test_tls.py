@@ -124,6 +124,38 @@ def test_server_without_tls_is_a_tls_error_not_a_certificate_error():
     assert error.type == "TLSError"
 
 
+def test_http_to_a_tls_port_fails_with_a_hint(certificates):
+    with Server(always_reply(reply()), tls=certificates.server()) as server, Client(server.port) as client:
+        exchange = client.send()
+    assert exchange.error is not None
+    assert "https://" in exchange.error.message
+
+
+def test_tls_alert_in_reply_to_http_is_named():
+    def handler(sock: socket.socket, _: int) -> None:
+        read_request(sock)
+        sock.sendall(b"\x15\x03\x01\x00\x02\x02\x46")
+
+    with Server(handler) as server, Client(server.port) as client:
+        exchange = client.send()
+    assert exchange.error is not None
+    assert (exchange.error.type, exchange.error.owner) == ("ProtocolError", "server")
+    assert "TLS alert: it speaks https:// there" in exchange.error.message
+
+
+def test_lost_connection_gives_no_tls_hint_after_a_reply():
+    def handler(sock: socket.socket, _: int) -> None:
+        read_request(sock)
+        sock.sendall(reply())
+        read_request(sock)
+
+    with Server(handler) as server, Client(server.port) as client:
+        client.send()
+        exchange = client.send()
+    assert exchange.error is not None
+    assert exchange.error.message == "The server closed the connection before it replied."
+
+
 def test_close_during_the_handshake_fails_without_a_retry(certificates):
     def handler(sock: socket.socket, _: int) -> None:
         sock.recv(100)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from penstock.wire import kernel_stamps
 from penstock.wire.clock import Clock
-from penstock.wire.connection_errors import connect_error, lost_error, tls_error
+from penstock.wire.connection_errors import connect_error, lost_error, protocol_error, tls_error
 from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.http1 import ProtocolError, ResponseReader
 from penstock.wire.kernel_stamps import (
@@ -134,6 +134,11 @@ class Connection:
         self._tls = TLS(self._origin.tls, self._origin.host)
         self._loop.add_reader(self._fd, self._readable_tls)
         self._continue_handshake()
+
+    @property
+    def in_handshake(self) -> bool:
+        """The server has accepted the connection, and the TLS handshake is not complete."""
+        return self._tls is not None and self.connected < 0
 
     def _continue_handshake(self) -> None:
         assert self._tls is not None
@@ -297,7 +302,7 @@ class Connection:
             reader.feed(data)
         except ProtocolError as error:
             self._record_read(exchange, arrived, segments, n)
-            self._close(WireError("ProtocolError", f"The server's reply is not valid HTTP/1.1: {error}.", "server"))
+            self._close(protocol_error(str(error), bytes(data[:2]), tls=self._tls is not None))
             return
         self._record_read(exchange, arrived, segments, n)
         if exchange.on_data is not None:
@@ -374,7 +379,8 @@ class Connection:
             self._finish(exchange, reusable=False)
             return
         self.unreceived = self._is_unreceived(exchange, error)
-        self._close(lost_error(error, reply_started=self._reader.started))
+        tls_hint = self._tls is None and self._stats.reads == 0
+        self._close(lost_error(error, reply_started=self._reader.started, tls_hint=tls_hint))
 
     def _is_unreceived(self, exchange: Exchange, error: OSError | None) -> bool:
         """Return whether the server cannot have received any of the request, so that it can be sent again.

@@ -78,6 +78,11 @@ class Pool:
             self._loop, self._origin, self._clock, self._stats, self._on_idle, self._on_closed, stamps=self._stamps
         )
 
+    @property
+    def in_handshake(self) -> bool:
+        """Whether a connection that is being opened in advance waits for the server's TLS handshake."""
+        return any(connection.in_handshake for connection in self._connecting)
+
     def start(self, exchange: Exchange) -> None:
         """Send an exchange on an idle connection, or on a new one."""
         connection = self._idle_connection() if self._reuse else None
