@@ -239,6 +239,60 @@ def test_time_of_a_lost_first_attempt_is_not_counted_as_lateness(tmp_path: Path)
     assert outcome.report.lateness.total <= sum(waits) - 20 * MS + 2
 
 
+def redirect(location: str, status: int = 307) -> bytes:
+    head = f"HTTP/1.1 {status} Moved\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n"
+    return head.encode()
+
+
+def test_redirect_to_the_same_server_is_followed_and_timed_from_the_first_send(tmp_path: Path) -> None:
+    async def answer(request: Request, connection: Connection) -> None:
+        if request.path == "/v1/chat/completions":
+            await asyncio.sleep(0.02)
+            await connection.send(redirect("/moved?x=1"))
+        else:
+            await connection.send(chat_reply("Here"))
+
+    outcome = Harness(tmp_path, answer).run([[body(0)], [body(1)]])
+    assert [(record.failure, record.outputs, record.redirects) for record in outcome.records] == [
+        (None, ["Here"], 1)
+    ] * 2
+    assert [request.path for request in outcome.requests] == ["/v1/chat/completions", "/moved?x=1"] * 2
+    first, second = outcome.requests[:2]
+    assert (first.headers, first.body) == (second.headers, second.body)
+    assert all(record.end - record.start >= 20 * MS for record in outcome.records)
+    assert outcome.report.requests == 2
+
+
+def test_endless_redirects_are_a_failure_that_shows_the_location(tmp_path: Path) -> None:
+    async def answer(request: Request, connection: Connection) -> None:
+        await connection.send(redirect(f"/hop/{request.number}", 308))
+
+    outcome = Harness(tmp_path, answer).run([[body(0)]])
+    (record,) = outcome.records
+    assert len(outcome.requests) == 6
+    assert record.redirects == 5
+    assert record.failure is not None
+    assert record.failure.code == 308
+    assert "redirects to /hop/5, which was not followed; 5 redirects were followed before it" in record.failure.message
+
+
+def test_redirect_to_another_server_is_a_failure_that_shows_the_location(tmp_path: Path) -> None:
+    outcome = Harness(tmp_path, always(redirect("http://elsewhere.example/v1?token=hunter2"))).run([[body(0)]])
+    (record,) = outcome.records
+    assert record.failure is not None
+    assert record.failure.type == "Temporary Redirect"
+    assert "redirects to http://elsewhere.example/v1?token=<redacted>, which was not followed" in record.failure.message
+    assert "--follow-cross-origin-redirects" in record.failure.message
+
+
+def test_other_redirects_are_not_followed(tmp_path: Path) -> None:
+    outcome = Harness(tmp_path, always(redirect("/moved", 302))).run([[body(0)]])
+    (failure,) = [record.failure for record in outcome.records]
+    assert failure is not None
+    assert "redirects to /moved, which was not followed; only redirects with status 307 and 308" in failure.message
+    assert len(outcome.requests) == 1
+
+
 def test_unreachable_server_ends_the_run_before_its_first_request(tmp_path: Path) -> None:
     async def answer(_: Request, connection: Connection) -> None:
         await connection.send(chat_reply())

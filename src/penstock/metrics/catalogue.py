@@ -341,6 +341,14 @@ _COUNTS = (
         order=1120,
     ),
     _run(
+        "redirect_count",
+        "Redirect Count",
+        "count",
+        "Redirects that were followed. Absent if there are none. The times of a redirected request count from its first "
+        "send.",
+        order=1130,
+    ),
+    _run(
         "completed_request_count",
         "Completed Requests (Success + Error)",
         "requests",

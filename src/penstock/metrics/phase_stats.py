@@ -83,6 +83,7 @@ class PhaseStats:
         self._usage_compared = 0
         self._usage_discrepant = 0
         self._resent = 0
+        self._redirects = 0
         self.succeeded = 0
         self.failed = 0
         self.cancelled = 0
@@ -105,6 +106,7 @@ class PhaseStats:
         self._ends.append(record.end)
         self._span.cover(record)
         self._resent += record.retries
+        self._redirects += record.redirects
         if record.cancelled:
             self.cancelled += 1
             return
@@ -203,6 +205,8 @@ class PhaseStats:
             counts["cancelled_request_count"] = self.cancelled
         if self._resent:
             counts["resent_request_count"] = self._resent
+        if self._redirects:
+            counts["redirect_count"] = self._redirects
         if self._streamed:
             counts["single_stamp_request_count"] = self._single_stamp_replies
             counts["coalesced_stamp_count"] = self._coalesced_stamps

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from penstock.endpoints.base import Endpoint
 from penstock.endpoints.reply import Reply
 from penstock.records.record import Failure, Record
+from penstock.secrets import redact_url
 from penstock.wire.content_encoding import BadCoding, decoded_pieces
 from penstock.wire.exchange import Exchange
 from penstock.wire.server_timing import parse_server_timing
@@ -22,6 +23,7 @@ from penstock.wire.server_timing import parse_server_timing
 __all__ = ["InFlight", "interpret"]
 
 _STATUSES = frozenset(HTTPStatus)
+_REDIRECTS = (301, 302, 303, 307, 308)
 _SSE_STARTS = (b"data:", b"event:", b"id:", b": ")
 """How a stream of events begins. JSON begins with none of these."""
 _WRONG_CONTENT_TYPE = "Streams of events whose Content-Type is not text/event-stream"
@@ -61,6 +63,7 @@ def _copy_exchange(record: Record, exchange: Exchange, epoch: int) -> None:
     record.connect_ns = exchange.connect_ns
     record.reused = exchange.reused
     record.retries = exchange.retries
+    record.redirects = 0 if exchange.redirect is None else exchange.redirect.hops
     record.status = exchange.status
     record.bytes_received = exchange.bytes_received
     record.reads = len(exchange.times)
@@ -185,7 +188,20 @@ def _http_failure(exchange: Exchange, text: str) -> Failure:
     """The type is the standard phrase of the status, as in AIPerf: servers word their own phrases differently."""
     status = exchange.status
     type_ = HTTPStatus(status).phrase if status in _STATUSES else "HTTPError"
+    if status in _REDIRECTS and (location := exchange.header(b"location")):
+        text = f"{_redirect_text(exchange, location)} {text}".strip()
     return Failure(type_, text or f"HTTP status {status} without a body.", "server", status)
+
+
+def _redirect_text(exchange: Exchange, location: bytes) -> str:
+    url = redact_url(location[:500].decode("latin-1"))
+    if exchange.status not in (307, 308):
+        reason = "only redirects with status 307 and 308 are followed, because they keep the method and the body"
+    elif exchange.redirect is not None and exchange.redirect.hops > 1:
+        reason = f"{exchange.redirect.hops} redirects were followed before it"
+    else:
+        reason = "--follow-cross-origin-redirects follows redirects to other servers"
+    return f"The server redirects to {url}, which was not followed; {reason}."
 
 
 def _stream_failure(body: bytes, reply: Reply) -> Failure | None:

@@ -98,3 +98,5 @@ class Record(msgspec.Struct, array_like=True):
     failure: Failure | None = None
     warnings: dict[str, int] = {}
     """Unusual properties of the reply that are no failure, with their counts."""
+    redirects: int = 0
+    """Redirects that were followed. `start` is that of the first request, the reply is that of the last one."""

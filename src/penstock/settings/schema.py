@@ -42,6 +42,8 @@ class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 21600.0
     connections: Literal["pooled", "never"] = "pooled"
     verify_tls: bool = True
+    cross_origin_redirects: bool = False
+    """Follow redirects to other origins too."""
 
 
 class ConversationSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -156,6 +156,14 @@ ENDPOINT = Group(
             penstock_only=True,
         ),
         Flag(
+            "--follow-cross-origin-redirects",
+            "bool",
+            "Follow redirects (307, 308) to other servers too, without the API key and the headers of --header. Redirects "
+            "within a server are always followed.",
+            target="endpoint.cross_origin_redirects",
+            penstock_only=True,
+        ),
+        Flag(
             "--transport",
             "enum",
             "The transport protocol.",
