@@ -178,6 +178,24 @@ def test_the_same_seed_gives_the_same_bytes(mock, program):
     assert synthetic(mock, program, 43)[0] != first[0]
 
 
+# -- proxies ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["flag", "environment"])
+def test_requests_go_through_the_proxy(capture, program, by):
+    """The capture is the proxy: it gets requests for a host that does not exist."""
+    proxy = capture.url.replace("//", "//ann:PROXYPASSWORD@")
+    flags = ["--proxy", proxy] if by == "flag" else ["--trust-env"]
+    env = {} if by == "flag" else {"http_proxy": proxy}
+    outcome = program.profile("http://no-such-host.invalid:8000", "--request-count", 2, *flags, **env)
+    assert outcome.status == 0, outcome
+    path, headers, _ = capture.requests[0]
+    assert path == "http://no-such-host.invalid:8000/v1/chat/completions"
+    assert headers["proxy-authorization"][0].startswith("Basic ")
+    assert "Requests go through the proxy 127.0.0.1:" in outcome.out
+    assert where_found("PROXYPASSWORD", outcome) == []
+
+
 # -- secrets ----------------------------------------------------------------------------------------------------------
 
 SECRETS = {

@@ -42,8 +42,10 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--follow-cross-origin-redirects",
         "--insecure",
         "--max-error-rate",
+        "--proxy",
         "--require-valid",
         "--sessions",
+        "--trust-env",
     }
     assert all(flag.penstock_only for flag in FLAGS if flag.name not in aiperf)
 

@@ -310,6 +310,8 @@ def _announce(
         print(
             f"Note: Requests carry the API key in {DEFAULT_VARIABLE}; --api-key, --api-key-file or --api-key-env sets another."
         )
+    for proxy in dict.fromkeys(target.origin.proxy for target in prepared.job.targets if target.origin.proxy):
+        print(f"Note: Requests go through the proxy {proxy}, whose delays are part of all times.")
     for note in (dataset.note, tokenizer.note):
         if note:
             print(f"Note: {note}")

@@ -49,6 +49,9 @@ def _endpoint(endpoint: EndpointSettings) -> dict[str, Any]:
         use_legacy_max_tokens=endpoint.legacy_max_tokens or None,
         use_server_token_count=endpoint.server_token_count or None,
         verify_tls=None if endpoint.verify_tls else False,
+        proxy=None if endpoint.proxy is None else redact_url(endpoint.proxy.reveal()),
+        trust_env=endpoint.trust_env or None,
+        follow_cross_origin_redirects=endpoint.cross_origin_redirects or None,
     )
 
 

@@ -13,6 +13,7 @@ from penstock.secrets import Secret, redact_url
 from penstock.settings.api_key import KEY_FIELDS, default_key, read_key
 from penstock.settings.artifact_folder import artifact_folder
 from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.proxy import parse_proxy
 from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images
 from penstock.settings.schema import (
     EndpointSettings,
@@ -84,6 +85,13 @@ def _endpoint(parsed: ParsedArguments) -> EndpointSettings:
         )
     for field in key_fields:
         fields["api_key"] = read_key(field, fields[field], str(spelling(f"endpoint.{field}")))
+    if "proxy" in fields:
+        parse_proxy(fields["proxy"], str(spelling("endpoint.proxy")))
+        if fields.get("trust_env"):
+            raise UserError(
+                f"{spelling('endpoint.proxy')} and {spelling('endpoint.trust_env')} both set the proxy; keep one."
+            )
+        fields["proxy"] = Secret(fields["proxy"])
     if "extra" in fields:
         fields["extra"] = _merged(fields["extra"], str(spelling("endpoint.extra")))
     if "path" in fields:

@@ -42,6 +42,10 @@ class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 21600.0
     connections: Literal["pooled", "never"] = "pooled"
     verify_tls: bool = True
+    proxy: Secret | None = None
+    """URL of an HTTP proxy, which may contain a password."""
+    trust_env: bool = False
+    """Use the proxies that the environment names."""
     cross_origin_redirects: bool = False
     """Follow redirects to other origins too."""
 

@@ -1,6 +1,6 @@
 """One HTTP connection: a non-blocking socket on an asyncio loop that carries one exchange at a time.
 
-    connecting ─▶ (TLS handshake) ─▶ idle ◀─▶ busy ─▶ closed
+    connecting ─▶ (tunnel through a proxy) ─▶ (TLS handshake) ─▶ idle ◀─▶ busy ─▶ closed
 
 The hot path (`_readable`) reads into a shared buffer with the kernel's stamp, feeds the HTTP reader and returns to the
 loop. It does not interpret the reply.
@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from penstock.wire import kernel_stamps
 from penstock.wire.clock import Clock
-from penstock.wire.connection_errors import connect_error, lost_error, protocol_error, tls_error
+from penstock.wire.connection_errors import connect_error, lost_error, protocol_error, proxy_error, tls_error
 from penstock.wire.exchange import Exchange, WireError
-from penstock.wire.http1 import ProtocolError, ResponseReader
+from penstock.wire.http1 import ProtocolError, ResponseReader, request_head
 from penstock.wire.kernel_stamps import (
     READ_BUFFER,
     TCP_CLOSE,
@@ -44,10 +44,27 @@ class Origin(NamedTuple):
     family: int
     address: tuple[str, int] | tuple[str, int, int, int]
     tls: ssl.SSLContext | None
+    proxy: str = ""
+    """Host and port of the HTTP proxy whose address `address` is; empty for a direct connection."""
+    proxy_authorization: str = ""
 
     @property
     def host_port(self) -> str:
         return f"{self.host}:{self.port}"
+
+    @property
+    def peer(self) -> str:
+        """What the TCP connection leads to, for messages."""
+        return f"the proxy {self.proxy}" if self.proxy else self.host_port
+
+    @property
+    def tunnel_request(self) -> bytes:
+        """The request for a tunnel through the proxy. Requests without TLS need none: the proxy reads them."""
+        if not self.proxy or self.tls is None:
+            return b""
+        target = f"[{self.host}]:{self.port}" if ":" in self.host else self.host_port
+        headers = [("Proxy-Authorization", self.proxy_authorization)] if self.proxy_authorization else []
+        return request_head("CONNECT", target, target, headers) + b"\r\n"
 
 
 class Connection:
@@ -115,7 +132,7 @@ class Connection:
         if code in (0, errno.EINPROGRESS):
             loop.add_writer(self._fd, self._tcp_connected)
         else:  # the caller does not have this object yet: report the error on the loop's next iteration
-            loop.call_soon(self._close, connect_error(code, origin.host_port))
+            loop.call_soon(self._close, connect_error(code, origin.peer))
 
     # -- connecting ---------------------------------------------------------------------------------------------------
 
@@ -125,12 +142,39 @@ class Connection:
         self._loop.remove_writer(self._fd)
         code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            self._close(connect_error(code, self._origin.host_port))
+            self._close(connect_error(code, self._origin.peer))
             return
         if self._origin.tls is None:
             self._loop.add_reader(self._fd, self._readable)
             self._ready()
+        elif request := self._origin.tunnel_request:
+            self._loop.add_reader(self._fd, self._readable_tunnel)
+            self._write(request)
+        else:
+            self._start_tls()
+
+    def _readable_tunnel(self) -> None:
+        """Read the proxy's reply to the request for a tunnel."""
+        if self.closed:
             return
+        read = self._read()
+        if read is None:
+            return
+        reader = self._reader
+        try:
+            reader.feed(READ_BUFFER[: read[0]])
+        except ProtocolError:
+            self._close(proxy_error(self._origin.proxy, self._origin.host_port, "its reply is not valid HTTP/1.1"))
+            return
+        if reader.status and not 200 <= reader.status < 300:
+            self._close(proxy_error(self._origin.proxy, self._origin.host_port, f"HTTP status {reader.status}"))
+        elif reader.status:
+            reader.close()  # the parser waits for a body, which this reply does not have
+            reader.reset()
+            self._start_tls()
+
+    def _start_tls(self) -> None:
+        assert self._origin.tls is not None
         self._tls = TLS(self._origin.tls, self._origin.host)
         self._loop.add_reader(self._fd, self._readable_tls)
         self._continue_handshake()
@@ -373,7 +417,7 @@ class Connection:
             return
         if self.connected < 0:
             code = error.errno if error and error.errno else errno.ECONNRESET
-            self._close(connect_error(code, self._origin.host_port))
+            self._close(connect_error(code, self._origin.peer))
             return
         if error is None and self._reader.eof():
             self._finish(exchange, reusable=False)

@@ -8,7 +8,7 @@ import ssl
 
 from penstock.wire.exchange import WireError
 
-__all__ = ["connect_error", "lost_error", "protocol_error", "socket_error", "tls_error"]
+__all__ = ["connect_error", "lost_error", "protocol_error", "proxy_error", "socket_error", "tls_error"]
 
 _TLS_ALERT = b"\x15\x03"
 """How a TLS server begins its reply to a request without TLS: an alert record, TLS version 3.x."""
@@ -31,6 +31,11 @@ def connect_error(code: int, host_port: str) -> WireError:
             "penstock",
         )
     return WireError("ConnectionFailed", f"No connection to {host_port}: {os.strerror(code)}.", "network")
+
+
+def proxy_error(proxy: str, host_port: str, reason: str) -> WireError:
+    """The error for a proxy that opens no tunnel."""
+    return WireError("ProxyError", f"The proxy {proxy} opened no tunnel to {host_port}: {reason}.", "network")
 
 
 def tls_error(error: ssl.SSLError, host_port: str) -> WireError:

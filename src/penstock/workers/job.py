@@ -12,13 +12,14 @@ from penstock import __version__
 from penstock.errors import UserError
 from penstock.schedule.phases import PhasePlan
 from penstock.secrets import redact_url
+from penstock.settings.proxy import proxy_for
 from penstock.settings.schema import EndpointSettings
 from penstock.wire.connection import Origin
 from penstock.wire.http1 import request_head
 from penstock.wire.pool import resolve
 from penstock.wire.tls import client_context
 
-__all__ = ["REQUEST_HEADERS", "Job", "Target", "resolve_origin", "targets"]
+__all__ = ["REQUEST_HEADERS", "Job", "Target", "proxy_headers", "resolve_origin", "targets"]
 
 REQUEST_HEADERS = (("X-Request-ID", 0), ("X-Correlation-ID", 1), ("X-Session-Affinity", 1), ("Content-Length", 2))
 """Headers that differ from request to request, with the argument of `Target.request_headers` that is their value."""
@@ -89,10 +90,19 @@ def targets(settings: EndpointSettings, path: str) -> tuple[Target, ...]:
         parts = urlsplit(url)
         origin, context = resolve_origin(settings, parts, context)
         target = join(parts.path, path)
+        if origin.proxy and origin.tls is None:
+            target = f"http://{parts.netloc}{target}"
         if parts.query:
             target += f"?{parts.query}"
         netloc = given.get("host") or parts.netloc.rpartition("@")[2]
-        result.append(Target(redact_url(url), origin, request_head("POST", target, netloc, headers), request_headers))
+        result.append(
+            Target(
+                redact_url(url),
+                origin,
+                request_head("POST", target, netloc, [*headers, *proxy_headers(origin)]),
+                request_headers,
+            )
+        )
     return tuple(result)
 
 
@@ -105,7 +115,24 @@ def resolve_origin(
     if secure and context is None:
         context = _tls_context(settings.verify_tls)
     port = parts.port or (443 if secure else 80)
-    return _choose_address(host, port, context if secure else None, parts.geturl()), context
+    tls = context if secure else None
+    proxy = proxy_for(settings, parts)
+    if proxy is None:
+        return _choose_address(host, port, tls, parts.geturl()), context
+    name = f"{proxy.host}:{proxy.port}"
+    try:
+        address = resolve(proxy.host, proxy.port, None)[0]
+    except (OSError, UnicodeError):
+        raise UserError(f"The proxy {name} cannot be found; check its host name.") from None
+    origin = Origin(host, port, address.family, address.address, tls, name, proxy.authorization)
+    return origin, context
+
+
+def proxy_headers(origin: Origin) -> list[tuple[str, str]]:
+    """Return the headers of a request that a proxy reads."""
+    if origin.tls is not None or not origin.proxy_authorization:
+        return []
+    return [("Proxy-Authorization", origin.proxy_authorization)]
 
 
 def _tls_context(verify: bool) -> ssl.SSLContext:

@@ -14,7 +14,7 @@ from penstock.errors import UserError
 from penstock.wire.connection import Origin
 from penstock.wire.exchange import Exchange, FollowedRedirect
 from penstock.wire.pool import Pool
-from penstock.workers.job import REQUEST_HEADERS, Job, resolve_origin
+from penstock.workers.job import REQUEST_HEADERS, Job, proxy_headers, resolve_origin
 
 __all__ = ["FOLLOWED", "MAX_REDIRECTS", "Redirects"]
 
@@ -37,7 +37,7 @@ class Redirects:
         self._job = job
         self._pools = pools
         self._open_pool = open_pool
-        self._other_pools: dict[tuple[str, str, int], Pool] = {}
+        self._others: dict[tuple[str, str, int], tuple[Pool, Origin]] = {}
 
     def hop(self, exchange: Exchange, target: int) -> Hop | None:
         """Return the request that follows the redirect of an exchange, or None if it is not followed."""
@@ -52,13 +52,17 @@ class Redirects:
         url = urljoin(current, location.decode("ascii"))
         parts = urlsplit(url)
         same_origin = _origin(parts) == _origin(urlsplit(start.url))
-        pool = self._pools[target] if same_origin else self._pool(parts)
-        if pool is None:
+        found = (self._pools[target], start.origin) if same_origin else self._other(parts)
+        if found is None:
             return None
-        absolute_form = request_target.startswith(b"http") and parts.scheme == "http"
+        pool, origin = found
+        absolute_form = origin.proxy and origin.tls is None
         path = parts._replace(fragment="") if absolute_form else parts._replace(scheme="", netloc="", fragment="")
         head, _, body = exchange.data.partition(b"\r\n\r\n")
-        lines = start.head.split(b"\r\n")[1:-1] if same_origin else [b"Host: " + parts.netloc.encode()]
+        if same_origin:
+            lines = start.head.split(b"\r\n")[1:-1]
+        else:
+            lines = [f"{name}: {value}".encode() for name, value in (("Host", parts.netloc), *proxy_headers(origin))]
         given = {line.partition(b":")[0] for line in lines}
         lines += [line for line in _forwarded(head) if line.partition(b":")[0] not in given]
         request_line = b"%b %b HTTP/1.1" % (method, (path.geturl() or "/").encode())
@@ -66,18 +70,18 @@ class Redirects:
         first = exchange if earlier is None else earlier.first
         return Hop(pool, data, FollowedRedirect(first, hops, url))
 
-    def _pool(self, parts: SplitResult) -> Pool | None:
-        """Return the pool of another origin. Its name is resolved here, once, which blocks the event loop."""
-        origin = _origin(parts)
-        if not self._job.settings.cross_origin_redirects or origin is None:
+    def _other(self, parts: SplitResult) -> tuple[Pool, Origin] | None:
+        """Return another origin and its pool. Its name is resolved here, once, which blocks the event loop."""
+        key = _origin(parts)
+        if not self._job.settings.cross_origin_redirects or key is None:
             return None
-        if origin not in self._other_pools:
+        if key not in self._others:
             try:
-                address, _ = resolve_origin(self._job.settings, parts)
+                origin, _ = resolve_origin(self._job.settings, parts)
             except UserError:
                 return None
-            self._other_pools[origin] = self._open_pool(address)
-        return self._other_pools[origin]
+            self._others[key] = self._open_pool(origin), origin
+        return self._others[key]
 
 
 def _is_visible(location: bytes) -> bool:

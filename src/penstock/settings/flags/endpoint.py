@@ -156,6 +156,22 @@ ENDPOINT = Group(
             penstock_only=True,
         ),
         Flag(
+            "--proxy",
+            "str",
+            "HTTP proxy for all connections: http://host:port, with user:password@ before the host if it asks for them.",
+            target="endpoint.proxy",
+            metavar="URL",
+            url=True,
+            penstock_only=True,
+        ),
+        Flag(
+            "--trust-env",
+            "bool",
+            "Use the proxies in HTTP_PROXY, HTTPS_PROXY and NO_PROXY, which are ignored otherwise.",
+            target="endpoint.trust_env",
+            penstock_only=True,
+        ),
+        Flag(
             "--follow-cross-origin-redirects",
             "bool",
             "Follow redirects (307, 308) to other servers too, without the API key and the headers of --header. Redirects "
