@@ -242,7 +242,11 @@ def pump(source: socket.socket, sink: socket.socket) -> None:
 def test_tls_passes_through_a_tunnel_of_a_proxy(certificates):
     connects: list[bytes] = []
     server = Server(always_reply(reply()), tls=certificates.server())
-    with server, Server(relay_to(server.port, connects)) as proxy, Client(proxy.port, tls=certificates.client()) as client:
+    with (
+        server,
+        Server(relay_to(server.port, connects)) as proxy,
+        Client(proxy.port, tls=certificates.client()) as client,
+    ):
         name = f"127.0.0.1:{proxy.port}"
         origin = client.pool._origin._replace(port=server.port, proxy=name, proxy_authorization="Basic x")
         client.pool._origin = origin
