@@ -8,7 +8,9 @@ import os
 import shutil
 import signal
 import socket
+import socketserver
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -133,7 +135,9 @@ def test_tls_handshake_that_never_answers_times_out(program):
         url = f"https://localhost:{silent.getsockname()[1]}"
         outcome = program.profile(url, "--request-count", 3, "--request-timeout-seconds", 1)
     assert outcome.status == 2
-    assert "did not open a connection within 1 s" in one_sentence(outcome.err)
+    sentence = one_sentence(outcome.err)
+    assert "accepted a connection but did not answer the TLS handshake within 1 s" in sentence
+    assert "may speak http:// there" in sentence
 
 
 def test_full_disk_is_reported_in_one_sentence(mock, program):
@@ -178,6 +182,22 @@ def test_connection_that_tests_the_url_is_not_counted(mock, program):
     outcome = program.profile(mock().url, "--connection-reuse-strategy", "never", "--request-count", 4)
     assert outcome.status == 0, outcome
     assert outcome.summary["certificate"]["figures"]["connections_opened"] == 4
+
+
+def test_http_to_a_tls_port_is_reported_with_a_hint(program):
+    class Alert(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            self.request.sendall(b"\x15\x03\x01\x00\x02\x02\x46")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Alert) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        outcome = program.profile(f"http://127.0.0.1:{server.server_address[1]}", "--request-count", 2)
+        server.shutdown()
+    assert outcome.status == 1
+    assert [error["message"] for error in outcome.errors()] == [
+        "The server replied with a TLS alert: it speaks https:// there."
+    ]
 
 
 def test_https_to_an_http_port_is_reported_in_one_sentence(mock, program):

@@ -178,6 +178,24 @@ def test_the_same_seed_gives_the_same_bytes(mock, program):
     assert synthetic(mock, program, 43)[0] != first[0]
 
 
+# -- proxies ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["flag", "environment"])
+def test_requests_go_through_the_proxy(capture, program, by):
+    """The capture is the proxy: it gets requests for a host that does not exist."""
+    proxy = capture.url.replace("//", "//ann:PROXYPASSWORD@")
+    flags = ["--proxy", proxy] if by == "flag" else ["--trust-env"]
+    env = {} if by == "flag" else {"http_proxy": proxy}
+    outcome = program.profile("http://no-such-host.invalid:8000", "--request-count", 2, *flags, **env)
+    assert outcome.status == 0, outcome
+    path, headers, _ = capture.requests[0]
+    assert path == "http://no-such-host.invalid:8000/v1/chat/completions"
+    assert headers["proxy-authorization"][0].startswith("Basic ")
+    assert "Requests go through the proxy 127.0.0.1:" in outcome.out
+    assert places_with("PROXYPASSWORD", outcome) == []
+
+
 # -- secrets ----------------------------------------------------------------------------------------------------------
 
 SECRETS = {
@@ -219,7 +237,15 @@ def test_secrets_are_sent_but_never_written_or_printed(capture, program, workers
     assert outcome.summary["input_config"]["endpoint"]["api_key"] == "<redacted>"
 
 
-def test_password_in_the_url_is_sent_but_never_written_or_printed(capture, program):
+def test_key_from_the_environment_is_announced_and_reaches_the_server_only(capture, program):
+    outcome = program.profile(capture.url, "--request-count", 2, OPENAI_API_KEY=SECRETS["key"])
+    assert outcome.status == 0, outcome
+    assert capture.requests[0][1]["authorization"] == [f"Bearer {SECRETS['key']}"]
+    assert "Requests carry the API key in OPENAI_API_KEY" in outcome.out
+    assert places_with(SECRETS["key"], outcome) == []
+
+
+def test_a_password_in_the_url_reaches_the_server_and_nothing_else(capture, program):
     url = capture.url.replace("//", f"//ann:{SECRETS['password']}@")
     outcome = program.profile(url, "--request-count", 2)
     assert outcome.status == 0, outcome

@@ -219,12 +219,30 @@ def test_compressed_reply_is_read(name, compress):
     assert record_of(exchange((10, compress(ANSWER)), headers=content_encoding(name, JSON))).outputs == ["Hello"]
 
 
-def test_compressed_stream_has_one_stamp_that_is_an_upper_bound():
-    body = gzip.compress(ROLE + event("a") + event("b") + STOP + DONE)
-    record = record_of(exchange((10, body[:20]), (30, body[20:]), headers=content_encoding(b"gzip", SSE)))
-    assert record.outputs == ["ab"]
-    assert (in_ms(record), record.pieces) == ([30], [2])
-    assert (record.coalesced, record.earliest) == ([0], [10 * MS])
+def compressed_parts(*parts: bytes, wbits: int) -> list[bytes]:
+    """Compress each part so that it can be decompressed when it arrives."""
+    compressor = zlib.compressobj(wbits=wbits)
+    flushed = [compressor.compress(part) + compressor.flush(zlib.Z_SYNC_FLUSH) for part in parts]
+    return [*flushed[:-1], flushed[-1] + compressor.flush()]
+
+
+@pytest.mark.parametrize(("name", "wbits"), [(b"gzip", 31), (b"deflate", 15)])
+def test_events_of_a_compressed_stream_have_the_times_of_their_reads(name, wbits):
+    first, second, last = compressed_parts(ROLE + event("a"), event("b"), event("c") + STOP + DONE, wbits=wbits)
+    reads = (10, first), (20, second[:5]), (30, second[5:]), (40, last)
+    record = record_of(exchange(*reads, headers=content_encoding(name, SSE), coalesced=[2], earliest=[START + 25 * MS]))
+    assert in_ms(record) == [10, 30, 40]
+    assert record.pieces == [1, 1, 1]
+    assert (record.coalesced, record.earliest) == ([1], [25 * MS])
+    assert record.outputs == ["abc"]
+
+
+def test_compressed_stream_in_several_gzip_members_keeps_its_times():
+    members = gzip.compress(event("a")), gzip.compress(event("b") + STOP + DONE)
+    split = len(members[0]) + 3
+    body = b"".join(members)
+    record = record_of(exchange((10, body[:split]), (20, body[split:]), headers=content_encoding(b"gzip", SSE)))
+    assert in_ms(record) == [10, 20]
 
 
 def test_identity_coding_keeps_the_arrival_times():

@@ -184,3 +184,10 @@ def test_ascii_stream_gets_the_table(mixed):
 def test_rich_is_not_imported_before_output():
     code = "import sys, penstock.reports.write_artifacts; sys.exit('rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_resent_requests_are_a_row_only_if_there_are_any(tmp_path):
+    first, second = report_run(tmp_path / "a", [make_record()]), report_run(tmp_path / "b", [make_record(retries=1)])
+    assert "Resent Request Count" not in first.read("profile_export_console.txt")
+    assert row(second.read("profile_export_console.txt"), "Resent Request Count")[1] == "1.00"
+    assert second.json["resent_request_count"]["avg"] == 1

@@ -37,10 +37,15 @@ def test_every_aiperf_flag_is_known_by_all_its_spellings(spellings: list[str]) -
 def test_flags_that_aiperf_lacks_are_marked() -> None:
     aiperf = {spelling for spellings in AIPERF for spelling in spellings}
     assert {flag.name for flag in FLAGS if flag.name not in aiperf} == {
+        "--api-key-env",
+        "--api-key-file",
+        "--follow-cross-origin-redirects",
         "--insecure",
         "--max-error-rate",
+        "--proxy",
         "--require-valid",
         "--sessions",
+        "--trust-env",
     }
     assert all(flag.penstock_only for flag in FLAGS if flag.name not in aiperf)
 

@@ -40,6 +40,7 @@ class Request(NamedTuple):
     headers: dict[str, str]
     body: dict[str, Any]
     arrived_ns: int
+    path: str
 
 
 class Connection:
@@ -218,7 +219,9 @@ class Harness:
                     pairs = (line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
                     headers = {name.lower(): value for name, value in pairs}
                     body = json.loads(await reader.readexactly(int(headers["content-length"])))
-                    request = Request(len(self.requests), server, number, headers, body, monotonic_ns())
+                    request = Request(
+                        len(self.requests), server, number, headers, body, monotonic_ns(), head.split(" ")[1]
+                    )
                     self.requests.append(request)
                     await self._answers[server](request, Connection(writer))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 import socket
@@ -124,6 +125,38 @@ def test_server_without_tls_is_a_tls_error_not_a_certificate_error():
     assert error.type == "TLSError"
 
 
+def test_http_to_a_tls_port_fails_with_a_hint(certificates):
+    with Server(always_reply(reply()), tls=certificates.server()) as server, Client(server.port) as client:
+        exchange = client.send()
+    assert exchange.error is not None
+    assert "https://" in exchange.error.message
+
+
+def test_tls_alert_in_reply_to_http_is_named():
+    def handler(sock: socket.socket, _: int) -> None:
+        read_request(sock)
+        sock.sendall(b"\x15\x03\x01\x00\x02\x02\x46")
+
+    with Server(handler) as server, Client(server.port) as client:
+        exchange = client.send()
+    assert exchange.error is not None
+    assert (exchange.error.type, exchange.error.owner) == ("ProtocolError", "server")
+    assert "TLS alert: it speaks https:// there" in exchange.error.message
+
+
+def test_lost_connection_gives_no_tls_hint_after_a_reply():
+    def handler(sock: socket.socket, _: int) -> None:
+        read_request(sock)
+        sock.sendall(reply())
+        read_request(sock)
+
+    with Server(handler) as server, Client(server.port) as client:
+        client.send()
+        exchange = client.send()
+    assert exchange.error is not None
+    assert exchange.error.message == "The server closed the connection before it replied."
+
+
 def test_close_during_the_handshake_fails_without_a_retry(certificates):
     def handler(sock: socket.socket, _: int) -> None:
         sock.recv(100)
@@ -176,7 +209,69 @@ def test_stale_connection_is_replaced(certificates):
         leave.set()
         time.sleep(0.1)
         second = client.send()
-    assert (second.status, second.retries) == (200, 1)
+    assert (second.status, second.retries, server.connections) == (200, 0, 2)
+
+
+def relay_to(port: int, connects: list[bytes], status: bytes = b"200 Connection established"):
+    """Return a handler that is an HTTP proxy for one tunnel, whatever its target."""
+
+    def handler(sock: socket.socket, _: int) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += sock.recv(1000)
+        connects.append(head)
+        for byte in b"HTTP/1.1 " + status + b"\r\n\r\n":
+            sock.send(bytes([byte]))
+        if not status.startswith(b"200"):
+            return
+        with socket.create_connection(("127.0.0.1", port)) as server:
+            back = threading.Thread(target=pump, args=(server, sock), daemon=True)
+            back.start()
+            pump(sock, server)
+
+    return handler
+
+
+def pump(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+
+
+def test_tls_passes_through_a_tunnel_of_a_proxy(certificates):
+    connects: list[bytes] = []
+    server = Server(always_reply(reply()), tls=certificates.server())
+    with (
+        server,
+        Server(relay_to(server.port, connects)) as proxy,
+        Client(proxy.port, tls=certificates.client()) as client,
+    ):
+        name = f"127.0.0.1:{proxy.port}"
+        origin = client.pool._origin._replace(port=server.port, proxy=name, proxy_authorization="Basic x")
+        client.pool._origin = origin
+        assert client.open_ahead(1) == (1, None)
+        exchanges = [client.send() for _ in range(2)]
+    assert [(exchange.status, body_of(exchange), exchange.reused) for exchange in exchanges] == [
+        (200, b"hello", True)
+    ] * 2
+    target = b"127.0.0.1:%d" % server.port
+    assert connects == [
+        b"CONNECT " + target + b" HTTP/1.1\r\nHost: " + target + b"\r\nProxy-Authorization: Basic x\r\n\r\n"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [(b"407 Proxy Authentication Required", "HTTP status 407"), (b"nonsense", "its reply is not valid HTTP/1.1")],
+)
+def test_refused_tunnel_is_an_error_that_names_the_proxy(certificates, status, reason):
+    with Server(relay_to(0, [], status)) as proxy, Client(proxy.port, tls=certificates.client()) as client:
+        client.pool._origin = client.pool._origin._replace(host="server.example", port=443, proxy="proxy.example:3128")
+        exchange = client.send()
+    assert exchange.error is not None
+    assert (exchange.error.type, exchange.error.owner) == ("ProxyError", "network")
+    assert exchange.error.message == f"The proxy proxy.example:3128 opened no tunnel to server.example:443: {reason}."
 
 
 def test_tls_reads_keep_kernel_stamps(certificates):

@@ -80,3 +80,29 @@ def test_port_and_host_header_follow_from_the_url(url, port, host):
 def test_unknown_host_is_an_error():
     with pytest.raises(UserError, match=r"The host 'no-such-host.invalid' of .* cannot be found; check the --url."):
         targets(EndpointSettings(urls=("http://no-such-host.invalid:1",)), "/x")
+
+
+def test_proxy_reads_requests_without_tls_in_absolute_form():
+    proxy = Secret("http://ann:pw@127.0.0.1:3128")
+    settings = EndpointSettings(urls=("http://server.example:8000/base?x=1",), proxy=proxy)
+    (target,) = targets(settings, "/v1/x")
+    assert (target.origin.address[:2], target.origin.proxy) == (("127.0.0.1", 3128), "127.0.0.1:3128")
+    assert target.origin.tunnel_request == b""
+    lines = target.head.decode().split("\r\n")
+    assert lines[:2] == ["POST http://server.example:8000/base/v1/x?x=1 HTTP/1.1", "Host: server.example:8000"]
+    assert "Proxy-Authorization: Basic YW5uOnB3" in lines
+
+
+def test_proxy_gets_a_tunnel_request_for_https():
+    settings = EndpointSettings(urls=("https://[2001:db8::1]/",), proxy=Secret("http://ann:pw@127.0.0.1:3128"))
+    (target,) = targets(settings, "/v1/x")
+    assert target.head.startswith(b"POST /v1/x HTTP/1.1\r\n")
+    assert b"Proxy-Authorization" not in target.head
+    assert target.origin.tunnel_request == (
+        b"CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: [2001:db8::1]:443\r\nProxy-Authorization: Basic YW5uOnB3\r\n\r\n"
+    )
+
+
+def test_unknown_proxy_is_an_error():
+    with pytest.raises(UserError, match=r"The proxy no-such-host.invalid:80 cannot be found"):
+        targets(EndpointSettings(urls=("http://a:1",), proxy=Secret("no-such-host.invalid")), "/x")

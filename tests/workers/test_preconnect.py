@@ -19,6 +19,8 @@ REFUSED = WireError("ConnectionRefused", "Nothing listens there.", "server")
 
 
 class FakePool:
+    in_handshake = False
+
     def __init__(self) -> None:
         self.count = 0
         self.on_open: Callable[[int, WireError | None], None] | None = None

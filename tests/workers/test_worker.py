@@ -12,6 +12,7 @@ import pytest
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.reply import Failure
 from penstock.records.payloads import BodyParts
+from penstock.wire import connection as wire_connection
 from penstock.workers import reply_processor, worker
 from penstock.workers.conversation_picker import ConversationPicker
 from penstock.workers.machine_counters import MachineCounters
@@ -186,15 +187,20 @@ def test_variants_of_a_stream_are_read_alike(tmp_path: Path, data: bytes, separa
     assert all(record.streamed and record.stamps for record in outcome.records)
 
 
-def test_request_on_a_connection_that_the_server_had_closed_is_sent_again(tmp_path: Path) -> None:
+@pytest.fixture
+def resend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every lost connection look as if the server had closed it before it received the request."""
+    monkeypatch.setattr(wire_connection.Connection, "_is_unreceived", lambda *_: True)
+
+
+@pytest.mark.usefixtures("resend")
+def test_request_that_the_server_did_not_receive_is_sent_again(tmp_path: Path) -> None:
     async def answer(request: Request, connection: Connection) -> None:
-        if request.connection == 0 and len(seen) == 1:
+        if request.number == 1:
             connection.reset()
             return
-        seen.append(request.number)
         await connection.send(chat_reply())
 
-    seen: list[int] = []
     outcome = Harness(tmp_path, answer).run([[body(0)], [body(1)]])
     assert [record.failure for record in outcome.records] == [None, None]
     assert [record.retries for record in outcome.records] == [0, 1]
@@ -203,10 +209,9 @@ def test_request_on_a_connection_that_the_server_had_closed_is_sent_again(tmp_pa
     assert outcome.report.wire_stats.stale == 1
 
 
-def test_request_that_the_server_worked_on_is_not_sent_again(tmp_path: Path) -> None:
+def test_request_that_the_server_received_and_dropped_is_a_failure(tmp_path: Path) -> None:
     async def answer(request: Request, connection: Connection) -> None:
         if request.number == 3:
-            await asyncio.sleep(0.4)
             connection.close()
             return
         await connection.send(chat_reply())
@@ -218,6 +223,7 @@ def test_request_that_the_server_worked_on_is_not_sent_again(tmp_path: Path) -> 
     assert outcome.report.wire_stats.stale == 0
 
 
+@pytest.mark.usefixtures("resend")
 def test_time_of_a_lost_first_attempt_is_not_counted_as_lateness(tmp_path: Path) -> None:
     async def answer(request: Request, connection: Connection) -> None:
         if request.number == 1:
@@ -231,6 +237,60 @@ def test_time_of_a_lost_first_attempt_is_not_counted_as_lateness(tmp_path: Path)
     waits = [record.start - record.issued for record in outcome.records]
     assert outcome.report.lateness.n == 2
     assert outcome.report.lateness.total <= sum(waits) - 15 * MS
+
+
+def redirect(location: str, status: int = 307) -> bytes:
+    head = f"HTTP/1.1 {status} Moved\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n"
+    return head.encode()
+
+
+def test_redirect_to_the_same_server_is_followed_and_timed_from_the_first_send(tmp_path: Path) -> None:
+    async def answer(request: Request, connection: Connection) -> None:
+        if request.path == "/v1/chat/completions":
+            await asyncio.sleep(0.02)
+            await connection.send(redirect("/moved?x=1"))
+        else:
+            await connection.send(chat_reply("Here"))
+
+    outcome = Harness(tmp_path, answer).run([[body(0)], [body(1)]])
+    assert [(record.failure, record.outputs, record.redirects) for record in outcome.records] == [
+        (None, ["Here"], 1)
+    ] * 2
+    assert [request.path for request in outcome.requests] == ["/v1/chat/completions", "/moved?x=1"] * 2
+    first, second = outcome.requests[:2]
+    assert (first.headers, first.body) == (second.headers, second.body)
+    assert all(record.end - record.start >= 20 * MS for record in outcome.records)
+    assert outcome.report.requests == 2
+
+
+def test_endless_redirects_are_a_failure_that_shows_the_location(tmp_path: Path) -> None:
+    async def answer(request: Request, connection: Connection) -> None:
+        await connection.send(redirect(f"/hop/{request.number}", 308))
+
+    outcome = Harness(tmp_path, answer).run([[body(0)]])
+    (record,) = outcome.records
+    assert len(outcome.requests) == 6
+    assert record.redirects == 5
+    assert record.failure is not None
+    assert record.failure.code == 308
+    assert "redirects to /hop/5, which was not followed; 5 redirects were followed before it" in record.failure.message
+
+
+def test_redirect_to_another_server_is_a_failure_that_shows_the_location(tmp_path: Path) -> None:
+    outcome = Harness(tmp_path, always(redirect("http://elsewhere.example/v1?token=hunter2"))).run([[body(0)]])
+    (record,) = outcome.records
+    assert record.failure is not None
+    assert record.failure.type == "Temporary Redirect"
+    assert "redirects to http://elsewhere.example/v1?token=<redacted>, which was not followed" in record.failure.message
+    assert "--follow-cross-origin-redirects" in record.failure.message
+
+
+def test_other_redirects_are_not_followed(tmp_path: Path) -> None:
+    outcome = Harness(tmp_path, always(redirect("/moved", 302))).run([[body(0)]])
+    (failure,) = [record.failure for record in outcome.records]
+    assert failure is not None
+    assert "redirects to /moved, which was not followed; only redirects with status 307 and 308" in failure.message
+    assert len(outcome.requests) == 1
 
 
 def test_unreachable_server_ends_the_run_before_its_first_request(tmp_path: Path) -> None:

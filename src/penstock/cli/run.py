@@ -21,6 +21,7 @@ from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.errors import UserError
 from penstock.plural import counted
 from penstock.secrets import redact_url
+from penstock.settings.api_key import DEFAULT_VARIABLE
 from penstock.settings.schema import Settings
 from penstock.tokens.tokenizer import Tokenizer
 from penstock.workers import local_processes
@@ -311,6 +312,12 @@ def _announce(
         data = counted(count or 0, f"synthetic {noun}" if dataset.synthetic else noun)
         data += "" if dataset.synthetic else f" of {dataset.name}"
     print(f"Load: {endpoint.name}, {mode}, {' and '.join(rates)}{workers}; {data}")
+    if settings.endpoint.default_api_key:
+        print(
+            f"Note: Requests carry the API key in {DEFAULT_VARIABLE}; --api-key, --api-key-file or --api-key-env sets another."
+        )
+    for proxy in dict.fromkeys(target.origin.proxy for target in prepared.job.targets if target.origin.proxy):
+        print(f"Note: Requests go through the proxy {proxy}, whose delays are part of all times.")
     for note in (dataset.note, tokenizer.note):
         if note:
             print(f"Note: {note}")

@@ -334,6 +334,22 @@ _COUNTS = (
         order=1110,
     ),
     _run(
+        "resent_request_count",
+        "Resent Request Count",
+        "requests",
+        "Requests sent a second time, because the server closed the connection before it received them. Absent if there "
+        "are none. Their times count from the second send.",
+        order=1120,
+    ),
+    _run(
+        "redirect_count",
+        "Redirect Count",
+        "count",
+        "Redirects that were followed. Absent if there are none. The times of a redirected request count from its first "
+        "send.",
+        order=1130,
+    ),
+    _run(
         "completed_request_count",
         "Completed Requests (Success + Error)",
         "requests",

@@ -87,6 +87,8 @@ class PhaseStats:
         self._length_mismatched = 0
         self._usage_compared = 0
         self._usage_discrepant = 0
+        self._resent = 0
+        self._redirects = 0
         self.succeeded = 0
         self.failed = 0
         self.cancelled = 0
@@ -109,6 +111,8 @@ class PhaseStats:
         self._ends.append(record.end)
         self._span.cover(record)
         self._conversations += record.turn == 0
+        self._resent += record.retries
+        self._redirects += record.redirects
         if record.cancelled:
             self.cancelled += 1
             return
@@ -219,6 +223,10 @@ class PhaseStats:
             counts["context_overflow_count"] = self._context_overflows
         if self.cancelled:
             counts["cancelled_request_count"] = self.cancelled
+        if self._resent:
+            counts["resent_request_count"] = self._resent
+        if self._redirects:
+            counts["redirect_count"] = self._redirects
         if self._streamed:
             counts["single_stamp_request_count"] = self._single_stamp_replies
             counts["coalesced_stamp_count"] = self._coalesced_stamps

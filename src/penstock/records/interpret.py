@@ -15,13 +15,15 @@ from typing import Any, NamedTuple
 from penstock.endpoints.base import Endpoint
 from penstock.endpoints.reply import Reply
 from penstock.records.record import Failure, Record
-from penstock.wire.content_encoding import BadCoding, decoded
+from penstock.secrets import redact_url
+from penstock.wire.content_encoding import BadCoding, decoded_pieces
 from penstock.wire.exchange import Exchange
 from penstock.wire.server_timing import parse_server_timing
 
 __all__ = ["InFlight", "interpret"]
 
 _STATUSES = frozenset(HTTPStatus)
+_REDIRECTS = (301, 302, 303, 307, 308)
 _SSE_STARTS = (b"data:", b"event:", b"id:", b": ")
 """How a stream of events begins. JSON begins with none of these."""
 _WRONG_CONTENT_TYPE = "Streams of events whose Content-Type is not text/event-stream"
@@ -61,6 +63,7 @@ def _copy_exchange(record: Record, exchange: Exchange, epoch: int) -> None:
     record.connect_ns = exchange.connect_ns
     record.reused = exchange.reused
     record.retries = exchange.retries
+    record.redirects = 0 if exchange.redirect is None else exchange.redirect.hops
     record.status = exchange.status
     record.bytes_received = exchange.bytes_received
     record.reads = len(exchange.times)
@@ -72,17 +75,17 @@ def _copy_exchange(record: Record, exchange: Exchange, epoch: int) -> None:
 
 def _read_reply(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply | None:
     """Parse the reply and complete the record with its content. Return None if there is no readable reply."""
-    body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
     content_type, coding = _read_headers(record, exchange)
     success = 200 <= exchange.status < 300
-    if coding != b"identity":
+    if coding != b"identity" and exchange.pieces:
         try:
-            body = decoded(coding, body)
+            exchange.pieces = decoded_pieces(coding, exchange.pieces)
         except BadCoding as error:
             # The status of a failed request says more than its unreadable body.
             failure = Failure("BadEncoding", str(error), "server") if success else _http_failure(exchange, str(error))
             record.failure = record.failure or failure
             return None
+    body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
     if not success:
         text = body[:2000].decode("utf-8", "replace").strip()
         record.failure = record.failure or _http_failure(exchange, text)
@@ -90,7 +93,7 @@ def _read_reply(record: Record, exchange: Exchange, endpoint: Endpoint) -> Reply
     declared = content_type.startswith(b"text/event-stream")
     if declared or body[:16].lstrip().startswith(_SSE_STARTS):
         record.streamed = True
-        timed = len(exchange.times) > 1 and coding == b"identity"
+        timed = len(exchange.times) > 1
         reply = endpoint.read_stream(body, timed=timed)
         if reply.texts:
             _set_stamps(record, exchange, reply, timed=timed)
@@ -136,15 +139,12 @@ def _set_stamps(record: Record, exchange: Exchange, reply: Reply, *, timed: bool
             if done == total:
                 break
     else:
-        # There was one read, or the body is compressed, so that its events cannot be assigned to reads.
         stamps, pieces, firsts = [times[-1]], [len(reply.texts)], [0]
         reads = [len(times) - 1]
     start = exchange.start
     record.stamps = [stamp - start for stamp in stamps]
     record.pieces = pieces
-    if not timed and len(times) > 1:
-        record.coalesced, record.earliest = [0], [max(0, times[0] - start)]
-    elif exchange.coalesced:
+    if exchange.coalesced:
         bounds = dict(zip(exchange.coalesced, exchange.earliest, strict=True))
         for index, read in enumerate(reads):
             if read in bounds:
@@ -191,7 +191,20 @@ def _http_failure(exchange: Exchange, text: str) -> Failure:
     """The type is the standard phrase of the status, as in AIPerf: servers word their own phrases differently."""
     status = exchange.status
     type_ = HTTPStatus(status).phrase if status in _STATUSES else "HTTPError"
+    if status in _REDIRECTS and (location := exchange.header(b"location")):
+        text = f"{_redirect_text(exchange, location)} {text}".strip()
     return Failure(type_, text or f"HTTP status {status} without a body.", "server", status)
+
+
+def _redirect_text(exchange: Exchange, location: bytes) -> str:
+    url = redact_url(location[:500].decode("latin-1"))
+    if exchange.status not in (307, 308):
+        reason = "only redirects with status 307 and 308 are followed, because they keep the method and the body"
+    elif exchange.redirect is not None and exchange.redirect.hops > 1:
+        reason = f"{exchange.redirect.hops} redirects were followed before it"
+    else:
+        reason = "--follow-cross-origin-redirects follows redirects to other servers"
+    return f"The server redirects to {url}, which was not followed; {reason}."
 
 
 def _stream_failure(body: bytes, reply: Reply) -> Failure | None:

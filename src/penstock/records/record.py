@@ -100,3 +100,5 @@ class Record(msgspec.Struct, array_like=True):
     """Unusual properties of the reply that are no failure, with their counts."""
     head_tokens: int | None = None
     """Completion tokens that arrived with the first stamp, if the server sends usage in every chunk."""
+    redirects: int = 0
+    """Redirects that were followed. `start` is that of the first request, the reply is that of the last one."""

@@ -85,6 +85,8 @@ class RecordWriter:
         fields["coalesced_stamps"] = len(record.coalesced)
         if record.retries:
             fields["retries"] = record.retries
+        if record.redirects:
+            fields["redirects"] = record.redirects
         fields["finish_reasons"] = record.finish
         if record.digest:
             fields["body_sha256"] = record.digest.hex()

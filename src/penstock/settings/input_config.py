@@ -50,6 +50,9 @@ def _endpoint(endpoint: EndpointSettings) -> dict[str, Any]:
         use_server_token_count=endpoint.server_token_count or None,
         per_chunk_usage=endpoint.per_chunk_usage or None,
         verify_tls=None if endpoint.verify_tls else False,
+        proxy=None if endpoint.proxy is None else redact_url(endpoint.proxy.reveal()),
+        trust_env=endpoint.trust_env or None,
+        follow_cross_origin_redirects=endpoint.cross_origin_redirects or None,
     )
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import msgspec
 import orjson
 
 from penstock.errors import UserError
 from penstock.secrets import Secret, redact_url
+from penstock.settings.api_key import KEY_FIELDS, default_key, read_key
 from penstock.settings.artifact_folder import artifact_folder
 from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.proxy import parse_proxy
 from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images
 from penstock.settings.schema import (
     EndpointSettings,
@@ -65,7 +68,8 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
 def _endpoint(parsed: ParsedArguments) -> EndpointSettings:
     fields = parsed.section("endpoint")
     spelling = parsed.spellings.get
-    sources = [spelling("endpoint.api_key")] if "api_key" in fields else []
+    key_fields = [field for field in KEY_FIELDS if field in fields]
+    sources = [spelling(f"endpoint.{field}") for field in key_fields]
     headers = [(name, Secret(value)) for name, value in fields.pop("headers", ())]
     sources += [f"an {name} header" for name, _ in headers if name.lower() == "authorization"]
     if "urls" in fields:
@@ -79,13 +83,22 @@ def _endpoint(parsed: ParsedArguments) -> EndpointSettings:
         raise UserError(
             f"The Authorization header is set twice, by {sources[0]} and by {sources[1]}; keep one of them."
         )
-    if "api_key" in fields:
-        fields["api_key"] = Secret(_header_safe(fields["api_key"], str(spelling("endpoint.api_key"))))
+    for field in key_fields:
+        fields["api_key"] = read_key(field, fields[field], str(spelling(f"endpoint.{field}")))
+    if "proxy" in fields:
+        parse_proxy(fields["proxy"], str(spelling("endpoint.proxy")))
+        if fields.get("trust_env"):
+            raise UserError(
+                f"{spelling('endpoint.proxy')} and {spelling('endpoint.trust_env')} both set the proxy; keep one."
+            )
+        fields["proxy"] = Secret(fields["proxy"])
     if "extra" in fields:
         fields["extra"] = _merged(fields["extra"], str(spelling("endpoint.extra")))
     if "path" in fields:
         _check_path(fields["path"], str(spelling("endpoint.path")))
     endpoint = EndpointSettings(**fields, headers=tuple(headers))
+    if not sources and (key := default_key(endpoint.urls)) is not None:
+        endpoint = msgspec.structs.replace(endpoint, api_key=key, default_api_key=True)
     if endpoint.legacy_max_tokens and endpoint.type not in ("chat", "completions"):
         limit_name = " (max_output_tokens)" if endpoint.type == "responses" else ""
         raise UserError(
@@ -258,10 +271,3 @@ def _check_readable(path: str, spelling: str) -> None:
         raise UserError(f"{spelling} {path!r} does not exist (the current folder is {os.getcwd()}).")
     if not os.access(path, os.R_OK):
         raise UserError(f"{spelling} {path!r} cannot be read; check its permissions.")
-
-
-def _header_safe(key: str, spelling: str) -> str:
-    stripped = key.strip()
-    if not stripped.isascii() or not stripped.isprintable():
-        raise UserError(f"{spelling} has a character that an HTTP header cannot contain (the key is not shown).")
-    return stripped

@@ -30,6 +30,10 @@ class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Replaces the default path of the endpoint type."""
     streaming: bool = False
     api_key: Secret | None = None
+    api_key_file: str | None = None
+    api_key_env: str | None = None
+    default_api_key: bool = False
+    """The key is that of the environment variable OPENAI_API_KEY, which no flag names."""
     headers: tuple[tuple[str, Secret], ...] = ()
     """Any header can carry a credential, so every value is a secret."""
     extra: dict[str, Any] = {}
@@ -40,6 +44,12 @@ class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 21600.0
     connections: Literal["pooled", "never"] = "pooled"
     verify_tls: bool = True
+    proxy: Secret | None = None
+    """URL of an HTTP proxy, which may contain a password."""
+    trust_env: bool = False
+    """Use the proxies that the environment names."""
+    cross_origin_redirects: bool = False
+    """Follow redirects to other origins too."""
 
 
 class ConversationSettings(msgspec.Struct, frozen=True, kw_only=True):

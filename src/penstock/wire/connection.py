@@ -1,6 +1,6 @@
 """One HTTP connection: a non-blocking socket on an asyncio loop that carries one exchange at a time.
 
-    connecting ─▶ (TLS handshake) ─▶ idle ◀─▶ busy ─▶ closed
+    connecting ─▶ (tunnel through a proxy) ─▶ (TLS handshake) ─▶ idle ◀─▶ busy ─▶ closed
 
 The hot path (`_readable`) reads into a shared buffer with the kernel's stamp, feeds the HTTP reader and returns to the
 loop. It does not interpret the reply.
@@ -18,10 +18,20 @@ from typing import NamedTuple
 
 from penstock.wire import kernel_stamps
 from penstock.wire.clock import Clock
-from penstock.wire.connection_errors import connect_error, lost_error, tls_error
+from penstock.wire.connection_errors import connect_error, lost_error, protocol_error, proxy_error, tls_error
 from penstock.wire.exchange import Exchange, WireError
-from penstock.wire.http1 import ProtocolError, ResponseReader
-from penstock.wire.kernel_stamps import READ_BUFFER, TCP_CLOSE, PlainReceiver, StampedReceiver, tcp_state
+from penstock.wire.http1 import ProtocolError, ResponseReader, request_head
+from penstock.wire.kernel_stamps import (
+    READ_BUFFER,
+    TCP_CLOSE,
+    PlainReceiver,
+    StampedReceiver,
+    acknowledged,
+    is_open,
+    round_trip_ns,
+    tcp_info,
+    tcp_state,
+)
 from penstock.wire.loop_marks import LoopMarks
 from penstock.wire.stats import WireStats
 from penstock.wire.tls import TLS
@@ -35,15 +45,33 @@ class Origin(NamedTuple):
     family: int
     address: tuple[str, int] | tuple[str, int, int, int]
     tls: ssl.SSLContext | None
+    proxy: str = ""
+    """Host and port of the HTTP proxy whose address `address` is; empty for a direct connection."""
+    proxy_authorization: str = ""
 
     @property
     def host_port(self) -> str:
         return f"{self.host}:{self.port}"
 
+    @property
+    def peer(self) -> str:
+        """What the TCP connection leads to, for messages."""
+        return f"the proxy {self.proxy}" if self.proxy else self.host_port
+
+    @property
+    def tunnel_request(self) -> bytes:
+        """The request for a tunnel through the proxy. Requests without TLS need none: the proxy reads them."""
+        if not self.proxy or self.tls is None:
+            return b""
+        target = f"[{self.host}]:{self.port}" if ":" in self.host else self.host_port
+        headers = [("Proxy-Authorization", self.proxy_authorization)] if self.proxy_authorization else []
+        return request_head("CONNECT", target, target, headers) + b"\r\n"
+
 
 class Connection:
     __slots__ = (
         "_fd",
+        "_info_before",
         "_loop",
         "_on_closed",
         "_on_idle",
@@ -59,7 +87,7 @@ class Connection:
         "connect_started",
         "connected",
         "exchange",
-        "reset",
+        "unreceived",
         "used",
     )
 
@@ -88,9 +116,11 @@ class Connection:
         self.exchange: Exchange | None = None
         self.closed = False
         self.used = False
-        """The connection has been idle before: the server may have closed it in the meantime."""
-        self.reset = False
-        """The connection ended with a TCP reset."""
+        """The connection has been idle before."""
+        self._info_before = b""
+        """TCP_INFO right before the current request, if the connection was idle then."""
+        self.unreceived = False
+        """The connection ended before the server received any of the request."""
         self.connect_started = monotonic_ns()
         self.connected = -1
         """When the connection was ready for requests, after TLS; -1 until then."""
@@ -109,7 +139,7 @@ class Connection:
         if code in (0, errno.EINPROGRESS):
             loop.add_writer(self._fd, self._tcp_connected)
         else:  # the caller does not have this object yet: report the error on the loop's next iteration
-            loop.call_soon(self._close, connect_error(code, origin.host_port))
+            loop.call_soon(self._close, connect_error(code, origin.peer))
 
     # -- connecting ---------------------------------------------------------------------------------------------------
 
@@ -119,15 +149,47 @@ class Connection:
         self._loop.remove_writer(self._fd)
         code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            self._close(connect_error(code, self._origin.host_port))
+            self._close(connect_error(code, self._origin.peer))
             return
         if self._origin.tls is None:
             self._loop.add_reader(self._fd, self._readable)
             self._ready()
+        elif request := self._origin.tunnel_request:
+            self._loop.add_reader(self._fd, self._readable_tunnel)
+            self._write(request)
+        else:
+            self._start_tls()
+
+    def _readable_tunnel(self) -> None:
+        """Read the proxy's reply to the request for a tunnel."""
+        if self.closed:
             return
+        read = self._read()
+        if read is None:
+            return
+        reader = self._reader
+        try:
+            reader.feed(READ_BUFFER[: read[0]])
+        except ProtocolError:
+            self._close(proxy_error(self._origin.proxy, self._origin.host_port, "its reply is not valid HTTP/1.1"))
+            return
+        if reader.status and not 200 <= reader.status < 300:
+            self._close(proxy_error(self._origin.proxy, self._origin.host_port, f"HTTP status {reader.status}"))
+        elif reader.status:
+            reader.close()  # the parser waits for a body, which this reply does not have
+            reader.reset()
+            self._start_tls()
+
+    def _start_tls(self) -> None:
+        assert self._origin.tls is not None
         self._tls = TLS(self._origin.tls, self._origin.host)
         self._loop.add_reader(self._fd, self._readable_tls)
         self._continue_handshake()
+
+    @property
+    def in_handshake(self) -> bool:
+        """The server has accepted the connection, and the TLS handshake is not complete."""
+        return self._tls is not None and self.connected < 0
 
     def _continue_handshake(self) -> None:
         assert self._tls is not None
@@ -153,6 +215,11 @@ class Connection:
             self._on_idle(self)
 
     # -- sending ------------------------------------------------------------------------------------------------------
+
+    def check_open(self) -> bool:
+        """Return whether an idle connection is still open. Call this right before `start`."""
+        info = self._info_before = tcp_info(self._sock)
+        return is_open(self._sock, info)
 
     def start(self, exchange: Exchange) -> None:
         """Carry this exchange now, or as soon as the connection is ready."""
@@ -286,7 +353,7 @@ class Connection:
             reader.feed(data)
         except ProtocolError as error:
             self._record_read(exchange, arrived, earliest, n)
-            self._close(WireError("ProtocolError", f"The server's reply is not valid HTTP/1.1: {error}.", "server"))
+            self._close(protocol_error(str(error), bytes(data[:2]), tls=self._tls is not None))
             return
         self._record_read(exchange, arrived, earliest, n)
         if exchange.on_data is not None:
@@ -358,13 +425,27 @@ class Connection:
             return
         if self.connected < 0:
             code = error.errno if error and error.errno else errno.ECONNRESET
-            self._close(connect_error(code, self._origin.host_port))
+            self._close(connect_error(code, self._origin.peer))
             return
         if error is None and self._reader.eof():
             self._finish(exchange, reusable=False)
             return
-        self.reset = error is not None or tcp_state(self._sock) == TCP_CLOSE
-        self._close(lost_error(error, reply_started=self._reader.started))
+        self.unreceived = self._is_unreceived(exchange, error)
+        tls_hint = self._tls is None and self._stats.reads == 0
+        self._close(lost_error(error, reply_started=self._reader.started, tls_hint=tls_hint))
+
+    def _is_unreceived(self, exchange: Exchange, error: OSError | None) -> bool:
+        """Return whether the server cannot have received any of the request, so that it can be sent again.
+
+        The end of the server's stream acknowledges all that the server has received, so one that leaves the request
+        unacknowledged was on its way when the request was sent. A reset acknowledges nothing: only one that arrives
+        within a round trip of the send was on its way."""
+        if not self._info_before or self._reader.started:
+            return False
+        info = tcp_info(self._sock)
+        if acknowledged(info) != acknowledged(self._info_before):
+            return False
+        return error is None or monotonic_ns() - exchange.start <= round_trip_ns(info)
 
     def abandon(self) -> None:
         """Close the connection; the exchange in flight keeps what has arrived of its reply."""

@@ -8,7 +8,10 @@ import ssl
 
 from penstock.wire.exchange import WireError
 
-__all__ = ["connect_error", "lost_error", "socket_error", "tls_error"]
+__all__ = ["connect_error", "lost_error", "protocol_error", "proxy_error", "socket_error", "tls_error"]
+
+_TLS_ALERT = b"\x15\x03"
+"""How a TLS server begins its reply to a request without TLS: an alert record, TLS version 3.x."""
 
 
 def socket_error(error: OSError) -> WireError:
@@ -30,6 +33,11 @@ def connect_error(code: int, host_port: str) -> WireError:
     return WireError("ConnectionFailed", f"No connection to {host_port}: {os.strerror(code)}.", "network")
 
 
+def proxy_error(proxy: str, host_port: str, reason: str) -> WireError:
+    """The error for a proxy that opens no tunnel."""
+    return WireError("ProxyError", f"The proxy {proxy} opened no tunnel to {host_port}: {reason}.", "network")
+
+
 def tls_error(error: ssl.SSLError, host_port: str) -> WireError:
     """The error for a failed handshake or for TLS records that cannot be decrypted."""
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -41,9 +49,19 @@ def tls_error(error: ssl.SSLError, host_port: str) -> WireError:
     return WireError("TLSError", f"TLS with {host_port} failed: {error.reason or error}{hint}.", "network")
 
 
-def lost_error(error: OSError | None, *, reply_started: bool) -> WireError:
-    """The error for an open connection that ended during an exchange; `error` is None if the server closed it."""
+def protocol_error(reason: str, data: bytes, *, tls: bool) -> WireError:
+    """The error for a reply that is not HTTP/1.1; `data` is the read that shows it."""
+    if not tls and data.startswith(_TLS_ALERT):
+        return WireError("ProtocolError", "The server replied with a TLS alert: it speaks https:// there.", "server")
+    return WireError("ProtocolError", f"The server's reply is not valid HTTP/1.1: {reason}.", "server")
+
+
+def lost_error(error: OSError | None, *, reply_started: bool, tls_hint: bool = False) -> WireError:
+    """The error for an open connection that ended during an exchange; `error` is None if the server closed it. With
+    `tls_hint`, the server may have expected TLS."""
     when = "in the middle of its reply" if reply_started else "before it replied"
+    if tls_hint:
+        when += ", and nothing has been received from it so far; it may speak https:// there"
     if error is None:
         return WireError("ConnectionLost", f"The server closed the connection {when}.", "server")
     text = f"The connection failed ({os.strerror(error.errno or 0)}) {when}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-__all__ = ["LARGEST", "BadCoding", "decoded"]
+__all__ = ["LARGEST", "BadCoding", "decoded", "decoded_pieces"]
 
 LARGEST = 256 << 20
 """The largest decoded body in bytes. A few kilobytes can decompress to gigabytes; no usable reply is larger than this."""
@@ -21,19 +21,31 @@ def decoded(coding: bytes, body: bytes, largest: int = LARGEST) -> bytes:
     """Return the body without its content coding (given in lower case). Raise BadCoding."""
     if coding == b"identity" or not body:
         return body
+    return b"".join(decoded_pieces(coding, [body], largest))
+
+
+def decoded_pieces(coding: bytes, pieces: list[bytes], largest: int = LARGEST) -> list[bytes]:
+    """Return, for each piece of a compressed body, the bytes that can be decoded once it has arrived. Raise BadCoding."""
     name = coding.decode("latin-1")
     if coding not in _ZLIB:
         raise BadCoding(f"The reply is encoded as '{name}', which was not asked for.")
-    plain = b""
-    while body:  # a gzip body can have several members
-        decompressor = zlib.decompressobj(_ANY_HEADER)
-        try:
-            plain += decompressor.decompress(body, largest + 1 - len(plain))
-        except zlib.error as error:
-            raise BadCoding(f"The reply says {name} but is not: {error}.") from None
-        if len(plain) > largest:
-            raise BadCoding(f"The reply says {name} and decompresses to more than {largest:,} bytes.")
-        if not decompressor.eof:
-            raise BadCoding(f"The reply says {name} but ends before its end mark: it was cut short.")
-        body = decompressor.unused_data
+    plain: list[bytes] = []
+    remaining = largest
+    decompressor = zlib.decompressobj(_ANY_HEADER)
+    try:
+        for data in pieces:
+            output, piece = b"", data
+            while piece:  # a gzip body can have several members
+                if decompressor.eof:
+                    decompressor = zlib.decompressobj(_ANY_HEADER)
+                output += decompressor.decompress(piece, remaining + 1 - len(output))
+                if len(output) > remaining:
+                    raise BadCoding(f"The reply says {name} and decompresses to more than {largest:,} bytes.")
+                piece = decompressor.unused_data
+            remaining -= len(output)
+            plain.append(output)
+    except zlib.error as error:
+        raise BadCoding(f"The reply says {name} but is not: {error}.") from None
+    if not decompressor.eof:
+        raise BadCoding(f"The reply says {name} but ends before its end mark: it was cut short.")
     return plain

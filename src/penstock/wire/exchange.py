@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["Exchange", "WireError"]
+__all__ = ["Exchange", "FollowedRedirect", "WireError"]
 
 
 class WireError(NamedTuple):
@@ -14,6 +14,15 @@ class WireError(NamedTuple):
     type: str
     message: str
     owner: Literal["server", "network", "penstock"]
+
+
+class FollowedRedirect(NamedTuple):
+    """What led to an exchange that follows a redirect."""
+
+    first: Exchange
+    hops: int
+    """Redirects since the first exchange, including this one."""
+    url: str
 
 
 class Exchange:
@@ -44,6 +53,7 @@ class Exchange:
         "on_data",
         "on_end",
         "pieces",
+        "redirect",
         "retries",
         "reused",
         "sent",
@@ -75,6 +85,7 @@ class Exchange:
         self.coalesced: list[int] = []
         self.earliest: list[int] = []
         self.bytes_received = 0
+        self.redirect: FollowedRedirect | None = None
         self.cancelled = False
         self.error: WireError | None = None
 

@@ -27,6 +27,10 @@ __all__ = [
     "TIMESPEC",
     "PlainReceiver",
     "StampedReceiver",
+    "acknowledged",
+    "is_open",
+    "round_trip_ns",
+    "tcp_info",
     "tcp_state",
 ]
 
@@ -41,6 +45,11 @@ _TOTALS = struct.Struct("=Q16xI")
 """Of tcp_info: tcpi_bytes_received and tcpi_data_segs_in."""
 _TOTALS_OFFSET = 128
 _TCP_INFO_SIZE = _TOTALS_OFFSET + _TOTALS.size
+_U32 = struct.Struct("I")
+_U64 = struct.Struct("Q")
+_ACKNOWLEDGED_OFFSET = 120  # tcp_info.tcpi_bytes_acked
+_MIN_RTT_OFFSET = 148  # tcp_info.tcpi_min_rtt, in µs
+_TCP_ESTABLISHED = 1
 TCP_CLOSE = 7
 """The TCP state of a socket that was reset, or closed by both sides."""
 
@@ -58,6 +67,36 @@ unknown)."""
 def tcp_state(sock: socket.socket) -> int:
     """Return the TCP state of a socket, or 0 where the system does not provide it."""
     return sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] if AVAILABLE else 0
+
+
+def tcp_info(sock: socket.socket) -> bytes:
+    """Return the TCP_INFO of a socket, or nothing where the system does not provide it. The call takes about 1 µs."""
+    return sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_SIZE) if AVAILABLE else b""
+
+
+def acknowledged(info: bytes) -> int:
+    """Return how many bytes the peer has acknowledged since the connection was opened."""
+    acknowledged: int = _U64.unpack_from(info, _ACKNOWLEDGED_OFFSET)[0]
+    return acknowledged
+
+
+def round_trip_ns(info: bytes) -> int:
+    """Return the shortest round trip that was measured. The mean includes delayed acknowledgements of up to 40 ms."""
+    microseconds: int = _U32.unpack_from(info, _MIN_RTT_OFFSET)[0]
+    return 1000 * microseconds
+
+
+def is_open(sock: socket.socket, info: bytes) -> bool:
+    """Return whether the peer has not closed or reset the connection of an idle socket; `info` is its TCP_INFO."""
+    if info:
+        return info[0] == _TCP_ESTABLISHED
+    try:
+        sock.recv(1, socket.MSG_PEEK)
+    except (BlockingIOError, InterruptedError):
+        return True
+    except OSError:
+        pass
+    return False
 
 
 class PlainReceiver:
@@ -110,7 +149,7 @@ class StampedReceiver:
         known_empty = self._marks.known_empty if self._marks is not None else 0
         earliest = self.bounds.read(n, n < _BUFFER_SIZE, before, known_empty, segments, received)
         if not ancillary:
-            return n, now, before if earliest is None else earliest, info[0]
+            return n, now, 0 if earliest is None else earliest, info[0]
         seconds, nanoseconds = TIMESPEC.unpack(ancillary[0][2])
         arrived = seconds * 1_000_000_000 + nanoseconds - self._clock.offset
         stats.stamped += 1

@@ -1,4 +1,7 @@
-"""Connections to one origin: opened in advance, reused newest first, replaced when the server has closed them."""
+"""Connections to one origin: opened in advance, reused newest first, replaced when the server has closed them.
+
+A request is sent a second time only if the server cannot have received it (`Connection.unreceived`).
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,6 @@ from penstock.wire.stats import WireStats
 __all__ = ["Pool", "resolve"]
 
 _MAX_CONNECTING = 256  # below the usual listen backlogs
-_STALE_CLOSE_NS = 50_000_000
-"""How soon after sending a closed connection counts as stale. If the server closed it before the request arrived, its FIN
-or the reset that answers the request arrives within a round trip. After this time, and after three times the connect
-time, the server has received the request."""
-_STALE_RESET_NS = 1_000_000_000
-"""How soon after sending a reset connection counts as stale. A reset means that the server closed the socket before it
-had read the whole request; a busy server may do so some time after the request arrived."""
 
 
 def resolve(host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Origin, ...]:
@@ -92,12 +88,15 @@ class Pool:
             marks=self._marks,
         )
 
+    @property
+    def in_handshake(self) -> bool:
+        """Whether a connection that is being opened in advance waits for the server's TLS handshake."""
+        return any(connection.in_handshake for connection in self._connecting)
+
     def start(self, exchange: Exchange) -> None:
         """Send an exchange on an idle connection, or on a new one."""
-        connection = None
-        if self._idle and self._reuse:
-            connection = self._idle.popitem()[0]
-        else:
+        connection = self._idle_connection() if self._reuse else None
+        if connection is None:
             try:
                 connection = self._connection()
             except OSError as error:
@@ -107,6 +106,14 @@ class Pool:
                 return
         self._busy[exchange] = connection
         connection.start(exchange)
+
+    def _idle_connection(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.popitem()[0]
+            if connection.check_open():
+                return connection
+            connection.close()
+        return None
 
     def _on_idle(self, connection: Connection) -> None:
         if connection in self._connecting:
@@ -136,7 +143,7 @@ class Pool:
         if exchange is None:
             self._idle.pop(connection, None)
             return
-        if error and exchange.retries == 0 and _was_stale(connection, exchange):
+        if error and exchange.retries == 0 and connection.unreceived:
             self._stats.stale += 1
             exchange.retries = 1
             exchange.lost_ns = exchange.end - exchange.start
@@ -192,13 +199,3 @@ class Pool:
         for connection in [*self._idle, *self._connecting]:
             connection.close()
         self._idle.clear()
-
-
-def _was_stale(connection: Connection, exchange: Exchange) -> bool:
-    """Return whether the server closed this connection before the request arrived, so that it can be sent again.
-
-    That is so if the connection had been idle, no byte of a reply arrived, and it was lost soon after sending."""
-    if not connection.used or connection.reply_started:
-        return False
-    limit = _STALE_RESET_NS if connection.reset else _STALE_CLOSE_NS
-    return exchange.end - exchange.start <= max(limit, 3 * (connection.connected - connection.connect_started))

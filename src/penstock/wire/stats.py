@@ -62,7 +62,7 @@ class WireStats(msgspec.Struct):
     connect: LogHistogram = msgspec.field(default_factory=LogHistogram)
     """TCP and TLS connect time of each connection."""
     stale: int = 0
-    """Requests sent on a pooled connection that the server had already closed."""
+    """Requests sent again: the server closed the connection before it received them."""
 
     def clear(self) -> None:
         """Start anew, for the next phase."""

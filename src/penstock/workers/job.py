@@ -6,21 +6,22 @@ import os
 import socket
 import ssl
 from typing import Literal, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from penstock import __version__
 from penstock.errors import UserError
 from penstock.schedule.phases import PhasePlan
 from penstock.secrets import redact_url
+from penstock.settings.proxy import proxy_for
 from penstock.settings.schema import EndpointSettings
 from penstock.wire.connection import Origin
 from penstock.wire.http1 import request_head
 from penstock.wire.pool import resolve
 from penstock.wire.tls import client_context
 
-__all__ = ["Job", "Target", "targets"]
+__all__ = ["REQUEST_HEADERS", "Job", "Target", "proxy_headers", "resolve_origin", "targets"]
 
-_REQUEST_HEADERS = (("X-Request-ID", 0), ("X-Correlation-ID", 1), ("X-Session-Affinity", 1), ("Content-Length", 2))
+REQUEST_HEADERS = (("X-Request-ID", 0), ("X-Correlation-ID", 1), ("X-Session-Affinity", 1), ("Content-Length", 2))
 """Headers that differ from request to request, with the argument of `Target.request_headers` that is their value."""
 
 
@@ -81,24 +82,57 @@ def targets(settings: EndpointSettings, path: str) -> tuple[Target, ...]:
     if settings.api_key is not None:
         headers.append(("Authorization", f"Bearer {settings.api_key.reveal()}"))
     request_headers = (
-        "".join(f"{name}: {{{n}}}\r\n" for name, n in _REQUEST_HEADERS if name.lower() not in given) + "\r\n"
+        "".join(f"{name}: {{{n}}}\r\n" for name, n in REQUEST_HEADERS if name.lower() not in given) + "\r\n"
     )
     context: ssl.SSLContext | None = None
     result = []
     for url in settings.urls:
         parts = urlsplit(url)
-        host = parts.hostname or ""
-        secure = parts.scheme == "https"
-        if secure and context is None:
-            context = _tls_context(settings.verify_tls)
-        port = parts.port or (443 if secure else 80)
-        origin = _choose_address(host, port, context if secure else None, url)
+        origin, context = resolve_origin(settings, parts, context)
         target = join(parts.path, path)
+        if origin.proxy and origin.tls is None:
+            target = f"http://{parts.netloc}{target}"
         if parts.query:
             target += f"?{parts.query}"
         netloc = given.get("host") or parts.netloc.rpartition("@")[2]
-        result.append(Target(redact_url(url), origin, request_head("POST", target, netloc, headers), request_headers))
+        result.append(
+            Target(
+                redact_url(url),
+                origin,
+                request_head("POST", target, netloc, [*headers, *proxy_headers(origin)]),
+                request_headers,
+            )
+        )
     return tuple(result)
+
+
+def resolve_origin(
+    settings: EndpointSettings, parts: SplitResult, context: ssl.SSLContext | None = None
+) -> tuple[Origin, ssl.SSLContext | None]:
+    """Resolve the host of a URL. Return its origin and the TLS context, which several origins can share."""
+    host = parts.hostname or ""
+    secure = parts.scheme == "https"
+    if secure and context is None:
+        context = _tls_context(settings.verify_tls)
+    port = parts.port or (443 if secure else 80)
+    tls = context if secure else None
+    proxy = proxy_for(settings, parts)
+    if proxy is None:
+        return _choose_address(host, port, tls, parts.geturl()), context
+    name = f"{proxy.host}:{proxy.port}"
+    try:
+        address = resolve(proxy.host, proxy.port, None)[0]
+    except (OSError, UnicodeError):
+        raise UserError(f"The proxy {name} cannot be found; check its host name.") from None
+    origin = Origin(host, port, address.family, address.address, tls, name, proxy.authorization)
+    return origin, context
+
+
+def proxy_headers(origin: Origin) -> list[tuple[str, str]]:
+    """Return the headers of a request that a proxy reads."""
+    if origin.tls is not None or not origin.proxy_authorization:
+        return []
+    return [("Proxy-Authorization", origin.proxy_authorization)]
 
 
 def _tls_context(verify: bool) -> ssl.SSLContext:

@@ -73,7 +73,12 @@ class Preconnect:
         self._all = None
         unreachable = [url for url, count in enumerate(self._counts) if count and not self._open[url]]
         if unreachable and not self._cancelled:
-            text = f"{self._server_name(unreachable[0])} did not open a connection within {self._timeout / 1e9:g} s."
+            url = unreachable[0]
+            failed, hint = "did not open a connection", ""
+            if self._pools[url].in_handshake:
+                failed = "accepted a connection but did not answer the TLS handshake"
+                hint = "; it may speak http:// there"
+            text = f"{self._server_name(url)} {failed} within {self._timeout / 1e9:g} s{hint}."
             raise ConnectError(WireError("ConnectTimeout", text, "server"))
         if not self._job.reuse_connections:
             for pool in self._pools:

@@ -30,6 +30,7 @@ from penstock.schedule.scheduler import Scheduler, Share
 from penstock.schedule.server_assignment import assign_server
 from penstock.secrets import secret_values
 from penstock.wire.clock import Clock
+from penstock.wire.connection import Origin
 from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.loop_marks import LoopMarks
 from penstock.wire.pool import Pool
@@ -39,6 +40,7 @@ from penstock.workers.conversation_picker import ConversationPicker
 from penstock.workers.job import Job
 from penstock.workers.machine_counters import MachineCounters
 from penstock.workers.preconnect import Preconnect
+from penstock.workers.redirects import FOLLOWED, Redirects
 from penstock.workers.reply_processor import ReplyProcessor
 from penstock.workers.session import BodyBuilder, Session
 from penstock.workers.shared_state import ENDED, FAILED, IN_FLIGHT, PHASE_DONE, SENT, SharedState
@@ -80,10 +82,11 @@ class Worker:
         self._endpoint = endpoint(job.endpoint, job.settings)
         self._bodies = BodyBuilder(job.log, self._payloads, self._endpoint, job.settings, share.worker)
         self._log = LogWriter(job.log, share.worker, self._bodies.flush)
-        self._pools = [
-            Pool(loop, t.origin, self._clock, self._wire_stats, reuse=job.reuse_connections, marks=self._marks)
-            for t in job.targets
-        ]
+        self._pools: list[Pool] = []
+        """One for each target, then those of other origins that redirects led to."""
+        for target in job.targets:
+            self._open_pool(target.origin)
+        self._redirects = Redirects(job, self._pools, self._open_pool)
         self._preconnect = Preconnect(job, share, shared, loop, self._clock, self._pools)
         self._timer = Timer(loop, self._pump)
         self._id_prefix = str(uuid.uuid4())[:24]
@@ -109,6 +112,13 @@ class Worker:
         self._stop_level = 0
         self._size_unknown = False
         """True while the phase sends the whole dataset and its size is not known."""
+
+    def _open_pool(self, origin: Origin) -> Pool:
+        pool = Pool(
+            self._loop, origin, self._clock, self._wire_stats, reuse=self._job.reuse_connections, marks=self._marks
+        )
+        self._pools.append(pool)
+        return pool
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
@@ -266,7 +276,7 @@ class Worker:
         if phase.servers > 1:
             url = assign_server(number, phase.servers, phase.seed)
         else:
-            url = (phase.first + number) % len(self._pools)
+            url = (phase.first + number) % len(self._job.targets)
         session = Session(number, conversation, self._payloads.turns(conversation), url, self._uuid())
         self._send(session, intended, issued)
 
@@ -323,6 +333,10 @@ class Worker:
         in_flight: InFlight = exchange.tag
         record = in_flight.record
         self._pools[record.url].ended(exchange)
+        if exchange.status in FOLLOWED and self._follow(exchange, record.url):
+            return
+        if exchange.redirect is not None:
+            self._end_redirects(exchange, exchange.redirect.first)
         if exchange.start >= 0:
             delay = exchange.start - self._job.epoch - record.issued - exchange.connect_ns - exchange.lost_ns
             self._report.lateness.add(delay)
@@ -339,6 +353,24 @@ class Worker:
             self._schedule_next_turn(session, exchange.end)
         # Not now: when 500 streams end in one poll, 500 sends between their reads would delay the last by 15 ms.
         self._pump_soon()
+
+    def _follow(self, exchange: Exchange, target: int) -> bool:
+        """Follow a redirect, and return whether it is followed. The request keeps its slot."""
+        hop = self._redirects.hop(exchange, target)
+        if hop is None:
+            return False
+        following = Exchange(hop.data, self._on_end, exchange.tag)
+        following.redirect = hop.redirect
+        hop.pool.start(following)
+        return True
+
+    def _end_redirects(self, exchange: Exchange, first: Exchange) -> None:
+        """Count the time of a redirected request from its first send."""
+        for pool in self._pools:
+            pool.ended(exchange)
+        exchange.start, exchange.connect_ns, exchange.lost_ns = first.start, first.connect_ns, first.lost_ns
+        exchange.reused = first.reused
+        exchange.retries += first.retries
 
     def _schedule_next_turn(self, session: Session, end: int) -> None:
         """Schedule the next turn at its recorded time, or with its delay after the end of this one."""

@@ -89,10 +89,27 @@ ENDPOINT = Group(
         Flag(
             "--api-key",
             "str",
-            "API key, sent as a bearer token. It appears in no output.",
+            "API key, sent as a bearer token. It appears in no output. - reads it from standard input. By default the key in "
+            "OPENAI_API_KEY is sent to api.openai.com and to servers on this machine.",
             target="endpoint.api_key",
             metavar="KEY",
             secret=True,
+        ),
+        Flag(
+            "--api-key-file",
+            "path",
+            "Read the API key from this file.",
+            target="endpoint.api_key_file",
+            metavar="FILE",
+            penstock_only=True,
+        ),
+        Flag(
+            "--api-key-env",
+            "str",
+            "Read the API key from this environment variable.",
+            target="endpoint.api_key_env",
+            metavar="NAME",
+            penstock_only=True,
         ),
         Flag(
             "--header",
@@ -136,6 +153,30 @@ ENDPOINT = Group(
             "Do not verify the server's TLS certificate.",
             target="endpoint.verify_tls",
             stored_value=False,
+            penstock_only=True,
+        ),
+        Flag(
+            "--proxy",
+            "str",
+            "HTTP proxy for all connections: http://host:port, with user:password@ before the host if it asks for them.",
+            target="endpoint.proxy",
+            metavar="URL",
+            url=True,
+            penstock_only=True,
+        ),
+        Flag(
+            "--trust-env",
+            "bool",
+            "Use the proxies in HTTP_PROXY, HTTPS_PROXY and NO_PROXY, which are ignored otherwise.",
+            target="endpoint.trust_env",
+            penstock_only=True,
+        ),
+        Flag(
+            "--follow-cross-origin-redirects",
+            "bool",
+            "Follow redirects (307, 308) to other servers too, without the API key and the headers of --header. Redirects "
+            "within a server are always followed.",
+            target="endpoint.cross_origin_redirects",
             penstock_only=True,
         ),
         Flag(
