@@ -1,6 +1,6 @@
 """How often `penstock compare` finds a difference of 2 ms between two servers, and a difference between equal servers.
 
-python -m benchmarks.compare             10 comparisons of each kind, 80 s
+python -m benchmarks.compare             10 comparisons of each kind, in about 2 minutes
 python -m benchmarks.compare 1           one of each
 
 A comparison is one interleaved run with 60 requests per server. The TTFT of a server is uniformly distributed around 25 ms with

@@ -93,6 +93,25 @@ def test_two_runs_that_were_made(program: Program, mock: Callable[..., MockServe
     assert "Note: The runs took place at different times" in text.out
 
 
+def test_runs_with_different_prompts_are_compared_unpaired_by_the_named_metric(
+    program: Program, mock: Callable[..., MockServer]
+) -> None:
+    run = program.profile(mock(ttft=2).url, "--input-file", payloads(program, 25), texts=None)
+    bodies = program.folder / "other.jsonl"
+    bodies.write_text(Path(payloads(program, 20)).read_text().replace('"content": "', '"content": "another '))
+    other = program.profile(mock(ttft=102).url, "--input-file", bodies, texts=None)
+    command = ("compare", run.folder, other.folder, "--metric", "request_latency")
+    done = program.run(*command, "--json", command="penstock")
+    assert done.status == 0, done
+    found = json.loads(done.out)
+    assert (found["pairs"], found["paired_by"], found["metric"]) == (0, None, "request_latency")
+    row = next(row for row in found["rows"] if row["test"] == "primary")
+    assert (row["metric"], row["statistic"], row["verdict"]) == ("request_latency", "avg", "A is better")
+    assert {row["statistic"] for row in found["rows"]} == {"avg", "p50", "p90", "p95", "p99"}
+    assert "None of the 20 requests have the same body in both runs" in found["notes"][-2]
+    assert "The requests are not paired.\n" in program.run(*command, command="penstock").out
+
+
 def test_a_run_that_is_invalid_decides_nothing(program: Program, mock: Callable[..., MockServer]) -> None:
     """The log of one is cut behind its requests, so that nobody can vouch for it any more."""
     path = payloads(program, 30)
@@ -202,6 +221,8 @@ def test_bad_calls(program: Program) -> None:
         (["nowhere", "nothing"], "There is no run at 'nowhere'."),
         (["one"], "Name two artifact folders, or give --url twice"),
         (["--url", "mock://", "--model", "m"], "Give --url at least twice"),
+        (["one", "two", "--metric", "speed"], "--metric"),
+        (["--url", "mock://", "mock://", "--model", "m", "--metric", "request_throughput"], "share its rate"),
         (["--url", "mock://", "mock://", "--model", "m", "--export-level", "summary"], "keeps no request records"),
     ):
         done = program.run("compare", *words, command="penstock")
