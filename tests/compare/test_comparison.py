@@ -185,7 +185,7 @@ def test_rows_that_follow_from_others_are_not_tested(tmp_path: Path) -> None:
     assert all((row.follows is None) == (row.test is not None) for row in comparison.rows)
     text = comparison_text(comparison, 160)
     assert "see Request Latency\n" in text
-    assert "corrected for 4 (Holm)" in text
+    assert "The verdicts of 4 other metrics are corrected (Holm)" in text
 
 
 def test_named_metric_is_primary_and_stands_for_its_group(tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ def test_interval_that_contradicts_its_verdict_is_explained(tmp_path: Path) -> N
     comparison = msgspec.structs.replace(compared(str(tmp_path / "a"), str(tmp_path / "b")), rows=[row, noisy, noisy])
     text = comparison_text(comparison, 140)
     assert text.count("+0.47 to +3.75  within noise *\n") == 2
-    assert "The primary metric is Request Latency. The verdicts of the other tested metrics are corrected for 2" in text
+    assert "The primary metric is Request Latency. The verdicts of 2 other metrics are corrected (Holm)" in text
     assert "\n* The interval excludes 0, but the difference is not significant after the correction." in text
     assert "*" not in comparison_text(msgspec.structs.replace(comparison, rows=[row]), 140)
 
