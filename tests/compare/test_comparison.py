@@ -157,14 +157,14 @@ def streamed_pairs(tmp_path: Path, **more: Any) -> Pairs:
     return pair(read_requests(runs[0], "a"), read_requests(runs[1], "b"))
 
 
-def tested_metrics(comparison: Any) -> dict[str, str]:
+def metric_tests(comparison: Any) -> dict[str, str]:
     return {row.metric: row.test for row in comparison.rows if row.test is not None}
 
 
 def test_rows_that_follow_from_others_are_not_tested(tmp_path: Path) -> None:
     comparison = compare(streamed_pairs(tmp_path), throughput=True)
     assert comparison.metric == "time_to_first_token"
-    assert tested_metrics(comparison) == {
+    assert metric_tests(comparison) == {
         "time_to_first_token": "primary",
         "request_latency": "corrected",
         "inter_token_latency": "corrected",
@@ -192,7 +192,7 @@ def test_named_metric_is_primary_and_stands_for_its_group(tmp_path: Path) -> Non
     pairs = streamed_pairs(tmp_path)
     comparison = compare(pairs, throughput=False, metric="time_per_output_token")
     assert comparison.metric == "time_per_output_token"
-    assert tested_metrics(comparison) == {
+    assert metric_tests(comparison) == {
         "time_per_output_token": "primary",
         "time_to_first_token": "corrected",
         "request_latency": "corrected",
@@ -208,7 +208,7 @@ def test_named_metric_is_primary_and_stands_for_its_group(tmp_path: Path) -> Non
 
 def test_effective_latency_is_tested_if_requests_waited(tmp_path: Path) -> None:
     comparison = compare(streamed_pairs(tmp_path, wait=10), throughput=False)
-    assert tested_metrics(comparison)["effective_latency"] == "corrected"
+    assert metric_tests(comparison)["effective_latency"] == "corrected"
     assert rows(comparison)["e2e_output_token_throughput", "avg"].follows == "request_latency"
 
 

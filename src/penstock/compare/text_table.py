@@ -109,8 +109,8 @@ def _footer(comparison: Comparison) -> Iterator[str]:
     corrected = sum(row.test == "corrected" and row.p is not None for row in rows)
     if corrected:
         yield (
-            f"The primary metric is {CATALOGUE[comparison.metric].header}. The verdicts of {counted(corrected, 'other metric')} "
-            "are corrected (Holm); each interval is for its row alone."
+            f"The primary metric is {CATALOGUE[comparison.metric].header}. The verdicts of "
+            f"{counted(corrected, 'other metric')} are corrected (Holm); each interval is for its row alone."
         )
     if any(map(_is_corrected, rows)):
         yield f"{_CORRECTED.strip()} The interval excludes 0, but the difference is not significant after the correction."
