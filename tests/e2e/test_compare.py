@@ -94,6 +94,25 @@ def test_comparison_of_two_runs_pairs_requests_by_body(program: Program, mock: C
     assert "Note: The runs took place at different times" in text.out
 
 
+def test_runs_with_different_prompts_are_compared_unpaired_by_the_named_metric(
+    program: Program, mock: Callable[..., MockServer]
+) -> None:
+    run = program.profile(mock(ttft=2).url, "--input-file", payloads(program, 25), texts=None)
+    bodies = program.folder / "other.jsonl"
+    bodies.write_text(Path(payloads(program, 20)).read_text().replace('"content": "', '"content": "another '))
+    other = program.profile(mock(ttft=102).url, "--input-file", bodies, texts=None)
+    command = ("compare", run.folder, other.folder, "--metric", "request_latency")
+    done = program.run(*command, "--json", command="penstock")
+    assert done.status == 0, done
+    found = json.loads(done.out)
+    assert (found["pairs"], found["paired_by"], found["metric"]) == (0, None, "request_latency")
+    row = next(row for row in found["rows"] if row["test"] == "primary")
+    assert (row["metric"], row["statistic"], row["verdict"]) == ("request_latency", "avg", "A is better")
+    assert {row["statistic"] for row in found["rows"]} == {"avg", "p50", "p90", "p95", "p99"}
+    assert "None of the 20 requests have the same body in both runs" in found["notes"][-2]
+    assert "The requests are not paired.\n" in program.run(*command, command="penstock").out
+
+
 def test_invalid_run_leads_to_no_conclusion(program: Program, mock: Callable[..., MockServer]) -> None:
     """The log of one run is truncated after its requests, so its worker's report is missing."""
     path = payloads(program, 30)
@@ -144,7 +163,8 @@ def test_too_few_pairs_are_reported_and_lines_fit_the_terminal(
     path = payloads(program, 3)
     runs = [program.profile(mock().url, "--input-file", path, "--use-server-token-count", texts=None) for _ in "ab"]
     done = program.run("compare", *(run.folder.name for run in runs), command="penstock", COLUMNS="80")
-    assert "There are too few pairs to tell a difference from noise: at least 10 are needed." in done.out
+    said = "There are too few requests to tell a difference from noise: at least 10 are needed."
+    assert said in " ".join(done.out.split())
     assert "No difference" not in done.out
     assert max(map(len, done.out.splitlines())) <= 80
 
@@ -218,6 +238,8 @@ def test_wrong_arguments_of_compare_are_errors(program: Program) -> None:
         (["nowhere", "nothing"], "There is no run at 'nowhere'."),
         (["one"], "Name two artifact folders, or give --url twice"),
         (["--url", "mock://", "--model", "m"], "Give --url at least twice"),
+        (["one", "two", "--metric", "speed"], "--metric"),
+        (["--url", "mock://", "mock://", "--model", "m", "--metric", "request_throughput"], "share its rate"),
         (["--url", "mock://", "mock://", "--model", "m", "--export-level", "summary"], "keeps no request records"),
     ):
         done = program.run("compare", *arguments, command="penstock")

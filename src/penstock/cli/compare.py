@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.cli.command_line import HELP, CommandLine
+from penstock.compare.compared_metrics import COMPARED, THROUGHPUTS
 from penstock.errors import UserError
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Flag, Group, Positional
@@ -23,12 +24,29 @@ COMMAND_LINE = CommandLine(
     "compare",
     """\
 Report by how much B differs from A in each metric, with a 95 % confidence interval, and whether the difference is more than
-noise. Verdicts are corrected for the number of metrics (Holm), because one interval in twenty excludes 0 by chance; a * marks
-a metric whose interval excludes 0 but whose corrected verdict is noise. The report shows the certificates of the runs, and
-draws no conclusion from a run that is INVALID.
+noise. The mean of the primary metric (--metric) is tested by itself. The verdicts of the other metrics are corrected for
+their number (Holm), because one interval in twenty excludes 0 by chance; a * marks a metric whose interval excludes 0 but
+whose corrected verdict is noise. Percentiles, and metrics that follow from a tested one, have no verdict. The report shows
+the certificates of the runs, and draws no conclusion from a run that is INVALID.
 """,
     groups=(
-        Group("Options", (Flag("--json", "bool", "Print the comparison as JSON instead of a table.", "json"), HELP)),
+        Group(
+            "Options",
+            (
+                Flag("--json", "bool", "Print the comparison as JSON instead of a table.", "json"),
+                Flag(
+                    "--metric",
+                    "enum",
+                    "Primary metric, whose mean is tested without correction.",
+                    "metric",
+                    "NAME",
+                    default="time_to_first_token; request_latency if nothing is streamed",
+                    choices=COMPARED,
+                    penstock_only=True,
+                ),
+                HELP,
+            ),
+        ),
     ),
     positionals=(
         Positional("RUN_A", "the artifact folder of the first run", "runs.first", required=False),
@@ -36,11 +54,11 @@ draws no conclusion from a run that is INVALID.
     ),
     inherited=GROUPS,
     unsupported=UNSUPPORTED_FLAGS,
-    usage=("RUN_A RUN_B [--json]", "--url A --url B [--json] [options of profile]"),
+    usage=("RUN_A RUN_B [--metric NAME] [--json]", "--url A --url B [--metric NAME] [--json] [options of profile]"),
     details="""\
 Two runs: give their artifact folders. Requests with equal bodies (by SHA-256) are compared in pairs, so both runs should
-send the same payloads: replay the inputs.json of one run against the other server. The difference also contains whatever
-changed on the machines between the runs.
+send the same payloads: replay the inputs.json of one run against the other server. Runs of different prompts are compared
+unpaired, with a note. The difference also contains whatever changed on the machines between the runs.
 
 Two servers: give --url at least twice and any options of `{program} profile`. Every server is compared with the first. One
 run sends every conversation to each server, in random order, so that drift of the machines favours none. Concurrency and rate
@@ -74,15 +92,16 @@ def run(parsed: ParsedArguments) -> int:
         sys.stdout.write(help_text(COMMAND_LINE, parsed.program))
         return 0
     as_json = parsed.values.pop("json", False)
+    metric = parsed.values.pop("metric", None)
     runs = parsed.section("runs")
     if parsed.values and not runs:
-        return _servers(parsed, as_json)
+        return _servers(parsed, metric, as_json)
     if len(runs) != 2 or len(parsed.values) > 2:
         raise UserError(f"Name two artifact folders, or give --url twice; see `{parsed.program} compare --help`.")
-    return _runs(runs["first"], runs["second"], as_json)
+    return _runs(runs["first"], runs["second"], metric, as_json)
 
 
-def _runs(first: str, second: str, as_json: bool) -> int:
+def _runs(first: str, second: str, metric: str | None, as_json: bool) -> int:
     from penstock.compare.comparison import compare
     from penstock.compare.read_runs import pair, read_requests
 
@@ -90,26 +109,28 @@ def _runs(first: str, second: str, as_json: bool) -> int:
         if not os.path.exists(path):
             raise UserError(f"There is no run at '{path}'.")
     pairs = pair(read_requests(first, first), read_requests(second, second))
-    _show([compare(pairs, throughput=True, notes=(_SEPARATE_RUNS_NOTE,))], as_json)
+    _show([compare(pairs, throughput=True, metric=metric, notes=(_SEPARATE_RUNS_NOTE,))], as_json)
     return 0
 
 
-def _servers(parsed: ParsedArguments, as_json: bool) -> int:
+def _servers(parsed: ParsedArguments, metric: str | None, as_json: bool) -> int:
     from penstock.cli.read_settings import read_settings
 
     settings = read_settings(parsed, "compare-")
     servers = len(settings.endpoint.urls)
     if not 2 <= servers <= len(_LETTERS):
         raise UserError("Give --url at least twice: once for each server to compare.")
+    if metric in THROUGHPUTS:
+        raise UserError(f"--metric {metric}: the servers of one run share its rate; compare two separate runs by it.")
     output = settings.output
     if output.level == "summary":
         raise UserError("--export-level summary keeps no request records, which compare needs; leave it out.")
     if as_json:
         output = msgspec.structs.replace(output, ui="none")
-    return _interleaved(msgspec.structs.replace(settings, output=output), as_json)
+    return _interleaved(msgspec.structs.replace(settings, output=output), metric, as_json)
 
 
-def _interleaved(settings: Settings, as_json: bool) -> int:
+def _interleaved(settings: Settings, metric: str | None, as_json: bool) -> int:
     from penstock.cli.run import execute, open_folder, report_server
     from penstock.compare.comparison import compare
     from penstock.compare.read_runs import pair, read_requests
@@ -136,7 +157,13 @@ def _interleaved(settings: Settings, as_json: bool) -> int:
         )
         return status
     comparisons = [
-        compare(pair(first, other, blocks=servers), throughput=False, notes=(_INTERLEAVED_NOTE,), seed=number)
+        compare(
+            pair(first, other, blocks=servers),
+            throughput=False,
+            metric=metric,
+            notes=(_INTERLEAVED_NOTE,),
+            seed=number,
+        )
         for number, other in enumerate(others)
     ]
     with open(os.path.join(folder, "compare.json"), "wb") as file:

@@ -1,4 +1,10 @@
-"""Compare two runs: the difference in each metric, its confidence interval and a verdict."""
+"""Compare two runs: the difference in each metric, its confidence interval and a verdict.
+
+The mean of the primary metric is tested by itself. The means of the other metrics are tested together: their p-values are
+corrected for the number of tests (Holm), so that with equal servers no more than one comparison in twenty reports any of them.
+Rows that follow from a tested row are not tested, because each further test would make it harder to find the other
+differences: percentiles, and the metrics that share a group in `GROUPS` with a tested one.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +14,27 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from penstock.compare.bootstrap import Estimate, Values, holm, paired, unpaired
-from penstock.compare.read_runs import FAILED, METRICS, Pairs, Requests
+from penstock.compare.bootstrap import Estimate, Values, compare_means, compare_percentiles, holm
+from penstock.compare.compared_metrics import FAILED, GROUPS, METRICS, THROUGHPUTS
+from penstock.compare.read_runs import PairedBy, Pairs, Requests
+from penstock.errors import UserError
 from penstock.metrics.catalogue import CATALOGUE
 
 __all__ = ["Comparison", "Row", "Side", "compare"]
 
-_MIN_PAIRS = 10
-"""With fewer pairs, an interval means nothing."""
-_MIN_PAIRS_P99 = 200
+_PERCENTILES = (50, 90, 95, 99)
+_MIN_REQUESTS = 10
+"""With fewer requests, an interval means nothing."""
+_MIN_BEYOND = 2
+"""A percentile has an interval if at least so many requests are expected beyond it: 200 for the p99."""
 _SIGNIFICANCE = 0.05
 _MAX_SLICES = 100
 _MIN_REQUESTS_THROUGHPUT = 50
+_MAX_WAIT_SHARE = 0.05
+"""Effective latency has a test of its own if requests waited longer than this share of their latency, as in an open loop."""
 
-Verdict = Literal["A is better", "B is better", "differs", "within noise", "too few pairs"]
+Verdict = Literal["A is better", "B is better", "differs", "within noise", "too few requests"]
+Test = Literal["primary", "corrected"]
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -37,11 +50,17 @@ class Row(msgspec.Struct, frozen=True):
     """The difference in percent of a; None if a is 0."""
     low: float | None
     high: float | None
-    """Bounds of the 95 % confidence interval of the difference; None if there are too few pairs."""
+    """Bounds of the 95 % confidence interval of the difference; None if there are too few requests."""
     p: float | None
-    """The p-value, adjusted for the number of rows (Holm); None if there are too few pairs."""
+    """The p-value, corrected (Holm) unless the row is the primary one; None if the row is not tested."""
     pairs: int
-    verdict: Verdict
+    """Pairs of requests, or requests of the smaller side if they are not paired."""
+    verdict: Verdict | None
+    """None if the row is not tested."""
+    test: Test | None = None
+    """`primary`: tested without correction; `corrected`: tested with the other rows; None: not tested."""
+    follows: str | None = None
+    """The metric whose mean is tested instead, if the row is not tested."""
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -61,43 +80,82 @@ class _Result(NamedTuple):
     tag: str
     statistic: str
     estimate: Estimate
-    enough_pairs: bool = True
+    has_interval: bool = True
 
 
 class Comparison(msgspec.Struct, frozen=True):
     a: Side
     b: Side
     pairs: int
-    paired_by: str
-    """`body`: the same bytes were sent; `plan`: the same position in the plan of an interleaved run."""
+    paired_by: PairedBy
+    metric: str
+    """The primary metric."""
     rows: list[Row]
     conclusion: str
     notes: list[str]
 
 
-def compare(pairs: Pairs, *, throughput: bool, notes: tuple[str, ...] = (), seed: int = 0) -> Comparison:
-    """Compare paired requests. `throughput` adds throughput rows; it requires that each side was a run of its own."""
+def compare(
+    pairs: Pairs, *, throughput: bool, metric: str | None = None, notes: tuple[str, ...] = (), seed: int = 0
+) -> Comparison:
+    """Compare the requests of two servers.
+
+    `throughput` adds throughput rows; it requires that each side was a run of its own. `metric` is the primary metric; by
+    default time to first token, or request latency if nothing was streamed.
+    """
     results: list[_Result] = []
     for tag in METRICS:
         a, b = pairs.values(tag)
-        if len(a):
-            results += _compare_metric(tag, a, b, seed)
+        if len(a) and len(b):
+            results += _compare_metric(tag, a, b, pairs.paired_by is not None, seed)
     a, b = pairs.values(FAILED)
-    if a.any() or b.any():
-        results += [_Result(FAILED, "avg", estimate, len(a) >= _MIN_PAIRS) for estimate in paired(a, b, _mean, seed)]
+    if a.any() or b.any() or (metric == FAILED and len(a)):
+        results.append(_compare_mean(FAILED, a, b, pairs.paired_by is not None, seed))
     if throughput:
         results += _compare_throughput(pairs.a, pairs.b, seed)
+    primary = _primary(metric, results)
     sides = _side(pairs.a, pairs.only_a), _side(pairs.b, pairs.only_b)
-    rows = _rows(results)
+    rows = _rows(results, primary, _tested_instead(results, primary))
+    reasons = () if pairs.unpaired_reason is None else (pairs.unpaired_reason,)
     return Comparison(
         a=sides[0],
         b=sides[1],
         pairs=len(pairs),
         paired_by=pairs.paired_by,
+        metric=primary,
         rows=rows,
         conclusion=conclude(sides, rows),
-        notes=[*_run_notes(sides), *notes],
+        notes=[*_run_notes(sides), *reasons, *notes],
     )
+
+
+def _primary(metric: str | None, results: list[_Result]) -> str:
+    tags = [result.tag for result in results]
+    if metric is None or not tags:
+        return metric or next((tag for tag in ("time_to_first_token", "request_latency") if tag in tags), FAILED)
+    if metric not in tags:
+        measured = ", ".join(dict.fromkeys(tags))
+        raise UserError(f"--metric {metric}: the runs cannot be compared by it. They can by {measured}.")
+    return metric
+
+
+def _tested_instead(results: list[_Result], primary: str) -> dict[str, str]:
+    """Return, for each metric, the metric of its group whose mean is tested."""
+    means = {result.tag: result.estimate for result in results if result.statistic == "avg"}
+    tested = {tag: tag for tag in means}
+    for group in GROUPS:
+        members = [tag for tag in group if tag in means]
+        if "effective_latency" in members and _waited(means):
+            members.remove("effective_latency")
+        for tag in members:
+            tested[tag] = primary if primary in members else members[0]
+    return tested
+
+
+def _waited(means: dict[str, Estimate]) -> bool:
+    latency, effective = means["request_latency"], means["effective_latency"]
+    limit = 1 + _MAX_WAIT_SHARE
+    return effective.a > limit * latency.a or effective.b > limit * latency.b
 
 
 def _side(run: Requests, unpaired_requests: int) -> Side:
@@ -113,31 +171,29 @@ def _side(run: Requests, unpaired_requests: int) -> Side:
     )
 
 
-def _compare_metric(tag: str, a: Values, b: Values, seed: int) -> Iterator[_Result]:
-    quantiles = [50, 90, 99] if len(a) >= _MIN_PAIRS_P99 else [50, 90]
+def _compare_metric(tag: str, a: Values, b: Values, paired: bool, seed: int) -> Iterator[_Result]:
+    yield _compare_mean(tag, a, b, paired, seed)
     if tag == "output_sequence_length":
-        quantiles = []
-
-    def statistics(values: Values) -> Values:
-        return np.concatenate(([values.mean()], np.percentile(values, quantiles))) if quantiles else _mean(values)
-
-    names = ["avg", *(f"p{q}" for q in quantiles)]
-    for name, estimate in zip(names, paired(a, b, statistics, seed), strict=True):
-        yield _Result(tag, name, estimate, len(a) >= _MIN_PAIRS)
+        return
+    estimates = compare_percentiles(a, b, _PERCENTILES, paired=paired, seed=seed)
+    for percent, estimate in zip(_PERCENTILES, estimates, strict=True):
+        needed = max(_MIN_REQUESTS, _MIN_BEYOND * 100 / (100 - percent))
+        yield _Result(tag, f"p{percent}", estimate, estimate.pairs >= needed)
 
 
-def _mean(values: Values) -> Values:
-    return np.array([values.mean()])
+def _compare_mean(tag: str, a: Values, b: Values, paired: bool, seed: int) -> _Result:
+    estimate = compare_means(a, b, paired=paired, seed=seed)
+    return _Result(tag, "avg", estimate, estimate.pairs >= _MIN_REQUESTS)
 
 
 def _compare_throughput(a: Requests, b: Requests, seed: int) -> Iterator[_Result]:
     """Compare the rates per time slice of two independent runs."""
     if min(len(a), len(b)) < _MIN_REQUESTS_THROUGHPUT:
         return
-    for tag, weight in (("request_throughput", None), ("output_token_throughput", "tokens")):
+    for tag, weight in zip(THROUGHPUTS, (None, "tokens"), strict=True):
         first, second = _rates(a, weight), _rates(b, weight)
         if first.any() and second.any():
-            yield _Result(tag, "avg", unpaired(first, second, _mean, seed)[0])
+            yield _compare_mean(tag, first, second, False, seed)
 
 
 def _rates(run: Requests, weight: str | None) -> Values:
@@ -152,35 +208,46 @@ def _rates(run: Requests, weight: str | None) -> Values:
     return rates
 
 
-def _rows(results: list[_Result]) -> list[Row]:
-    testable = [i for i, result in enumerate(results) if result.enough_pairs]
-    adjusted = dict(zip(testable, holm([results[i].estimate.p for i in testable]), strict=True))
-    return [_row(r.tag, r.statistic, r.estimate, adjusted.get(i)) for i, r in enumerate(results)]
+def _rows(results: list[_Result], primary: str, tested_instead: dict[str, str]) -> list[Row]:
+    tests: dict[int, Test] = {
+        i: "primary" if result.tag == primary else "corrected"
+        for i, result in enumerate(results)
+        if result.statistic == "avg" and tested_instead[result.tag] == result.tag
+    }
+    p_values = {i: results[i].estimate.p for i in tests if results[i].has_interval}
+    corrected = [i for i in p_values if tests[i] == "corrected"]
+    p_values |= zip(corrected, holm([p_values[i] or 0.0 for i in corrected]), strict=True)
+    return [
+        _row(result, tests.get(i), p_values.get(i), None if i in tests else tested_instead[result.tag])
+        for i, result in enumerate(results)
+    ]
 
 
-def _row(tag: str, statistic: str, estimate: Estimate, p: float | None) -> Row:
-    metric = CATALOGUE[tag]
+def _row(result: _Result, test: Test | None, p: float | None, follows: str | None) -> Row:
+    metric, estimate = CATALOGUE[result.tag], result.estimate
     return Row(
-        metric=tag,
+        metric=result.tag,
         name=metric.header,
         unit=metric.unit,
-        statistic=statistic,
+        statistic=result.statistic,
         a=estimate.a,
         b=estimate.b,
         difference=estimate.difference,
         percent=100 * estimate.difference / estimate.a if estimate.a else None,
-        low=None if p is None else estimate.low,
-        high=None if p is None else estimate.high,
+        low=estimate.low if result.has_interval else None,
+        high=estimate.high if result.has_interval else None,
         p=p,
         pairs=estimate.pairs,
-        verdict=_verdict(tag, estimate, p),
+        verdict=None if test is None else _verdict(result.tag, estimate, p),
+        test=test,
+        follows=follows,
     )
 
 
 def _verdict(tag: str, estimate: Estimate, p: float | None) -> Verdict:
     if p is None:
-        return "too few pairs"
-    if p >= _SIGNIFICANCE or estimate.difference == 0:
+        return "too few requests"
+    if p > _SIGNIFICANCE or estimate.difference == 0:
         return "within noise"
     if tag == "output_sequence_length":
         return "differs"
@@ -195,16 +262,17 @@ def conclude(sides: Sequence[Side], rows: Sequence[Row]) -> str:
         return f"{runs} INVALID: do not rely on this comparison."
     sentences = []
     for letter in "AB":
-        names = dict.fromkeys(row.name for row in rows if row.verdict == f"{letter} is better")
+        names = [row.name for row in rows if row.verdict == f"{letter} is better"]
         if names:
             sentences.append(f"{letter} is better, beyond noise, in {', '.join(names)}.")
-    undecided = dict.fromkeys(row.name for row in rows if row.verdict == "too few pairs")
-    if len(undecided) == len({row.name for row in rows}):
-        return f"There are too few pairs to tell a difference from noise: at least {_MIN_PAIRS} are needed."
+    tested = [row for row in rows if row.test is not None]
+    undecided = [row.name for row in tested if row.verdict == "too few requests"]
+    if len(undecided) == len(tested):
+        return f"There are too few requests to tell a difference from noise: at least {_MIN_REQUESTS} are needed."
     if not sentences:
         sentences.append("No difference is more than noise.")
     if undecided:
-        sentences.append(f"There are too few pairs (fewer than {_MIN_PAIRS}) for {', '.join(undecided)}.")
+        sentences.append(f"There are too few requests (fewer than {_MIN_REQUESTS}) for {', '.join(undecided)}.")
     return " ".join(sentences)
 
 

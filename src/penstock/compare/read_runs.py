@@ -11,24 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.compare.bootstrap import Values
+from penstock.compare.compared_metrics import FAILED, METRICS
 from penstock.errors import UserError
 from penstock.metrics.certificate import Certificate
 
-__all__ = ["Pairs", "Requests", "RunStatus", "pair", "read_requests"]
+__all__ = ["PairedBy", "Pairs", "Requests", "RunStatus", "pair", "read_requests"]
 
-METRICS = (
-    "time_to_first_token",
-    "request_latency",
-    "effective_latency",
-    "inter_token_latency",
-    "time_per_output_token",
-    "output_token_throughput_per_user",
-    "e2e_output_token_throughput",
-    "output_sequence_length",
-)
-"""The compared metrics: one value per request."""
-
-FAILED = "request_error_rate"
+PairedBy = Literal["body", "plan"] | None
+"""`body`: the same bytes were sent; `plan`: the same position in the plan of an interleaved run; None: not paired."""
 
 
 class _Metadata(msgspec.Struct):
@@ -151,14 +141,20 @@ def _read_status(export: str) -> RunStatus:
 
 
 class Pairs:
-    """Pairs of requests of A and B, in the order of A's plan."""
+    """The requests of A and B: pairs in the order of A's plan, or all requests of both if they cannot be paired."""
 
     def __init__(
-        self, a: Requests, b: Requests, indexes: list[tuple[int, int]], paired_by: Literal["body", "plan"]
+        self,
+        a: Requests,
+        b: Requests,
+        indexes: list[tuple[int, int]],
+        paired_by: PairedBy,
+        unpaired_reason: str | None = None,
     ) -> None:
         self.a = a
         self.b = b
         self.paired_by = paired_by
+        self.unpaired_reason = unpaired_reason
         self._indexes = np.array(indexes, np.int64).reshape(-1, 2)
 
     def __len__(self) -> int:
@@ -166,15 +162,18 @@ class Pairs:
 
     @property
     def only_a(self) -> int:
-        return len(self.a) - len(self)
+        return len(self.a) - len(self) if self.paired_by else 0
 
     @property
     def only_b(self) -> int:
-        return len(self.b) - len(self)
+        return len(self.b) - len(self) if self.paired_by else 0
 
     def values(self, tag: str) -> tuple[Values, Values]:
-        """Return the values of A and B for the pairs in which both have the metric."""
-        first, second = self.a.values(tag)[self._indexes[:, 0]], self.b.values(tag)[self._indexes[:, 1]]
+        """Return the values of A and B: for the pairs in which both have the metric, or for all requests that have it."""
+        first, second = self.a.values(tag), self.b.values(tag)
+        if self.paired_by is None:
+            return first[~np.isnan(first)], second[~np.isnan(second)]
+        first, second = first[self._indexes[:, 0]], second[self._indexes[:, 1]]
         both = ~(np.isnan(first) | np.isnan(second))
         return first[both], second[both]
 
@@ -183,13 +182,13 @@ def pair(a: Requests, b: Requests, *, blocks: int | None = None) -> Pairs:
     """Pair requests by the hash of their body: the first use of a body in A with its first use in B, and so on.
 
     With `blocks`, A and B are parts of one interleaved run that sent each conversation to that many servers; requests
-    are then paired by their position in its plan.
+    are then paired by their position in its plan. Requests are not paired if most of the smaller run's have no partner.
     """
     if blocks is not None:
         return Pairs(a, b, _indexes_by_plan(a, b, blocks), "plan")
     indexes = _indexes_by_body(a, b)
-    if not indexes:
-        raise UserError(_why_no_pairs(a, b))
+    if 2 * len(indexes) < min(len(a), len(b)):
+        return Pairs(a, b, [], None, _why_unpaired(a, b, len(indexes)))
     return Pairs(a, b, indexes, "body")
 
 
@@ -213,14 +212,16 @@ def _indexes_by_body(a: Requests, b: Requests) -> list[tuple[int, int]]:
     return indexes
 
 
-def _why_no_pairs(a: Requests, b: Requests) -> str:
+def _why_unpaired(a: Requests, b: Requests, pairs: int) -> str:
     for run in (a, b):
         if not any(run.bodies):
             return (
-                f"The per-request file of {run.name} has no body_sha256, by which requests are paired: another program or an "
-                "older version of Penstock wrote it."
+                f"The per-request file of {run.name} has no body_sha256, by which requests are paired (another program or an "
+                "older version of Penstock wrote it), so all requests are compared unpaired."
             )
+    share = f"Only {pairs:,}" if pairs else "None"
     return (
-        f"No request of {a.name} has the same body as one of {b.name}, so there is nothing to compare. Replay the "
-        "inputs.json of one run against the other server."
+        f"{share} of the {min(len(a), len(b)):,} requests have the same body in both runs, so all requests are compared "
+        "unpaired: the difference also contains the difference between the prompts. Replay the inputs.json of one run "
+        "against the other server to compare the same prompts."
     )

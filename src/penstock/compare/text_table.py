@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.compare.comparison import Comparison, Row, Side
+from penstock.metrics.catalogue import CATALOGUE
 from penstock.plural import counted
 
 __all__ = ["comparison_text"]
@@ -29,21 +30,25 @@ _NARROW = _Layout(("", "A", "B", "B - A", "", "95 % interval", "verdict"), (0, 6
 
 def comparison_text(comparison: Comparison, width: int) -> str:
     """Format a comparison. Use the narrow layout if the wide table exceeds `width` columns."""
-    paired_by = (
-        "the same body" if comparison.paired_by == "body" else "the same position in the plan of an interleaved run"
-    )
     lines = [*_wrap(_side("A", comparison.a), width), *_wrap(_side("B", comparison.b), width)]
-    lines += [f"{counted(comparison.pairs, 'pair')} of requests with {paired_by}.", ""]
+    lines += [_pairs(comparison), ""]
     table = _table(comparison.rows, _WIDE)
     lines += table if max(map(len, table)) <= width else _table(comparison.rows, _NARROW)
     lines.append("")
-    for text in (comparison.conclusion, *_footer(comparison.rows), *(f"Note: {note}" for note in comparison.notes)):
+    for text in (comparison.conclusion, *_footer(comparison), *(f"Note: {note}" for note in comparison.notes)):
         lines += _wrap(text, width)
     return "\n".join(lines) + "\n"
 
 
 def _wrap(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False, subsequent_indent="  ")
+
+
+def _pairs(comparison: Comparison) -> str:
+    if comparison.paired_by is None:
+        return "The requests are not paired."
+    same = "body" if comparison.paired_by == "body" else "position in the plan of an interleaved run"
+    return f"{counted(comparison.pairs, 'pair')} of requests with the same {same}."
 
 
 def _side(letter: str, side: Side) -> str:
@@ -81,10 +86,15 @@ def _is_first(row: Row) -> bool:
 def _cells(row: Row, layout: _Layout) -> tuple[str, ...]:
     interval = "" if row.low is None or row.high is None else f"{_number(row.low, True)} to {_number(row.high, True)}"
     percent = "" if row.percent is None else f"{row.percent:+.1f} %"
-    verdict = row.verdict + (_CORRECTED if _is_corrected(row) else "")
+    verdict = (row.verdict or _reference(row)) + (_CORRECTED if _is_corrected(row) else "")
     numbers = (_number(row.a), _number(row.b), _number(row.difference, True), percent, interval, verdict)
     name = f"{row.name} ({row.unit})" if _is_first(row) else ""
     return (name, row.statistic, *numbers) if layout.named else (row.statistic, *numbers)
+
+
+def _reference(row: Row) -> str:
+    """Return where to find the verdict for a metric that is not tested; nothing for percentiles."""
+    return f"see {CATALOGUE[row.follows].header}" if row.follows and _is_first(row) else ""
 
 
 def _is_corrected(row: Row) -> bool:
@@ -93,11 +103,15 @@ def _is_corrected(row: Row) -> bool:
     return row.low > 0 or row.high < 0
 
 
-def _footer(rows: list[Row]) -> Iterator[str]:
-    """Explain why an interval and a verdict can disagree: only verdicts are corrected for the number of rows."""
-    tested = sum(row.p is not None for row in rows)
-    if tested > 1:
-        yield f"Each interval is for its row alone; the verdicts are corrected for {tested} rows (Holm)."
+def _footer(comparison: Comparison) -> Iterator[str]:
+    """Explain which rows are tested, and why an interval and a verdict can disagree: only verdicts are corrected."""
+    rows = comparison.rows
+    corrected = sum(row.test == "corrected" and row.p is not None for row in rows)
+    if corrected:
+        yield (
+            f"The primary metric is {CATALOGUE[comparison.metric].header}. The verdicts of "
+            f"{counted(corrected, 'other metric')} are corrected (Holm); each interval is for its row alone."
+        )
     if any(map(_is_corrected, rows)):
         yield f"{_CORRECTED.strip()} The interval excludes 0, but the difference is not significant after the correction."
 
