@@ -302,6 +302,15 @@ def test_verify_notices_files_that_were_tampered_with(program: Program, capture:
     assert "profile_export.jsonl:2: its body_sha256 is not the one in the log." in checked.out
 
 
+def test_verify_compares_the_inputs_json_of_the_run(program: Program, capture: Capture) -> None:
+    done = replay(program, capture.url, write(program, "p.jsonl", numbered(3)))
+    inputs = done.folder / "inputs.json"
+    inputs.write_bytes(inputs.read_bytes().replace(b"number 2", b"number 7"))
+    checked = program.run("verify", done.folder, command="penstock")
+    assert checked.status == 1
+    assert "inputs.json has other bytes for session 'session_000002' than were sent." in checked.out
+
+
 def test_verify_of_what_is_no_run(program: Program) -> None:
     checked = program.run("verify", program.folder, command="penstock")
     assert (checked.status, "contains no run" in checked.err) == (2, True)
