@@ -125,6 +125,20 @@ def test_unwritten_body_of_a_killed_worker_is_omitted_with_a_note(tmp_path):
     ]
 
 
+def test_complete_file_is_kept_if_its_bodies_cannot_be_read_any_more(tmp_path):
+    records = [make_record(built=0), make_record(number=1, built=1, at=5)]
+    built = [body("a0"), body("a0 again")]
+    reported = report_run(tmp_path, records, conversations=[("a", [b"only parts"])], built=built)
+    before = reported.read("inputs.json")
+    index = tmp_path / "log" / "payloads-0.idx"
+    os.truncate(index, index.stat().st_size - 20)
+    log = RunLog(str(tmp_path / "log"))
+    summary = write_artifacts(log, reported.folder, load_word_tokenizer, input_texts)
+    log.close()
+    assert summary.note == "inputs.json was kept: it contains bodies that cannot be read from their source any more."
+    assert reported.read("inputs.json") == before
+
+
 def test_body_that_was_never_sent_is_not_in_the_proof(tmp_path):
     records = [make_record(), make_record(number=1, sent=None, at=5)]
     reported = report_run(tmp_path, records)

@@ -64,6 +64,10 @@ class Summary(msgspec.Struct, kw_only=True):
     """Incomplete bytes at the end of the log of a killed worker."""
     torn_requests: bool = False
     """True if those bytes held requests, not only a worker's report."""
+    skipped_bytes: int = 0
+    """Damaged bytes in the middle of the log."""
+    skipped_places: int = 0
+    """Number of places with such bytes."""
     certificate: Certificate | None = None
     proof: Proof | None = None
     note: str | None = None
