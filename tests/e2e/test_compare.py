@@ -100,7 +100,7 @@ def test_a_run_that_is_invalid_decides_nothing(program: Program, mock: Callable[
     runs = [program.profile(mock(ttft=ttft).url, *flags, texts=None) for ttft in (2, 12)]
     log = runs[0].folder / "log" / "worker-0.log"
     log.write_bytes(log.read_bytes()[:-1])
-    assert program.run("report", runs[0].folder, command="penstock").status == 0
+    assert program.run("report", runs[0].folder, "--overwrite", command="penstock").status == 0
     folders = [run.folder for run in runs]
     text = program.run("compare", *folders, command="penstock")
     assert text.status == 0, text

@@ -45,7 +45,7 @@ def test_a_long_run_on_a_pipe_says_now_and_then_how_far_it_is(mock, program):
 
 
 def test_quiet_is_quiet(mock, program):
-    outcome = program.profile(mock().url, "--request-count", 4, "--ui", "none")
+    outcome = program.profile(mock().url, "--request-count", 4, "--quiet")
     assert (outcome.status, outcome.out) == (0, "")
     assert outcome.summary["request_count"]["avg"] == 4
     assert outcome.err == "" or outcome.summary["certificate"]["verdict"] != "VALID"
@@ -61,14 +61,16 @@ def too_few_files(mock, program, *flags):
 
 
 def test_quiet_still_says_what_it_cannot_vouch_for(mock, program):
-    done, summary = too_few_files(mock, program, "--ui", "none", "--max-error-rate", 1)
+    done, summary = too_few_files(mock, program, "--quiet", "--max-error-rate", 1)
     ours = summary["failures"]["penstock"]
     assert ours > 6
     assert summary["certificate"]["verdict"] == "INVALID"
     assert f"{ours} of 120 requests failed because of an error in the client" in summary["certificate"]["reasons"][0]
     assert (done.returncode, done.stdout) == (0, "")
     line = f"Certificate: INVALID. {' '.join(summary['certificate']['reasons'])}"
-    assert done.stderr.splitlines() == [line]
+    certificate, reason = done.stderr.splitlines()
+    assert certificate == line
+    assert f"requests failed ({summary['error_request_count']['avg'] / 120:.1%}). The " in reason
 
 
 def test_a_rate_that_was_not_reached_is_on_the_screen(mock, program):
@@ -101,10 +103,24 @@ def test_no_line_on_a_pipe_ends_in_spaces(mock, program):
 
 
 def test_quiet_still_says_why_it_failed(mock, program):
-    outcome = program.profile(mock(error=500).url, "--request-count", 4, "--ui", "none")
+    outcome = program.profile(mock(error=500).url, "--request-count", 4, "--quiet")
     assert outcome.status == 1
     assert outcome.out == ""
-    assert outcome.err == "4 of 4 requests failed (100.0%), more than --max-error-rate 0 allows.\n"
+    assert outcome.err.startswith(
+        "4 of 4 requests failed (100.0%), more than --max-error-rate 0 allows. The reason: 500 Internal Server Error: "
+    )
+    assert outcome.err.count("\n") == 1
+
+
+def test_ui_none_shows_results_and_failures_without_progress(mock, program):
+    server = mock(error=500, error_rate=0.5, seed=1)
+    outcome = program.profile(server.url, "--request-count", 8, "--ui", "none", "--max-error-rate", 1)
+    assert outcome.status == 0, outcome
+    assert "Requests Failed" in outcome.out
+    assert "Penstock | LLM Metrics" in outcome.out
+    assert "Profiling:" not in outcome.out
+    assert "requests failed" in outcome.err
+    assert "The reason: 500 Internal Server Error: " in outcome.err
 
 
 def test_a_terminal_has_a_bar_that_is_drawn_over(mock, program):

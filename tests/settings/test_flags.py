@@ -39,6 +39,7 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
     assert {flag.name for flag in FLAGS if flag.name not in aiperf} == {
         "--insecure",
         "--max-error-rate",
+        "--quiet",
         "--require-valid",
         "--sessions",
     }

@@ -105,7 +105,7 @@ def _servers(parsed: ParsedArguments, as_json: bool) -> int:
     if output.level == "summary":
         raise UserError("--export-level summary keeps no request records, which compare needs; leave it out.")
     if as_json:
-        output = msgspec.structs.replace(output, ui="none")
+        output = msgspec.structs.replace(output, quiet=True)
     return _interleaved(msgspec.structs.replace(settings, output=output), as_json)
 
 

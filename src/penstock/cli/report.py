@@ -119,7 +119,9 @@ def _check_not_worse(log: RunLog, folder: str) -> None:
         return
     log.close()
     bytes_ = f"{counted(damage, 'byte')} of the log cannot be read any more" if damage else "the log has lost requests"
-    counts = f", and it has {requests:,} of the {exported:,} requests in the per-request file" if exported else ""
+    counts = f", and it has {requests:,} of the {exported:,} requests in the per-request file"
+    if requests >= exported:
+        counts = ", so the report would contain less"
     raise UserError(
         f"The files in {folder} were kept: {bytes_}{counts}. Write the report to another folder with --output-dir, or "
         "replace the files with --overwrite."

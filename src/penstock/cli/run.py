@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FinishedRun", "LazyTokenizer", "execute", "open_folder", "profile", "report", "report_server"]
 
+_REASON_CHARACTERS = 300
+
 
 class FinishedRun(NamedTuple):
     """A run that has ended and has no report yet."""
@@ -51,7 +53,8 @@ def profile(settings: Settings) -> int:
             interrupted=done.outcome.interrupts > 0,
             input_error=done.outcome.input_error,
             expected=sum(n or 0 for n in done.prepared.expected),
-            quiet=settings.output.ui == "none",
+            quiet=settings.output.quiet,
+            show_progress=settings.output.ui != "none",
             show_http=settings.output.show_http,
             max_error_rate=settings.max_error_rate,
             require_valid=settings.require_valid,
@@ -99,7 +102,8 @@ def execute(settings: Settings, folder: RunFolder, servers: int = 1) -> Finished
 
 
 def _execute(settings: Settings, folder: RunFolder, servers: int) -> FinishedRun:
-    quiet = settings.output.ui == "none"
+    quiet = settings.output.quiet
+    show_progress = settings.output.ui != "none" and not quiet
     with _mock_servers(settings) as settings:  # noqa: PLR1704 - the URLs are now those of the mock servers
         endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
         targets = resolve_targets(settings, endpoint)
@@ -110,10 +114,10 @@ def _execute(settings: Settings, folder: RunFolder, servers: int) -> FinishedRun
             settings.input,
             default_entries(settings),
             tokenizer.get,
-            step_progress("Preparing prompts", quiet),
+            step_progress("Preparing prompts", show_progress),
             scheduled=settings.load.recorded is not None,
         )
-        reading = step_progress(f"Reading {dataset.name}", quiet)
+        reading = step_progress(f"Reading {dataset.name}", show_progress)
         prepared = prepare(
             folder.log,
             settings,
@@ -132,7 +136,7 @@ def _execute(settings: Settings, folder: RunFolder, servers: int) -> FinishedRun
                 print(f"With its first request it replaces the run of {started} in {path}", flush=True)
         outdated = _outdated_artifacts(settings, folder)
         notes_shown = _show_notes(prepared, 0)
-        display = None if quiet else Display(prepared.job.phases, prepared.expected)
+        display = Display(prepared.job.phases, prepared.expected) if show_progress else None
 
         def begin() -> None:
             interrupts.load_began(settings.output.folder)
@@ -175,6 +179,7 @@ def report(
     input_error: str | None = None,
     expected: int = 0,
     quiet: bool = False,
+    show_progress: bool = True,
     show_http: bool = False,
     max_error_rate: float = 0.0,
     require_valid: bool = False,
@@ -209,7 +214,7 @@ def report(
         partial(certify, log.reports(), workers=header.workers, open_loop=open_loop),
         was_cancelled=interrupted,
         incomplete_reason=incomplete,
-        progress=step_progress("Counting tokens and writing records", quiet),
+        progress=step_progress("Counting tokens and writing records", show_progress and not quiet),
         expected=expected or None,
         show_http=show_http,
     )
@@ -253,10 +258,14 @@ def _status(summary: Summary, interrupted: bool, max_error_rate: float, require_
     errors = []
     if total == 0 and not interrupted:
         errors.append("No request was completed.")
-    if rate > max_error_rate:
-        errors.append(
-            f"{summary.failed} of {total} requests failed ({rate:.1%}), more than --max-error-rate {max_error_rate:g} allows."
-        )
+    if summary.failed:
+        failed = f"{summary.failed} of {total} requests failed ({rate:.1%})"
+        reason = _most_frequent_reason(summary)
+        if rate > max_error_rate:
+            errors.append(f"{failed}, more than --max-error-rate {max_error_rate:g} allows. {reason}")
+        else:
+            sys.stdout.flush()
+            print(f"{failed}. {reason}", file=sys.stderr)
     if require_valid and summary.certificate is not None and summary.certificate.verdict != "VALID":
         reasons = " ".join(summary.certificate.reasons)
         errors.append(f"The certificate is {summary.certificate.verdict}, and --require-valid was given: {reasons}")
@@ -266,6 +275,18 @@ def _status(summary: Summary, interrupted: bool, max_error_rate: float, require_
     if interrupted:
         return EXIT_INTERRUPTED
     return EXIT_FAILED if errors else 0
+
+
+def _most_frequent_reason(summary: Summary) -> str:
+    from penstock.reports.error_text import one_line
+
+    group = summary.errors[0]
+    code = "" if group.code is None else f"{group.code} "
+    message = one_line(group.message)
+    if len(message) > _REASON_CHARACTERS:
+        message = f"{message[:_REASON_CHARACTERS]}…"
+    subject = "The reason" if len(summary.errors) == 1 else f"The most frequent reason ({group.count} times)"
+    return f"{subject}: {code}{group.type}: {message.rstrip('.')}."
 
 
 def _show_notes(prepared: Prepared, shown: int) -> int:

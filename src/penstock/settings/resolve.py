@@ -209,6 +209,9 @@ def _output(parsed: ParsedArguments, default_folder: str) -> OutputSettings:
         )
     if parsed.values.get("log_level") in ("TRACE", "DEBUG"):
         fields["verbose"] = True
+    if fields.get("quiet") and fields.get("verbose"):
+        verbose = spelling("output.verbose") or spelling("log_level")
+        raise UserError(f"{spelling('output.quiet')} prints only errors, and {verbose} prints more; keep one of them.")
     return OutputSettings(**fields)
 
 

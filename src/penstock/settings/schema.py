@@ -156,6 +156,9 @@ class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str | None = None
     level: Literal["summary", "records"] = "records"
     ui: Literal["simple", "none"] = "simple"
+    """`none`: show no progress."""
+    quiet: bool = False
+    """Print only errors, and a certificate that is not VALID."""
     verbose: bool = False
     http_trace: bool = False
     """Add the HTTP phases of each request to the per-request file."""

@@ -46,12 +46,20 @@ OUTPUT = Group(
         Flag(
             "--ui-type",
             "enum",
-            "Show progress during the run (simple), or nothing (none).",
+            "Show progress during the run (simple), or only the results (none).",
             aliases=("--ui",),
             target="output.ui",
             choices=("simple", "none"),
             unsupported_choices=("dashboard",),
             default="simple",
+        ),
+        Flag(
+            "--quiet",
+            "bool",
+            "Print only errors, and a certificate that is not VALID.",
+            aliases=("-q",),
+            target="output.quiet",
+            penstock_only=True,
         ),
         Flag(
             "--log-level",
