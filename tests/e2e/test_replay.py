@@ -351,8 +351,27 @@ def test_the_template_endpoint(program: Program, capture: Capture) -> None:
     assert [where for where, _, _ in capture.requests] == ["/ask", "/ask"]
     assert capture.bodies[0] == {"q": "Prompt number 0.", "m": "mock-model", "limit": 7, "s": False, "top_k": 3}
     missing = program.profile(capture.url + "/ask", *words, "--extra-inputs", "response_field:nothing.here", texts=1)
-    assert missing.errors()[0]["type"] == "NoMatch"
-    assert missing.status == 1
+    assert (missing.errors()[0]["type"], missing.errors()[0]["fault"]) == ("NoMatch", "user")
+    assert missing.status == 2
+    assert "The response_field 'nothing.here' in --extra-inputs matched nothing in any reply" in missing.err
+
+
+def test_response_field_of_the_raw_endpoint_that_never_matches_is_an_error_of_the_user(
+    program: Program, capture: Capture
+) -> None:
+    path = write(program, "p.jsonl", numbered(2))
+    words = (
+        "--endpoint-type",
+        "raw",
+        "--custom-dataset-type",
+        "raw_payload",
+        "--extra-inputs",
+        "response_field:no.such",
+    )
+    done = replay(program, capture.url, path, *words)
+    assert done.status == 2
+    assert "The response_field 'no.such' in --extra-inputs matched nothing in any reply" in done.err
+    assert done.summary["request_count"]["avg"] == 2
 
 
 # -- recorded times --------------------------------------------------------------------------------------

@@ -91,6 +91,12 @@ USAGE = '"stream_options":{"include_usage":true}'
         ),
         pytest.param(
             HELLO,
+            {"streaming": True, "extra": {"stream_options": None, "other": None}},
+            '{"messages":[{"role":"user","content":"Hello!"}],"model":"mock-model","stream":true,"other":null}',
+            id="stream_options of null are not sent",
+        ),
+        pytest.param(
+            HELLO,
             {"extra": {"stream": True}},
             f'{{"messages":[{{"role":"user","content":"Hello!"}}],"model":"mock-model","stream":true,{USAGE}}}',
             id="stream requested by an extra field",

@@ -58,6 +58,7 @@ def profile(settings: Settings) -> int:
             show_http=settings.output.show_http,
             max_error_rate=settings.max_error_rate,
             require_valid=settings.require_valid,
+            response_field=settings.endpoint.extra.get("response_field"),
         )
 
 
@@ -80,6 +81,7 @@ def report_server(done: FinishedRun, url: int, into: str) -> int:
         quiet=True,
         max_error_rate=settings.max_error_rate,
         require_valid=settings.require_valid,
+        response_field=settings.endpoint.extra.get("response_field"),
         url=url,
         into=into,
     )
@@ -183,6 +185,7 @@ def report(
     show_http: bool = False,
     max_error_rate: float = 0.0,
     require_valid: bool = False,
+    response_field: str | None = None,
     url: int | None = None,
     into: str | None = None,
 ) -> int:
@@ -233,7 +236,23 @@ def report(
             f"The run ended early, and the results cover the requests sent until then: {input_error}", file=sys.stderr
         )
         return EXIT_USER
+    if response_field is not None and _never_matched(summary):
+        print(
+            f"The response_field {response_field!r} in --extra-inputs matched nothing in any reply; compare it with a reply "
+            "of the server.",
+            file=sys.stderr,
+        )
+        return EXIT_USER
     return status
+
+
+def _never_matched(summary: Summary) -> bool:
+    """True if the response_field matched nothing in any reply."""
+    from penstock.endpoints.detect_reply import UNMATCHED_FIELD
+
+    unmatched = summary.warnings.get(UNMATCHED_FIELD, 0)
+    failed = sum(group.count for group in summary.errors if group.owner == "user")
+    return unmatched + failed > 0 and unmatched >= summary.succeeded
 
 
 def _state(interrupted: bool, input_error: str | None, incomplete: str | None) -> str:

@@ -9,7 +9,7 @@ from penstock.endpoints.reply import Failure, Reply
 from penstock.endpoints.reply_errors import excerpt
 from penstock.endpoints.usage import read_usage
 
-__all__ = ["add_tool_calls", "message_texts", "read_choices_body", "request_stream_usage"]
+__all__ = ["add_tool_calls", "message_texts", "read_choices_body", "set_stream_options"]
 
 
 def read_choices_body(body: bytes) -> Reply:
@@ -68,8 +68,11 @@ def add_tool_calls(fragments: list[ToolCall], calls: dict[int, dict[str, Any]]) 
             call["function"]["arguments"] += fragment.function.arguments or ""
 
 
-def request_stream_usage(body: dict[str, Any]) -> None:
-    """Ask for usage at the end of a stream, unless the user has set this option."""
-    if body.get("stream") is True:
-        options = body.get("stream_options")
+def set_stream_options(body: dict[str, Any], *, usage: bool = True) -> None:
+    """With `usage`, ask for usage at the end of a stream, unless the user has set this option. Remove options of null,
+    by which the user asks to send none: some servers refuse the field."""
+    options = body.get("stream_options", {})
+    if options is None:
+        del body["stream_options"]
+    elif usage and body.get("stream") is True:
         body["stream_options"] = {"include_usage": True, **(options if isinstance(options, dict) else {})}

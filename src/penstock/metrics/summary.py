@@ -78,6 +78,11 @@ class Summary(msgspec.Struct, kw_only=True):
         return self.incomplete_reason is None and not self.was_cancelled
 
 
+_NOT_STREAMED = (
+    "Replies that were not streamed although --streaming was given, so that they have no time to first token"
+)
+
+
 class SummaryBuilder:
     """Builds the summary. Takes every record of a run once, in any order."""
 
@@ -89,7 +94,10 @@ class SummaryBuilder:
         self._phases = [self._warmup if p.kind == "warmup" else self._profiling for p in header.phases]
 
     def add(self, record: Record, measures: Measures) -> None:
-        self._phases[record.phase].add(record, measures)
+        phase = self._phases[record.phase]
+        phase.add(record, measures)
+        if self._header.streaming and not record.streamed and record.failure is None and not record.cancelled:
+            phase.warnings[_NOT_STREAMED] = phase.warnings.get(_NOT_STREAMED, 0) + 1
 
     def request_counts(self) -> RequestCounts:
         """Return the counts of the profiling phases for the certificate."""
