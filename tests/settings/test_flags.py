@@ -37,6 +37,7 @@ def test_every_aiperf_flag_is_known_by_all_its_spellings(spellings: list[str]) -
 def test_flags_that_aiperf_lacks_are_marked() -> None:
     aiperf = {spelling for spellings in AIPERF for spelling in spellings}
     assert {flag.name for flag in FLAGS if flag.name not in aiperf} == {
+        "--assert",
         "--insecure",
         "--max-error-rate",
         "--quiet",

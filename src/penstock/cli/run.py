@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,9 +28,19 @@ from penstock.workers.prepare import Prepared, default_entries, prepare, resolve
 from penstock.workers.run_folder import LOG_FOLDER, RunFolder
 
 if TYPE_CHECKING:
+    from penstock.metrics.conditions import Condition
     from penstock.metrics.summary import Summary
 
-__all__ = ["FinishedRun", "LazyTokenizer", "execute", "open_folder", "profile", "report", "report_server"]
+__all__ = [
+    "FinishedRun",
+    "LazyTokenizer",
+    "execute",
+    "open_folder",
+    "parse_assertions",
+    "profile",
+    "report",
+    "report_server",
+]
 
 _REASON_CHARACTERS = 300
 
@@ -45,6 +55,7 @@ class FinishedRun(NamedTuple):
 
 
 def profile(settings: Settings) -> int:
+    assertions = parse_assertions(settings)
     with open_folder(settings.output.folder) as folder:
         done = execute(settings, folder)
         return report(
@@ -58,6 +69,7 @@ def profile(settings: Settings) -> int:
             show_http=settings.output.show_http,
             max_error_rate=settings.max_error_rate,
             require_valid=settings.require_valid,
+            assertions=assertions,
             response_field=settings.endpoint.extra.get("response_field"),
         )
 
@@ -81,6 +93,7 @@ def report_server(done: FinishedRun, url: int, into: str) -> int:
         quiet=True,
         max_error_rate=settings.max_error_rate,
         require_valid=settings.require_valid,
+        assertions=parse_assertions(settings),
         response_field=settings.endpoint.extra.get("response_field"),
         url=url,
         into=into,
@@ -185,6 +198,7 @@ def report(
     show_http: bool = False,
     max_error_rate: float = 0.0,
     require_valid: bool = False,
+    assertions: Sequence[Condition] = (),
     response_field: str | None = None,
     url: int | None = None,
     into: str | None = None,
@@ -230,7 +244,10 @@ def report(
         show(summary, artifacts, show_http=show_http)
     elif url is None:  # a comparison shows the certificates itself
         _warn_if_not_valid(summary, require_valid)
-    status = _status(summary, interrupted, max_error_rate, require_valid)
+    failed_assertions = _failed_assertions(assertions, summary)
+    if url is not None:  # say which of the servers
+        failed_assertions = [f"{header.urls[url]}: {sentence}" for sentence in failed_assertions]
+    status = _status(summary, interrupted, max_error_rate, require_valid, failed_assertions)
     if input_error is not None:
         print(
             f"The run ended early, and the results cover the requests sent until then: {input_error}", file=sys.stderr
@@ -271,7 +288,26 @@ def _warn_if_not_valid(summary: Summary, require_valid: bool) -> None:
     print(f"Certificate: {certificate.verdict}. {' '.join(certificate.reasons)}", file=sys.stderr)
 
 
-def _status(summary: Summary, interrupted: bool, max_error_rate: float, require_valid: bool) -> int:
+def parse_assertions(settings: Settings) -> list[Condition]:
+    """Raise UserError if an assertion is not a condition on a metric."""
+    if not settings.assertions:
+        return []
+    from penstock.metrics.conditions import parse_condition
+
+    return [parse_condition("--assert", text, example="p99 time_to_first_token<300") for text in settings.assertions]
+
+
+def _failed_assertions(assertions: Sequence[Condition], summary: Summary) -> list[str]:
+    if not assertions:
+        return []
+    from penstock.metrics.conditions import check_run
+
+    return [sentence for assertion in assertions if (sentence := check_run(assertion, summary.metrics)) is not None]
+
+
+def _status(
+    summary: Summary, interrupted: bool, max_error_rate: float, require_valid: bool, failed_assertions: list[str]
+) -> int:
     total = summary.succeeded + summary.failed
     rate = summary.failed / total if total else 0.0
     errors = []
@@ -288,6 +324,7 @@ def _status(summary: Summary, interrupted: bool, max_error_rate: float, require_
     if require_valid and summary.certificate is not None and summary.certificate.verdict != "VALID":
         reasons = " ".join(summary.certificate.reasons)
         errors.append(f"The certificate is {summary.certificate.verdict}, and --require-valid was given: {reasons}")
+    errors += failed_assertions
     for error in errors:
         sys.stdout.flush()
         print(error, file=sys.stderr)

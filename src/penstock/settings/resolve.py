@@ -53,6 +53,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
                 prefix=folder_prefix,
             ),
         ),
+        assertions=tuple(parsed.values.get("assertions", ())),
         command=parsed.command,
         **{
             name: parsed.values[name]

@@ -178,5 +178,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     require_valid: bool = False
     max_error_rate: float = 0.0
     """Share of failed requests, from 0 to 1, above which the exit status is 1."""
+    assertions: tuple[str, ...] = ()
+    """Conditions on metrics, of which every one must hold, or the exit status is 1."""
     command: str = ""
     """The command line with secrets redacted, for the artifacts."""

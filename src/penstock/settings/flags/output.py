@@ -107,6 +107,15 @@ VERDICT = Group(
             le=1,
             penstock_only=True,
         ),
+        Flag(
+            "--assert",
+            "list",
+            "Exit with status 1 unless this holds, for example 'p99 time_to_first_token<300'. Repeat it for more.",
+            target="assertions",
+            metavar="CONDITION",
+            comma_separated=True,
+            penstock_only=True,
+        ),
     ),
 )
 
