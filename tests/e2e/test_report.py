@@ -49,6 +49,9 @@ def test_report_of_a_damaged_log_keeps_better_artifacts(program: Program, mock: 
     data[9 + int.from_bytes(data[1:5], "little") + 30] ^= 0x10  # in the second record
     log.write_bytes(data)
     before = {path: path.read_bytes() for path in run.files()}
+    verified = program.run("verify", run.folder, command="penstock")
+    assert verified.status == 1
+    assert "bytes of the log cannot be read, so the requests in them were not checked." in verified.out
     refused = program.run("report", run.folder, command="penstock")
     assert refused.status == 2
     assert "of the log cannot be read any more, and it has 9 of the 10 requests" in " ".join(refused.err.split())

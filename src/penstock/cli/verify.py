@@ -124,6 +124,8 @@ def _show(verdict: Verdict, source: str) -> None:
         print(
             f"{verdict.unsent:,} requests were not completely written to a connection, so they have no body to compare."
         )
+    if verdict.damaged_bytes:
+        print(f"{verdict.damaged_bytes:,} bytes of the log cannot be read, so the requests in them were not checked.")
     for error in (verdict.export, verdict.inputs):
         if error is not None:
             print(error)

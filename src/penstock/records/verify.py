@@ -62,6 +62,8 @@ class Verdict(msgspec.Struct):
     """The error in the per-request file, if there is one."""
     inputs: str | None = None
     """The error in the run's own inputs.json, if there is one. The caller checks that file."""
+    damaged_bytes: int = 0
+    """Bytes of the log that cannot be read: the requests in them were not checked."""
     received: bool = False
     """Whether the compared file is a mock server's request log."""
 
@@ -127,6 +129,7 @@ def verify(
                 verdict.differences.append(Difference(record.number, session, record.turn, record.request_id, reason))
         verdict.root = root.root()
     verdict.export = export_check.finish()
+    verdict.damaged_bytes = log.torn_bytes + log.skipped_bytes
     return verdict
 
 
