@@ -20,7 +20,7 @@ def peak(requests: int) -> int:
     """Return the peak anonymous memory of the command's main process in bytes."""
     with far_end(20) as server, tempfile.TemporaryDirectory() as folder:
         command = [AIPERF, "profile", "--model", "m", "--tokenizer", "builtin", "--url", server.url, "--streaming"]
-        command += ["--isl", "50", "--osl", "20", "--num-dataset-entries", "100", "--concurrency", "64", "--ui", "none"]
+        command += ["--isl", "50", "--osl", "20", "--num-dataset-entries", "100", "--concurrency", "64", "--quiet"]
         command += ["--artifact-dir", folder, "--request-count", str(requests)]
         process = subprocess.Popen(command)
         highest = 0

@@ -58,7 +58,7 @@ def opening(kind: str, gigabytes: float) -> bool:
         path = Path(folder, "big.jsonl" if kind == "raw_payload" else "inputs.json")
         size = _write(path, kind, gigabytes * 1e9)
         out = Path(folder, "out")
-        command = [AIPERF, "profile", "--model", "m", "--url", server.url, "--input-file", str(path), "--ui", "none"]
+        command = [AIPERF, "profile", "--model", "m", "--url", server.url, "--input-file", str(path), "--quiet"]
         command += ["--use-server-token-count", "--artifact-dir", str(out), "--benchmark-duration", "1"]
         began = time.time_ns()
         process = subprocess.Popen([*command, "--custom-dataset-type", kind])

@@ -21,7 +21,7 @@ sys.argv[0] = "penstock"
 from penstock.cli.main import main
 sys.exit(main())
 """
-PROFILE = "profile --model m --url mock:// --tokenizer builtin --ui none --request-count 2 --artifact-dir out"
+PROFILE = "profile --model m --url mock:// --tokenizer builtin --quiet --request-count 2 --artifact-dir out"
 
 
 @pytest.fixture

@@ -54,3 +54,26 @@ def test_flipped_bit_is_never_read_as_data(rows, draw):
     if position not in kind_positions:  # the kind is not part of the checksum
         assert result == rows[: len(result)]
         assert len(result) < len(rows)
+
+
+KINDS = b"\x01\x02"
+intact_rows = st.lists(st.tuples(st.sampled_from(KINDS), st.binary(min_size=1, max_size=60)), min_size=2, max_size=6)
+
+
+@given(intact_rows, st.binary(max_size=40))
+def test_first_intact_frame_after_damage_is_found(rows, damage):
+    data = b"".join(frames.pack(*row) for row in rows)
+    position = frames.find(damage + data, 0, KINDS)
+    assert position is not None
+    assert position <= len(damage)
+    assert read((damage + data)[position:])[0][-len(rows) :] == rows
+
+
+@given(intact_rows, st.data())
+def test_no_frame_is_found_in_the_rest_of_a_torn_frame(rows, draw):
+    frame = frames.pack(*rows[0])
+    assert frames.find(frame[: draw.draw(st.integers(0, len(frame) - 1))], 1, KINDS) is None
+
+
+def test_huge_length_in_damaged_data_is_not_followed():
+    assert frames.find(b"\x01\xff\xff\xff\xff" * 10 + frames.pack(2, b"report"), 0, KINDS) == 50

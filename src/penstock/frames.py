@@ -1,18 +1,20 @@
 """Frames of an append-only file: kind (1 byte), length and CRC-32 (4 bytes each, little endian), then the data.
 
 A process that is killed while it writes leaves an incomplete frame at the end. Reading stops before that frame and returns
-the number of bytes left over.
+the number of bytes left over. If an earlier frame is damaged, `find` returns the position of the next intact one.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
+import re
 import struct
 import zlib
 from collections.abc import Generator
 from typing import BinaryIO
 
-__all__ = ["HEAD", "pack", "read"]
+__all__ = ["HEAD", "find", "pack", "read"]
 
 HEAD = struct.Struct("<BII")
 
@@ -37,3 +39,23 @@ def read(file: BinaryIO) -> Generator[tuple[int, bytes], None, int]:
         yield kind, data
         position = next_position
     return end - position
+
+
+def find(data: bytes | mmap.mmap, position: int, kinds: bytes) -> int | None:
+    """Return the position of the first intact frame of one of these kinds, at or after `position`.
+
+    Lengths in damaged data can be anything. To compute few checksums, `find` skips candidates that are empty, or that are
+    followed by neither a frame of these kinds nor the end.
+    """
+    end = len(data)
+    for match in re.compile(b"[" + re.escape(kinds) + b"]").finditer(data, position):
+        start = match.start()
+        if end - start < HEAD.size:
+            break
+        _, length, crc = HEAD.unpack_from(data, start)
+        stop = start + HEAD.size + length
+        if not length or stop > end or (stop < end and data[stop] not in kinds):
+            continue
+        if zlib.crc32(data[start + HEAD.size : stop]) == crc:
+            return start
+    return None

@@ -80,3 +80,20 @@ def test_unused_field_of_a_file_is_named_with_a_suggestion(program: Program, cap
     done = program.profile(capture.url, "--input-file", path, "--use-server-token-count", texts=None)
     assert done.status == 0, done
     assert "does not use 'output_lenght' (did you mean 'output_length'?)" in done.out
+
+
+def test_assertion_that_does_not_hold_gives_exit_status_1(program: Program, capture: Capture) -> None:
+    conditions = ("--assert", "p99 request_latency<0", "--assert", "error_request_count<1")
+    done = program.profile(capture.url, *conditions, "--quiet")
+    assert done.status == 1
+    failed = [line for line in done.err.splitlines() if line.startswith("--assert")]
+    assert len(failed) == 1
+    assert failed[0].startswith("--assert 'p99 request_latency<0' does not hold: p99 request_latency is ")
+    assert program.profile(capture.url, "--assert", "p99 request_latency<1e9, request_count>=3").status == 0
+
+
+def test_assertion_on_an_unknown_metric_is_refused_before_the_run(program: Program, capture: Capture) -> None:
+    done = program.profile(capture.url, "--assert", "p99 ttft<300")
+    assert done.status == 2
+    assert "there is no metric ttft; did you mean time_to_first_token?" in done.err
+    assert not capture.requests

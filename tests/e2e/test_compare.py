@@ -120,7 +120,7 @@ def test_invalid_run_leads_to_no_conclusion(program: Program, mock: Callable[...
     runs = [program.profile(mock(ttft=ttft).url, *flags, texts=None) for ttft in (2, 12)]
     log = runs[0].folder / "log" / "worker-0.log"
     log.write_bytes(log.read_bytes()[:-1])
-    assert program.run("report", runs[0].folder, command="penstock").status == 0
+    assert program.run("report", runs[0].folder, "--overwrite", command="penstock").status == 0
     folders = [run.folder for run in runs]
     text = program.run("compare", *folders, command="penstock")
     assert text.status == 0, text
@@ -245,3 +245,18 @@ def test_wrong_arguments_of_compare_are_errors(program: Program) -> None:
         done = program.run("compare", *arguments, command="penstock")
         assert (done.status, message in done.err) == (2, True), done
     assert "compare --url A --url B" in program.run("compare", "--help", command="penstock").out
+
+
+def test_difference_beyond_a_limit_gives_exit_status_1(program: Program, mock: Callable[..., MockServer]) -> None:
+    flags = ("--input-file", payloads(program, 30), "--use-server-token-count", "--concurrency", 2)
+    runs = [program.profile(mock(ttft=ttft).url, *flags, texts=None).folder for ttft in (2, 52)]
+    limits = ("--fail-if", "avg time_to_first_token>50%", "--fail-if", "p90 time_to_first_token<0")
+    done = program.run("compare", *limits, *runs, command="penstock")
+    assert done.status == 1
+    assert "--fail-if 'avg time_to_first_token>50%'" in done.err
+    plain = json.loads(program.run("compare", *runs, "--json", command="penstock").out)
+    if not invalid_sides(plain):
+        assert done.err.count("--fail-if") == 1
+        assert program.run("compare", *runs, *limits[2:], command="penstock").status == 0
+    refused = program.run("compare", *runs, "--fail-if", "p90 benchmark_duration>1", command="penstock")
+    assert refused.status == 2

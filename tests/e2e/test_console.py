@@ -44,8 +44,8 @@ def test_long_run_prints_progress_lines_to_a_pipe(mock, program):
     assert "100%" in progress[-1]
 
 
-def test_ui_none_prints_nothing(mock, program):
-    outcome = program.profile(mock().url, "--request-count", 4, "--ui", "none")
+def test_quiet_prints_nothing(mock, program):
+    outcome = program.profile(mock().url, "--request-count", 4, "--quiet")
     assert (outcome.status, outcome.out) == (0, "")
     assert outcome.summary["request_count"]["avg"] == 4
     assert outcome.err == "" or outcome.summary["certificate"]["verdict"] != "VALID"
@@ -60,8 +60,8 @@ def run_with_few_open_files(mock, program, *flags):
     return done, json.loads((program.folder / "few" / "profile_export_aiperf.json").read_text())
 
 
-def test_ui_none_prints_an_invalid_certificate_to_standard_error(mock, program):
-    done, summary = run_with_few_open_files(mock, program, "--ui", "none", "--max-error-rate", 1)
+def test_quiet_prints_an_invalid_certificate_to_standard_error(mock, program):
+    done, summary = run_with_few_open_files(mock, program, "--quiet", "--max-error-rate", 1)
     client_failures = summary["failures"]["penstock"]
     assert client_failures > 6
     assert summary["certificate"]["verdict"] == "INVALID"
@@ -71,7 +71,9 @@ def test_ui_none_prints_an_invalid_certificate_to_standard_error(mock, program):
     )
     assert (done.returncode, done.stdout) == (0, "")
     line = f"Certificate: INVALID. {' '.join(summary['certificate']['reasons'])}"
-    assert done.stderr.splitlines() == [line]
+    certificate, reason = done.stderr.splitlines()
+    assert certificate == line
+    assert f"requests failed ({summary['error_request_count']['avg'] / 120:.1%}). The " in reason
 
 
 def test_screen_shows_that_the_rate_was_not_reached(mock, program):
@@ -103,11 +105,25 @@ def test_no_line_on_a_pipe_ends_in_spaces(mock, program):
     assert [line for line in outcome.out.splitlines() if line != line.rstrip()] == []
 
 
-def test_ui_none_prints_the_reason_of_a_failure(mock, program):
-    outcome = program.profile(mock(error=500).url, "--request-count", 4, "--ui", "none")
+def test_quiet_prints_the_reason_of_a_failure(mock, program):
+    outcome = program.profile(mock(error=500).url, "--request-count", 4, "--quiet")
     assert outcome.status == 1
     assert outcome.out == ""
-    assert outcome.err == "4 of 4 requests failed (100.0%), more than --max-error-rate 0 allows.\n"
+    assert outcome.err.startswith(
+        "4 of 4 requests failed (100.0%), more than --max-error-rate 0 allows. The reason: 500 Internal Server Error: "
+    )
+    assert outcome.err.count("\n") == 1
+
+
+def test_ui_none_shows_results_and_failures_without_progress(mock, program):
+    server = mock(error=500, error_rate=0.5, seed=1)
+    outcome = program.profile(server.url, "--request-count", 8, "--ui", "none", "--max-error-rate", 1)
+    assert outcome.status == 0, outcome
+    assert "Requests Failed" in outcome.out
+    assert "Penstock | LLM Metrics" in outcome.out
+    assert "Profiling:" not in outcome.out
+    assert "requests failed" in outcome.err
+    assert "The reason: 500 Internal Server Error: " in outcome.err
 
 
 def test_progress_bar_is_redrawn_in_place_on_a_terminal(mock, program):

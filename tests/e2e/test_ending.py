@@ -540,16 +540,17 @@ def test_log_truncated_at_any_byte_loses_only_its_last_frame(mock, program, tmp_
         assert torn == (0 if cut in (ends[2], ends[3]) else cut - ends[2])
 
 
-def test_flipped_bit_in_the_log_is_detected(mock, program):
+def test_flipped_bit_in_the_log_loses_one_request(mock, program):
     outcome = program.profile(mock(tokens=3).url, "--request-count", 3)
     file = outcome.folder / "log" / "worker-0.log"
     data = bytearray(file.read_bytes())
-    second = frame_ends(bytes(data))[0]
+    second, third = frame_ends(bytes(data))[:2]
     data[second + 30] ^= 0x10
     file.write_bytes(data)
     log = RunLog(str(outcome.folder / "log"))
-    assert len(list(log.records())) == 1
-    assert log.torn_bytes == len(data) - second
+    assert len(list(log.records())) == 2
+    assert (log.torn_bytes, log.skipped_places, log.skipped_bytes) == (0, 1, third - second)
+    assert len(log.reports()) == 1
     log.close()
 
 

@@ -315,6 +315,15 @@ def test_verify_detects_changed_files(program: Program, capture: Capture) -> Non
     assert "profile_export.jsonl:2: its body_sha256 is not the one in the log." in checked.out
 
 
+def test_verify_compares_the_inputs_json_of_the_run(program: Program, capture: Capture) -> None:
+    done = replay(program, capture.url, write(program, "p.jsonl", numbered(3)))
+    inputs = done.folder / "inputs.json"
+    inputs.write_bytes(inputs.read_bytes().replace(b"number 2", b"number 7"))
+    checked = program.run("verify", done.folder, command="penstock")
+    assert checked.status == 1
+    assert "inputs.json has other bytes for session 'session_000002' than were sent." in checked.out
+
+
 def test_verify_of_a_folder_without_a_run_is_an_error(program: Program) -> None:
     checked = program.run("verify", program.folder, command="penstock")
     assert (checked.status, "contains no run" in checked.err) == (2, True)
@@ -357,8 +366,27 @@ def test_template_endpoint_builds_bodies_from_the_template(program: Program, cap
     missing = program.profile(
         capture.url + "/ask", *arguments, "--extra-inputs", "response_field:nothing.here", texts=1
     )
-    assert missing.errors()[0]["type"] == "NoMatch"
-    assert missing.status == 1
+    assert (missing.errors()[0]["type"], missing.errors()[0]["fault"]) == ("NoMatch", "user")
+    assert missing.status == 2
+    assert "The response_field 'nothing.here' in --extra-inputs matched nothing in any reply" in missing.err
+
+
+def test_response_field_of_the_raw_endpoint_that_never_matches_is_an_error_of_the_user(
+    program: Program, capture: Capture
+) -> None:
+    path = write(program, "p.jsonl", numbered(2))
+    flags = (
+        "--endpoint-type",
+        "raw",
+        "--custom-dataset-type",
+        "raw_payload",
+        "--extra-inputs",
+        "response_field:no.such",
+    )
+    done = replay(program, capture.url, path, *flags)
+    assert done.status == 2
+    assert "The response_field 'no.such' in --extra-inputs matched nothing in any reply" in done.err
+    assert done.summary["request_count"]["avg"] == 2
 
 
 # -- recorded timestamps ---------------------------------------------------------------------------------

@@ -33,13 +33,46 @@ def test_report_says_what_a_truncated_log_lost(program: Program, mock: Callable[
     log = run.folder / "log" / "worker-0.log"
     data = log.read_bytes()
     log.write_bytes(data[:-1])
-    done = program.run("report", run.folder, command="penstock")
+    done = program.run("report", run.folder, "--overwrite", command="penstock")
     assert run.summary["request_count"]["avg"] == 4
     assert "of the log are incomplete: a worker's report is lost, but no request." in done.out
     report = len(data) - 1 - run.summary["torn_bytes"]
     log.write_bytes(data[: report - 1])
-    done = program.run("report", run.folder, command="penstock")
+    done = program.run("report", run.folder, "--overwrite", command="penstock")
     assert "of the log are incomplete: the requests in them are lost." in done.out
+
+
+def test_report_of_a_damaged_log_keeps_better_artifacts(program: Program, mock: Callable[..., MockServer]) -> None:
+    run = program.profile(mock().url, "--request-count", 10)
+    log = run.folder / "log" / "worker-0.log"
+    data = bytearray(log.read_bytes())
+    data[9 + int.from_bytes(data[1:5], "little") + 30] ^= 0x10  # in the second record
+    log.write_bytes(data)
+    before = {path: path.read_bytes() for path in run.files()}
+    verified = program.run("verify", run.folder, command="penstock")
+    assert verified.status == 1
+    assert "bytes of the log cannot be read, so the requests in them were not checked." in verified.out
+    refused = program.run("report", run.folder, command="penstock")
+    assert refused.status == 2
+    assert "of the log cannot be read any more, and it has 9 of the 10 requests" in " ".join(refused.err.split())
+    assert {path: path.read_bytes() for path in run.files()} == before
+    elsewhere = program.run("report", run.folder, "--output-dir", program.folder / "again", command="penstock")
+    assert elsewhere.status == 0, elsewhere
+    assert "The log is damaged in 1 place: " in elsewhere.out
+    assert (program.folder / "again" / "profile_export.jsonl").read_text().count("\n") == 9
+    assert {path: path.read_bytes() for path in run.files()} == before
+    replaced = program.run("report", run.folder, "--overwrite", command="penstock")
+    assert replaced.status == 0, replaced
+    assert len(run.records) == 9
+    assert program.run("report", run.folder, command="penstock").status == 0, "the files contain no more than the log"
+
+
+def test_report_does_not_write_into_the_folder_of_another_run(
+    program: Program, mock: Callable[..., MockServer]
+) -> None:
+    runs = [program.profile(mock().url, "--request-count", 2).folder for _ in range(2)]
+    done = program.run("report", runs[0], "--output-dir", runs[1], command="penstock")
+    assert (done.status, "contains another run; choose another folder." in done.err) == (2, True)
 
 
 def test_killed_run_does_not_use_the_summary_of_the_previous_run(

@@ -97,6 +97,11 @@ USAGE = '"stream_options":{"include_usage":true}'
             id="usage in every chunk",
         ),
         pytest.param(
+            {"streaming": True, "extra": {"stream_options": None, "other": None}},
+            '{"messages":[{"role":"user","content":"Hello!"}],"model":"mock-model","stream":true,"other":null}',
+            id="stream_options of null are not sent",
+        ),
+        pytest.param(
             HELLO,
             {"extra": {"stream": True}},
             f'{{"messages":[{{"role":"user","content":"Hello!"}}],"model":"mock-model","stream":true,{USAGE}}}',

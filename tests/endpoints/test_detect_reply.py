@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.endpoints.detect_reply import UNMATCHED_FIELD
 from penstock.endpoints.raw import Raw
 from penstock.endpoints.reply import Reply
 from penstock.endpoints.template import Template
@@ -158,19 +159,22 @@ def test_messages_stream_is_read() -> None:
 
 def test_response_field_is_tried_before_detection() -> None:
     assert body({"a": {"b": ["x", "y"]}, "text": "no"}, "a.b").outputs == ["xy"]
-    assert body({"text": "looks"}, "a.b").outputs == ["looks"]
+    looked = body({"text": "looks"}, "a.b")
+    assert (looked.outputs, looked.warnings) == (["looks"], {UNMATCHED_FIELD: 1})
+    assert body({"text": "looks", "a": {"b": ""}}, "a.b").warnings == {}
     assert body({"a": [0.5, 0.25]}, "a").vectors == 1
     assert body({"a": {"b": 7}}, "a").outputs == ['{"b": 7}']
     value = stream({"a": "x"}, {"b": 1}, {"a": "y"}, field="a")
     assert (value.texts, len(value.ends)) == (["x", "y"], 2)
-    assert stream({"text": "x"}, field="a").texts == ["x"]
+    looked = stream({"text": "x"}, field="a")
+    assert (looked.texts, looked.warnings) == (["x"], {UNMATCHED_FIELD: 1})
 
 
 def test_response_field_of_a_template_must_match() -> None:
     assert body({"a": "x"}, "a", Template).outputs == ["x"]
     for reply in (body({"text": "x"}, "a", Template), stream({"text": "x"}, field="a", kind=Template)):
         assert reply.failure is not None
-        assert reply.failure.type == "NoMatch"
+        assert (reply.failure.type, reply.failure.owner) == ("NoMatch", "user")
     assert body({"text": "x"}, None, Template).outputs == ["x"]
 
 

@@ -101,6 +101,11 @@ def test_usage_is_requested_for_streams_with_server_token_counts(
     assert body["stream"] is streaming
 
 
+def test_stream_options_of_null_are_not_sent() -> None:
+    settings = EndpointSettings(streaming=True, extra={"stream_options": None})
+    assert "stream_options" not in built(Turn(texts=("Hi",)), settings)
+
+
 def test_extra_fields_keep_their_types_and_come_last() -> None:
     settings = EndpointSettings(extra={"temperature": 0.7, "store": False, "metadata": {"a": 1}, "user": None})
     body = built(Turn(texts=("Hi",), output_tokens=5, extra={"temperature": 0, "stop": ["x"]}), settings)

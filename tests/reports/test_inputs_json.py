@@ -4,8 +4,11 @@ import json
 import os
 from hashlib import sha256
 
+import pytest
+
 from penstock.records.log import RunLog
 from penstock.records.verify import verify
+from penstock.reports.check_inputs_json import check_inputs_json
 from penstock.reports.write_artifacts import write_artifacts
 from support.records import make_record
 from support.runs import BODY, input_texts, load_word_tokenizer, report_run, write_log
@@ -122,6 +125,20 @@ def test_unwritten_body_of_a_killed_worker_is_omitted_with_a_note(tmp_path):
     ]
 
 
+def test_complete_file_is_kept_if_its_bodies_cannot_be_read_any_more(tmp_path):
+    records = [make_record(built=0), make_record(number=1, built=1, at=5)]
+    built = [body("a0"), body("a0 again")]
+    reported = report_run(tmp_path, records, conversations=[("a", [b"only parts"])], built=built)
+    before = reported.read("inputs.json")
+    index = tmp_path / "log" / "payloads-0.idx"
+    os.truncate(index, index.stat().st_size - 20)
+    log = RunLog(str(tmp_path / "log"))
+    summary = write_artifacts(log, reported.folder, load_word_tokenizer, input_texts)
+    log.close()
+    assert summary.note == "inputs.json was kept: it contains bodies that cannot be read from their source any more."
+    assert reported.read("inputs.json") == before
+
+
 def test_body_that_was_never_sent_is_not_in_the_proof(tmp_path):
     records = [make_record(), make_record(number=1, sent=None, at=5)]
     reported = report_run(tmp_path, records)
@@ -144,3 +161,57 @@ def test_root_hash_follows_the_order_of_the_plan(tmp_path):
 
 def test_empty_run_has_empty_inputs(tmp_path):
     assert inputs(report_run(tmp_path, [])) == []
+
+
+def check(tmp_path, reported):
+    log = RunLog(str(tmp_path / "log"))
+    try:
+        return check_inputs_json(reported.path("inputs.json"), log)
+    finally:
+        log.close()
+
+
+def two_sessions(tmp_path):
+    conversations = [("a", [ODD + b"\n", body("a1")]), ("b", [b"--form\r\nx"]), ("c", [b'"a string"'])]
+    records = [
+        make_record(number=0, payload=0),
+        make_record(number=0, payload=1, turn=1, at=5),
+        make_record(number=1, conversation=1, payload=2, at=9),
+        make_record(number=2, conversation=2, payload=3, at=12),
+        make_record(number=3, conversation=1, payload=2, at=15),
+    ]
+    return report_run(tmp_path, records, conversations=conversations, texts=lambda body: [])
+
+
+def test_unchanged_inputs_json_agrees_with_the_log(tmp_path):
+    assert check(tmp_path, two_sessions(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ("a1", "a2", "inputs.json has other bytes for session 'a' than were sent."),
+        ("1e2 }", "1e2}", "inputs.json has other bytes for session 'a' than were sent."),
+        ('["","\\n"]', '["",""]', "inputs.json has other bytes for session 'a' than were sent."),
+        ('"b"', '"x"', "inputs.json has session 'x' where the run sent session 'b'."),
+        ("--form", "--norm", "inputs.json has other bytes for session 'b' than were sent."),
+        ("{\n", "", "inputs.json was changed since the run: it cannot be read as a list of sessions."),
+    ],
+)
+def test_changed_inputs_json_is_noticed(tmp_path, old, new, error):
+    reported = two_sessions(tmp_path)
+    text = reported.read("inputs.json")
+    assert old in text
+    (tmp_path / "out" / "inputs.json").write_bytes(text.replace(old, new, 1).encode())
+    assert check(tmp_path, reported) == error
+
+
+def test_missing_and_added_sessions_of_inputs_json_are_noticed(tmp_path):
+    reported = two_sessions(tmp_path)
+    sessions = inputs(reported)
+    path = tmp_path / "out" / "inputs.json"
+    path.write_text(json.dumps({"data": []}))
+    assert check(tmp_path, reported) == "inputs.json does not contain session 'a', which was sent."
+    path.write_text(json.dumps({"data": sessions}))
+    os.truncate(tmp_path / "log" / "worker-0.log", 0)
+    assert check(tmp_path, reported) == "inputs.json contains session 'a', which was not sent."

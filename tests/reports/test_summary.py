@@ -383,6 +383,15 @@ def test_run_without_streaming_has_no_streaming_metrics(tmp_path):
         assert tag not in summary
 
 
+def test_replies_that_were_not_streamed_on_request_are_noted(tmp_path):
+    plain = make_record(number=1, streamed=False, stamps=[], pieces=[], first_output=None)
+    reported = report_run(tmp_path, [make_record(), plain])
+    note = "Replies that were not streamed although --streaming was given"
+    assert [(warning[: len(note)], count) for warning, count in reported.json["warnings"].items()] == [(note, 1)]
+    assert note in reported.read("profile_export_console.txt")
+    assert "warnings" not in report_run(tmp_path / "plain", [plain], streaming=False).json
+
+
 def test_length_mismatches_are_counted(tmp_path):
     """The reply has five tokens; 5 % of that is less than one token, so any difference counts."""
     records = [make_record(requested_output=length) for length in (5, 6, 100)] + [make_record(requested_output=None)]

@@ -39,10 +39,12 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
     assert {flag.name for flag in FLAGS if flag.name not in aiperf} == {
         "--api-key-env",
         "--api-key-file",
+        "--assert",
         "--follow-cross-origin-redirects",
         "--insecure",
         "--max-error-rate",
         "--proxy",
+        "--quiet",
         "--require-valid",
         "--sessions",
         "--trust-env",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.cli.command_line import HELP, CommandLine
+from penstock.cli.exit_status import EXIT_FAILED
 from penstock.compare.compared_metrics import COMPARED, THROUGHPUTS
 from penstock.errors import UserError
 from penstock.settings.flag_values import ParsedArguments
@@ -16,6 +17,7 @@ from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Flag, Group, Posi
 
 if TYPE_CHECKING:
     from penstock.compare.comparison import Comparison
+    from penstock.metrics.conditions import Condition
     from penstock.settings.schema import Settings
 
 __all__ = ["COMMAND_LINE", "run"]
@@ -44,6 +46,15 @@ the certificates of the runs, and draws no conclusion from a run that is INVALID
                     choices=COMPARED,
                     penstock_only=True,
                 ),
+                Flag(
+                    "--fail-if",
+                    "list",
+                    "Exit with status 1 if B differs from A by this much, for example 'p99 time_to_first_token>5%'. Repeat "
+                    "it for more.",
+                    "fail_if",
+                    "CONDITION",
+                    comma_separated=True,
+                ),
                 HELP,
             ),
         ),
@@ -54,7 +65,10 @@ the certificates of the runs, and draws no conclusion from a run that is INVALID
     ),
     inherited=GROUPS,
     unsupported=UNSUPPORTED_FLAGS,
-    usage=("RUN_A RUN_B [--metric NAME] [--json]", "--url A --url B [--metric NAME] [--json] [options of profile]"),
+    usage=(
+        "RUN_A RUN_B [--metric NAME] [--json] [--fail-if CONDITION]",
+        "--url A --url B [--metric NAME] [--json] [--fail-if CONDITION] [options of profile]",
+    ),
     details="""\
 Two runs: give their artifact folders. Requests with equal bodies (by SHA-256) are compared in pairs, so both runs should
 send the same payloads: replay the inputs.json of one run against the other server. Runs of different prompts are compared
@@ -65,8 +79,15 @@ run sends every conversation to each server, in random order, so that drift of t
 apply to all servers together, --request-count to each. The artifact folder has a subfolder (a, b, ...) for each server, and
 the comparison in compare.json.
 """,
+    exit_statuses=(
+        ("0", "the comparison is complete"),
+        ("1", "a --fail-if condition is met or cannot be checked, or the run of two servers failed as `profile` would"),
+        ("2", "something on the command line or in a file must change"),
+        ("130", "interrupted"),
+    ),
     examples=(
         ("Two runs", "compare artifacts/server-1 artifacts/server-2"),
+        ("Fail in CI", "compare artifacts/before artifacts/after --fail-if 'p90 time_to_first_token>5%'"),
         (
             "Two servers in one run",
             "compare --url http://one:8000 --url http://two:8000 --model m --input-file payloads.jsonl --concurrency 8",
@@ -93,15 +114,38 @@ def run(parsed: ParsedArguments) -> int:
         return 0
     as_json = parsed.values.pop("json", False)
     metric = parsed.values.pop("metric", None)
+    conditions = parsed.values.pop("fail_if", [])
     runs = parsed.section("runs")
+    limits = _parse_limits(conditions)
     if parsed.values and not runs:
-        return _servers(parsed, metric, as_json)
+        return _servers(parsed, metric, as_json, limits)
     if len(runs) != 2 or len(parsed.values) > 2:
         raise UserError(f"Name two artifact folders, or give --url twice; see `{parsed.program} compare --help`.")
-    return _runs(runs["first"], runs["second"], metric, as_json)
+    return _runs(runs["first"], runs["second"], metric, as_json, limits)
 
 
-def _runs(first: str, second: str, metric: str | None, as_json: bool) -> int:
+def _parse_limits(conditions: list[str]) -> list[Condition]:
+    if not conditions:
+        return []
+    from penstock.compare.fail_if import parse_limit
+
+    return [parse_limit(text) for text in conditions]
+
+
+def _check_limits(limits: list[Condition], comparisons: list[Comparison]) -> int:
+    """Print a sentence for each limit that a difference exceeds, and return the exit status."""
+    if not limits:
+        return 0
+    from penstock.compare.fail_if import check_difference
+
+    sentences = [s for comparison in comparisons for limit in limits if (s := check_difference(limit, comparison))]
+    sys.stdout.flush()
+    for sentence in sentences:
+        print(sentence, file=sys.stderr)
+    return EXIT_FAILED if sentences else 0
+
+
+def _runs(first: str, second: str, metric: str | None, as_json: bool, limits: list[Condition]) -> int:
     from penstock.compare.comparison import compare
     from penstock.compare.read_runs import pair, read_requests
 
@@ -109,11 +153,12 @@ def _runs(first: str, second: str, metric: str | None, as_json: bool) -> int:
         if not os.path.exists(path):
             raise UserError(f"There is no run at '{path}'.")
     pairs = pair(read_requests(first, first), read_requests(second, second))
-    _show([compare(pairs, throughput=True, metric=metric, notes=(_SEPARATE_RUNS_NOTE,))], as_json)
-    return 0
+    comparisons = [compare(pairs, throughput=True, metric=metric, notes=(_SEPARATE_RUNS_NOTE,))]
+    _show(comparisons, as_json)
+    return _check_limits(limits, comparisons)
 
 
-def _servers(parsed: ParsedArguments, metric: str | None, as_json: bool) -> int:
+def _servers(parsed: ParsedArguments, metric: str | None, as_json: bool, limits: list[Condition]) -> int:
     from penstock.cli.read_settings import read_settings
 
     settings = read_settings(parsed, "compare-")
@@ -126,16 +171,17 @@ def _servers(parsed: ParsedArguments, metric: str | None, as_json: bool) -> int:
     if output.level == "summary":
         raise UserError("--export-level summary keeps no request records, which compare needs; leave it out.")
     if as_json:
-        output = msgspec.structs.replace(output, ui="none")
-    return _interleaved(msgspec.structs.replace(settings, output=output), metric, as_json)
+        output = msgspec.structs.replace(output, quiet=True)
+    return _interleaved(msgspec.structs.replace(settings, output=output), metric, as_json, limits)
 
 
-def _interleaved(settings: Settings, metric: str | None, as_json: bool) -> int:
-    from penstock.cli.run import execute, open_folder, report_server
+def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: list[Condition]) -> int:
+    from penstock.cli.run import execute, open_folder, parse_assertions, report_server
     from penstock.compare.comparison import compare
     from penstock.compare.read_runs import pair, read_requests
     from penstock.secrets import redact_url
 
+    parse_assertions(settings)  # report mistakes before the run
     servers = len(settings.endpoint.urls)
     folder = settings.output.folder
     status = 0
@@ -171,7 +217,7 @@ def _interleaved(settings: Settings, metric: str | None, as_json: bool) -> int:
     _show(comparisons, as_json)
     if not as_json:
         print(f"Files of each server: {', '.join(os.path.join(subfolder, '') for subfolder, _ in sides)}")
-    return status
+    return max(status, _check_limits(limits, comparisons))
 
 
 def _json(comparisons: list[Comparison]) -> bytes:

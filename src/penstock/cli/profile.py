@@ -26,7 +26,7 @@ COMMAND_LINE = CommandLine(
     usage=("--model NAME [options]",),
     exit_statuses=(
         ("0", "the run is complete, and no more requests failed than --max-error-rate allows"),
-        ("1", "the run could not be carried out, too many requests failed, or --require-valid was not met"),
+        ("1", "the run could not be carried out, too many requests failed, or --require-valid or --assert was not met"),
         ("2", "something on the command line or in the input file must change"),
         ("130", "interrupted"),
     ),

@@ -136,9 +136,9 @@ def _writer(tty: bool) -> Callable[..., None]:
     return write
 
 
-def step_progress(task: str, quiet: bool) -> Callable[[int, int], None] | None:
+def step_progress(task: str, enabled: bool) -> Callable[[int, int], None] | None:
     """Return a progress callback for work before or after the load. It rewrites one line, on a terminal only."""
-    if quiet or not sys.stdout.isatty():
+    if not enabled or not sys.stdout.isatty():
         return None
     began = time.monotonic()
     last_shown = [0.0]

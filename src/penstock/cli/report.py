@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
 from penstock.cli.command_line import HELP, CommandLine
+from penstock.errors import UserError
+from penstock.plural import counted
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group, Positional
+
+if TYPE_CHECKING:
+    from penstock.records.log import RunLog
 
 __all__ = ["COMMAND_LINE", "run"]
 
@@ -15,6 +25,8 @@ _OPTIONS = Group(
             "--tokenizer", "str", "Count tokens with this tokenizer instead of the one of the run.", "tokenizer", "NAME"
         ),
         Flag("--show-trace-timing", "bool", "Also print the table of HTTP phases.", "show_http"),
+        Flag("--output-dir", "path", "Write the files into this folder instead of RUN.", "output_dir", "FOLDER"),
+        Flag("--overwrite", "bool", "Replace the files even if the log is damaged and contains less.", "overwrite"),
         HELP,
     ),
 )
@@ -26,9 +38,11 @@ COMMAND_LINE = CommandLine(
     details="""\
 Every run appends its records to RUN/log while it lasts. This command computes the summary, the per-request file, the table
 and the certificate from that log again, for example after a crash or kill -9, or to count tokens with another tokenizer.
+Damaged parts of a log are skipped and counted. Files that contain more than a damaged log are kept without --overwrite.
 """,
     examples=(
         ("After a crash", "report artifacts/Qwen_Qwen3-0.6B-chat-concurrency1"),
+        ("Leave the files of the run as they are", "report artifacts/demo --output-dir artifacts/demo-again"),
         ("Count the tokens with another tokenizer", "report artifacts/demo --tokenizer builtin --show-trace-timing"),
     ),
 )
@@ -42,6 +56,11 @@ def run(parsed: ParsedArguments) -> int:
     folder = values["folder"]
     log = open_run(folder)
     header = log.header
+    output = values.get("output_dir") or folder
+    if not os.path.exists(output) or not os.path.samefile(output, folder):
+        _check_output(output)
+    if not values.get("overwrite"):
+        _check_not_worse(log, output)
     reports = log.reports("profiling")
     missing = header.workers - len(reports)
     log.close()
@@ -62,4 +81,55 @@ def run(parsed: ParsedArguments) -> int:
         incomplete=incomplete,
         show_http=values.get("show_http", False),
         max_error_rate=1.0,  # failed requests are in the report; they do not make `report` fail
+        into=output,
     )
+
+
+class _Summary(msgspec.Struct):
+    """The part of a summary file that tells how much of the log it covers."""
+
+    torn_bytes: int = 0
+    skipped_bytes: int = 0
+
+
+def _check_output(folder: str) -> None:
+    from penstock.workers.run_folder import LOG_FOLDER
+
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise UserError(f"--output-dir {folder} is not a folder.")
+    if os.path.exists(os.path.join(folder, LOG_FOLDER, "run.json")):
+        raise UserError(f"--output-dir {folder} contains another run; choose another folder.")
+
+
+def _check_not_worse(log: RunLog, folder: str) -> None:
+    """Raise UserError if the artifacts in `folder` contain more than those that the log gives now."""
+    from penstock.reports.artifacts import Artifacts
+
+    artifacts = Artifacts.of(folder, log.header)
+    requests = log.record_count()
+    damage = log.torn_bytes + log.skipped_bytes
+    try:
+        with open(artifacts.summary_json, "rb") as file:
+            summary = msgspec.json.decode(file.read(), type=_Summary)
+            more_damage = damage > summary.torn_bytes + summary.skipped_bytes
+    except (FileNotFoundError, msgspec.MsgspecError):
+        more_damage = False
+    exported = _line_count(artifacts.records)
+    if not more_damage and requests >= exported:
+        return
+    log.close()
+    bytes_ = f"{counted(damage, 'byte')} of the log cannot be read any more" if damage else "the log has lost requests"
+    counts = f", and it has {requests:,} of the {exported:,} requests in the per-request file"
+    if requests >= exported:
+        counts = ", so the report would contain less"
+    raise UserError(
+        f"The files in {folder} were kept: {bytes_}{counts}. Write the report to another folder with --output-dir, or "
+        "replace the files with --overwrite."
+    )
+
+
+def _line_count(path: str | None) -> int:
+    if path is None or not os.path.exists(path):
+        return 0
+    with open(path, "rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,9 +29,21 @@ from penstock.workers.prepare import Prepared, default_entries, prepare, resolve
 from penstock.workers.run_folder import LOG_FOLDER, RunFolder
 
 if TYPE_CHECKING:
+    from penstock.metrics.conditions import Condition
     from penstock.metrics.summary import Summary
 
-__all__ = ["FinishedRun", "LazyTokenizer", "execute", "open_folder", "profile", "report", "report_server"]
+__all__ = [
+    "FinishedRun",
+    "LazyTokenizer",
+    "execute",
+    "open_folder",
+    "parse_assertions",
+    "profile",
+    "report",
+    "report_server",
+]
+
+_REASON_CHARACTERS = 300
 
 
 class FinishedRun(NamedTuple):
@@ -44,6 +56,7 @@ class FinishedRun(NamedTuple):
 
 
 def profile(settings: Settings) -> int:
+    assertions = parse_assertions(settings)
     with open_folder(settings.output.folder) as folder:
         done = execute(settings, folder)
         return report(
@@ -52,10 +65,13 @@ def profile(settings: Settings) -> int:
             interrupted=done.outcome.interrupts > 0,
             input_error=done.outcome.input_error,
             expected=sum(n or 0 for n in done.prepared.expected),
-            quiet=settings.output.ui == "none",
+            quiet=settings.output.quiet,
+            show_progress=settings.output.ui != "none",
             show_http=settings.output.show_http,
             max_error_rate=settings.max_error_rate,
             require_valid=settings.require_valid,
+            assertions=assertions,
+            response_field=settings.endpoint.extra.get("response_field"),
         )
 
 
@@ -78,6 +94,8 @@ def report_server(done: FinishedRun, url: int, into: str) -> int:
         quiet=True,
         max_error_rate=settings.max_error_rate,
         require_valid=settings.require_valid,
+        assertions=parse_assertions(settings),
+        response_field=settings.endpoint.extra.get("response_field"),
         url=url,
         into=into,
     )
@@ -100,7 +118,8 @@ def execute(settings: Settings, folder: RunFolder, servers: int = 1) -> Finished
 
 
 def _execute(settings: Settings, folder: RunFolder, servers: int) -> FinishedRun:
-    quiet = settings.output.ui == "none"
+    quiet = settings.output.quiet
+    show_progress = settings.output.ui != "none" and not quiet
     with _mock_servers(settings) as settings:  # noqa: PLR1704 - the URLs are now those of the mock servers
         endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
         targets = resolve_targets(settings, endpoint)
@@ -111,10 +130,10 @@ def _execute(settings: Settings, folder: RunFolder, servers: int) -> FinishedRun
             settings.input,
             default_entries(settings),
             tokenizer.get,
-            step_progress("Preparing prompts", quiet),
+            step_progress("Preparing prompts", show_progress),
             scheduled=settings.load.recorded is not None,
         )
-        reading = step_progress(f"Reading {dataset.name}", quiet)
+        reading = step_progress(f"Reading {dataset.name}", show_progress)
         prepared = prepare(
             folder.log,
             settings,
@@ -133,7 +152,7 @@ def _execute(settings: Settings, folder: RunFolder, servers: int) -> FinishedRun
                 print(f"With its first request it replaces the run of {started} in {path}", flush=True)
         outdated = _outdated_artifacts(settings, folder)
         notes_shown = _show_notes(prepared, 0)
-        display = None if quiet else Display(prepared.job.phases, prepared.expected)
+        display = Display(prepared.job.phases, prepared.expected) if show_progress else None
 
         def begin() -> None:
             interrupts.load_began(settings.output.folder)
@@ -176,9 +195,12 @@ def report(
     input_error: str | None = None,
     expected: int = 0,
     quiet: bool = False,
+    show_progress: bool = True,
     show_http: bool = False,
     max_error_rate: float = 0.0,
     require_valid: bool = False,
+    assertions: Sequence[Condition] = (),
+    response_field: str | None = None,
     url: int | None = None,
     into: str | None = None,
 ) -> int:
@@ -216,7 +238,7 @@ def report(
         ),
         was_cancelled=interrupted,
         incomplete_reason=incomplete,
-        progress=step_progress("Counting tokens and writing records", quiet),
+        progress=step_progress("Counting tokens and writing records", show_progress and not quiet),
         expected=expected or None,
         show_http=show_http,
     )
@@ -229,13 +251,32 @@ def report(
         show(summary, artifacts, show_http=show_http)
     elif url is None:  # a comparison shows the certificates itself
         _warn_if_not_valid(summary, require_valid)
-    status = _status(summary, interrupted, max_error_rate, require_valid)
+    failed_assertions = _failed_assertions(assertions, summary)
+    if url is not None:  # say which of the servers
+        failed_assertions = [f"{header.urls[url]}: {sentence}" for sentence in failed_assertions]
+    status = _status(summary, interrupted, max_error_rate, require_valid, failed_assertions)
     if input_error is not None:
         print(
             f"The run ended early, and the results cover the requests sent until then: {input_error}", file=sys.stderr
         )
         return EXIT_USER
+    if response_field is not None and _never_matched(summary):
+        print(
+            f"The response_field {response_field!r} in --extra-inputs matched nothing in any reply; compare it with a reply "
+            "of the server.",
+            file=sys.stderr,
+        )
+        return EXIT_USER
     return status
+
+
+def _never_matched(summary: Summary) -> bool:
+    """True if the response_field matched nothing in any reply."""
+    from penstock.endpoints.detect_reply import UNMATCHED_FIELD
+
+    unmatched = summary.warnings.get(UNMATCHED_FIELD, 0)
+    failed = sum(group.count for group in summary.errors if group.owner == "user")
+    return unmatched + failed > 0 and unmatched >= summary.succeeded
 
 
 def _state(interrupted: bool, input_error: str | None, incomplete: str | None) -> str:
@@ -254,25 +295,61 @@ def _warn_if_not_valid(summary: Summary, require_valid: bool) -> None:
     print(f"Certificate: {certificate.verdict}. {' '.join(certificate.reasons)}", file=sys.stderr)
 
 
-def _status(summary: Summary, interrupted: bool, max_error_rate: float, require_valid: bool) -> int:
+def parse_assertions(settings: Settings) -> list[Condition]:
+    """Raise UserError if an assertion is not a condition on a metric."""
+    if not settings.assertions:
+        return []
+    from penstock.metrics.conditions import parse_condition
+
+    return [parse_condition("--assert", text, example="p99 time_to_first_token<300") for text in settings.assertions]
+
+
+def _failed_assertions(assertions: Sequence[Condition], summary: Summary) -> list[str]:
+    if not assertions:
+        return []
+    from penstock.metrics.conditions import check_run
+
+    return [sentence for assertion in assertions if (sentence := check_run(assertion, summary.metrics)) is not None]
+
+
+def _status(
+    summary: Summary, interrupted: bool, max_error_rate: float, require_valid: bool, failed_assertions: list[str]
+) -> int:
     total = summary.succeeded + summary.failed
     rate = summary.failed / total if total else 0.0
     errors = []
     if total == 0 and not interrupted:
         errors.append("No request was completed.")
-    if rate > max_error_rate:
-        errors.append(
-            f"{summary.failed} of {total} requests failed ({rate:.1%}), more than --max-error-rate {max_error_rate:g} allows."
-        )
+    if summary.failed:
+        failed = f"{summary.failed} of {total} requests failed ({rate:.1%})"
+        reason = _most_frequent_reason(summary)
+        if rate > max_error_rate:
+            errors.append(f"{failed}, more than --max-error-rate {max_error_rate:g} allows. {reason}")
+        else:
+            sys.stdout.flush()
+            print(f"{failed}. {reason}", file=sys.stderr)
     if require_valid and summary.certificate is not None and summary.certificate.verdict != "VALID":
         reasons = " ".join(summary.certificate.reasons)
         errors.append(f"The certificate is {summary.certificate.verdict}, and --require-valid was given: {reasons}")
+    errors += failed_assertions
     for error in errors:
         sys.stdout.flush()
         print(error, file=sys.stderr)
     if interrupted:
         return EXIT_INTERRUPTED
     return EXIT_FAILED if errors else 0
+
+
+def _most_frequent_reason(summary: Summary) -> str:
+    from penstock.reports.error_text import one_line
+
+    group = summary.errors[0]
+    code = "" if group.code is None else f"{group.code} "
+    message = one_line(group.message)
+    if len(message) > _REASON_CHARACTERS:
+        message = f"{message[:_REASON_CHARACTERS]}…"
+    subject = "The reason" if len(summary.errors) == 1 else f"The most frequent reason ({group.count} times)"
+    return f"{subject}: {code}{group.type}: {message.rstrip('.')}."
 
 
 def _show_notes(prepared: Prepared, shown: int) -> int:

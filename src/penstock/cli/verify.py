@@ -36,14 +36,14 @@ COMMAND_LINE = CommandLine(
     details="""\
 The record of each request contains the SHA-256 of the body that was written to the socket. This command reads the bodies
 again (from the replayed file, or from the run's folder), hashes them, and lists the requests that differ. It also checks the
-per-request file and the root, which is one SHA-256 over all digests in the order of the schedule.
+per-request file, the run's own inputs.json, and the root, which is one SHA-256 over all digests in the order of the schedule.
 
 With --against, it compares the bodies with another file: payloads (raw_payload, inputs_json, mooncake_trace), or the log
 that `{program} mock --log FILE --log-hash` wrote, which has the digests of the bodies that arrived.
 """,
     exit_statuses=(
         ("0", "all requests match"),
-        ("1", "requests, the per-request file or the root differ"),
+        ("1", "requests, the per-request file, inputs.json or the root differ"),
         ("2", "the run or the file cannot be read"),
     ),
     examples=(
@@ -71,6 +71,7 @@ def run(parsed: ParsedArguments) -> int:
     from penstock.cli.open_run import open_run
     from penstock.records.verify import verify
     from penstock.reports.artifacts import Artifacts
+    from penstock.reports.check_inputs_json import check_inputs_json
 
     log = open_run(folder)
     artifacts = Artifacts.of(folder, log.header)
@@ -82,6 +83,8 @@ def run(parsed: ParsedArguments) -> int:
         reported_root=_reported_root(artifacts.summary_json),
         export=export if export is not None and os.path.exists(export) else None,
     )
+    if artifacts.inputs is not None and os.path.exists(artifacts.inputs):
+        verdict.inputs = check_inputs_json(artifacts.inputs, log)
     log.close()
     if values.get("json"):
         document = msgspec.to_builtins(verdict) | {"holds": verdict.holds}
@@ -121,8 +124,11 @@ def _show(verdict: Verdict, source: str) -> None:
         print(
             f"{verdict.unsent:,} requests were not completely written to a connection, so they have no body to compare."
         )
-    if verdict.export is not None:
-        print(verdict.export)
+    if verdict.damaged_bytes:
+        print(f"{verdict.damaged_bytes:,} bytes of the log cannot be read, so the requests in them were not checked.")
+    for error in (verdict.export, verdict.inputs):
+        if error is not None:
+            print(error)
     if verdict.reported_root is None:
         print(f"Root: {verdict.root} (this run has no summary with a root to compare it with)")
     elif verdict.reported_root == verdict.root:

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.datasets.conversation import Media, Turn
 from penstock.endpoints.base import NO_HISTORY, History
-from penstock.endpoints.openai_common import read_choices_body, request_stream_usage
+from penstock.endpoints.openai_common import read_choices_body, set_stream_options
 from penstock.endpoints.openai_streams import read_choices_stream
 from penstock.endpoints.reply import Reply
 from penstock.settings.schema import EndpointSettings
@@ -30,7 +30,7 @@ class Chat:
             body["max_tokens" if settings.legacy_max_tokens else "max_completion_tokens"] = turn.output_tokens
         body |= settings.extra
         body |= turn.extra
-        request_stream_usage(body, per_chunk=settings.per_chunk_usage)
+        set_stream_options(body, per_chunk=settings.per_chunk_usage)
         return body
 
     def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:  # noqa: ARG002

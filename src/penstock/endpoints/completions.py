@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, History
-from penstock.endpoints.openai_common import read_choices_body, request_stream_usage
+from penstock.endpoints.openai_common import read_choices_body, set_stream_options
 from penstock.endpoints.openai_streams import read_choices_stream
 from penstock.endpoints.reply import Reply
 from penstock.errors import UserError
@@ -39,7 +39,7 @@ class Completions:
             body["max_tokens"] = turn.output_tokens
         body |= settings.extra
         body |= turn.extra
-        request_stream_usage(body)
+        set_stream_options(body)
         return body
 
     def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:

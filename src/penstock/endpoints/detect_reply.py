@@ -19,7 +19,10 @@ from penstock.endpoints.reply_errors import not_json
 from penstock.endpoints.responses_replies import read_response, read_response_stream
 from penstock.wire import sse
 
-__all__ = ["Extractor", "input_texts", "read_any_body", "read_any_stream"]
+__all__ = ["UNMATCHED_FIELD", "Extractor", "input_texts", "read_any_body", "read_any_stream"]
+
+UNMATCHED_FIELD = "Replies in which the response_field matched nothing"
+"""Warning of a reply. Without a match the form of the reply is detected."""
 
 Extractor = Callable[[Any], Any]
 """Returns a part of a JSON value, or None."""
@@ -47,15 +50,21 @@ def read_any_body(body: bytes, extract: Extractor | None = None, *, must_match: 
         reply.failure = not_json(body)
         return reply
     value = _parse(body)
-    if value is None:
-        lines = _json_lines(body)
-        if lines is None:
-            return _plain_text(body)
-        return _read_values(lines, extract, must_match)
-    if extract is not None:
-        reply = _read_values([value], extract, must_match)
-        if reply.outputs or reply.vectors or must_match:
-            return reply
+    values = _json_lines(body) if value is None else [value]
+    if extract is None or values is None:
+        return _detect_body(body, value, values)
+    extracted = _read_values(values, extract, must_match)
+    if extracted.outputs or extracted.vectors or must_match:
+        return extracted
+    reply = _detect_body(body, value, values)
+    reply.warnings |= extracted.warnings
+    return reply
+
+
+def _detect_body(body: bytes, value: Any, values: list[Any] | None) -> Reply:
+    """Read a body of an unknown form. `value` is None if it is not JSON, `values` if it is not JSON lines either."""
+    if values is None:
+        return _plain_text(body)
     if isinstance(value, dict):
         if isinstance(value.get("choices"), list):
             return read_choices_body(body)
@@ -63,17 +72,25 @@ def read_any_body(body: bytes, extract: Extractor | None = None, *, must_match: 
             return read_response(body)
         if value.get("type") == "message" and isinstance(value.get("content"), list):
             return read_message(value)
-    return _read_values([value], None, must_match=False)
+    return _read_values(values, None, must_match=False)
 
 
 def read_any_stream(body: bytes, extract: Extractor | None = None, *, timed: bool, must_match: bool = False) -> Reply:
     """Read a stream. If `extract` finds nothing, detect the form, unless `must_match` is true."""
     events = sse.split(body)
     parsed = [None if data == DONE else _parse(data) for data in events.data]
+    warnings: dict[str, int] = {}
     if extract is not None:
         reply = _read_values(parsed, extract, must_match, events.ends)
         if reply.texts or must_match:
             return reply
+        warnings = reply.warnings
+    reply = _detect_stream(body, events, parsed, timed=timed)
+    reply.warnings |= warnings
+    return reply
+
+
+def _detect_stream(body: bytes, events: sse.Events, parsed: list[Any], *, timed: bool) -> Reply:
     first = next((value for value in parsed if isinstance(value, dict) and value), {})
     first_type = str(first.get("type") or "")
     if isinstance(first.get("choices"), list):
@@ -105,6 +122,7 @@ def _read_values(
     reply = Reply()
     reply.done = True
     missed = 0
+    matched = False
     for index, value in enumerate(values):
         if isinstance(value, dict):
             if (error := value.get("error")) and not isinstance(error, bool):
@@ -117,7 +135,9 @@ def _read_values(
             if isinstance(value.get("model"), str):
                 reply.model = value["model"]
         if extract is not None:
-            text, vectors = _read_extracted(extract(value))
+            found = extract(value)
+            matched = matched or found not in (None, [])
+            text, vectors = _read_extracted(found)
         else:
             text, vectors = _read_value(value, first=not reply.texts)
         reply.vectors += vectors
@@ -127,10 +147,13 @@ def _read_values(
             reply.ends.append(ends[index] if ends is not None else 0)
     if reply.texts:
         reply.outputs = ["".join(reply.texts)]
-    elif must_match and reply.failure is None and not reply.vectors:
-        reply.failure = Failure(
-            "NoMatch", f"The response_field matched nothing in {missed} part(s) of the reply.", "server"
-        )
+    elif extract is not None and not matched and reply.failure is None:
+        if must_match:
+            reply.failure = Failure(
+                "NoMatch", f"The response_field matched nothing in {missed} part(s) of the reply.", "user"
+            )
+        else:
+            reply.warnings = {UNMATCHED_FIELD: 1}
     if ends is None:
         reply.texts, reply.ends = [], []
     return reply

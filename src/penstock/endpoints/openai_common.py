@@ -9,7 +9,7 @@ from penstock.endpoints.reply import Failure, Reply
 from penstock.endpoints.reply_errors import excerpt
 from penstock.endpoints.usage import read_usage
 
-__all__ = ["add_tool_calls", "message_texts", "read_choices_body", "request_stream_usage"]
+__all__ = ["add_tool_calls", "message_texts", "read_choices_body", "set_stream_options"]
 
 
 def read_choices_body(body: bytes) -> Reply:
@@ -68,13 +68,15 @@ def add_tool_calls(fragments: list[ToolCall], calls: dict[int, dict[str, Any]]) 
             call["function"]["arguments"] += fragment.function.arguments or ""
 
 
-def request_stream_usage(body: dict[str, Any], *, per_chunk: bool = False) -> None:
-    """Ask for usage at the end of a stream, or in every chunk. Options that the user has set are kept."""
-    if body.get("stream") is True:
-        options = body.get("stream_options")
-        continuous = {"continuous_usage_stats": True} if per_chunk else {}
+def set_stream_options(body: dict[str, Any], *, usage: bool = True, per_chunk: bool = False) -> None:
+    """With `usage`, ask for usage at the end of a stream, or in every chunk; options that the user has set are kept. Remove
+    options of null, by which the user asks to send none: some servers refuse the field."""
+    options = body.get("stream_options", {})
+    if options is None:
+        del body["stream_options"]
+    elif usage and body.get("stream") is True:
         body["stream_options"] = {
             "include_usage": True,
-            **continuous,
+            **({"continuous_usage_stats": True} if per_chunk else {}),
             **(options if isinstance(options, dict) else {}),
         }

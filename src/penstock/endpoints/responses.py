@@ -9,7 +9,7 @@ import orjson
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, History
-from penstock.endpoints.openai_common import request_stream_usage
+from penstock.endpoints.openai_common import set_stream_options
 from penstock.endpoints.reply import Reply
 from penstock.endpoints.responses_replies import read_response, read_response_stream
 from penstock.endpoints.responses_types import decode_item
@@ -51,8 +51,7 @@ class Responses:
             body["max_output_tokens"] = turn.output_tokens
         body |= settings.extra
         body |= turn.extra
-        if settings.server_token_count:
-            request_stream_usage(body)
+        set_stream_options(body, usage=settings.server_token_count)
         return body
 
     def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:

@@ -71,6 +71,10 @@ class Summary(msgspec.Struct, kw_only=True):
     """Incomplete bytes at the end of the log of a killed worker."""
     torn_requests: bool = False
     """True if those bytes held requests, not only a worker's report."""
+    skipped_bytes: int = 0
+    """Damaged bytes in the middle of the log."""
+    skipped_places: int = 0
+    """Number of places with such bytes."""
     certificate: Certificate | None = None
     bounds: dict[str, dict[str, FigureBounds]] = {}
     """The headline figures that are not exactly known, by metric and statistic."""
@@ -81,6 +85,11 @@ class Summary(msgspec.Struct, kw_only=True):
     @property
     def is_complete(self) -> bool:
         return self.incomplete_reason is None and not self.was_cancelled
+
+
+_NOT_STREAMED = (
+    "Replies that were not streamed although --streaming was given, so that they have no time to first token"
+)
 
 
 class SummaryBuilder:
@@ -102,6 +111,8 @@ class SummaryBuilder:
             self._reply_checks.add(record, measures.values)
             if not self._header.server_token_count:
                 self._token_totals.add(record, measures.values)
+        if self._header.streaming and not record.streamed and record.failure is None and not record.cancelled:
+            phase.warnings[_NOT_STREAMED] = phase.warnings.get(_NOT_STREAMED, 0) + 1
 
     def request_counts(self) -> RequestCounts:
         """Return the counts of the profiling phases for the certificate."""

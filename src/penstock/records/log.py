@@ -7,12 +7,13 @@ A log is a folder:
     worker-N.log    frames of worker N: its records, then its report
 
 A killed worker can leave an incomplete frame at the end of its file. Reading stops before it; `RunLog` tells how many bytes
-were lost and whether they can contain requests.
+were lost and whether they can contain requests. Damaged frames before the end are skipped and counted.
 """
 
 from __future__ import annotations
 
 import heapq
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ __all__ = ["LOG_FORMAT", "LogWriter", "Phase", "RunHeader", "RunLog"]
 
 LOG_FORMAT = 2
 RECORD, REPORT = 1, 2
+_KINDS = bytes([RECORD, REPORT])
 _FLUSH_BYTES = 1 << 18
 _FLUSH_NS = 500_000_000
 
@@ -147,6 +149,10 @@ class RunLog:
         """Bytes of incomplete frames that killed workers left; valid after `records()` or `reports()` was read to its end."""
         self.torn_requests = False
         """Whether the torn bytes can contain requests. A torn report is the last frame of its file, so none follow it."""
+        self.skipped_bytes = 0
+        """Bytes of damaged frames that intact frames follow; valid when `torn_bytes` is."""
+        self.skipped_places = 0
+        """Number of places with such bytes."""
 
     @staticmethod
     def read_header(folder: str) -> RunHeader:
@@ -175,7 +181,7 @@ class RunLog:
         """Yield all records. Those of one worker are in the order in which it processed the replies, which is nearly the order
         of their ends; those of several workers are merged by their ends."""
         decode = msgspec.msgpack.Decoder(Record).decode
-        self._clear_torn()
+        self._clear_damage()
         workers = [map(decode, self._read_frames(path, RECORD)) for path in self.worker_files()]
         records = iter(workers[0]) if len(workers) == 1 else heapq.merge(*workers, key=lambda record: record.end)
         return records if self._url is None else (record for record in records if record.url == self._url)
@@ -183,7 +189,7 @@ class RunLog:
     def reports(self, kind: str | None = None) -> list[WorkerReport]:
         """Return the reports of the workers on the phases of a kind, or on all phases; killed workers wrote none."""
         decode = msgspec.msgpack.Decoder(WorkerReport).decode
-        self._clear_torn()
+        self._clear_damage()
         reports = [decode(data) for path in self.worker_files() for data in self._read_frames(path, REPORT)]
         return [report for report in reports if kind is None or self.header.phases[report.phase].kind == kind]
 
@@ -208,6 +214,11 @@ class RunLog:
         names = [n for n in os.listdir(self.folder) if n.startswith("worker-") and n.endswith(".log")]
         return [os.path.join(self.folder, n) for n in sorted(names, key=lambda n: int(n[7:-4]))]
 
+    def record_count(self) -> int:
+        """Count the records without decoding them."""
+        self._clear_damage()
+        return sum(1 for path in self.worker_files() for _ in self._read_frames(path, RECORD))
+
     def _read_frames(self, path: str, wanted_kind: int) -> Iterator[bytes]:
         with open(path, "rb", buffering=1 << 20) as f:
             frames_left = frames.read(f)
@@ -215,19 +226,34 @@ class RunLog:
                 try:
                     kind, data = next(frames_left)
                 except StopIteration as end:
-                    self._count_torn(f, end.value)
-                    return
+                    if not end.value or not self._skip_damage(f, end.value):
+                        return
+                    frames_left = frames.read(f)
+                    continue
                 if kind == wanted_kind:
                     yield data
+                elif kind not in _KINDS:  # the checksum does not cover the kind
+                    self.skipped_bytes += frames.HEAD.size + len(data)
+                    self.skipped_places += 1
 
-    def _clear_torn(self) -> None:
+    def _clear_damage(self) -> None:
         self.torn_bytes, self.torn_requests = 0, False
+        self.skipped_bytes = self.skipped_places = 0
 
-    def _count_torn(self, file: BinaryIO, size: int) -> None:
-        if size:
+    def _skip_damage(self, file: BinaryIO, size: int) -> bool:
+        """Move to the next intact frame in the last `size` bytes. Return False if there is none: the file is torn."""
+        damaged = file.seek(-size, os.SEEK_END)
+        first = file.read(1)
+        with mmap.mmap(file.fileno(), damaged + size, access=mmap.ACCESS_READ) as data:
+            intact = frames.find(data, damaged + 1, _KINDS)
+        if intact is None:
             self.torn_bytes += size
-            file.seek(-size, os.SEEK_END)
-            self.torn_requests |= file.read(1) != bytes([REPORT])
+            self.torn_requests |= first != bytes([REPORT])
+            return False
+        self.skipped_bytes += intact - damaged
+        self.skipped_places += 1
+        file.seek(intact)
+        return True
 
     def close(self) -> None:
         for store in (self.payloads, *self._built.values()):

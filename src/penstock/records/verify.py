@@ -60,12 +60,17 @@ class Verdict(msgspec.Struct):
     """The root hash in the run's summary."""
     export: str | None = None
     """The error in the per-request file, if there is one."""
+    inputs: str | None = None
+    """The error in the run's own inputs.json, if there is one. The caller checks that file."""
+    damaged_bytes: int = 0
+    """Bytes of the log that cannot be read: the requests in them were not checked."""
     received: bool = False
     """Whether the compared file is a mock server's request log."""
 
     @property
     def holds(self) -> bool:
-        return not self.differing and self.export is None and self.reported_root in (None, self.root)
+        intact = self.export is None and self.inputs is None
+        return intact and not self.differing and self.reported_root in (None, self.root)
 
 
 class _Received(msgspec.Struct):
@@ -124,6 +129,7 @@ def verify(
                 verdict.differences.append(Difference(record.number, session, record.turn, record.request_id, reason))
         verdict.root = root.root()
     verdict.export = export_check.finish()
+    verdict.damaged_bytes = log.torn_bytes + log.skipped_bytes
     return verdict
 
 

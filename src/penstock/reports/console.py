@@ -257,6 +257,12 @@ def _notes(summary: Summary) -> Iterator[str]:
     if summary.torn_bytes:
         lost = "the requests in them are lost" if summary.torn_requests else "a worker's report is lost, but no request"
         yield f"The last {counted(summary.torn_bytes, 'byte')} of the log are incomplete: {lost}."
+    if summary.skipped_bytes:
+        places = counted(summary.skipped_places, "place")
+        yield (
+            f"The log is damaged in {places}: {counted(summary.skipped_bytes, 'byte')} were skipped, and the requests in "
+            "them are lost."
+        )
     if summary.note is not None:
         yield summary.note
     if summary.tokenizer.note is not None:

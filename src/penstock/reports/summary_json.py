@@ -104,6 +104,8 @@ def _penstock_fields(summary: Summary, header: RunHeader) -> dict[str, Any]:
         fields["warmup_error_summary"] = _errors(summary.warmup_errors)
     if summary.torn_bytes:
         fields["torn_bytes"] = summary.torn_bytes
+    if summary.skipped_bytes:
+        fields["skipped_bytes"] = summary.skipped_bytes
     fields["machine"] = header.machine
     return fields
 

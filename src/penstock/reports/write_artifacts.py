@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,7 @@ from penstock.plural import counted
 from penstock.records.log import RunLog
 from penstock.records.record import Record
 from penstock.reports.artifacts import Artifacts, replacing
+from penstock.reports.check_inputs_json import check_inputs_json
 from penstock.reports.console import console_text
 from penstock.reports.inputs_json import OmittedSessions, write_inputs_json
 from penstock.reports.records_jsonl import RecordWriter
@@ -84,19 +86,36 @@ def write_artifacts(
         summary.proof = sent.proof()
         summary.broken_conversations = broken_conversations
         if artifacts.inputs is not None:
-            with replacing(artifacts.inputs) as inputs:
-                summary.note = _inputs_note(write_inputs_json(inputs, sent.sequences(), log))
+            summary.note = _write_inputs(artifacts.inputs, sent, log)
         else:
             summary.note = "The inputs.json in this folder is the file that was replayed; it was left unchanged."
     summary.was_cancelled = was_cancelled
     summary.incomplete_reason = incomplete_reason
     summary.torn_bytes = log.torn_bytes
     summary.torn_requests = log.torn_requests
+    summary.skipped_bytes = log.skipped_bytes
+    summary.skipped_places = log.skipped_places
     summary.certificate = (
         None if certify is None else certify(builder.request_counts(), summary.bounds, extra_checks=extra_checks)
     )
     _write_summary(artifacts, summary, log, show_http)
     return summary
+
+
+class _KeepFile(Exception):
+    """Discards the new version of a file."""
+
+
+def _write_inputs(path: str, sent: SentBodies, log: RunLog) -> str | None:
+    """Write inputs.json, unless that would omit sessions that the existing file contains. Return the note about it."""
+    try:
+        with replacing(path) as inputs:
+            note = _inputs_note(write_inputs_json(inputs, sent.sequences(), log))
+            if note is not None and os.path.exists(path) and check_inputs_json(path, log) is None:
+                raise _KeepFile
+            return note
+    except _KeepFile:
+        return "inputs.json was kept: it contains bodies that cannot be read from their source any more."
 
 
 def _inputs_note(omitted: OmittedSessions) -> str | None:

@@ -26,7 +26,7 @@ _SYNONYMS_BY_FLAG = {
     "--api-key": "api-token auth bearer key token",
     "--extra-inputs": "extra-body frequency-penalty ignore-eos min-tokens presence-penalty stop temperature top-k top-p",
     "--artifact-dir": "artifacts out output output-dir output-file output-folder result-dir results save-result",
-    "--ui none": "q quiet silent",
+    "--quiet": "silent",
     "--insecure": "k no-verify",
     "--max-error-rate": "max-errors",
 }

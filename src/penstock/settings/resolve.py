@@ -56,6 +56,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
                 prefix=folder_prefix,
             ),
         ),
+        assertions=tuple(parsed.values.get("assertions", ())),
         command=parsed.command,
         **{
             name: parsed.values[name]
@@ -233,6 +234,9 @@ def _output(parsed: ParsedArguments, default_folder: str) -> OutputSettings:
         )
     if parsed.values.get("log_level") in ("TRACE", "DEBUG"):
         fields["verbose"] = True
+    if fields.get("quiet") and fields.get("verbose"):
+        verbose = spelling("output.verbose") or spelling("log_level")
+        raise UserError(f"{spelling('output.quiet')} prints only errors, and {verbose} prints more; keep one of them.")
     return OutputSettings(**fields)
 
 

@@ -168,6 +168,9 @@ class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str | None = None
     level: Literal["summary", "records"] = "records"
     ui: Literal["simple", "none"] = "simple"
+    """`none`: show no progress."""
+    quiet: bool = False
+    """Print only errors, and a certificate that is not VALID."""
     verbose: bool = False
     http_trace: bool = False
     """Add the HTTP phases of each request to the per-request file."""
@@ -187,5 +190,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     require_valid: bool = False
     max_error_rate: float = 0.0
     """Share of failed requests, from 0 to 1, above which the exit status is 1."""
+    assertions: tuple[str, ...] = ()
+    """Conditions on metrics, of which every one must hold, or the exit status is 1."""
     command: str = ""
     """The command line with secrets redacted, for the artifacts."""
