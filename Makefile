@@ -47,7 +47,7 @@ services:
 	@sh scripts/install-services.sh
 
 test: $(DEV) services
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: $(DEV) services
 	$(BIN)/python -m pytest -m slow

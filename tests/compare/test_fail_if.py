@@ -24,7 +24,7 @@ def comparison(verdict: str = "VALID") -> Comparison:
         row("request_error_rate", "avg", 0.0, 5.0),
         row("request_throughput", "avg", 50.0, 40.0),
     ]
-    return Comparison(side("old"), side("new", verdict), 10, "body", rows, "", [])
+    return Comparison(side("old"), side("new", verdict), 10, "body", "time_to_first_token", rows, "", [])
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_sentence_gives_the_difference_and_its_verdict() -> None:
 def test_limit_that_cannot_be_checked_fails() -> None:
     missing = check_difference(parse_limit("p99 time_to_first_token>5%"), comparison())
     assert missing is not None
-    assert "cannot be checked: the comparison has no p99 time_to_first_token, or too few pairs for it." in missing
+    assert "cannot be checked: the comparison has no p99 time_to_first_token, or too few requests for it." in missing
     invalid = check_difference(parse_limit("p90 time_to_first_token>50%"), comparison("INVALID"))
     assert invalid is not None
     assert "cannot be checked: new is INVALID." in invalid

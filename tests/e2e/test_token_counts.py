@@ -7,10 +7,10 @@ import pytest
 CLIENT = ["--streaming", "--isl", 40, "--osl", 12, "--tokenizer", "builtin", "--request-count", 6]
 
 
-@pytest.mark.parametrize("ui", ["simple", "none"])
-def test_different_token_counts_degrade_the_certificate_and_are_both_reported(mock, program, ui):
+@pytest.mark.parametrize("output", ["--ui=simple", "--quiet"])
+def test_different_token_counts_degrade_the_certificate_and_are_both_reported(mock, program, output):
     url = mock(ttft=5, itl=4, token_words=5).url
-    outcome = program.profile(url, *CLIENT, "--ui", ui, texts=None)
+    outcome = program.profile(url, *CLIENT, output, texts=None)
     assert outcome.status == 0, outcome
     certificate, agreement = outcome.summary["certificate"], outcome.summary["token_agreement"]
     sentence = "The server counted 72 output tokens, 80 % fewer than the client (360)"
@@ -21,7 +21,7 @@ def test_different_token_counts_degrade_the_certificate_and_are_both_reported(mo
         agreement[f"by_{side}_count"]["inter_token_latency"]["avg"] for side in ("client", "server")
     )
     assert by_server / by_client == pytest.approx(59 / 11)
-    assert sentence in " ".join((outcome.err if ui == "none" else outcome.out).split())
+    assert sentence in " ".join((outcome.err if output == "--quiet" else outcome.out).split())
     assert "Token Metrics by Both Counts" in outcome.text("profile_export_console.txt")
 
 

@@ -97,6 +97,7 @@ USAGE = '"stream_options":{"include_usage":true}'
             id="usage in every chunk",
         ),
         pytest.param(
+            HELLO,
             {"streaming": True, "extra": {"stream_options": None, "other": None}},
             '{"messages":[{"role":"user","content":"Hello!"}],"model":"mock-model","stream":true,"other":null}',
             id="stream_options of null are not sent",

@@ -66,8 +66,8 @@ the certificates of the runs, and draws no conclusion from a run that is INVALID
     inherited=GROUPS,
     unsupported=UNSUPPORTED_FLAGS,
     usage=(
-        "RUN_A RUN_B [--metric NAME] [--json] [--fail-if CONDITION]",
-        "--url A --url B [--metric NAME] [--json] [--fail-if CONDITION] [options of profile]",
+        "RUN_A RUN_B [options]",
+        "--url A --url B [options] [options of profile]",
     ),
     details="""\
 Two runs: give their artifact folders. Requests with equal bodies (by SHA-256) are compared in pairs, so both runs should
