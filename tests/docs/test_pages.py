@@ -25,6 +25,7 @@ def blocks(page: Path) -> list[str]:
     return BASH_BLOCK.findall(page.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
 def test_all_commands_of_a_page_succeed(page: Path, tmp_path: Path) -> None:
     script = "set -euo pipefail\n" + "\n".join(blocks(page))
