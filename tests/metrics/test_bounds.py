@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from penstock.endpoints.registry import endpoint
-from penstock.metrics.bounds import HEADLINE, STATISTICS, RequestBounds, figure_bounds
+from penstock.metrics.bounds import HEADLINE, STATISTICS, RequestBounds, bounds_of, figure_bounds
 from penstock.metrics.measure import TokenCounts, measure
 from penstock.records.interpret import InFlight, interpret
 from penstock.records.record import Record
 from penstock.wire.arrival_bounds import ArrivalBounds
 from penstock.wire.exchange import Exchange
 from support.chat_streams import DONE, ROLE, STOP, delta, event
+from support.records import make_record
 
 CHAT = endpoint("chat")
 US = 1_000
@@ -187,6 +188,16 @@ def test_figures_without_uncertain_values_are_their_own_bounds(count):
     none = np.empty(0)
     for value, low, high in figure_bounds(values, none, none.reshape(0, 2), none.reshape(0, 2)).values():
         assert low == value == high
+
+
+@pytest.mark.parametrize(("redirects", "low"), [(0, 20.0), (1, 50.0)])
+def test_slow_send_is_uncertain_but_a_redirect_is_not(redirects, low):
+    record = make_record(redirects=redirects)
+    record.sent = record.start + 30 * MS
+    values = measure(record, TokenCounts(input=5, output=5, reasoning=0)).values
+    bounds = bounds_of(record, values)
+    assert values["time_to_first_token"] == 50
+    assert bounds.get("time_to_first_token", (50.0, 50.0)) == (low, 50.0)
 
 
 def test_equal_values_are_moved_one_by_one():

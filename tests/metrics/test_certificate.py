@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.metrics.bounds import FigureBounds
-from penstock.metrics.certificate import Bounds, Certificate, RequestCounts, certify
+from penstock.metrics.certificate import BoundsByMetric, Certificate, RequestCounts, certify
 from penstock.records.worker_report import MachineFacts, WorkerReport
 from penstock.wire.stats import WireStats
 
@@ -22,7 +22,7 @@ def report(worker: int = 0, *, late_ms: int = 0, **fields: Any) -> WorkerReport:
 
 
 def certificate(
-    requests: RequestCounts, *reports: WorkerReport, bounds: Bounds | None = None, workers: int = 1, **load: Any
+    requests: RequestCounts, *reports: WorkerReport, bounds: BoundsByMetric | None = None, workers: int = 1, **load: Any
 ) -> Certificate:
     return certify(reports or (report(),), requests, bounds or {}, workers=workers, open_loop=False, **load)
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from penstock.metrics.measure import choice_count
 from penstock.metrics.statistics import Column, Values
 from penstock.records.record import Record
 
@@ -34,6 +35,7 @@ HEADLINE = (
     "effective_latency",
 )
 _ONE_WRITE_BYTES = 64_000
+"""The kernel takes a body of this size with one write."""
 _IGNORED_NS = 100_000
 STATISTICS = ("avg", "p50", "p90", "p99")
 
@@ -96,9 +98,10 @@ def bounds_of(record: Record, values: dict[str, float]) -> dict[str, Bounds]:
 def _sending_ms(record: Record) -> float:
     """Return how long it may have taken until the kernel had the request's first bytes; 0 if that hardly matters.
 
-    A large body takes several writes, of which only the first one counts, and its time is not known.
+    A large body takes several writes, of which only the first one counts, and its time is not known. After a redirect, `sent`
+    belongs to the second request.
     """
-    if record.sent is None or record.bytes_sent > _ONE_WRITE_BYTES:
+    if record.sent is None or record.redirects or record.bytes_sent > _ONE_WRITE_BYTES:
         return 0.0
     sending = record.sent - record.start
     return sending / 1e6 if sending > _IGNORED_NS else 0.0
@@ -117,7 +120,7 @@ def _add_decode(
     The tokens of the first stamp may be left out of that number. If the stamp covers several segments, they may have arrived
     one by one. The divisor is therefore between the one that was used (one token when there was no rest) and all but one.
     """
-    gaps = length / max(1, len(record.outputs), len(record.reasonings)) - 1
+    gaps = length / choice_count(record) - 1
     if gaps <= 0 or decode.low >= decode.high:
         return
     reported = (record.stamps[-1] - record.stamps[0]) / 1e6

@@ -21,10 +21,10 @@ from penstock.plural import counted
 from penstock.records.worker_report import WorkerReport
 from penstock.wire.stats import LogHistogram
 
-Bounds = Mapping[str, Mapping[str, FigureBounds]]
+BoundsByMetric = Mapping[str, Mapping[str, FigureBounds]]
 """Metric and statistic to the bounds of the figure."""
 
-__all__ = ["Bounds", "Certificate", "RequestCounts", "certify"]
+__all__ = ["BoundsByMetric", "Certificate", "RequestCounts", "certify"]
 
 VERDICTS = ("VALID", "DEGRADED", "INVALID")
 _SHORT_RUN_S = 0.25
@@ -88,7 +88,7 @@ class _Check(NamedTuple):
 def certify(
     reports: Sequence[WorkerReport],
     requests: RequestCounts,
-    bounds: Bounds,
+    bounds: BoundsByMetric,
     *,
     workers: int,
     open_loop: bool,
@@ -243,7 +243,8 @@ def _figure_check(tag: str, figures: Mapping[str, FigureBounds]) -> _Check:
             uncertain.append(f"{name} {figure.value:.2f} [{figure.low:.2f}–{figure.high:.2f}]")
     cause = "sent requests late or " if tag in _LATENESS else ""
     sentence = (
-        f"{CATALOGUE[tag].header} is uncertain, because the client {cause}read several network segments at once: "
+        f"{CATALOGUE[tag].header} is uncertain, because the client {cause}read several network segments at once, or was slow "
+        "to send: "
         f"{', '.join(uncertain)} {CATALOGUE[tag].unit}."
     )
     return _Check(level, 0, 1, sentence)
