@@ -158,9 +158,9 @@ class Upstream:
         except OSError:
             pass
         finally:
+            sock.close()
             with self._lock:
                 self._open.discard(sock)
-            sock.close()
 
 
 def _read(sock: socket.socket) -> ReceivedRequest | None:
