@@ -27,15 +27,16 @@ def cores() -> int:
 def spawn(module: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     """Start `python -m module` with a pipe as standard input, which is closed when this process ends (`on_closed_stdin`).
 
-    The child finds this package wherever it is installed, and imports nothing from the working directory.
+    `options` are those of `subprocess.Popen`. The child finds this package wherever it is installed, and imports nothing
+    from the working directory.
     """
     import subprocess
 
     source = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     path = os.environ.get("PYTHONPATH")
+    options.setdefault("stdin", subprocess.PIPE)
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
-        stdin=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": source if not path else source + os.pathsep + path},
         **options,
     )

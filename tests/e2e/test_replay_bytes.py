@@ -14,7 +14,7 @@ from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.raw_payload import RawPayload
 from penstock.datasets.recording import RecordingOptions
 from penstock.records.payloads import PayloadStore, PayloadWriter
-from penstock.workers.indexer import Indexer
+from penstock.runs.indexer import Indexer
 from support.odd_json import payloads
 from support.programs import Capture, Program
 

@@ -40,6 +40,7 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--api-key-env",
         "--api-key-file",
         "--assert",
+        "--conversation-rate",
         "--follow-cross-origin-redirects",
         "--insecure",
         "--max-error-rate",

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+import msgspec
+
 from penstock.metrics.summary import Summary
-from penstock.records.log import LOG_FORMAT, LogWriter, Phase, RunHeader, RunLog
+from penstock.records.log import LOG_FORMAT, LoggedPhase, LogWriter, RunHeader, RunLog, RunnerLog
 from penstock.records.payloads import PayloadWriter
 from penstock.records.record import Record
 from penstock.reports.write_artifacts import write_artifacts
 
 EPOCH = 1_794_704_436_000_000_000
-WARMUP, PROFILING = Phase("warmup", "warmup"), Phase("profiling", "profiling")
+WARMUP, PROFILING = LoggedPhase(0, "warmup", "warmup"), LoggedPhase(0, "profiling", "profiling")
 BODY = b'{"messages": [{"role":"user","content":"one two three"}], "stream":true}'
 
 
@@ -24,7 +26,6 @@ def make_header(**changes: Any) -> RunHeader:
         "log_format": LOG_FORMAT,
         "benchmark_id": "d3cd2bf9da9d",
         "epoch_wall_ns": EPOCH,
-        "phases": [PROFILING],
         "endpoint": "chat",
         "streaming": True,
         "server_token_count": False,
@@ -107,7 +108,9 @@ def digest_of(record: Record, stored: list[bytes], built: Sequence[bytes]) -> by
     return sha256(bodies[number]).digest()
 
 
-def write_log(folder, records, *, conversations=(("session-0", [BODY]),), built=(), **changes) -> str:
+def write_log(
+    folder, records, *, conversations=(("session-0", [BODY]),), built=(), phases=(PROFILING,), **changes
+) -> str:
     """Write a log and return its folder.
 
     `conversations` are pairs of a name and bodies; `built` are the bodies that worker 0 built while it ran.
@@ -115,6 +118,10 @@ def write_log(folder, records, *, conversations=(("session-0", [BODY]),), built=
     path = str(folder / "log")
     os.makedirs(path, exist_ok=True)
     RunLog.write_header(path, make_header(**changes))
+    runner_log = RunnerLog(path)
+    for index, phase in enumerate(phases):
+        runner_log.phase(msgspec.structs.replace(phase, index=index))
+    runner_log.close()
     payloads = PayloadWriter(path)
     for session, bodies in conversations:
         for body in bodies:

@@ -23,10 +23,9 @@ class Scene:
         fields = {name: getattr(SETTINGS, name) for name in ("urls", "api_key", "headers")}
         endpoint = EndpointSettings(**(fields | settings))
         (self.target,) = targets(endpoint, "/v1/x?k=1")
-        job: Any = type("FakeJob", (), {"settings": endpoint, "targets": (self.target,)})
         pool: Any = "pool of the target"
         self.opened: list[Origin] = []
-        self.redirects = Redirects(job, [pool], self._open_pool)
+        self.redirects = Redirects(endpoint, (self.target,), [pool], self._open_pool)
 
     def _open_pool(self, origin: Origin) -> Any:
         self.opened.append(origin)

@@ -176,7 +176,7 @@ def _servers(parsed: ParsedArguments, metric: str | None, as_json: bool, limits:
 
 
 def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: list[Condition]) -> int:
-    from penstock.cli.run import execute, open_folder, parse_assertions, report_server
+    from penstock.cli.run import open_folder, parse_assertions, report_server, run_on_terminal
     from penstock.compare.comparison import compare
     from penstock.compare.read_runs import pair, read_requests
     from penstock.secrets import redact_url
@@ -187,7 +187,7 @@ def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: 
     status = 0
     sides = []
     with open_folder(folder) as running:
-        done = execute(settings, running, servers=servers)
+        done = run_on_terminal(settings, running, servers=servers)
         for number, url in enumerate(settings.endpoint.urls):
             subfolder = os.path.join(folder, _LETTERS[number])
             status = max(status, report_server(done, number, subfolder))
@@ -195,7 +195,7 @@ def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: 
     try:
         first, *others = [read_requests(subfolder, url) for subfolder, url in sides]
     except UserError:
-        if not done.outcome.interrupts:
+        if not done.interrupts:
             raise
         print(
             "The run was interrupted before every server had completed a request, so there is nothing to compare.",

@@ -19,7 +19,10 @@ def read_settings(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
 def _is_timed_trace(parsed: ParsedArguments) -> bool:
     """Return whether to follow a trace's timestamps: as in AIPerf, unless another flag sets the times."""
     values = parsed.values
-    if not {"input.file", "input.format"} <= values.keys() or {"load.schedule.on", "load.rate"} & values.keys():
+    if (
+        not {"input.file", "input.format"} <= values.keys()
+        or {"load.schedule.on", "load.rate", "load.conversation_rate"} & values.keys()
+    ):
         return False
     from penstock.datasets.registry import plain_name
     from penstock.datasets.trace import FORMAT, first_row_is_timed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from penstock.metrics.bounds import FigureBounds
@@ -11,7 +13,7 @@ from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
 from penstock.metrics.reply_checks import ReplyChecks
 from penstock.metrics.statistics import Stats
 from penstock.metrics.token_agreement import TokenAgreement, TokenTotals
-from penstock.records.log import RunHeader
+from penstock.records.log import LoggedPhase, RunHeader
 from penstock.records.record import Record
 
 __all__ = ["Proof", "Summary", "SummaryBuilder", "TokenizerNote"]
@@ -95,12 +97,12 @@ _NOT_STREAMED = (
 class SummaryBuilder:
     """Builds the summary. Takes every record of a run once, in any order."""
 
-    def __init__(self, header: RunHeader, folder: str) -> None:
+    def __init__(self, header: RunHeader, phases: Sequence[LoggedPhase], folder: str) -> None:
         """`folder` holds temporary files for large columns."""
         self._header = header
         self._profiling = PhaseStats(folder, "profiling", scheduled=header.arrivals == "recorded")
         self._warmup = PhaseStats(folder, "warmup")
-        self._phases = [self._warmup if p.kind == "warmup" else self._profiling for p in header.phases]
+        self._phases = [self._warmup if p.kind == "warmup" else self._profiling for p in phases]
         self._token_totals = TokenTotals()
         self._reply_checks = ReplyChecks(header)
 

@@ -152,7 +152,7 @@ def token_metrics_by_server(log: RunLog, folder: str) -> dict[str, Stats]:
     `folder` holds temporary files for large columns.
     """
     counter = ServerCounter()
-    profiling = [phase.kind != "warmup" for phase in log.header.phases]
+    profiling = [phase.kind != "warmup" for phase in log.phases]
     stats = PhaseStats(folder, "by-server-count")
     for record in log.records():
         if profiling[record.phase]:

@@ -4,7 +4,8 @@ A log is a folder:
 
     run.json        the header: settings and machine, written before the first request
     payloads.*      the request bodies, see `records.payloads`
-    worker-N.log    frames of worker N: its records, then its report
+    runner.log      frames of the runner: the phases, samples of telemetry, and workers that were lost
+    worker-N.log    frames of worker N: for each phase its records, then its report
 
 A killed worker can leave an incomplete frame at the end of its file. Reading stops before it; `RunLog` tells how many bytes
 were lost and whether they can contain requests. Damaged frames before the end are skipped and counted.
@@ -17,7 +18,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
@@ -27,19 +28,52 @@ from penstock.records.payloads import Payload, PayloadStore
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
 
-__all__ = ["LOG_FORMAT", "LogWriter", "Phase", "RunHeader", "RunLog"]
+T = TypeVar("T", bound=msgspec.Struct)
 
-LOG_FORMAT = 2
-RECORD, REPORT = 1, 2
-_KINDS = bytes([RECORD, REPORT])
+__all__ = ["LOG_FORMAT", "LogWriter", "LoggedPhase", "LostWorker", "RunHeader", "RunLog", "RunnerLog", "Sample"]
+
+LOG_FORMAT = 3
+RECORD, REPORT, PHASE, LOST, SAMPLE = 1, 2, 3, 4, 5
+_KINDS = bytes([RECORD, REPORT, PHASE, LOST, SAMPLE])
+_RUNNER_FILE = "runner.log"
 _FLUSH_BYTES = 1 << 18
 _FLUSH_NS = 500_000_000
 
 
-class Phase(msgspec.Struct, frozen=True):
+class LoggedPhase(msgspec.Struct, frozen=True):
+    """A phase that was started."""
+
+    index: int
     name: str
     kind: str
     """`warmup` or `profiling`."""
+    point: int = 0
+    """Which point of an experiment it measures."""
+    start: int = 0
+    """When it began, in ns from the epoch."""
+    load: dict[str, Any] = {}
+    """The fields of the schedule's `Phase`."""
+
+
+class LostWorker(msgspec.Struct, frozen=True):
+    """A worker whose process ended during the run."""
+
+    worker: int
+    phase: int
+    """Index of the phase that it was in."""
+    at: int
+    """When its end was noticed, in ns from the epoch."""
+    how: str
+    """What ended it, such as `was killed by signal 9`."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """Values that were observed beside the run."""
+
+    source: str
+    at: int
+    """In ns from the epoch."""
+    values: dict[str, Any]
 
 
 class RunHeader(msgspec.Struct, kw_only=True):
@@ -49,7 +83,6 @@ class RunHeader(msgspec.Struct, kw_only=True):
     benchmark_id: str
     epoch_wall_ns: int
     """The wall clock (Unix time) at the run's epoch."""
-    phases: list[Phase]
     endpoint: str
     streaming: bool
     """Whether the requests ask for a stream; each record tells whether the reply was one."""
@@ -88,6 +121,31 @@ class RunHeader(msgspec.Struct, kw_only=True):
     command: str
     input_config: dict[str, Any]
     machine: dict[str, Any]
+
+
+class RunnerLog:
+    """Appends the frames of the runner. They are few, and written at once."""
+
+    def __init__(self, folder: str) -> None:
+        path = os.path.join(folder, _RUNNER_FILE)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def phase(self, phase: LoggedPhase) -> None:
+        self._write(PHASE, phase)
+
+    def lost(self, worker: LostWorker) -> None:
+        self._write(LOST, worker)
+
+    def sample(self, sample: Sample) -> None:
+        self._write(SAMPLE, sample)
+
+    def _write(self, kind: int, value: msgspec.Struct) -> None:
+        data = frames.pack(kind, msgspec.msgpack.encode(value))
+        while data:
+            data = data[os.write(self._file, data) :]
+
+    def close(self) -> None:
+        os.close(self._file)
 
 
 class LogWriter:
@@ -145,6 +203,7 @@ class RunLog:
         except FileNotFoundError as error:
             raise UserError(f"{folder} is incomplete: {os.path.basename(error.filename)} is missing.") from None
         self._built: dict[int, PayloadStore] = {}
+        self.phases: list[LoggedPhase] = list(self._runner_frames(PHASE, LoggedPhase))
         self.torn_bytes = 0
         """Bytes of incomplete frames that killed workers left; valid after `records()` or `reports()` was read to its end."""
         self.torn_requests = False
@@ -191,7 +250,23 @@ class RunLog:
         decode = msgspec.msgpack.Decoder(WorkerReport).decode
         self._clear_damage()
         reports = [decode(data) for path in self.worker_files() for data in self._read_frames(path, REPORT)]
-        return [report for report in reports if kind is None or self.header.phases[report.phase].kind == kind]
+        return [report for report in reports if kind is None or self.phases[report.phase].kind == kind]
+
+    def lost_workers(self) -> list[LostWorker]:
+        return list(self._runner_frames(LOST, LostWorker))
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of telemetry, in order of time."""
+        return self._runner_frames(SAMPLE, Sample)
+
+    def _runner_frames(self, kind: int, of: type[T]) -> Iterator[T]:
+        path = os.path.join(self.folder, _RUNNER_FILE)
+        if os.path.exists(path):
+            decode = msgspec.msgpack.Decoder(of).decode
+            with open(path, "rb", buffering=1 << 16) as file:
+                for found, data in frames.read(file):  # ends before an incomplete frame
+                    if found == kind:
+                        yield decode(data)
 
     def entry(self, record: Record) -> Payload:
         store, number = self._payload_location(record)

@@ -8,13 +8,14 @@ request that never reached a socket has none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import IO, Any
 
 import orjson
 
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.measure import Measures, http_phases, latency_ns
-from penstock.records.log import RunHeader
+from penstock.records.log import LoggedPhase, RunHeader
 from penstock.records.payloads import PayloadStore
 from penstock.records.record import Record
 
@@ -24,11 +25,13 @@ _SESSIONS_KEPT = 8_192
 
 
 class RecordWriter:
-    def __init__(self, file: IO[bytes], header: RunHeader, payloads: PayloadStore) -> None:
+    def __init__(
+        self, file: IO[bytes], header: RunHeader, phases: Sequence[LoggedPhase], payloads: PayloadStore
+    ) -> None:
         self._write = file.write
         self._header = header
         self._payloads = payloads
-        self._phases = _phase_fields(header)
+        self._phases = _phase_fields(phases)
         self._sessions: dict[int, str] = {}
         self._templates: dict[tuple[str, ...], bytes] = {}
 
@@ -106,11 +109,11 @@ def _template(tags: tuple[str, ...]) -> bytes:
     return ("{" + ",".join(fields) + "}").encode()
 
 
-def _phase_fields(header: RunHeader) -> list[dict[str, Any]]:
+def _phase_fields(logged: Sequence[LoggedPhase]) -> list[dict[str, Any]]:
     """Return, for each phase, the metadata that its records share."""
     phases: list[dict[str, Any]] = []
     profiling = 0
-    for index, phase in enumerate(header.phases):
+    for index, phase in enumerate(logged):
         fields: dict[str, Any] = {"benchmark_phase": phase.kind, "phase_index": index}
         if phase.kind == "profiling":
             fields["profiling_index"] = profiling

@@ -63,10 +63,10 @@ def write_artifacts(
     else:
         counter = ClientCounter(tokenizer, log, input_texts)
     with _scratch(log.folder) as scratch, contextlib.closing(SentBodies(log, scratch)) as sent:
-        builder = SummaryBuilder(header, scratch)
+        builder = SummaryBuilder(header, log.phases, scratch)
         broken_conversations = 0
         with _optional_file(artifacts.records) as file:
-            writer = None if file is None else RecordWriter(file, header, log.payloads)
+            writer = None if file is None else RecordWriter(file, header, log.phases, log.payloads)
             for record, measures in _measure_records(log, counter, progress, expected or header.requests or 0):
                 builder.add(record, measures)
                 sent.add(record)

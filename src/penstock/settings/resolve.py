@@ -51,7 +51,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
                 models,
                 endpoint.type,
                 load.concurrency,
-                load.rate,
+                load.arrival_rate,
                 scheduled=load.recorded is not None,
                 prefix=folder_prefix,
             ),
@@ -167,7 +167,12 @@ def _load(parsed: ParsedArguments) -> LoadSettings:
         )
     schedule = _schedule(parsed)
     fields = {name: value for name, value in fields.items() if not name.startswith("schedule.")}
-    if "rate" not in fields:
+    if "rate" in fields and "conversation_rate" in fields:
+        raise UserError(
+            f"{spelling('load.rate')} counts requests and {spelling('load.conversation_rate')} counts conversations; keep one "
+            "of them."
+        )
+    if "rate" not in fields and "conversation_rate" not in fields:
         if "arrivals" in fields:
             raise UserError(
                 f"{spelling('load.arrivals')} sets the gaps between the requests of --request-rate, but "
@@ -213,6 +218,7 @@ def _schedule(parsed: ParsedArguments) -> ScheduleSettings:
 
 _NOT_WITH_SCHEDULE = {
     "load.rate": "sets other times",
+    "load.conversation_rate": "sets other times",
     "input.sampling": "changes the order",
     "warmup.requests": "would use up requests before the schedule starts",
 }

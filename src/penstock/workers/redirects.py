@@ -6,15 +6,16 @@ and the headers of the user, which are meant for the first origin.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from penstock.errors import UserError
+from penstock.settings.schema import EndpointSettings
 from penstock.wire.connection import Origin
 from penstock.wire.exchange import Exchange, FollowedRedirect
 from penstock.wire.pool import Pool
-from penstock.workers.job import REQUEST_HEADERS, Job, proxy_headers, resolve_origin
+from penstock.workers.job import REQUEST_HEADERS, Target, proxy_headers, resolve_origin
 
 __all__ = ["FOLLOWED", "MAX_REDIRECTS", "Redirects"]
 
@@ -31,10 +32,17 @@ class Hop(NamedTuple):
 
 
 class Redirects:
-    """The redirects of one worker; `pools` are those of the job's targets, and `open_pool` adds one."""
+    """The redirects of one worker; `pools` are those of the targets, and `open_pool` adds one."""
 
-    def __init__(self, job: Job, pools: list[Pool], open_pool: Callable[[Origin], Pool]) -> None:
-        self._job = job
+    def __init__(
+        self,
+        settings: EndpointSettings,
+        targets: Sequence[Target],
+        pools: list[Pool],
+        open_pool: Callable[[Origin], Pool],
+    ) -> None:
+        self._settings = settings
+        self._targets = targets
         self._pools = pools
         self._open_pool = open_pool
         self._others: dict[tuple[str, str, int], tuple[Pool, Origin]] = {}
@@ -46,7 +54,7 @@ class Redirects:
         hops = 1 if earlier is None else earlier.hops + 1
         if exchange.error is not None or hops > MAX_REDIRECTS or not location or not _is_visible(location):
             return None
-        start = self._job.targets[target]
+        start = self._targets[target]
         method, request_target, _ = exchange.data.split(b" ", 2)
         current = urljoin(start.url, request_target.decode("latin-1")) if earlier is None else earlier.url
         url = urljoin(current, location.decode("ascii"))
@@ -73,11 +81,11 @@ class Redirects:
     def _other(self, parts: SplitResult) -> tuple[Pool, Origin] | None:
         """Return another origin and its pool. Its name is resolved here, once, which blocks the event loop."""
         key = _origin(parts)
-        if not self._job.settings.cross_origin_redirects or key is None:
+        if not self._settings.cross_origin_redirects or key is None:
             return None
         if key not in self._others:
             try:
-                origin, _ = resolve_origin(self._job.settings, parts)
+                origin, _ = resolve_origin(self._settings, parts)
             except UserError:
                 return None
             self._others[key] = self._open_pool(origin), origin

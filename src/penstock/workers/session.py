@@ -9,6 +9,7 @@ import orjson
 from penstock.endpoints.base import Endpoint, History
 from penstock.endpoints.reply import Reply
 from penstock.records.payloads import PARTS, BodyParts, Payload, PayloadStore, PayloadWriter
+from penstock.schedule.scheduler import Session as ScheduledSession
 from penstock.settings.schema import EndpointSettings
 
 __all__ = ["BodyBuilder", "Outgoing", "Session"]
@@ -17,23 +18,19 @@ _CACHE_BYTES = 4 << 20
 _ENTRY_BYTES = 512  # memory of a cached entry besides its body
 
 
-class Session:
-    __slots__ = ("conversation", "correlation_id", "history", "number", "parts", "turn", "turns", "url")
+class Session(ScheduledSession):
+    """An active conversation, with what its request bodies are built from."""
 
-    def __init__(self, number: int, conversation: int, turns: range, url: int, correlation_id: str) -> None:
-        self.number = number
-        self.conversation = conversation
-        self.turns = turns
-        self.turn = 0
-        self.url = url
-        self.correlation_id = correlation_id
+    __slots__ = ("correlation_id", "history", "parts", "phase")
+
+    def __init__(self, number: int, conversation: int, turns: range, server: int) -> None:
+        super().__init__(number, conversation, turns, server)
+        self.phase = -1
+        """Index of the phase that began it; -1 until its first turn is sent."""
+        self.correlation_id = ""
         self.history: History | None = None
         self.parts: BodyParts | None = None
         """BodyParts of the turn in flight, if its body was built from parts."""
-
-    @property
-    def has_next(self) -> bool:
-        return self.turn + 1 < len(self.turns)
 
 
 class Outgoing(NamedTuple):
@@ -92,10 +89,6 @@ class BodyBuilder:
         """Add the reply to the history of the conversation."""
         if session.history is not None and session.parts is not None:
             self._endpoint.remember(session.history, session.parts.turn, reply, self._settings)
-
-    def next_entry(self, session: Session) -> Payload:
-        """Return the store's entry of the next turn."""
-        return self._store.entry(session.turns[session.turn + 1])
 
     def flush(self) -> None:
         if self._writer is not None:

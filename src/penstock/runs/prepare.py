@@ -12,14 +12,14 @@ from typing import Any
 from penstock import __version__
 from penstock.datasets.load import Dataset
 from penstock.endpoints.base import Endpoint
-from penstock.records.log import LOG_FORMAT, Phase, RunHeader, RunLog
-from penstock.schedule.phases import PhasePlan
+from penstock.records.log import LOG_FORMAT, RunHeader, RunLog
+from penstock.runs.build_payloads import StoredPayloads, build_payloads
+from penstock.runs.indexer import InputFiles
+from penstock.schedule.phase import Phase
 from penstock.schedule.phases import phases as make_phases
 from penstock.secrets import redact_url
 from penstock.settings.input_config import input_config
 from penstock.settings.schema import Settings
-from penstock.workers.build_payloads import StoredPayloads, build_payloads
-from penstock.workers.indexer import InputFiles
 from penstock.workers.job import Job, Target, targets
 from penstock.workers.local_processes import choose_workers, max_workers, raise_file_limit
 
@@ -36,13 +36,23 @@ class Prepared:
     def __init__(
         self,
         job: Job,
+        targets: tuple[Target, ...],
+        phases: tuple[Phase, ...],
+        epoch: int,
         workers: int,
+        open_files: int,
         expected: list[int | None],
         conversations: int | None,
         input_files: InputFiles | None,
     ) -> None:
         self.job = job
+        self.targets = targets
+        self.phases = phases
+        self.epoch = epoch
+        """Monotonic ns; the times in records are relative to it."""
         self.workers = workers
+        self.open_files = open_files
+        """Open files that a worker needs."""
         self.expected = expected
         """Requests of each phase; None where the number is not known."""
         self.conversations = conversations
@@ -105,64 +115,66 @@ def prepare(
     )
     stored = build_payloads(log, settings, endpoint, dataset, phases, progress)
     expected = [_expected_requests(phase, stored.bodies, turns, settings.input.sampling) for phase in phases]
-    load = settings.load
-    workers = choose_workers(phases[-1].slots, load.rate, expected[-1], settings.workers_max)
-    preconnect = _connections_to_open(phases[-1], expected[-1])
-    raise_file_limit(_max_in_flight(phases[-1], expected[-1]), preconnect, workers)
+    last, slots = phases[-1], _slots(phases[-1])
+    workers = choose_workers(slots, settings.load.arrival_rate, expected[-1], settings.workers_max)
+    preconnect = _connections_to_open(last, settings.load.arrival_rate, expected[-1])
+    open_files = raise_file_limit(_max_in_flight(slots, expected[-1]), preconnect, workers)
     job = Job(
         log=log,
-        endpoint=settings.endpoint.type,
         settings=settings.endpoint,
         files=stored.files,
-        targets=targets,
-        phases=phases,
         sampling=settings.input.sampling,
         seed=seed,
-        timeout_ns=round(settings.endpoint.timeout_s * 1e9),
-        reuse_connections=settings.endpoint.connections == "pooled",
         preconnect=preconnect,
-        epoch=monotonic_ns(),
+        growing=stored.input_files is not None and stored.conversations is None,
     )
+    epoch = monotonic_ns()
     if not dataset.synthetic:
         prompt_tokenizer = None
-    RunLog.write_header(log, _header(settings, dataset, stored, phases, seed, workers, job.epoch, prompt_tokenizer))
-    return Prepared(job, workers, expected, stored.conversations, stored.input_files)
+    RunLog.write_header(log, _header(settings, dataset, stored, last, seed, workers, epoch, prompt_tokenizer))
+    return Prepared(
+        job, targets, phases, epoch, workers, open_files, expected, stored.conversations, stored.input_files
+    )
 
 
-def _expected_requests(phase: PhasePlan, bodies: int | None, turns: list[int], sampling: str) -> int | None:
+def _expected_requests(phase: Phase, bodies: int | None, turns: list[int], sampling: str) -> int | None:
     """Return how many requests the phase sends; None if that is not known."""
     limits = [phase.requests]
     if phase.whole:
-        limits.append(None if bodies is None else bodies * phase.servers)
+        limits.append(None if bodies is None else bodies * phase.servers.copies)
     if phase.conversations is not None and turns and phase.duration_s is None:
         limits.append(_requests_of_conversations(phase, turns, sampling))
     return min((n for n in limits if n is not None), default=None)
 
 
-def _requests_of_conversations(phase: PhasePlan, turns: list[int], sampling: str) -> int | None:
+def _requests_of_conversations(phase: Phase, turns: list[int], sampling: str) -> int | None:
     """Return the number of turns of the phase's conversations; None if sampling makes it unpredictable."""
-    count = -(-(phase.conversations or 0) // phase.servers)
+    copies = phase.servers.copies
+    count = -(-(phase.conversations or 0) // copies)
     if len(set(turns)) == 1:
-        return turns[0] * count * phase.servers
+        return turns[0] * count * copies
     if sampling != "sequential":
         return None
     rounds, rest = divmod(count, len(turns))
     first = phase.first % len(turns)
     last_round = [turns[(first + n) % len(turns)] for n in range(rest)]
-    return (rounds * sum(turns) + sum(last_round)) * phase.servers
+    return (rounds * sum(turns) + sum(last_round)) * copies
 
 
-def _max_in_flight(phase: PhasePlan, expected: int | None) -> int | None:
+def _slots(phase: Phase) -> int | None:
+    """Return the largest number of slots that the phase has; None for no limit."""
+    return None if phase.slots is None else phase.slots.maximum
+
+
+def _max_in_flight(slots: int | None, expected: int | None) -> int | None:
     """Return the maximum number of requests in flight; None if there is none."""
-    return min(phase.slots, expected) if phase.slots is not None and expected is not None else phase.slots
+    return min(slots, expected) if slots is not None and expected is not None else slots
 
 
-def _connections_to_open(phase: PhasePlan, expected: int | None) -> int:
+def _connections_to_open(phase: Phase, rate: float | None, expected: int | None) -> int:
     """Return how many connections to open before the first request: one per slot, or those for 0.1 s of arrivals."""
-    if phase.rate is None or phase.slots is not None:
-        count = phase.slots or 1
-    else:
-        count = max(1, round(phase.rate * _PRECONNECT_SECONDS))
+    slots = _slots(phase)
+    count = slots or 1 if rate is None or slots is not None else max(1, round(rate * _PRECONNECT_SECONDS))
     return min(count, expected or count)
 
 
@@ -170,7 +182,7 @@ def _header(
     settings: Settings,
     dataset: Dataset,
     stored: StoredPayloads,
-    phases: tuple[PhasePlan, ...],
+    phase: Phase,
     seed: int,
     workers: int,
     epoch: int,
@@ -182,7 +194,6 @@ def _header(
         log_format=LOG_FORMAT,
         benchmark_id=secrets.token_hex(6),
         epoch_wall_ns=time_ns() - (monotonic_ns() - epoch),
-        phases=[Phase(phase.name, phase.kind) for phase in phases],
         endpoint=settings.endpoint.type,
         streaming=settings.endpoint.streaming,
         server_token_count=settings.endpoint.server_token_count,
@@ -197,10 +208,10 @@ def _header(
         sampling=settings.input.sampling,
         seed=settings.input.seed,
         plan_seed=seed,
-        concurrency=phases[-1].slots,
-        rate=load.rate,
+        concurrency=_slots(phase),
+        rate=load.arrival_rate,
         arrivals="recorded" if load.recorded is not None else load.arrivals,
-        requests=phases[-1].requests,
+        requests=phase.requests,
         duration_s=load.duration_s,
         workers=workers,
         tokenizer=settings.tokenizer.name,

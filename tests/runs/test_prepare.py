@@ -12,8 +12,9 @@ from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.load import Dataset
 from penstock.endpoints.registry import endpoint
 from penstock.errors import UserError
-from penstock.records.log import RunLog
 from penstock.records.payloads import PARTS, PayloadStore
+from penstock.runs.prepare import Prepared, default_entries, prepare, resolve_targets
+from penstock.schedule.arrivals import Recorded
 from penstock.settings.schema import (
     EndpointSettings,
     InputSettings,
@@ -24,7 +25,6 @@ from penstock.settings.schema import (
     TokenizerSettings,
     WarmupSettings,
 )
-from penstock.workers.prepare import Prepared, default_entries, prepare, resolve_targets
 
 URL = "http://127.0.0.1:8000"
 
@@ -67,8 +67,7 @@ def test_bodies_are_stored_with_the_models_in_turn(tmp_path: Path) -> None:
     assert [json.loads(store.body(n))["model"] for n in range(3)] == ["m", "n", "m"]
     assert prepared.conversations == 3
     assert prepared.expected == [3]
-    header = RunLog.read_header(str(tmp_path))
-    assert [phase.name for phase in header.phases] == ["profiling"]
+    assert [phase.name for phase in prepared.phases] == ["profiling"]
 
 
 def test_turns_that_contain_replies_are_stored_as_parts(tmp_path: Path) -> None:
@@ -170,7 +169,7 @@ def test_speedup_shortens_delays(tmp_path: Path) -> None:
     prepared = run_prepare(tmp_path, scheduled(speedup=4.0), *TIMED)
     store = PayloadStore(str(tmp_path), ())
     assert {store.entry(n).delay_ms for n in range(3)} == {2.5}
-    assert prepared.job.phases[0].scale == 0.25
+    assert prepared.phases[0].arrivals == Recorded(0.25)
 
 
 def test_schedule_without_timestamps_is_refused(tmp_path: Path) -> None:

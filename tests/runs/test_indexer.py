@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.datasets.raw_payload import RawPayload
 from penstock.datasets.recording import RecordingOptions
 from penstock.records.payloads import MissingBody, PayloadStore, PayloadWriter
-from penstock.workers import indexer as indexer_module
-from penstock.workers.conversation_picker import ConversationPicker
-from penstock.workers.indexer import Indexer, InputFiles
-from penstock.workers.shared_state import SharedState
+from penstock.runs import indexer as indexer_module
+from penstock.runs.indexer import Indexer, InputFiles
+from penstock.workers.stored_conversations import StoredConversations
 
 
 def write_file(folder: Path, lines: int, bad: int | None = None) -> Path:
@@ -78,25 +79,34 @@ def test_nothing_is_written_after_an_error(tmp_path: Path) -> None:
     assert numbers(PayloadStore(str(tmp_path), indexer.files)) == list(range(7))
 
 
+class Control:
+    """The run, for a companion."""
+
+    def __init__(self, on_complete: Callable[[], None]) -> None:
+        self.data_complete = on_complete
+
+    def add_sample(self, source: str, at_ns: int, values: dict[str, Any]) -> None:
+        raise AssertionError
+
+
 @pytest.mark.parametrize("bad", [None, 2500])
 def test_reader_follows_the_index_that_a_child_continues(tmp_path: Path, bad: int | None) -> None:
     indexer, recording = make_indexer(tmp_path, write_file(tmp_path, 5000, bad=bad))
     indexer.advance(300)
-    shared = SharedState(1)
-    input_files = InputFiles(indexer, recording.files)
-    input_files.start(shared)
     store = PayloadStore(str(tmp_path), indexer.files)
-    picker = ConversationPicker(store, "sequential", 0, shared)
+    conversations = StoredConversations(store, "sequential", 0, growing=True)
+    input_files = InputFiles(indexer, recording.files)
+    input_files.start(Control(conversations.complete))
     sent = 0
-    while picker.size is None and not input_files.poll():
-        if (conversation := picker.pick(sent)) is not None:
+    while conversations.size is None and not input_files.poll():
+        if (conversation := conversations.pick(sent)) is not None:
             assert json.loads(store.body(store.turns(conversation)[0]))["messages"] == [sent]
             sent += 1
     error = input_files.finish()
     if bad is None:
-        assert (picker.size, error) == (5000, None)
+        assert (conversations.size, error) == (5000, None)
     else:
-        assert picker.size is None
+        assert conversations.size is None
         assert error == "p.jsonl:2501: not valid JSON (expecting value, column 1)"
 
 
@@ -104,7 +114,7 @@ def test_unfinished_child_is_killed_with_the_run(tmp_path: Path) -> None:
     indexer, recording = make_indexer(tmp_path, write_file(tmp_path, 50_000))
     indexer.advance(300)
     input_files = InputFiles(indexer, recording.files)
-    input_files.start(SharedState(1))
+    input_files.start(Control(lambda: None))
     child = input_files._child
     assert input_files.finish() is None
     with pytest.raises(ProcessLookupError):

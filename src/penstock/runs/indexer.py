@@ -28,7 +28,8 @@ from penstock.datasets.recording import (
 from penstock.errors import UserError
 from penstock.processes import end_with_parent, fork
 from penstock.records.payloads import PayloadWriter
-from penstock.workers.shared_state import SharedState
+from penstock.runs.companion import Companion, CompanionControl
+from penstock.workers.messages import ChangedFile, Event
 
 __all__ = ["FIRST_BYTES", "Indexer", "InputFiles"]
 
@@ -153,7 +154,7 @@ class _Message(msgspec.Struct):
     last: bool = False
 
 
-class InputFiles:
+class InputFiles(Companion):
     """The input files during a run: a child process continues their index, and `poll` checks that they do not change."""
 
     def __init__(self, indexer: Indexer, files: list[SourceFile]) -> None:
@@ -162,7 +163,9 @@ class InputFiles:
         self._next_check = 0
         """Position in `_files` of the file to check next."""
         self._check_at = 0.0
-        self._shared: SharedState | None = None
+        self._control: CompanionControl | None = None
+        self._missing_body_in = 0
+        """Number (from 1) of a file in which a worker did not find a body; 0 for none."""
         self._child = 0
         self._pipe = -1
         self._partial_line = b""
@@ -172,12 +175,11 @@ class InputFiles:
         """The first file that was found changed."""
         self.notes: list[str] = indexer.notes() if indexer.done else []
 
-    def start(self, shared: SharedState) -> None:
-        """Start the child if there is more to index. Call this before the workers open sockets, which it would inherit."""
-        self._shared = shared
+    def start(self, control: CompanionControl) -> None:
+        """Start the child if there is more to index."""
+        self._control = control
         if self._indexer.done:
             return
-        shared.indexing = True
         self._pipe, write_end = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -185,21 +187,24 @@ class InputFiles:
         self._child = fork()
         if self._child == 0:
             os.close(self._pipe)
-            os._exit(_index_rest(self._indexer, shared, write_end, parent))
+            os._exit(_index_rest(self._indexer, write_end, parent))
         os.close(write_end)
 
     @property
     def _must_stop(self) -> bool:
         return self._error is not None or self._changed is not None
 
+    def worker_event(self, event: Event) -> None:
+        if isinstance(event, ChangedFile):
+            self._missing_body_in = event.file
+
     def poll(self) -> bool:
-        """Return True if the run must stop. Call this every few milliseconds."""
         if not self._must_stop and self._child:
             self._read_messages()
             if self._error is not None:
                 self._check(len(self._files))  # a changed file may be the cause of the error
-        if not self._must_stop and self._shared is not None and self._shared.changed_file:
-            self._changed = self._files[self._shared.changed_file - 1]
+        if not self._must_stop and self._missing_body_in:
+            self._changed = self._files[self._missing_body_in - 1]
         now = monotonic()
         if not self._must_stop and now >= self._check_at:
             self._check_at = now + _CHECK_S
@@ -235,6 +240,8 @@ class InputFiles:
                 self._indexed = self._indexed or message.last
                 self._error = message.error or self._error
                 self.notes += message.notes
+                if message.last and message.error is None and self._error is None and self._control is not None:
+                    self._control.data_complete()
             if not data and not self._indexed:
                 self._indexed = True
                 self._error = "The process that indexes the input file ended unexpectedly."
@@ -280,7 +287,7 @@ def _lines_in(path: str) -> int:
         return 0
 
 
-def _index_rest(indexer: Indexer, shared: SharedState, pipe: int, parent: int) -> int:
+def _index_rest(indexer: Indexer, pipe: int, parent: int) -> int:
     """Run the child process; return its exit status."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if not end_with_parent(parent, signal.SIGKILL):
@@ -296,7 +303,6 @@ def _index_rest(indexer: Indexer, shared: SharedState, pipe: int, parent: int) -
         if indexer.problems.count:
             send(_Message(error=indexer.problems.text(), last=True))
             return 0
-        shared.indexing = False
         send(_Message(notes=indexer.notes(), last=True))
     except UserError as error:
         send(_Message(error=str(error), last=True))

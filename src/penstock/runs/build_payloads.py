@@ -15,9 +15,9 @@ from penstock.datasets.recording import Recording, RecordingOptions
 from penstock.endpoints.base import Endpoint, History
 from penstock.errors import UserError
 from penstock.records.payloads import BodyParts, PayloadWriter
-from penstock.schedule.phases import PhasePlan
+from penstock.runs.indexer import FIRST_BYTES, Indexer, InputFiles
+from penstock.schedule.phase import Phase
 from penstock.settings.schema import ScheduleSettings, Settings
-from penstock.workers.indexer import FIRST_BYTES, Indexer, InputFiles
 
 __all__ = ["StoredPayloads", "build_payloads"]
 
@@ -43,7 +43,7 @@ def build_payloads(
     settings: Settings,
     endpoint: Endpoint,
     dataset: Dataset,
-    phases: Sequence[PhasePlan],
+    phases: Sequence[Phase],
     progress: Progress | None,
 ) -> StoredPayloads:
     """Fill the payload store in folder `log`."""
@@ -122,7 +122,7 @@ def _index(
     settings: Settings,
     dataset: Dataset,
     recording: Recording,
-    phases: Sequence[PhasePlan],
+    phases: Sequence[Phase],
     progress: Progress | None,
 ) -> StoredPayloads:
     data = settings.input
@@ -151,14 +151,14 @@ def _index(
     )
 
 
-def _max_conversations(phases: Sequence[PhasePlan]) -> int | None:
+def _max_conversations(phases: Sequence[Phase]) -> int | None:
     """Return how many conversations the run can need; None if a phase has no limit of requests or conversations."""
     total = 0
     for phase in phases:
         limits = [count for count in (phase.requests, phase.conversations) if count is not None]
         if not limits:
             return None
-        total += -(-min(limits) // phase.servers)
+        total += -(-min(limits) // phase.servers.copies)
     return total
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UserError
-from penstock.workers.run_folder import RunFolder
+from penstock.runs.run_folder import RunFolder
 
 
 def write_log(path: Path, text: str) -> None:
