@@ -428,7 +428,7 @@ def _format_time(seconds: float) -> str:
 
 
 def _input_texts(endpoint: Endpoint, body: bytes) -> list[str]:
-    document = msgspec.json.decode(body)
+    document = endpoint.decode(body)
     return endpoint.input_text(document) if isinstance(document, dict) else []
 
 
