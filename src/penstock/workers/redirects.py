@@ -74,8 +74,9 @@ class Redirects:
 
     @cached_property
     def _forwarded(self) -> set[str]:
-        declared = load_endpoint(self._job.settings.type).declaration.headers
-        return _FORWARDED | {name.lower() for name, _ in declared}
+        declared = {name.lower() for name, _ in load_endpoint(self._job.settings.type).declaration.headers}
+        given = {name.lower() for name, _ in self._job.settings.headers}
+        return _FORWARDED | (declared - given)
 
     def _forwarded_lines(self, head: bytes) -> list[bytes]:
         lines = head.split(b"\r\n")[1:]
