@@ -75,17 +75,15 @@ def _endpoint(parsed: ParsedArguments, endpoint_type: EndpointType) -> EndpointS
     key_fields = [field for field in KEY_FIELDS if field in fields]
     headers = [(name, Secret(value)) for name, value in fields.pop("headers", ())]
     sources = [(declaration.credential_header, str(spelling(f"endpoint.{field}"))) for field in key_fields]
-    for credential_header in {"Authorization": None, declaration.credential_header: None}:
-        sources += [
-            (credential_header, f"an {name} header") for name, _ in headers if name.lower() == credential_header.lower()
-        ]
+    credentials = {name.lower(): name for name in ("Authorization", declaration.credential_header)}
+    sources += [(credentials[name.lower()], f"an {name} header") for name, _ in headers if name.lower() in credentials]
     if "urls" in fields:
         fields["urls"], credential = normalize_urls(
             fields["urls"], spelling("endpoint.urls", "--url"), keep_path=not endpoint_type.path
         )
         if credential is not None:
             headers.append(("Authorization", Secret(credential)))
-            sources.append(("Authorization", f"the user name in {spelling('endpoint.urls')}"))
+            sources.append((credentials["authorization"], f"the user name in {spelling('endpoint.urls')}"))
     _check_credentials(sources)
     for field in key_fields:
         fields["api_key"] = read_key(field, fields[field], str(spelling(f"endpoint.{field}")))
