@@ -28,7 +28,7 @@ def write_file(folder: Path, lines: int, bad: int | None = None) -> Path:
 def make_indexer(folder: Path, path: Path, **options: object) -> tuple[Indexer, RawPayload]:
     recording = RawPayload(str(path))
     return Indexer(
-        PayloadWriter(str(folder)), recording, RecordingOptions("chat"), name=path.name, **options
+        PayloadWriter(str(folder)), recording, RecordingOptions("messages"), name=path.name, **options
     ), recording  # type: ignore[arg-type]
 
 

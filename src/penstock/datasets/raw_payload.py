@@ -23,15 +23,6 @@ __all__ = ["FORMAT", "Lines", "RawPayload", "payload_files"]
 
 _NAME = "raw_payload"
 
-_REQUIRED_KEYS = {
-    "chat": "messages",
-    "messages": "messages",
-    "completions": "prompt",
-    "responses": "input",
-    "embeddings": "input",
-}
-"""The key that a request body for the endpoint type must have."""
-
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -53,7 +44,7 @@ class RawPayload:
         return []
 
     def scan(self, options: RecordingOptions, errors: FileErrors) -> Iterator[RecordedConversation]:
-        check = _checker(_REQUIRED_KEYS.get(options.endpoint))
+        check = _checker(options.body_key)
         if self._folder is None:
             for _, offset, line in self._lines.read(0, errors):
                 if error := check(line):

@@ -21,6 +21,8 @@ __all__ = ["ADJUSTED", "CATALOGUE", "Metric", "Table", "in_table", "label"]
 
 Kind = Literal["record", "list", "run"]
 Table = Literal["main", "http"]
+Tokens = Literal["input_tokens", "output_tokens"]
+"""Fields of `settings.endpoint_types.Declaration`."""
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -33,12 +35,22 @@ class Metric(msgspec.Struct, frozen=True):
     """The console table that shows the metric; None hides it."""
     order: int = 0
     larger_is_better: bool = False
+    needs: Tokens | None = None
+    """The metric fits only endpoints that declare such tokens. Run metrics follow from the record metrics."""
 
 
 def _record(
-    tag: str, header: str, unit: str, note: str, *, order: int = 0, larger: bool = False, table: Table = "main"
+    tag: str,
+    header: str,
+    unit: str,
+    note: str,
+    *,
+    order: int = 0,
+    larger: bool = False,
+    table: Table = "main",
+    needs: Tokens | None = None,
 ) -> Metric:
-    return Metric(tag, header, unit, "record", note, table if order else None, order, larger)
+    return Metric(tag, header, unit, "record", note, table if order else None, order, larger, needs)
 
 
 def _run(tag: str, header: str, unit: str, note: str, *, order: int = 0, larger: bool = False) -> Metric:
@@ -55,6 +67,7 @@ _TIMES = (
         "first - start. Present if the reply was streamed and had content. Reasoning counts as content. An upper bound "
         "for the requests in coalesced_first_stamp_count.",
         order=100,
+        needs="output_tokens",
     ),
     _record(
         "time_to_second_token",
@@ -63,6 +76,7 @@ _TIMES = (
         "stamp[1] - stamp[0]. Absent if several pieces of content arrived with the first stamp. A piece may hold "
         "several tokens.",
         order=200,
+        needs="output_tokens",
     ),
     _record(
         "time_to_first_output_token",
@@ -70,6 +84,7 @@ _TIMES = (
         "ms",
         "Arrival of the first content that is not reasoning - start. Absent if the reply was all reasoning.",
         order=210,
+        needs="output_tokens",
     ),
     _record(
         "request_latency",
@@ -117,6 +132,7 @@ _TIMES = (
         "ms",
         "last - first. Absent if all content has one stamp.",
         order=350,
+        needs="output_tokens",
     ),
     _record(
         "inter_token_latency",
@@ -127,6 +143,7 @@ _TIMES = (
         "arrived with the first stamp; time_per_output_token corrects that, and so does --per-chunk-usage, with which the "
         "tokens of the first stamp are subtracted instead of 1.",
         order=400,
+        needs="output_tokens",
     ),
     _record(
         "time_per_output_token",
@@ -137,6 +154,7 @@ _TIMES = (
         "tokenized separately, so a token that spans its end may count twice. With server token counts, present only if "
         "every piece held one token or with --per-chunk-usage.",
         order=410,
+        needs="output_tokens",
     ),
     Metric(
         "inter_chunk_latency",
@@ -144,6 +162,7 @@ _TIMES = (
         "ms",
         "list",
         "stamp[i] - stamp[i-1], pooled over all requests. Pieces that arrive together share a stamp and add no gap of 0.",
+        needs="output_tokens",
     ),
     _record(
         "output_token_throughput_per_user",
@@ -152,6 +171,7 @@ _TIMES = (
         "1 / inter_token_latency. Too high if the server sends several tokens per event.",
         order=500,
         larger=True,
+        needs="output_tokens",
     ),
     _record(
         "e2e_output_token_throughput",
@@ -160,6 +180,7 @@ _TIMES = (
         "output_sequence_length / request_latency. Includes the tokens of all choices.",
         order=510,
         larger=True,
+        needs="output_tokens",
     ),
     _record(
         "prefill_throughput_per_user",
@@ -167,6 +188,7 @@ _TIMES = (
         _PER_USER,
         "input_sequence_length / time_to_first_token. Includes queueing and network time; cached prefixes raise it.",
         larger=True,
+        needs="output_tokens",
     ),
 )
 
@@ -179,6 +201,7 @@ _LENGTHS = (
         "choice, or taken from the server's usage with --use-server-token-count.",
         order=600,
         larger=True,
+        needs="output_tokens",
     ),
     _record(
         "output_token_count",
@@ -187,8 +210,16 @@ _LENGTHS = (
         "Tokens of the reply that are not reasoning, including tool calls and refusals.",
         order=610,
         larger=True,
+        needs="output_tokens",
     ),
-    _record("reasoning_token_count", "Reasoning Token Count", "tokens", "Tokens of the reasoning text.", larger=True),
+    _record(
+        "reasoning_token_count",
+        "Reasoning Token Count",
+        "tokens",
+        "Tokens of the reasoning text.",
+        larger=True,
+        needs="output_tokens",
+    ),
     _record(
         "input_sequence_length",
         "Input Sequence Length",
@@ -197,6 +228,7 @@ _LENGTHS = (
         "usually a little higher.",
         order=700,
         larger=True,
+        needs="input_tokens",
     ),
     _record(
         "osl_mismatch_diff_pct",
@@ -204,26 +236,30 @@ _LENGTHS = (
         "%",
         "100 * (output_sequence_length - requested) / requested, signed. Present if a length was requested. With several "
         "choices (n), the length is requested for each of them.",
+        needs="output_tokens",
     ),
 )
 
-_USAGE = (
-    ("usage_prompt_tokens", "Prompt", True),
-    ("usage_prompt_cache_read_tokens", "Prompt Cache Read", True),
-    ("usage_prompt_cache_write_tokens", "Prompt Cache Write", False),
-    ("usage_prompt_audio_tokens", "Prompt Audio", True),
-    ("usage_completion_tokens", "Completion", True),
-    ("usage_reasoning_tokens", "Reasoning", True),
-    ("usage_completion_audio_tokens", "Completion Audio", True),
-    ("usage_accepted_prediction_tokens", "Accepted Prediction", True),
-    ("usage_rejected_prediction_tokens", "Rejected Prediction", False),
-    ("usage_total_tokens", "Total", True),
+_USAGE: tuple[tuple[str, str, bool, Tokens | None], ...] = (
+    ("usage_prompt_tokens", "Prompt", True, None),
+    ("usage_prompt_cache_read_tokens", "Prompt Cache Read", True, None),
+    ("usage_prompt_cache_write_tokens", "Prompt Cache Write", False, None),
+    ("usage_prompt_audio_tokens", "Prompt Audio", True, None),
+    ("usage_completion_tokens", "Completion", True, "output_tokens"),
+    ("usage_reasoning_tokens", "Reasoning", True, "output_tokens"),
+    ("usage_completion_audio_tokens", "Completion Audio", True, "output_tokens"),
+    ("usage_accepted_prediction_tokens", "Accepted Prediction", True, "output_tokens"),
+    ("usage_rejected_prediction_tokens", "Rejected Prediction", False, "output_tokens"),
+    ("usage_total_tokens", "Total", True, None),
 )
 _USAGE_NOTE = "As reported by the server. Absent if the reply has no such field."
 _DIFF_NOTE = "100 * |server - client| / client, if both counted. Absent with server token counts."
 
 _SERVER_COUNTS = (
-    *(_record(tag, f"Usage {name} Tokens", "tokens", _USAGE_NOTE, larger=larger) for tag, name, larger in _USAGE),
+    *(
+        _record(tag, f"Usage {name} Tokens", "tokens", _USAGE_NOTE, larger=larger, needs=needs)
+        for tag, name, larger, needs in _USAGE
+    ),
     *(
         _record(f"usage_{part}_tokens_diff_pct", f"Usage {part.title()} Diff %", "%", _DIFF_NOTE)
         for part in ("prompt", "completion", "reasoning")
@@ -272,6 +308,7 @@ _FAILED = (
         "tokens",
         "input_sequence_length of the failed requests.",
         larger=True,
+        needs="input_tokens",
     ),
 )
 
@@ -424,7 +461,7 @@ _TOTALS = (
     _run("total_error_isl", "Total Error Input Sequence Length", "tokens", "Sum of error_isl.", larger=True),
     *(
         _run(f"total_{tag}", f"Total Usage {name} Tokens", "tokens", f"Sum of {tag}.", larger=larger)
-        for tag, name, larger in _USAGE
+        for tag, name, larger, _ in _USAGE
     ),
     _run(
         "overall_usage_prompt_cache_read_pct",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.statistics import Values
+from penstock.records.log import RunHeader
 from penstock.records.record import Record, Usage
 
 __all__ = [
@@ -17,6 +19,7 @@ __all__ = [
     "latency_ns",
     "measure",
     "requested_length",
+    "unfit_metrics",
 ]
 
 
@@ -61,8 +64,24 @@ _USAGE = (
 """Metric tags and their fields of `Usage`, in the order of the catalogue."""
 
 
-def measure(record: Record, counts: TokenCounts) -> Measures:
-    """Return the metrics of a record: none if it was cancelled, only `error_isl` if it failed."""
+def unfit_metrics(header: RunHeader) -> frozenset[str]:
+    """Return the metrics that mean nothing for the endpoint of a run, which would be rows of zeros."""
+    declaration = header.declaration
+    return frozenset(tag for tag, m in CATALOGUE.items() if m.needs is not None and not getattr(declaration, m.needs))
+
+
+def measure(record: Record, counts: TokenCounts, unfit: frozenset[str] = frozenset()) -> Measures:
+    """Return the metrics of a record except `unfit`: none if it was cancelled, only `error_isl` if it failed."""
+    measures = _measure(record, counts)
+    if not unfit:
+        return measures
+    return Measures(
+        {tag: value for tag, value in measures.values.items() if tag not in unfit},
+        {tag: values for tag, values in measures.lists.items() if tag not in unfit},
+    )
+
+
+def _measure(record: Record, counts: TokenCounts) -> Measures:
     if record.cancelled:
         return _NO_MEASURES
     if record.failure is not None:

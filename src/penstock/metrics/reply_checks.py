@@ -29,7 +29,8 @@ class ReplyChecks:
         self._server_token_count = header.server_token_count
         self._per_chunk_usage = header.per_chunk_usage
         # The API of the other endpoints has one name for the limit, and recorded payloads have their own.
-        self._checks_limit = header.endpoint == "chat" and not header.legacy_max_tokens and not header.payload_files
+        has_two_names = len(header.declaration.length_limits) > 1
+        self._checks_limit = has_two_names and not header.legacy_max_tokens and not header.payload_files
         self._chunked_tokens = 0
         self._chunks = 0
         self._chunked_choices = 0

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from penstock.metrics.measure import Measures, choice_count, measure
+from penstock.metrics.measure import Measures, choice_count, measure, unfit_metrics
 from penstock.metrics.phase_stats import PhaseStats
 from penstock.metrics.statistics import Stats
 from penstock.metrics.token_counting import ServerCounter
@@ -154,8 +154,10 @@ def token_metrics_by_server(log: RunLog, folder: str) -> dict[str, Stats]:
     counter = ServerCounter()
     profiling = [phase.kind != "warmup" for phase in log.phases]
     stats = PhaseStats(folder, "by-server-count")
+    unfit = unfit_metrics(log.header)
     for record in log.records():
         if profiling[record.phase]:
-            values = measure(record, *counter.count((record,))).values
+            (counts,) = counter.count((record,))
+            values = measure(record, counts, unfit).values
             stats.add(record, Measures({tag: values[tag] for tag in _RECORD_METRICS if tag in values}, {}))
     return token_metrics(stats.metrics())

@@ -27,6 +27,7 @@ from penstock.errors import UserError
 from penstock.records.payloads import Payload, PayloadStore
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
+from penstock.settings.endpoint_types import Declaration, load_endpoint
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -121,6 +122,12 @@ class RunHeader(msgspec.Struct, kw_only=True):
     command: str
     input_config: dict[str, Any]
     machine: dict[str, Any]
+
+    @property
+    def declaration(self) -> Declaration:
+        """What the endpoint of the run declares. Raise UserError if the package with it is not installed."""
+        declared: Declaration = load_endpoint(self.endpoint).declaration
+        return declared
 
 
 class RunnerLog:

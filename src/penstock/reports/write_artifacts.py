@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
 from penstock.metrics.certificate import Certificate
-from penstock.metrics.measure import Measures, measure
+from penstock.metrics.measure import Measures, measure, unfit_metrics
 from penstock.metrics.summary import Summary, SummaryBuilder, TokenizerNote
 from penstock.metrics.token_agreement import token_metrics, token_metrics_by_server
 from penstock.metrics.token_counting import ClientCounter, Counter, LoadTokenizer, ServerCounter
@@ -150,9 +150,10 @@ def _measure_records(
     log: RunLog, counter: Counter, progress: ProgressCallback | None, expected: int
 ) -> Iterator[tuple[Record, Measures]]:
     done = 0
+    unfit = unfit_metrics(log.header)
     for batch in _batches(log.records()):
         for record, counts in zip(batch, counter.count(batch), strict=True):
-            yield record, measure(record, counts)
+            yield record, measure(record, counts, unfit)
         done += len(batch)
         if progress is not None:
             # The header's request count excludes the warmup, so more records than expected may arrive.

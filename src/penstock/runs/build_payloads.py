@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
-import orjson
 
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.load import Dataset
@@ -17,6 +16,7 @@ from penstock.errors import UserError
 from penstock.records.payloads import BodyParts, PayloadWriter
 from penstock.runs.indexer import FIRST_BYTES, Indexer, InputFiles
 from penstock.schedule.phase import Phase
+from penstock.settings.endpoint_types import types_that_take
 from penstock.settings.schema import ScheduleSettings, Settings
 
 __all__ = ["StoredPayloads", "build_payloads"]
@@ -48,8 +48,8 @@ def build_payloads(
 ) -> StoredPayloads:
     """Fill the payload store in folder `log`."""
     if dataset.recording is not None:
-        _refuse_changes(settings, dataset)
-        return _index(log, settings, dataset, dataset.recording, phases, progress)
+        _refuse_changes(settings, endpoint, dataset)
+        return _index(log, settings, endpoint, dataset, dataset.recording, phases, progress)
     if settings.input.sessions:
         raise UserError("--sessions selects conversations of a replay (inputs_json, raw_payload, mooncake_trace) only.")
     return _build(log, settings, endpoint, dataset, progress)
@@ -73,11 +73,14 @@ def _build(
         for turn in conversation.turns:
             if conversation.accumulate and len(conversation.turns) > 1:
                 endpoint.build(turn, model, settings.endpoint)  # raises now, not during the run, if it cannot
+                _check_media(turn, settings, endpoint)
                 writer.add_parts(BodyParts(media.inlined(turn), model, conversation.system, conversation.context))
                 continue
             inlined = media.inlined(turn)
+            body = endpoint.encode(endpoint.build(inlined, model, settings.endpoint, history))
+            _check_media(turn, settings, endpoint)
             writer.add_body(
-                orjson.dumps(endpoint.build(inlined, model, settings.endpoint, history)),
+                body,
                 input_tokens=inlined.input_tokens,
                 output_tokens=inlined.output_tokens,
                 timestamp_ms=inlined.timestamp_ms,
@@ -88,6 +91,15 @@ def _build(
             progress(number, total)
     writer.close()
     return StoredPayloads(writer.count, writer.conversations)
+
+
+def _check_media(turn: Turn, settings: Settings, endpoint: Endpoint) -> None:
+    inputs = endpoint.declaration.inputs
+    if (turn.images and "images" not in inputs) or (turn.audios and "audio" not in inputs):
+        raise UserError(
+            f"The dataset has images or audio, which --endpoint-type {settings.endpoint.type} cannot carry; "
+            f"use {' or '.join(types_that_take('images'))}."
+        )
 
 
 def _on_schedule(conversations: Iterable[Conversation], schedule: ScheduleSettings) -> list[Conversation]:
@@ -120,6 +132,7 @@ def _start_ms(conversation: Conversation) -> float:
 def _index(
     log: str,
     settings: Settings,
+    endpoint: Endpoint,
     dataset: Dataset,
     recording: Recording,
     phases: Sequence[Phase],
@@ -130,7 +143,7 @@ def _index(
     indexer = Indexer(
         writer,
         recording,
-        RecordingOptions(settings.endpoint.type, settings.load.recorded, data.conversation.delay_ratio),
+        RecordingOptions(endpoint.declaration.body_key, settings.load.recorded, data.conversation.delay_ratio),
         name=dataset.name,
         sessions=data.sessions,
         max_conversations=_max_conversations(phases) if data.sampling == "sequential" else None,
@@ -162,16 +175,13 @@ def _max_conversations(phases: Sequence[Phase]) -> int | None:
     return total
 
 
-def _refuse_changes(settings: Settings, dataset: Dataset) -> None:
+def _refuse_changes(settings: Settings, endpoint: Endpoint, dataset: Dataset) -> None:
     """Raise UserError for a flag that would change bodies which are sent unchanged."""
-    endpoint = settings.endpoint
-    # These types use `response_field` to read replies, not to build bodies.
-    reads_field = endpoint.type in ("raw", "template")
-    extra = [name for name in endpoint.extra if not (reads_field and name == "response_field")]
+    extra = [name for name in settings.endpoint.extra if name not in endpoint.declaration.reply_options]
     flags = [flag for field, flag in _CHANGING_FLAGS if getattr(settings.input, field)]
     if extra:
         flags.append(f"--extra-inputs {extra[0]}")
-    if endpoint.legacy_max_tokens:
+    if settings.endpoint.legacy_max_tokens:
         flags.append("--use-legacy-max-tokens")
     if not flags:
         return

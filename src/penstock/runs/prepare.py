@@ -77,7 +77,7 @@ def default_entries(settings: Settings) -> int:
 
 def resolve_targets(settings: Settings, endpoint: Endpoint) -> tuple[Target, ...]:
     """Resolve the targets and check the limit of open files. Call this before generating prompts, which can take minutes."""
-    result = targets(settings.endpoint, settings.endpoint.path or endpoint.path)
+    result = targets(settings.endpoint, settings.endpoint.path or endpoint.path, endpoint.declaration)
     load = settings.load
     if load.concurrency is not None:
         slots = load.concurrency if load.requests is None else min(load.concurrency, load.requests)

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-import msgspec
-
 from penstock.endpoints.base import Endpoint
 from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.metrics.certificate import certify
@@ -101,5 +99,5 @@ def _lost_workers(log: RunLog, reported: set[int]) -> list[str]:
 
 
 def _input_texts(endpoint: Endpoint, body: bytes) -> list[str]:
-    document = msgspec.json.decode(body)
+    document = endpoint.decode(body)
     return endpoint.input_text(document) if isinstance(document, dict) else []

@@ -48,8 +48,8 @@ def run_child(
     resolved: Sequence[Target] = made_targets or ()
     try:
         if made_targets is None:
-            path = job.settings.path or endpoint(job.settings.type, job.settings).path
-            resolved = targets(job.settings, path)
+            made = endpoint(job.settings.type, job.settings)
+            resolved = targets(job.settings, job.settings.path or made.path, made.declaration)
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
         loop.run_until_complete(_run(loop, job, resolved, share, epoch, messages, parent_watch(parent)))

@@ -13,6 +13,7 @@ import msgspec
 from penstock import __version__
 from penstock.errors import UserError
 from penstock.secrets import Secret, redact_url
+from penstock.settings.endpoint_types import DEFAULT, Declaration
 from penstock.settings.proxy import proxy_for
 from penstock.settings.schema import EndpointSettings
 from penstock.wire.connection import Origin
@@ -113,18 +114,19 @@ def join(base: str, path: str) -> str:
     return "/".join([base, *segments]) or "/"
 
 
-def targets(settings: EndpointSettings, path: str) -> tuple[Target, ...]:
+def targets(settings: EndpointSettings, path: str, declaration: Declaration = DEFAULT) -> tuple[Target, ...]:
     """Resolve the host of each URL and render the request heads; raise UserError if a host cannot be found."""
     given = {name.lower(): value.reveal() for name, value in settings.headers}
     defaults = [
         ("User-Agent", f"penstock/{__version__}"),
-        ("Accept", "text/event-stream" if settings.streaming else "application/json"),
-        ("Content-Type", "application/json"),
+        ("Accept", "text/event-stream" if settings.streaming else declaration.accept),
+        ("Content-Type", declaration.content_type),
+        *declaration.headers,
     ]
     headers = [(name, value) for name, value in defaults if name.lower() not in given]
     headers += [(name, value.reveal()) for name, value in settings.headers if name.lower() != "host"]
     if settings.api_key is not None:
-        headers.append(("Authorization", f"Bearer {settings.api_key.reveal()}"))
+        headers.append((declaration.credential_header, declaration.credential.format(settings.api_key.reveal())))
     request_headers = (
         "".join(f"{name}: {{{n}}}\r\n" for name, n in REQUEST_HEADERS if name.lower() not in given) + "\r\n"
     )
@@ -143,7 +145,7 @@ def targets(settings: EndpointSettings, path: str) -> tuple[Target, ...]:
             Target(
                 redact_url(url),
                 origin,
-                request_head("POST", target, netloc, [*headers, *proxy_headers(origin)]),
+                request_head(declaration.method, target, netloc, [*headers, *proxy_headers(origin)]),
                 request_headers,
             )
         )

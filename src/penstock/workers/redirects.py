@@ -7,10 +7,12 @@ and the headers of the user, which are meant for the first origin.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from penstock.errors import UserError
+from penstock.settings.endpoint_types import load_endpoint
 from penstock.settings.schema import EndpointSettings
 from penstock.wire.connection import Origin
 from penstock.wire.exchange import Exchange, FollowedRedirect
@@ -22,7 +24,7 @@ __all__ = ["FOLLOWED", "MAX_REDIRECTS", "Redirects"]
 FOLLOWED = (307, 308)
 MAX_REDIRECTS = 5
 _FORWARDED = {"user-agent", "accept", "content-type", *(name.lower() for name, _ in REQUEST_HEADERS)}
-"""Headers that another origin gets."""
+"""Headers that another origin gets, besides those that the endpoint declares."""
 
 
 class Hop(NamedTuple):
@@ -72,11 +74,21 @@ class Redirects:
         else:
             lines = [f"{name}: {value}".encode() for name, value in (("Host", parts.netloc), *proxy_headers(origin))]
         given = {line.partition(b":")[0] for line in lines}
-        lines += [line for line in _forwarded(head) if line.partition(b":")[0] not in given]
+        lines += [line for line in self._forwarded_lines(head) if line.partition(b":")[0] not in given]
         request_line = b"%b %b HTTP/1.1" % (method, (path.geturl() or "/").encode())
         data = b"\r\n".join([request_line, *lines]) + b"\r\n\r\n" + body
         first = exchange if earlier is None else earlier.first
         return Hop(pool, data, FollowedRedirect(first, hops, url))
+
+    @cached_property
+    def _forwarded(self) -> set[str]:
+        declared = {name.lower() for name, _ in load_endpoint(self._settings.type).declaration.headers}
+        given = {name.lower() for name, _ in self._settings.headers}
+        return _FORWARDED | (declared - given)
+
+    def _forwarded_lines(self, head: bytes) -> list[bytes]:
+        lines = head.split(b"\r\n")[1:]
+        return [line for line in lines if line.partition(b":")[0].decode("latin-1").lower() in self._forwarded]
 
     def _other(self, parts: SplitResult) -> tuple[Pool, Origin] | None:
         """Return another origin and its pool. Its name is resolved here, once, which blocks the event loop."""
@@ -102,8 +114,3 @@ def _origin(parts: SplitResult) -> tuple[str, str, int] | None:
     except (KeyError, ValueError):
         return None
     return (parts.scheme, parts.hostname, port) if parts.hostname and "@" not in parts.netloc else None
-
-
-def _forwarded(head: bytes) -> list[bytes]:
-    lines = head.split(b"\r\n")[1:]
-    return [line for line in lines if line.partition(b":")[0].decode("latin-1").lower() in _FORWARDED]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import orjson
-
 from penstock.endpoints.base import Endpoint, History
 from penstock.endpoints.reply import Reply
 from penstock.records.payloads import PARTS, BodyParts, Payload, PayloadStore, PayloadWriter
@@ -73,7 +71,7 @@ class BodyBuilder:
         parts = session.parts = self._store.read_parts(entry)
         if session.history is None:
             session.history = History(parts.system, parts.context)
-        body = orjson.dumps(self._endpoint.build(parts.turn, parts.model, self._settings, session.history))
+        body = self._endpoint.encode(self._endpoint.build(parts.turn, parts.model, self._settings, session.history))
         if self._writer is None:
             self._writer = PayloadWriter(self._folder, self._worker)
         built = self._writer.add_body(
