@@ -15,13 +15,14 @@ from penstock.errors import UserError
 from penstock.mock import registry
 from penstock.mock.behaviour import Behaviour, read_header
 from penstock.mock.compiled_behaviour import CompiledBehaviour, Delivery
-from penstock.mock.connection import HAS_KERNEL_STAMPS, SO_TIMESTAMPNS, Connection
+from penstock.mock.connection import Connection
 from penstock.mock.dialect import BadRequest, Dialect, PlannedReply, describe_error, error_body
 from penstock.mock.pacer import Pacer
 from penstock.mock.reply import JSON, Reply, error_type, http_response
 from penstock.mock.request import MockRequest
 from penstock.mock.request_log import RequestLog
 from penstock.mock.vocabulary import VARIANTS
+from penstock.wire import kernel_stamps
 
 __all__ = ["Server"]
 
@@ -67,9 +68,9 @@ class Server:
         self._first_id = (os.getpid() & 0xFFFF) << 48 | (self.started_ns // 1_000_000_000 & 0xFFFF) << 32
         self._listener = listener
         listener.setblocking(False)
-        if HAS_KERNEL_STAMPS:
+        if kernel_stamps.AVAILABLE:
             # Connections inherit the option, so requests that arrive before accept() are timestamped too.
-            listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            listener.setsockopt(socket.SOL_SOCKET, kernel_stamps.SO_TIMESTAMPNS, 1)
         listener.listen(BACKLOG)
         loop.add_reader(listener.fileno(), self._accept)
 
