@@ -147,13 +147,13 @@ def test_usage_and_log_report_the_cached_tokens(start: Any) -> None:
     completions = {"model": "m", "prompt": [[*range(25)], [*range(17)]], "max_tokens": 1}
     usages.append(server.exchange(completions, path="/v1/completions").json["usage"])
     prompt_tokens = [usage["prompt_tokens"] for usage in usages]
-    full = prompt_tokens[0] // 8 * 8
+    full = (prompt_tokens[0] - 1) // 8 * 8
     cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages]
     assert cached == [0, full, full, 0, 16]
 
     first = server.exchange({"model": "m", "input": PROSE * 4}, path="/v1/responses").json
     second = {"model": "m", "input": "Go on.", "previous_response_id": first["id"], "stream": True}
-    for expected in (full, (first["usage"]["total_tokens"] + 3) // 8 * 8):
+    for expected in (full, (first["usage"]["total_tokens"] + 3 - 1) // 8 * 8):
         usage = server.exchange(second, path="/v1/responses").chunks[-1]["response"]["usage"]
         assert usage["input_tokens_details"]["cached_tokens"] == expected
         cached.append(expected)

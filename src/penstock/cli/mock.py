@@ -93,7 +93,7 @@ itself with a header: X-Mock: ttft=50;itl=5
             "mock --port 0 --ttft 30 --input-cost 100 --jitter 5 --log mock-log.jsonl",
         ),
         (
-            "A capacity of 4 requests in 150 ms, and a cache of 1,000 blocks of prompt tokens",
+            "A capacity of 4 requests in 150 ms, and a prefix cache of 1,000 blocks",
             "mock --ttft 50 --itl 10 --tokens 11 --slots 4 --prefix-cache 1000",
         ),
         (

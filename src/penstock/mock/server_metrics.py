@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from penstock.mock.request import MockRequest
     from penstock.mock.server import Server
 
+    InProgress = tuple[MockRequest, PlannedReply]
+
 __all__ = ["CONTENT_TYPE", "ServerMetrics"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -49,14 +51,18 @@ class Histogram:
         self.pending: list[int] = []
         """Durations that are not counted yet."""
 
-    def with_more(self, durations: Iterable[int]) -> Histogram:
-        """Return a histogram with these durations added."""
+    def with_more(self, durations: Iterable[int] = ()) -> Histogram:
+        """Return a copy with these durations added."""
         self.count_pending()
         other = Histogram(self.bounds)
         other.counts, other.count, other.total = self.counts.copy(), self.count, self.total
         other.pending.extend(durations)
         other.count_pending()
         return other
+
+    def add_zeros(self, count: int) -> None:
+        self.counts = [total + count for total in self.counts]
+        self.count += count
 
     def count_pending(self) -> None:
         pending = self.pending
@@ -99,41 +105,48 @@ class ServerMetrics:
                 histogram.count_pending()
 
     def render(self, server: Server) -> bytes:
-        prompt_tokens, generated = self.prompt_tokens, server.tokens
-        running, ttfts = [], []
-        for request, planned in server.requests_in_progress():
-            generated += request.tokens
-            if request.first_write_ns is not None:
-                prompt_tokens += planned.request.prompt_tokens
-                ttfts.append(request.first_write_ns - request.arrived_ns)
-            if server.slots is None or request.has_slot:
-                running.append((request, planned))
-        cache = server.prefix_cache
-        usage = 0.0 if cache is None else min(1.0, used_blocks(running, cache.block_size) / cache.capacity)
+        in_progress = list(server.requests_in_progress())
         page = Page(server.compiled.behaviour.model)
+        self._add_state(page, server, in_progress)
+        self._add_tokens(page, server, in_progress)
+        page.add_by_label("request_success_total", "Requests that ended.", "finished_reason", self.finished)
+        page.add("counter", "num_preemptions_total", "Preempted requests; the mock preempts none.", 0)
+        self._add_times(page, in_progress)
+        return page.text()
+
+    def _add_state(self, page: Page, server: Server, in_progress: list[InProgress]) -> None:
+        slots, cache = server.slots, server.prefix_cache
+        running = [pair for pair in in_progress if slots is None or pair[0].has_slot]
         page.add("gauge", "num_requests_running", "Requests that are processed.", len(running))
-        waiting = 0 if server.slots is None else server.slots.waiting
+        waiting = 0 if slots is None else slots.waiting
         page.add("gauge", "num_requests_waiting", "Requests that wait for a slot.", waiting)
+        usage = 0.0 if cache is None else min(1.0, used_blocks(running, cache.block_size) / cache.capacity)
         for name in ("kv_cache_usage_perc", "gpu_cache_usage_perc"):
             page.add("gauge", name, "Blocks of running requests, as a share of the prefix cache.", usage)
+
+    def _add_tokens(self, page: Page, server: Server, in_progress: list[InProgress]) -> None:
+        cache = server.prefix_cache
         queried, hit = (0, 0) if cache is None else (cache.queried_tokens, cache.hit_tokens)
         page.add("counter", "prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", queried)
         page.add("counter", "prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", hit)
-        page.add("counter", "num_preemptions_total", "Preempted requests; the mock preempts none.", 0)
-        page.add("counter", "prompt_tokens_total", "Prompt tokens of requests with a first token.", prompt_tokens)
+        started = [planned for request, planned in in_progress if request.first_write_ns is not None]
+        prompt = self.prompt_tokens + sum(planned.request.prompt_tokens for planned in started)
+        page.add("counter", "prompt_tokens_total", "Prompt tokens of requests with a first token.", prompt)
+        generated = server.tokens + sum(request.tokens for request, _ in in_progress)
         page.add("counter", "generation_tokens_total", "Tokens written.", generated)
-        page.add_by_label("request_success_total", "Requests that ended.", "finished_reason", self.finished)
-        ttft = self.ttft.with_more(ttfts)
+
+    def _add_times(self, page: Page, in_progress: list[InProgress]) -> None:
+        started = [(request.first_write_ns, request.arrived_ns) for request, _ in in_progress]
+        ttft = self.ttft.with_more(first - arrived for first, arrived in started if first is not None)
         page.add_histogram("time_to_first_token_seconds", "Time from arrival to the first token's write.", ttft)
-        latency = self.latency.with_more(())
+        latency = self.latency.with_more()
         page.add_histogram("e2e_request_latency_seconds", "Time from arrival to the end of the reply.", latency)
-        waited = self.queue_time.with_more(())
-        queue_time = waited.with_more([0] * (latency.count - waited.count))
+        queue_time = self.queue_time.with_more()
+        queue_time.add_zeros(latency.count - queue_time.count)
         page.add_histogram("request_queue_time_seconds", "Time from arrival to a free slot.", queue_time)
-        return page.text()
 
 
-def used_blocks(running: Iterable[tuple[MockRequest, PlannedReply]], block_size: int) -> int:
+def used_blocks(running: Iterable[InProgress], block_size: int) -> int:
     """Return the number of blocks that hold the tokens of these requests. Equal prefixes share their blocks."""
     shared: set[int] = set()
     others = 0
