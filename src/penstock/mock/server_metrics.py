@@ -1,7 +1,7 @@
 """`GET /metrics`: what the server did, in the Prometheus text format and with vLLM's names.
 
 Finished requests are counted when they end, and requests in progress are added when the page is rendered. All times are
-those of the request log. Durations are sorted into buckets thousands at a time, which takes a fifth of the time.
+those of the request log. Durations are counted in batches, because a search of the bucket for each one costs more.
 """
 
 from __future__ import annotations
