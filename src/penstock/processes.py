@@ -12,7 +12,16 @@ if TYPE_CHECKING:
     import asyncio
     import subprocess
 
-__all__ = ["cores", "end_with_parent", "fork", "on_closed_stdin", "parent_watch", "raise_descriptor_limit", "spawn"]
+__all__ = [
+    "cores",
+    "descriptor_limit",
+    "end_with_parent",
+    "fork",
+    "on_closed_stdin",
+    "parent_watch",
+    "raise_descriptor_limit",
+    "spawn",
+]
 
 _PR_SET_PDEATHSIG = 1
 _OPEN_MAX = 10_240
@@ -103,6 +112,16 @@ def parent_watch(parent: int) -> Callable[[], None] | None:
             os._exit(1)
 
     return exit_if_orphaned
+
+
+def descriptor_limit() -> int:
+    """Return the highest limit of open files that a process may set for itself."""
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if sys.platform == "darwin":
+        return _OPEN_MAX
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
 def raise_descriptor_limit(needed: int | None = None) -> int:

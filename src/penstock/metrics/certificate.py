@@ -108,7 +108,7 @@ def certify(
     ttft = bounds.get("time_to_first_token")
     checks = [
         *(_Check(1, 0, 0, sentence) for sentence in lost),
-        *_outcome_checks(requests, workers - len(reports) - len(lost), workers, concurrency),
+        *_outcome_checks(requests, workers - len({r.worker for r in reports}) - len(lost), workers, concurrency),
         *(_figure_check(tag, figures) for tag, figures in bounds.items() if tag not in _SAME or figures != ttft),
         *_client_checks(client, open_loop),
         *(_Check(level, 0, 1, sentence) for level, sentence in extra_checks),

@@ -55,6 +55,20 @@ class LoggedPhase(msgspec.Struct, frozen=True):
     load: dict[str, Any] = {}
     """The fields of the schedule's `Phase`."""
 
+    @property
+    def open_loop(self) -> bool:
+        """True if times were given for the requests, instead of sending when an earlier one has ended."""
+        return self.load.get("arrivals") is not None
+
+    @property
+    def concurrency(self) -> int | None:
+        """The limit of active conversations; None if there was none or if it changed."""
+        return (self.load.get("slots") or {}).get("value")
+
+    @property
+    def requests(self) -> int | None:
+        return self.load.get("requests")
+
 
 class LostWorker(msgspec.Struct, frozen=True):
     """A worker whose process ended during the run."""
@@ -200,10 +214,12 @@ class LogWriter:
 class RunLog:
     """Reads a log, also that of a killed run."""
 
-    def __init__(self, folder: str, *, url: int | None = None) -> None:
-        """With `url`, read only the records of requests to the url with this index."""
+    def __init__(self, folder: str, *, url: int | None = None, phase: int | None = None) -> None:
+        """With `url`, read only the records of requests to the url with this index; with `phase`, only the records and
+        reports of the phase with this index."""
         self.folder = folder
         self._url = url
+        self._phase = phase
         self.header = self.read_header(folder)
         try:
             self.payloads = PayloadStore(folder, self.header.payload_files)
@@ -250,14 +266,22 @@ class RunLog:
         self._clear_damage()
         workers = [map(decode, self._read_frames(path, RECORD)) for path in self.worker_files()]
         records = iter(workers[0]) if len(workers) == 1 else heapq.merge(*workers, key=lambda record: record.end)
-        return records if self._url is None else (record for record in records if record.url == self._url)
+        if self._url is not None:
+            records = (record for record in records if record.url == self._url)
+        return records if self._phase is None else (record for record in records if record.phase == self._phase)
 
     def reports(self, kind: str | None = None) -> list[WorkerReport]:
         """Return the reports of the workers on the phases of a kind, or on all phases; killed workers wrote none."""
         decode = msgspec.msgpack.Decoder(WorkerReport).decode
         self._clear_damage()
         reports = [decode(data) for path in self.worker_files() for data in self._read_frames(path, REPORT)]
-        return [report for report in reports if kind is None or self.phases[report.phase].kind == kind]
+        wanted = {phase.index for phase in self.covered_phases if kind is None or phase.kind == kind}
+        return [report for report in reports if report.phase in wanted]
+
+    @property
+    def covered_phases(self) -> list[LoggedPhase]:
+        """The phases whose records are read."""
+        return [phase for phase in self.phases if self._phase is None or phase.index == self._phase]
 
     def lost_workers(self) -> list[LostWorker]:
         return list(self._runner_frames(LOST, LostWorker))

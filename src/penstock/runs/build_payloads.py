@@ -45,11 +45,13 @@ def build_payloads(
     dataset: Dataset,
     phases: Sequence[Phase],
     progress: Progress | None,
+    *,
+    in_background: bool = True,
 ) -> StoredPayloads:
-    """Fill the payload store in folder `log`."""
+    """Fill the payload store in folder `log`. With `in_background`, the rest of a large file may be indexed during the run."""
     if dataset.recording is not None:
         _refuse_changes(settings, endpoint, dataset)
-        return _index(log, settings, endpoint, dataset, dataset.recording, phases, progress)
+        return _index(log, settings, endpoint, dataset, dataset.recording, phases if in_background else None, progress)
     if settings.input.sessions:
         raise UserError("--sessions selects conversations of a replay (inputs_json, raw_payload, mooncake_trace) only.")
     return _build(log, settings, endpoint, dataset, progress)
@@ -135,9 +137,10 @@ def _index(
     endpoint: Endpoint,
     dataset: Dataset,
     recording: Recording,
-    phases: Sequence[Phase],
+    phases: Sequence[Phase] | None,
     progress: Progress | None,
 ) -> StoredPayloads:
+    """Index a recording: its beginning and what the phases need, or without `phases` all of it."""
     data = settings.input
     writer = PayloadWriter(log)
     indexer = Indexer(
@@ -146,9 +149,9 @@ def _index(
         RecordingOptions(endpoint.declaration.body_key, settings.load.recorded, data.conversation.delay_ratio),
         name=dataset.name,
         sessions=data.sessions,
-        max_conversations=_max_conversations(phases) if data.sampling == "sequential" else None,
+        max_conversations=_max_conversations(phases) if phases and data.sampling == "sequential" else None,
     )
-    index_all = recording.needs_whole or data.sampling != "sequential" or bool(data.sessions)
+    index_all = phases is None or recording.needs_whole or data.sampling != "sequential" or bool(data.sessions)
     indexer.advance(None if index_all else FIRST_BYTES, progress)
     if indexer.problems.count:
         indexer.advance(None, progress)

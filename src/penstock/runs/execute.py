@@ -23,7 +23,7 @@ from penstock.workers.backend import Backend
 from penstock.workers.in_process import InProcess
 from penstock.workers.local_processes import ForkedWorkers, SpawnedWorkers
 
-__all__ = ["FinishedRun", "execute"]
+__all__ = ["FinishedRun", "OpenedRun", "execute", "open_run"]
 
 
 class FinishedRun(NamedTuple):
@@ -38,6 +38,16 @@ class FinishedRun(NamedTuple):
     """Error in the input files that ended the run early."""
 
 
+class OpenedRun(NamedTuple):
+    """A run that is ready for its phases."""
+
+    settings: Settings
+    dataset: datasets.Dataset
+    tokenizer: LazyTokenizer
+    prepared: Prepared
+    runner: Runner
+
+
 def execute(
     settings: Settings,
     folder: RunFolder,
@@ -47,7 +57,40 @@ def execute(
     spawn: bool = False,
     companions: Sequence[Companion] = (),
 ) -> FinishedRun:
-    """Prepare and run the benchmark; raise an exception if it ends before its first request.
+    """Prepare and run the benchmark; raise an exception if it ends before its first request. See `open_run`."""
+    opened: OpenedRun | None = None
+    try:
+        with open_run(settings, folder, observer, servers=servers, spawn=spawn, companions=companions) as opened:
+            for phase in opened.prepared.phases:
+                if opened.runner.run(phase) is None:
+                    break
+    except UserError:
+        if opened is None or opened.runner.began or not opened.runner.interrupts:
+            raise
+    except RunError as error:
+        if opened is None or not opened.runner.began:
+            raise
+        log = opened.prepared.job.log
+        raise RunError(
+            f"{error} The records up to then are in {log}; `penstock report {os.path.dirname(log)}` shows them."
+        ) from None
+    runner = opened.runner
+    if not folder.began:
+        raise UserError(runner.companion_error) if runner.companion_error is not None else KeyboardInterrupt
+    return FinishedRun(opened.settings, opened.tokenizer, opened.prepared, runner.interrupts, runner.companion_error)
+
+
+@contextlib.contextmanager
+def open_run(
+    settings: Settings,
+    folder: RunFolder,
+    observer: Observer | None = None,
+    *,
+    servers: int = 1,
+    spawn: bool = False,
+    companions: Sequence[Companion] = (),
+) -> Iterator[OpenedRun]:
+    """Prepare a run, start its workers, and yield it; end the workers afterwards.
 
     `servers` is the number of servers that a comparison sends each conversation to. With `spawn`, workers are new
     interpreters: nothing runs in, or is forked from, the process of the caller.
@@ -55,7 +98,7 @@ def execute(
     observer = observer or Observer()
     with mock_servers(settings) as settings:  # noqa: PLR1704 - the URLs are now those of the mock servers
         endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
-        targets = resolve_targets(settings, endpoint)
+        targets = resolve_targets(settings, endpoint, raise_limit=not spawn)
         tokenizer = LazyTokenizer(settings.tokenizer.name, settings.models[0], settings.tokenizer.revision)
         if not settings.endpoint.server_token_count:
             tokenizer.check()
@@ -75,6 +118,7 @@ def execute(
             observer.step(f"Reading {dataset.name}"),
             prompt_tokenizer=tokenizer.identity,
             servers=servers,
+            in_caller=not spawn,
         )
         observer.prepared(settings, endpoint, dataset, tokenizer, prepared)
         outdated = _outdated_artifacts(settings, folder)
@@ -93,32 +137,11 @@ def execute(
             on_begin=begin,
             on_progress=observer.progress,
         )
-        with observer.running(runner):
-            _run_phases(runner, prepared)
+        with observer.running(runner), runner:
+            yield OpenedRun(settings, dataset, tokenizer, prepared, runner)
         observer.progress(runner.progress)
         observer.finished()
         _tell_notes(prepared, observer, notes)
-    if not folder.began:
-        raise UserError(runner.companion_error) if runner.companion_error is not None else KeyboardInterrupt
-    return FinishedRun(settings, tokenizer, prepared, runner.interrupts, runner.companion_error)
-
-
-def _run_phases(runner: Runner, prepared: Prepared) -> None:
-    try:
-        with runner:
-            for phase in prepared.phases:
-                if runner.run(phase) is None:
-                    break
-    except UserError:
-        if runner.began or not runner.interrupts:
-            raise
-    except RunError as error:
-        if not runner.began:
-            raise
-        log = prepared.job.log
-        raise RunError(
-            f"{error} The records up to then are in {log}; `penstock report {os.path.dirname(log)}` shows them."
-        ) from None
 
 
 def _backend(prepared: Prepared, *, spawn: bool, beside: Sequence[Companion]) -> Backend:

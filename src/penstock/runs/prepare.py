@@ -75,13 +75,15 @@ def default_entries(settings: Settings) -> int:
     return min(count, _MAX_MEDIA_ENTRIES) if has_media else count
 
 
-def resolve_targets(settings: Settings, endpoint: Endpoint) -> tuple[Target, ...]:
-    """Resolve the targets and check the limit of open files. Call this before generating prompts, which can take minutes."""
+def resolve_targets(settings: Settings, endpoint: Endpoint, *, raise_limit: bool = True) -> tuple[Target, ...]:
+    """Resolve the targets and check the limit of open files. Call this before generating prompts, which can take minutes.
+
+    With `raise_limit`, raise the limit of this process."""
     result = targets(settings.endpoint, settings.endpoint.path or endpoint.path, endpoint.declaration)
     load = settings.load
     if load.concurrency is not None:
         slots = load.concurrency if load.requests is None else min(load.concurrency, load.requests)
-        raise_file_limit(slots, slots, max_workers(settings.workers_max))
+        raise_file_limit(slots, slots, max_workers(settings.workers_max), only_check=not raise_limit)
     return result
 
 
@@ -95,11 +97,13 @@ def prepare(
     *,
     prompt_tokenizer: tuple[str, str] | None = None,
     servers: int = 1,
+    in_caller: bool = True,
 ) -> Prepared:
     """Prepare a run whose log goes to the empty folder `log`.
 
     `prompt_tokenizer` is the name and source of the tokenizer that generated the synthetic prompts. `servers` is the number
-    of servers that a comparison sends each conversation to.
+    of servers that a comparison sends each conversation to. Without `in_caller`, this process is neither forked nor are its
+    limits changed: input files are indexed to their end, and its limit of open files is only checked.
     """
     seed = settings.input.seed if settings.input.seed is not None else secrets.randbits(32)
     turns = dataset.turns
@@ -113,12 +117,13 @@ def prepare(
             several_turns=max(turns, default=1) > 1,
         )
     )
-    stored = build_payloads(log, settings, endpoint, dataset, phases, progress)
+    stored = build_payloads(log, settings, endpoint, dataset, phases, progress, in_background=in_caller)
     expected = [_expected_requests(phase, stored.bodies, turns, settings.input.sampling) for phase in phases]
     last, slots = phases[-1], _slots(phases[-1])
     workers = choose_workers(slots, settings.load.arrival_rate, expected[-1], settings.workers_max)
     preconnect = _connections_to_open(last, settings.load.arrival_rate, expected[-1])
-    open_files = raise_file_limit(_max_in_flight(slots, expected[-1]), preconnect, workers)
+    in_flight = _max_in_flight(slots, expected[-1])
+    open_files = raise_file_limit(in_flight, preconnect, workers, only_check=not in_caller)
     job = Job(
         log=log,
         settings=settings.endpoint,

@@ -39,14 +39,15 @@ def summarise(
     expected: int = 0,
     show_http: bool = False,
     url: int | None = None,
+    phase: int | None = None,
     into: str | None = None,
 ) -> RunReport:
     """Write the artifacts of the run in `folder` from its log, and return its summary.
 
-    With `url`, cover only the requests to that URL; with `into`, write to that folder. `expected` is the number of requests
-    for `progress`.
+    With `url`, cover only the requests to that URL, with `phase` only that phase; with `into`, write to that folder.
+    `expected` is the number of requests for `progress`.
     """
-    log = RunLog(os.path.join(folder, LOG_FOLDER), url=url)
+    log = RunLog(os.path.join(folder, LOG_FOLDER), url=url, phase=phase)
     folder = into or folder
     header = log.header
     endpoint = endpoint_named(header.endpoint)
@@ -56,6 +57,7 @@ def summarise(
     if input_error is not None:
         incomplete = f"The run ended early: {input_error}"
     reports = log.reports("profiling")
+    profiled = [covered for covered in log.covered_phases if covered.kind == "profiling"]
     lost = _lost_workers(log, {report.worker for report in reports})
     summary = write_artifacts(
         log,
@@ -66,8 +68,8 @@ def summarise(
             certify,
             reports,
             workers=header.workers,
-            open_loop=header.rate is not None or header.arrivals == "recorded",
-            concurrency=header.concurrency,
+            open_loop=any(covered.open_loop for covered in profiled),
+            concurrency=profiled[0].concurrency if len(profiled) == 1 else None,
             lost=lost,
         ),
         was_cancelled=interrupted,
@@ -83,11 +85,12 @@ def summarise(
 
 def _lost_workers(log: RunLog, reported: set[int]) -> list[str]:
     """Return a sentence for each worker that was lost, with its share of the requests."""
-    workers, requests = log.header.workers, log.header.requests
+    workers = log.header.workers
     sentences = []
     for lost in log.lost_workers():
         if lost.worker in reported:
             continue  # it had finished
+        requests = log.phases[lost.phase].requests
         share = f"1/{workers} of the requests"
         if requests is not None:
             share = f"{split(requests, Share(lost.worker, workers)):,} of the {requests:,} requests"

@@ -28,7 +28,7 @@ from penstock.settings.schema import (
 )
 from penstock.settings.urls import check_request_target, normalize_urls
 
-__all__ = ["resolve"]
+__all__ = ["resolve", "resolve_load"]
 
 
 def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
@@ -38,7 +38,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
     models = tuple(parsed.values["models"])
     endpoint_type: EndpointType = load_endpoint(parsed.values.get("endpoint.type", EndpointSettings().type))
     endpoint = _endpoint(parsed, endpoint_type)
-    load = _load(parsed)
+    load = resolve_load(parsed)
     check_endpoint(parsed, endpoint.type, endpoint_type.declaration)
     return Settings(
         models=models,
@@ -180,7 +180,7 @@ _SYNTHETIC_ONLY = {
 """Fields that contradict --input-file, and what to do about it."""
 
 
-def _load(parsed: ParsedArguments) -> LoadSettings:
+def resolve_load(parsed: ParsedArguments) -> LoadSettings:
     fields = parsed.section("load")
     spelling = parsed.spellings.get
     if "grace_s" in fields and "duration_s" not in fields:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from penstock.errors import UserError
-from penstock.processes import cores, end_with_parent, fork, raise_descriptor_limit, spawn
+from penstock.processes import cores, descriptor_limit, end_with_parent, fork, raise_descriptor_limit, spawn
 from penstock.schedule.share import Share
 from penstock.workers.backend import OnEvent
 from penstock.workers.child import Start, run_child
@@ -57,21 +57,23 @@ def choose_workers(concurrency: int | None, rate: float | None, requests: int | 
     return max(1, workers)
 
 
-def raise_file_limit(slots: int | None, preconnect: int, workers: int) -> int:
+def raise_file_limit(slots: int | None, preconnect: int, workers: int, *, only_check: bool = False) -> int:
     """Raise the limit of open files for the run's connections, and return how many files a worker needs; raise UserError if
     the system does not allow it.
 
-    Without `slots` the number of connections is unlimited, and only those opened before the first request are required.
+    With `only_check`, the limit of this process stays as it is. Without `slots` the number of connections is unlimited, and
+    only those opened before the first request are required.
     """
     connections = preconnect if slots is None else slots
     needed = -(-connections // workers) + _SPARE_FILES
-    allowed = raise_descriptor_limit(max(needed, _MAX_FILES) if slots is None else needed)
+    wanted = max(needed, _MAX_FILES) if slots is None else needed
+    allowed = descriptor_limit() if only_check else raise_descriptor_limit(wanted)
     if allowed < needed:
         raise UserError(
             f"{connections} connections need {needed} open files a process, but the system allows {allowed}; "
             "raise the limit (ulimit -n), use more --workers-max, or lower --concurrency."
         )
-    return needed
+    return wanted
 
 
 class _Process(Protocol):
