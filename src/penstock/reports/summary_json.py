@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
@@ -11,8 +11,10 @@ from penstock.metrics.phase_stats import ErrorGroup, count_by_owner
 from penstock.metrics.statistics import Stats
 from penstock.metrics.summary import Summary
 from penstock.records.log import RunHeader
+from penstock.reports.artifacts import replacing
+from penstock.reports.sink import Sink
 
-__all__ = ["write_summary_json"]
+__all__ = ["SummaryJson"]
 
 SCHEMA_VERSION = "1.4"
 _FIRST = (
@@ -40,9 +42,11 @@ _FIRST = (
 )
 
 
-def write_summary_json(file: IO[bytes], summary: Summary, header: RunHeader) -> None:
-    document = msgspec.json.encode(_document(summary, header), enc_hook=str)
-    file.write(msgspec.json.format(document, indent=2))
+class SummaryJson(Sink):
+    def finish(self, summary: Summary) -> None:
+        document = msgspec.json.encode(_document(summary, self.context.header), enc_hook=str)
+        with replacing(self.path) as file:
+            file.write(msgspec.json.format(document, indent=2))
 
 
 def _document(summary: Summary, header: RunHeader) -> dict[str, Any]:
