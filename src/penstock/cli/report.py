@@ -64,7 +64,9 @@ def run(parsed: ParsedArguments) -> int:
     reports = log.reports("profiling")
     missing = header.workers - len(reports)
     log.close()
-    tokenizer = LazyTokenizer(values.get("tokenizer") or header.tokenizer, header.models[0], header.tokenizer_revision)
+    settings = header.settings
+    name = values.get("tokenizer") or settings.tokenizer.name
+    tokenizer = LazyTokenizer(name, settings.models[0], settings.tokenizer.revision)
     incomplete = None
     if any(worker.stopped for worker in reports):
         incomplete = "The run was stopped before its end."

@@ -217,13 +217,14 @@ def report(
     log = RunLog(os.path.join(folder, LOG_FOLDER), url=url)
     folder = into or folder
     header = log.header
-    endpoint = endpoint_named(header.endpoint)
-    counter = tokenizer or LazyTokenizer(header.tokenizer, header.models[0], header.tokenizer_revision)
+    settings = header.settings
+    endpoint = endpoint_named(settings.endpoint.type)
+    counter = tokenizer or LazyTokenizer(settings.tokenizer.name, settings.models[0], settings.tokenizer.revision)
     if interrupted:
         incomplete = incomplete or "The run was interrupted before its end."
     if input_error is not None:
         incomplete = f"The run ended early: {input_error}"
-    open_loop = header.rate is not None or header.arrivals == "recorded"
+    open_loop = settings.load.rate is not None or settings.load.recorded is not None
     summary = write_artifacts(
         log,
         folder,
@@ -253,7 +254,7 @@ def report(
         _warn_if_not_valid(summary, require_valid)
     failed_assertions = _failed_assertions(assertions, summary)
     if url is not None:  # say which of the servers
-        failed_assertions = [f"{header.urls[url]}: {sentence}" for sentence in failed_assertions]
+        failed_assertions = [f"{settings.endpoint.urls[url]}: {sentence}" for sentence in failed_assertions]
     status = _status(summary, interrupted, max_error_rate, require_valid, failed_assertions)
     if input_error is not None:
         print(

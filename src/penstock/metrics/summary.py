@@ -100,7 +100,7 @@ class SummaryBuilder:
         """`folder` holds temporary files for large columns."""
         self._log = log
         self._header = header = log.header
-        self._profiling = PhaseStats(folder, "profiling", scheduled=header.arrivals == "recorded")
+        self._profiling = PhaseStats(folder, "profiling", scheduled=header.settings.load.recorded is not None)
         self._warmup = PhaseStats(folder, "warmup")
         self._phases = [self._warmup if p.kind == "warmup" else self._profiling for p in header.phases]
         self._token_totals = TokenTotals()
@@ -116,9 +116,14 @@ class SummaryBuilder:
         self._broken_conversations += self._ended_early(record)
         if phase is self._profiling and record.failure is None and not record.cancelled:
             self._reply_checks.add(record, measures.values)
-            if not self._header.server_token_count:
+            if not self._header.settings.endpoint.server_token_count:
                 self._token_totals.add(record, measures.values)
-        if self._header.streaming and not record.streamed and record.failure is None and not record.cancelled:
+        if (
+            self._header.settings.endpoint.streaming
+            and not record.streamed
+            and record.failure is None
+            and not record.cancelled
+        ):
             phase.warnings[_NOT_STREAMED] = phase.warnings.get(_NOT_STREAMED, 0) + 1
 
     def _ended_early(self, record: Record) -> bool:

@@ -133,7 +133,7 @@ class ClientCounter:
             return known
         header = self._log.header
         if header.prompt_tokenizer is None:  # a log of an older version
-            same = tokenizer.name == header.tokenizer
+            same = tokenizer.name == header.settings.tokenizer.name
         else:
             same = header.prompt_tokenizer == (tokenizer.name, tokenizer.source)
         return known if same else _UNKNOWN

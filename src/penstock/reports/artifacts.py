@@ -9,7 +9,7 @@ from typing import IO
 
 import msgspec
 
-from penstock.records.log import RunHeader
+from penstock.records.header import RunHeader
 from penstock.reports import registry
 
 __all__ = ["Artifacts", "Draft", "replacing"]
@@ -24,16 +24,17 @@ class Artifacts(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, folder: str, header: RunHeader) -> Artifacts:
+        output = header.settings.output
         names = {
             "folder": os.path.join(folder, ""),
-            "summary": os.path.join(folder, header.prefix or "profile_export_aiperf"),
-            "export": os.path.join(folder, header.prefix or "profile_export"),
+            "summary": os.path.join(folder, output.prefix or "profile_export_aiperf"),
+            "export": os.path.join(folder, output.prefix or "profile_export"),
         }
         paths = {entry.name: entry.path.format_map(names) for entry in registry.SINKS}
         if os.path.realpath(paths["inputs"]) in map(os.path.realpath, header.payload_files):
             del paths["inputs"]
         every = tuple(paths.values())
-        if header.level == "summary":
+        if output.level == "summary":
             del paths["records"]
         return cls(paths, every)
 

@@ -15,7 +15,7 @@ import orjson
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.measure import Measures, http_phases, latency_ns
 from penstock.metrics.summary import Summary
-from penstock.records.log import Phase
+from penstock.records.header import Phase
 from penstock.records.record import Record
 from penstock.reports.artifacts import Draft
 from penstock.reports.sink import ReportContext, Sink
@@ -30,7 +30,9 @@ class RecordsJsonl(Sink):
         super().__init__(context, path)
         self._draft = Draft(path)
         self._write = self._draft.file.write
-        self._header = context.header
+        self._epoch = context.header.epoch_wall_ns
+        self._urls = context.header.settings.endpoint.urls
+        self._http_trace = context.header.settings.output.http_trace
         self._payloads = context.log.payloads
         self._phases: list[dict[str, Any]] = []
         """For each phase, the metadata that its records share."""
@@ -47,8 +49,8 @@ class RecordsJsonl(Sink):
 
     def add(self, record: Record, measures: Measures) -> None:
         parts = [b'{"metadata":', orjson.dumps(self._metadata(record)), b',"metrics":', self._metrics(measures)]
-        if self._header.http_trace:
-            parts += b',"trace_data":', orjson.dumps(trace_data(record, self._header.epoch_wall_ns))
+        if self._http_trace:
+            parts += b',"trace_data":', orjson.dumps(trace_data(record, self._epoch))
         if error := _error(record):
             parts += b',"error":', orjson.dumps(error)
         parts.append(b"}\n")
@@ -73,7 +75,7 @@ class RecordsJsonl(Sink):
         return template % tuple(numbers)
 
     def _metadata(self, record: Record) -> dict[str, Any]:
-        epoch = self._header.epoch_wall_ns
+        epoch = self._epoch
         start = epoch + record.start
         fields: dict[str, Any] = {
             "session_num": record.number,
@@ -99,7 +101,7 @@ class RecordsJsonl(Sink):
         fields["agent_depth"] = 0
         fields["root_correlation_id"] = record.correlation_id
         fields["intended_ns"] = epoch + record.intended
-        fields["url"] = self._header.urls[record.url]
+        fields["url"] = self._urls[record.url]
         fields["streamed"] = record.streamed
         fields["coalesced_stamps"] = len(record.coalesced)
         if record.retries:

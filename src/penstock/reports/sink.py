@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from penstock.metrics.measure import Measures
 from penstock.metrics.summary import Summary
-from penstock.records.log import Phase, RunHeader, RunLog
+from penstock.records.header import Phase, RunHeader
+from penstock.records.log import RunLog
 from penstock.records.record import Record
 from penstock.reports.artifacts import Artifacts
 

@@ -63,7 +63,7 @@ def write_artifacts(
             for sink in sinks:
                 sink.add(record, measures)
         summary = builder.summary(_tokenizer_note(counter))
-        if header.server_token_count:
+        if header.settings.endpoint.server_token_count:
             summary.tokenizer = _server_note(summary)
         summary.was_cancelled = was_cancelled
         summary.incomplete_reason = incomplete_reason
@@ -78,8 +78,9 @@ def write_artifacts(
 
 
 def _counter(log: RunLog, tokenizer: LoadTokenizer | None, input_texts: Callable[[bytes], list[str]]) -> Counter:
-    if log.header.server_token_count:
-        return ServerCounter(per_chunk=log.header.per_chunk_usage)
+    endpoint = log.header.settings.endpoint
+    if endpoint.server_token_count:
+        return ServerCounter(per_chunk=endpoint.per_chunk_usage)
     return ClientCounter(tokenizer, log, input_texts)
 
 
