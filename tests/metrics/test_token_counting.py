@@ -4,7 +4,7 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.metrics import token_counting
-from penstock.metrics.measure import TokenCounts
+from penstock.metrics.metric import TokenCounts
 from penstock.metrics.token_counting import ClientCounter, ServerCounter
 from penstock.records.payloads import PayloadStore, PayloadWriter
 from penstock.records.record import Failure, Usage

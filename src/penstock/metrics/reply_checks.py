@@ -5,7 +5,7 @@ Replies can have several tokens per chunk, can be longer than requested, and can
 
 from __future__ import annotations
 
-from penstock.metrics.measure import choice_count, requested_length
+from penstock.metrics.reply_values import choice_count, requested_length
 from penstock.records.header import RunHeader
 from penstock.records.record import Record
 

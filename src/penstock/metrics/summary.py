@@ -6,7 +6,7 @@ import msgspec
 
 from penstock.metrics.bounds import FigureBounds
 from penstock.metrics.certificate import Certificate, RequestCounts
-from penstock.metrics.measure import Measures
+from penstock.metrics.metric import Measures
 from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
 from penstock.metrics.reply_checks import ReplyChecks
 from penstock.metrics.statistics import Stats

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from penstock.errors import PenstockError
-from penstock.metrics.measure import UNCOUNTED, TokenCounts
+from penstock.metrics.metric import UNCOUNTED, TokenCounts
 from penstock.processes import cores
 from penstock.records.log import RunLog
 from penstock.records.record import Record

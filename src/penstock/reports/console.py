@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.metrics.bounds import STATISTICS
-from penstock.metrics.catalogue import CATALOGUE, Metric, Table, in_table, label
+from penstock.metrics.catalogue import CATALOGUE, in_table
+from penstock.metrics.metric import Metric, Table, label
 from penstock.metrics.phase_stats import ErrorGroup
 from penstock.metrics.statistics import Stats
 from penstock.metrics.summary import Summary

@@ -15,7 +15,7 @@ from typing import IO, NamedTuple
 import orjson
 
 from penstock.datasets.json_text import is_json
-from penstock.metrics.measure import Measures
+from penstock.metrics.metric import Measures
 from penstock.metrics.summary import Summary
 from penstock.plural import counted
 from penstock.records.log import RunLog

@@ -13,7 +13,9 @@ from typing import Any
 import orjson
 
 from penstock.metrics.catalogue import CATALOGUE
-from penstock.metrics.measure import Measures, http_phases, latency_ns
+from penstock.metrics.groups.http import http_phases
+from penstock.metrics.metric import Measures
+from penstock.metrics.reply_values import latency_ns
 from penstock.metrics.summary import Summary
 from penstock.records.header import Phase
 from penstock.records.record import Record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.metrics.measure import Measures
+from penstock.metrics.metric import Measures
 from penstock.metrics.summary import Summary
 from penstock.records.header import Phase, RunHeader
 from penstock.records.log import RunLog

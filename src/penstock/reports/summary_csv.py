@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 
-from penstock.metrics.catalogue import CATALOGUE, Metric, label
+from penstock.metrics.catalogue import CATALOGUE
+from penstock.metrics.metric import Metric, label
 from penstock.metrics.statistics import PERCENTILES
 from penstock.metrics.summary import Summary
 from penstock.reports.artifacts import replacing

@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 
 from penstock.metrics.certificate import Certificate
-from penstock.metrics.measure import Measures, measure
+from penstock.metrics.measure import measure
+from penstock.metrics.metric import Measures
 from penstock.metrics.summary import Summary, SummaryBuilder, TokenizerNote
 from penstock.metrics.token_agreement import token_metrics, token_metrics_by_server
 from penstock.metrics.token_counting import ClientCounter, Counter, LoadTokenizer, ServerCounter
