@@ -63,16 +63,9 @@ def write_artifacts(
             builder.add(record, measures)
             for sink in sinks:
                 sink.add(record, measures)
-        summary = builder.summary(_tokenizer_note(counter))
-        if header.settings.endpoint.server_token_count:
-            summary.tokenizer = _server_note(summary)
+        summary = _summarize(builder, counter, context, certify)
         summary.was_cancelled = was_cancelled
         summary.incomplete_reason = incomplete_reason
-        extra_checks = [(1, sentence) for sentence in _count_by_both(summary, log, scratch)]
-        if certify is not None:
-            summary.certificate = certify(builder.request_counts(), summary.bounds, extra_checks=extra_checks)
-        if context.artifacts.inputs is None:
-            summary.note = "The inputs.json in this folder is the file that was replayed; it was left unchanged."
         for sink in sinks:
             sink.finish(summary)
     return summary
@@ -91,6 +84,20 @@ def _make_sinks(context: ReportContext) -> Iterator[Sink]:
     for entry in registry.SINKS:
         if entry.name in paths:
             yield pkgutil.resolve_name(entry.sink)(context, paths[entry.name])
+
+
+def _summarize(
+    builder: SummaryBuilder, counter: Counter, context: ReportContext, certify: Callable[..., Certificate] | None
+) -> Summary:
+    summary = builder.summary(_tokenizer_note(counter))
+    if isinstance(counter, ServerCounter):
+        summary.tokenizer = _server_note(summary)
+    if context.artifacts.inputs is None:
+        summary.note = "The inputs.json in this folder is the file that was replayed; it was left unchanged."
+    extra_checks = [(1, sentence) for sentence in _count_by_both(summary, context.log, context.scratch)]
+    if certify is not None:
+        summary.certificate = certify(builder.request_counts(), summary.bounds, extra_checks=extra_checks)
+    return summary
 
 
 def _count_by_both(summary: Summary, log: RunLog, scratch: str) -> list[str]:
