@@ -6,14 +6,14 @@ from importlib import import_module
 
 import pytest
 
-from penstock.cli.command_line import HELP
 from penstock.cli.commands import COMMANDS
 from penstock.cli.help import help_text, overview, unsupported_help
 from penstock.cli.main import main
-from penstock.cli.parse import parse
 from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.cli.terminal import Paint, columns, fit, wrap
+from penstock.settings.command_line import HELP
 from penstock.settings.flags import FLAGS, GROUPS, UNSUPPORTED_FLAGS
+from penstock.settings.parse import parse
 from penstock.settings.resolve import resolve
 
 

@@ -51,7 +51,7 @@ SEND = "penstock.workers.worker:Worker._send"
 STEPS_BEFORE_THE_FIRST_REQUEST = [
     ("penstock.cli.main:_main", "before"),
     ("penstock.cli.main:_run", "before"),
-    ("penstock.cli.read_settings:read_settings", "before"),
+    ("penstock.runs.read_settings:read_settings", "before"),
     ("penstock.cli.run:profile", "before"),
     ("os:makedirs", "before"),
     ("os:makedirs", "after"),

@@ -7,7 +7,7 @@ import pytest
 
 from support import TESTS
 
-REQUESTS = 100_000
+REQUESTS = 200_000
 BYTES_PER_REQUEST = 300
 PROGRAM = """
 import os, sys, threading, time

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.cli.parse import parse
 from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.endpoints.base import Declaration, Endpoint
 from penstock.errors import UserError
 from penstock.settings.endpoint_types import BUILTIN, DEFAULT, load_endpoint, types_that_take
+from penstock.settings.parse import parse
 from penstock.settings.resolve import resolve
 from penstock.settings.schema import Settings
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.exit_status import EXIT_FAILED
 from penstock.compare.compared_metrics import COMPARED, THROUGHPUTS
 from penstock.errors import UserError
+from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Flag, Group, Positional
 
@@ -159,7 +159,7 @@ def _runs(first: str, second: str, metric: str | None, as_json: bool, limits: li
 
 
 def _servers(parsed: ParsedArguments, metric: str | None, as_json: bool, limits: list[Condition]) -> int:
-    from penstock.cli.read_settings import read_settings
+    from penstock.runs.read_settings import read_settings
 
     settings = read_settings(parsed, "compare-")
     servers = len(settings.endpoint.urls)

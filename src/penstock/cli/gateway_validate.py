@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from penstock.cli.command_line import CommandLine
 from penstock.cli.gateway import require_gateway_packages
+from penstock.settings.command_line import CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Positional
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import sys
 
-from penstock.cli.command_line import HELP, CommandLine
 from penstock.errors import UserError
 from penstock.mock.options import OPTIONS
+from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.cli.command_line import HELP, CommandLine
 from penstock.errors import UserError
 from penstock.plural import counted
+from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group, Positional
 
@@ -66,7 +66,9 @@ def run(parsed: ParsedArguments) -> int:
     missing = header.workers - len(reports) - len({lost.worker for lost in log.lost_workers()})
     started = any(phase.kind == "profiling" for phase in log.phases)
     log.close()
-    tokenizer = LazyTokenizer(values.get("tokenizer") or header.tokenizer, header.models[0], header.tokenizer_revision)
+    settings = header.settings
+    name = values.get("tokenizer") or settings.tokenizer.name
+    tokenizer = LazyTokenizer(name, settings.models[0], settings.tokenizer.revision)
     incomplete = None
     if any(worker.stopped for worker in reports):
         incomplete = "The run was stopped before its end."

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import msgspec
 
-from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.terminal import Paint
 from penstock.errors import UserError
 from penstock.gateway.ledger.ledger import DEFAULT_URL, DIMENSIONS, Dimension, UsageQuery, UsageRow, open_ledger
 from penstock.gateway.observe.printable import escape_nonprintable
 from penstock.secrets import redact_url
+from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group
 

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from penstock.metrics.measure import Measures, choice_count, measure, unfit_metrics
+from penstock.metrics.measure import measure, unfit_metrics
+from penstock.metrics.metric import Measures
 from penstock.metrics.phase_stats import PhaseStats
+from penstock.metrics.reply_values import choice_count
 from penstock.metrics.statistics import Stats
 from penstock.metrics.token_counting import ServerCounter
 from penstock.records.log import RunLog

@@ -2,7 +2,7 @@
 
 A log is a folder:
 
-    run.json        the header: settings and machine, written before the first request
+    run.json        the header, see `records.header`; written before the first request
     payloads.*      the request bodies, see `records.payloads`
     runner.log      frames of the runner: the phases, samples of telemetry, and workers that were lost
     worker-N.log    frames of worker N: for each phase its records, then its report
@@ -24,16 +24,15 @@ import msgspec
 
 from penstock import frames
 from penstock.errors import UserError
+from penstock.records.header import LOG_FORMAT, LogVersion, RunHeader, decode_header, encode_header
 from penstock.records.payloads import Payload, PayloadStore
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
-from penstock.settings.endpoint_types import Declaration, load_endpoint
+
+__all__ = ["LogWriter", "LoggedPhase", "LostWorker", "RunLog", "RunnerLog", "Sample"]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-__all__ = ["LOG_FORMAT", "LogWriter", "LoggedPhase", "LostWorker", "RunHeader", "RunLog", "RunnerLog", "Sample"]
-
-LOG_FORMAT = 3
 RECORD, REPORT, PHASE, LOST, SAMPLE = 1, 2, 3, 4, 5
 _KINDS = bytes([RECORD, REPORT, PHASE, LOST, SAMPLE])
 _RUNNER_FILE = "runner.log"
@@ -89,59 +88,6 @@ class Sample(msgspec.Struct, frozen=True):
     at: int
     """In ns from the epoch."""
     values: dict[str, Any]
-
-
-class RunHeader(msgspec.Struct, kw_only=True):
-    penstock_version: str
-    log_format: int = 1
-    """Version 0.1 wrote none, which stands for 1."""
-    benchmark_id: str
-    epoch_wall_ns: int
-    """The wall clock (Unix time) at the run's epoch."""
-    endpoint: str
-    streaming: bool
-    """Whether the requests ask for a stream; each record tells whether the reply was one."""
-    server_token_count: bool
-    per_chunk_usage: bool = False
-    legacy_max_tokens: bool = False
-    models: list[str]
-    urls: list[str]
-    dataset: str
-    """`synthetic`, or the format of the input file."""
-    context_mode: str = "deltas_without_responses"
-    """Which earlier turns a request contains."""
-    payload_files: list[str] = []
-    """The user's files from which bodies are read."""
-    conversations: int | None
-    """None if the dataset was still being read when the run began."""
-    sampling: str
-    seed: int | None
-    """The seed asked for."""
-    plan_seed: int | None = None
-    """The seed that was used."""
-    concurrency: int | None
-    rate: float | None
-    arrivals: str
-    requests: int | None
-    duration_s: float | None
-    workers: int
-    tokenizer: str | None
-    """The tokenizer asked for, or None for the model's own."""
-    tokenizer_revision: str
-    prompt_tokenizer: tuple[str, str] | None = None
-    """Name and source of the tokenizer that counted the tokens of synthetic prompts."""
-    level: str
-    prefix: str | None
-    http_trace: bool
-    command: str
-    input_config: dict[str, Any]
-    machine: dict[str, Any]
-
-    @property
-    def declaration(self) -> Declaration:
-        """What the endpoint of the run declares. Raise UserError if the package with it is not installed."""
-        declared: Declaration = load_endpoint(self.endpoint).declaration
-        return declared
 
 
 class RunnerLog:
@@ -240,23 +186,24 @@ class RunLog:
     def read_header(folder: str) -> RunHeader:
         try:
             with open(os.path.join(folder, "run.json"), "rb") as f:
-                header = msgspec.json.decode(f.read(), type=RunHeader)
+                data = f.read()
+            version = msgspec.json.decode(data, type=LogVersion)
+            if version.log_format == LOG_FORMAT:
+                return decode_header(data)
         except FileNotFoundError:
             raise UserError(f"{folder} holds no run: there is no run.json in it.") from None
         except msgspec.MsgspecError as error:
             raise UserError(f"{folder}/run.json is not readable as a run of this version: {error}.") from None
-        if header.log_format != LOG_FORMAT:
-            raise UserError(
-                f"{folder} was written by Penstock {header.penstock_version}, whose log format this version does not read; "
-                "use that version for it."
-            )
-        return header
+        raise UserError(
+            f"{folder} was written by Penstock {version.penstock_version}, whose log format this version does not read; "
+            "use that version for it."
+        )
 
     @staticmethod
     def write_header(folder: str, header: RunHeader) -> None:
         path = os.path.join(folder, "run.json")
         with open(path + ".new", "wb") as f:
-            f.write(msgspec.json.format(msgspec.json.encode(header), indent=2))
+            f.write(encode_header(header))
         os.replace(path + ".new", path)
 
     def records(self) -> Iterator[Record]:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import secrets
 from collections.abc import Callable
-from time import monotonic_ns, time_ns
-from typing import Any
+from time import monotonic_ns
 
-from penstock import __version__
 from penstock.datasets.load import Dataset
 from penstock.endpoints.base import Endpoint
-from penstock.records.log import LOG_FORMAT, RunHeader, RunLog
+from penstock.records.header import RunHeader, new_header
+from penstock.records.log import RunLog
 from penstock.runs.build_payloads import StoredPayloads, build_payloads
 from penstock.runs.indexer import InputFiles
 from penstock.schedule.phase import Phase
 from penstock.schedule.phases import phases as make_phases
-from penstock.secrets import redact_url
-from penstock.settings.input_config import input_config
 from penstock.settings.schema import Settings
 from penstock.workers.job import Job, Target, targets
 from penstock.workers.local_processes import choose_workers, max_workers, raise_file_limit
@@ -193,59 +188,16 @@ def _header(
     epoch: int,
     prompt_tokenizer: tuple[str, str] | None,
 ) -> RunHeader:
-    load, output = settings.load, settings.output
-    return RunHeader(
-        penstock_version=__version__,
-        log_format=LOG_FORMAT,
-        benchmark_id=secrets.token_hex(6),
-        epoch_wall_ns=time_ns() - (monotonic_ns() - epoch),
-        endpoint=settings.endpoint.type,
-        streaming=settings.endpoint.streaming,
-        server_token_count=settings.endpoint.server_token_count,
-        per_chunk_usage=settings.endpoint.per_chunk_usage,
-        legacy_max_tokens=settings.endpoint.legacy_max_tokens,
-        models=list(settings.models),
-        urls=[redact_url(url) for url in settings.endpoint.urls],
+    return new_header(
+        settings,
+        epoch=epoch,
         dataset="synthetic" if dataset.synthetic else dataset.format or "file",
         context_mode=dataset.context_mode,
         payload_files=list(stored.files),
         conversations=stored.conversations,
-        sampling=settings.input.sampling,
-        seed=settings.input.seed,
-        plan_seed=seed,
+        seed=seed,
         concurrency=_slots(phase),
-        rate=load.arrival_rate,
-        arrivals="recorded" if load.recorded is not None else load.arrivals,
         requests=phase.requests,
-        duration_s=load.duration_s,
         workers=workers,
-        tokenizer=settings.tokenizer.name,
-        tokenizer_revision=settings.tokenizer.revision,
         prompt_tokenizer=prompt_tokenizer,
-        level=output.level,
-        prefix=output.prefix,
-        http_trace=output.http_trace,
-        command=settings.command,
-        input_config=input_config(settings),
-        machine=_machine(),
     )
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "system": f"{platform.system()} {platform.release()}",
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-    }
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as f:
-            for line in f:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.machine()

@@ -25,7 +25,7 @@ class RunReport(NamedTuple):
     summary: Summary
     artifacts: Artifacts
     tokenizer: LazyTokenizer
-    urls: list[str]
+    urls: tuple[str, ...]
 
 
 def summarise(
@@ -50,8 +50,9 @@ def summarise(
     log = RunLog(os.path.join(folder, LOG_FOLDER), url=url, phase=phase)
     folder = into or folder
     header = log.header
-    endpoint = endpoint_named(header.endpoint)
-    counter = tokenizer or LazyTokenizer(header.tokenizer, header.models[0], header.tokenizer_revision)
+    settings = header.settings
+    endpoint = endpoint_named(settings.endpoint.type)
+    counter = tokenizer or LazyTokenizer(settings.tokenizer.name, settings.models[0], settings.tokenizer.revision)
     if interrupted:
         incomplete = incomplete or "The run was interrupted before its end."
     if input_error is not None:
@@ -80,7 +81,7 @@ def summarise(
     )
     artifacts = Artifacts.of(folder, header)
     log.close()
-    return RunReport(summary, artifacts, counter, header.urls)
+    return RunReport(summary, artifacts, counter, settings.endpoint.urls)
 
 
 def _lost_workers(log: RunLog, reported: set[int]) -> list[str]:

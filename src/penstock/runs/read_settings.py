@@ -24,7 +24,7 @@ def _is_timed_trace(parsed: ParsedArguments) -> bool:
         or {"load.schedule.on", "load.rate", "load.conversation_rate"} & values.keys()
     ):
         return False
-    from penstock.datasets.registry import plain_name
-    from penstock.datasets.trace import FORMAT, first_row_is_timed
+    from penstock.datasets.registry import find
 
-    return plain_name(values["input.format"]) == plain_name(FORMAT.name) and first_row_is_timed(values["input.file"])
+    format_ = find(values["input.format"])
+    return format_ is not None and format_.has_times is not None and format_.has_times(values["input.file"])

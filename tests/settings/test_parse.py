@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cli.command_line import HELP, CommandLine
-from penstock.cli.parse import parse
 from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.errors import UserError
+from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flags import SPELLINGS, UNSUPPORTED_FLAGS, Flag, Group, Positional
+from penstock.settings.parse import parse
 from penstock.settings.resolve import resolve
 
 AIPERF = (Path(__file__).parent / "aiperf_flags.txt").read_text().split()

@@ -12,9 +12,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.cli.command_line import CommandLine
 from penstock.errors import UserError
 from penstock.secrets import REDACTED, redact_fields, redact_headers, redact_url
+from penstock.settings.command_line import CommandLine
 from penstock.settings.flag_values import ParsedArguments, parse_bool, read_value
 from penstock.settings.flags.flag import Flag, UnsupportedFlag, by_spelling, expected_value
 
