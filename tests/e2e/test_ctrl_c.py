@@ -94,7 +94,7 @@ STEPS_OF_THE_FOLDER = [
     ("os:rename", "after"),
     ("os:mkdir", "before"),
     ("penstock.runs.execute:prepare", "before"),
-    ("penstock.workers.local_processes:Worker", "before"),
+    ("penstock.workers.in_process:Worker", "before"),
 ]
 URL = ("--url", "mock://?ttft=1", "--request-count", 3)
 
@@ -155,9 +155,10 @@ def test_ctrl_c_where_python_ignores_exceptions_is_not_lost(program):
     """A KeyboardInterrupt in a weakref callback is printed and ignored, and the run would go on."""
     body = """
 import weakref
-from penstock.cli import main, run
+from penstock.cli import main
+from penstock.runs import execute
 
-original = run.prepare
+original = execute.prepare
 
 def prepare(*args, **options):
     referent = set()
@@ -165,7 +166,7 @@ def prepare(*args, **options):
     del referent
     return original(*args, **options)
 
-run.prepare = prepare
+execute.prepare = prepare
 sys.exit(main.main(sys.argv[1:]))
 """
     outcome = run_script(program, body, *URL)

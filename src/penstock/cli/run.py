@@ -52,6 +52,7 @@ def profile(settings: Settings) -> int:
             show_http=settings.output.show_http,
             max_error_rate=settings.max_error_rate,
             require_valid=settings.require_valid,
+            fails_without_workers=True,
             assertions=assertions,
             response_field=settings.endpoint.extra.get("response_field"),
         )
@@ -76,6 +77,7 @@ def report_server(done: FinishedRun, url: int, into: str) -> int:
         quiet=True,
         max_error_rate=settings.max_error_rate,
         require_valid=settings.require_valid,
+        fails_without_workers=True,
         assertions=parse_assertions(settings),
         response_field=settings.endpoint.extra.get("response_field"),
         url=url,
@@ -157,6 +159,7 @@ def report(
     show_http: bool = False,
     max_error_rate: float = 0.0,
     require_valid: bool = False,
+    fails_without_workers: bool = False,
     assertions: Sequence[Condition] = (),
     response_field: str | None = None,
     url: int | None = None,
@@ -164,12 +167,13 @@ def report(
 ) -> int:
     """Write the artifacts of the run in `folder` from its log, show the results, and return the exit status.
 
-    With `url`, report only the requests to that URL; with `into`, write to that folder.
+    With `fails_without_workers`, a worker that was lost is an error. With `url`, report only the requests to that URL; with
+    `into`, write to that folder.
     """
     from penstock.cli.screen import show
     from penstock.runs.summarise import summarise
 
-    summary, artifacts, counter, urls = summarise(
+    summary, artifacts, counter, urls, lost = summarise(
         folder,
         tokenizer=tokenizer,
         interrupted=interrupted,
@@ -193,7 +197,8 @@ def report(
     failed_assertions = _failed_assertions(assertions, summary)
     if url is not None:  # say which of the servers
         failed_assertions = [f"{urls[url]}: {sentence}" for sentence in failed_assertions]
-    status = _status(summary, interrupted, max_error_rate, require_valid, failed_assertions)
+    errors = [*(lost if fails_without_workers else []), *failed_assertions]
+    status = _status(summary, interrupted, max_error_rate, require_valid, errors)
     if input_error is not None:
         print(
             f"The run ended early, and the results cover the requests sent until then: {input_error}", file=sys.stderr
@@ -252,7 +257,7 @@ def _failed_assertions(assertions: Sequence[Condition], summary: Summary) -> lis
 
 
 def _status(
-    summary: Summary, interrupted: bool, max_error_rate: float, require_valid: bool, failed_assertions: list[str]
+    summary: Summary, interrupted: bool, max_error_rate: float, require_valid: bool, other_errors: list[str]
 ) -> int:
     total = summary.succeeded + summary.failed
     rate = summary.failed / total if total else 0.0
@@ -270,7 +275,7 @@ def _status(
     if require_valid and summary.certificate is not None and summary.certificate.verdict != "VALID":
         reasons = " ".join(summary.certificate.reasons)
         errors.append(f"The certificate is {summary.certificate.verdict}, and --require-valid was given: {reasons}")
-    errors += failed_assertions
+    errors += other_errors
     for error in errors:
         sys.stdout.flush()
         print(error, file=sys.stderr)

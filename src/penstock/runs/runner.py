@@ -221,6 +221,7 @@ class Runner:
         self._stop_sent = 0
         running = self._running[index] = RunningPhase(self, index, phase, self._began)
         self._send(StartPhase(index, phase, self._began))
+        self._send_stop()
         return running
 
     # -- for companions -----------------------------------------------------------------------------------------------
@@ -301,12 +302,16 @@ class Runner:
         for companion in self._companions:
             if companion.poll():
                 self._must_stop = True
+        self._send_stop()
+        if self._on_progress is not None:
+            self._on_progress(self.progress)
+
+    def _send_stop(self) -> None:
+        """Tell the workers if the run has to end."""
         level = max(self._interrupts, int(self._must_stop))
         if level > self._stop_sent:
             self._stop_sent = level
             self._send(Stop(level))
-        if self._on_progress is not None:
-            self._on_progress(self.progress)
 
     @property
     def progress(self) -> RunProgress:

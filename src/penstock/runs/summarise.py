@@ -26,6 +26,8 @@ class RunReport(NamedTuple):
     artifacts: Artifacts
     tokenizer: LazyTokenizer
     urls: tuple[str, ...]
+    lost: list[str]
+    """A sentence for each worker that was lost."""
 
 
 def summarise(
@@ -81,7 +83,7 @@ def summarise(
     )
     artifacts = Artifacts.of(folder, header)
     log.close()
-    return RunReport(summary, artifacts, counter, settings.endpoint.urls)
+    return RunReport(summary, artifacts, counter, settings.endpoint.urls, lost)
 
 
 def _lost_workers(log: RunLog, reported: set[int]) -> list[str]:

@@ -198,6 +198,7 @@ class Worker:
         match command:
             case StartPhase():
                 self._starts.append(command)
+                self._stop_level = 0
                 self._started.set()
                 if self._running:
                     self._loop.call_later(max(0, command.start - monotonic_ns()) / 1e9, self._leave_phase)
@@ -244,12 +245,13 @@ class Worker:
         self._processor.latency, self._processor.first_content = LogHistogram(), LogHistogram()
         machine = MachineCounters()
         clock_steps = self._clock.steps
-        self._stop_level = 0
         self._phase_index, self._phase = start.index, phase
         self._scheduler = Scheduler(
             phase, self._share, self._conversations, servers=len(self._targets), session_type=Session
         )
         self._scheduler.begin(start.start, carried)
+        if self._stop_level:  # the command came before the phase began
+            self._scheduler.stop()
         self._phase_over = self._loop.create_future()
         if self._error is not None:
             raise self._error
