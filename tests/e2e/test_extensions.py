@@ -1,4 +1,4 @@
-"""A new sink, metric or dataset format is one file and one line in a registry."""
+"""A new sink, metric, dataset format, arrival process or companion is one file and one line in a registry."""
 
 from __future__ import annotations
 
@@ -36,6 +36,9 @@ class ReplyLengths(Sink):
 
     def add(self, record, measures):
         self.lines.append(f"{record.number} {measures.values['reply_words']}\\n")
+
+    def add_sample(self, sample):
+        self.lines.append(f"{sample.source} {sample.values['polls']}\\n")
 
     def finish(self, summary):
         with replacing(self.path) as file:
@@ -96,6 +99,55 @@ FORMAT = Format(
     '"mooncake_trace":',
     '"pairs": "penstock.datasets.pairs",',
 )
+ARRIVALS = Extension(
+    "schedule/pairs_of_arrivals.py",
+    """
+from itertools import count
+
+import msgspec
+
+
+class PairsOfArrivals(msgspec.Struct, frozen=True, tag="pairs"):
+    rate: float
+
+    def times(self, share, seed, conversations):
+        for number in count(share.worker, share.workers):
+            yield round(number // 2 * 2 * 1e9 / self.rate)
+""",
+    "settings/arrival_patterns.py",
+    '"constant":',
+    '"pairs": "penstock.schedule.pairs_of_arrivals:PairsOfArrivals",',
+)
+COMPANION = Extension(
+    "runs/poll_counter.py",
+    """
+from time import monotonic_ns
+
+from penstock.runs.companion import Companion
+
+
+class PollCounter(Companion):
+    polls = 0
+
+    def start(self, control):
+        self.control = control
+
+    def poll(self):
+        self.polls += 1
+        return False
+
+    def worker_event(self, event):
+        if type(event).__name__ == "PhaseDone":
+            self.control.add_sample("poll_counter", monotonic_ns(), {"polls": self.polls})
+
+
+def poll_counter(settings, prepared):
+    return PollCounter()
+""",
+    "runs/registry.py",
+    '"penstock.runs.indexer:input_files",',
+    '"penstock.runs.poll_counter:poll_counter",',
+)
 
 
 def install(extension: Extension, package: Path) -> None:
@@ -112,11 +164,11 @@ def install(extension: Extension, package: Path) -> None:
 
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    """The program with the three extensions in a copy of the package."""
+    """The program with the extensions in a copy of the package."""
     folder = tmp_path_factory.mktemp("extended")
     package = folder / "packages" / "penstock"
     shutil.copytree(Path(penstock.__file__).parent, package, ignore=shutil.ignore_patterns("gateway"))
-    for extension in (SINK, METRIC, FORMAT):
+    for extension in (SINK, METRIC, FORMAT, ARRIVALS, COMPANION):
         install(extension, package)
     program = Program(folder)
     program.env["PYTHONPATH"] = str(folder / "packages")
@@ -128,13 +180,15 @@ def run(extended: Program) -> Outcome:
     prompts = extended.folder / "prompts.pairs"
     prompts.write_text("first=Say one.\nsecond=Say two.\nthird=Say three.\n")
     flags = ("--input-file", prompts, "--use-server-token-count", "--streaming", "--assert", "avg reply_words>0")
-    done = extended.profile("mock://?tokens=7", *flags, texts=None)
+    rate = ("--request-rate", 20, "--arrival-pattern", "pairs")
+    done = extended.profile("mock://?tokens=7", *flags, *rate, texts=None)
     assert done.status == 0, done
     return done
 
 
 def test_new_sink_writes_its_file(run: Outcome) -> None:
     lengths = dict(line.split() for line in run.text("profile_export_lengths.txt").splitlines())
+    assert int(lengths.pop("poll_counter")) > 0  # a sample of the new companion
     words = {
         str(record["metadata"]["session_num"]): record["metrics"]["reply_words"]["value"] for record in run.records
     }
@@ -158,6 +212,11 @@ def test_file_of_a_new_format_is_detected_and_sent(run: Outcome) -> None:
     sessions = json.loads(run.text("inputs.json"))["data"]
     sent = {session["session_id"]: session["payloads"][0]["messages"][0]["content"] for session in sessions}
     assert sent == {"first": "Say one.", "second": "Say two.", "third": "Say three."}
+
+
+def test_requests_follow_the_new_arrival_process(run: Outcome) -> None:
+    times = sorted(record["metadata"]["intended_ns"] for record in run.records)
+    assert [time - times[0] for time in times] == [0, 0, 100_000_000]
 
 
 def test_new_format_is_in_the_help(extended: Program) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from penstock.datasets import load as datasets
 from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.errors import RunError, UserError
+from penstock.runs import registry
 from penstock.runs.companion import Companion
 from penstock.runs.observer import Observer
 from penstock.runs.prepare import Prepared, default_entries, prepare, resolve_targets
@@ -128,7 +129,7 @@ def open_run(
             observer.begin()
             folder.begin(outdated)
 
-        beside = [*([] if prepared.input_files is None else [prepared.input_files]), *companions]
+        beside = [*registry.companions(settings, prepared), *companions]
         runner = Runner(
             _backend(prepared, spawn=spawn, beside=beside),
             folder.log,

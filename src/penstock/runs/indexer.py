@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,7 +32,11 @@ from penstock.records.payloads import PayloadWriter
 from penstock.runs.companion import Companion, CompanionControl
 from penstock.workers.messages import ChangedFile, Event
 
-__all__ = ["FIRST_BYTES", "Indexer", "InputFiles"]
+if TYPE_CHECKING:
+    from penstock.runs.prepare import Prepared
+    from penstock.settings.schema import Settings
+
+__all__ = ["FIRST_BYTES", "Indexer", "InputFiles", "input_files"]
 
 FIRST_BYTES = int(os.environ.get("PENSTOCK_FIRST_BYTES", str(64 << 20)))
 """Bytes that are indexed before the first request. The environment variable is for tests, which have no large files."""
@@ -257,6 +262,11 @@ class InputFiles(Companion):
             if not same:
                 self._changed = file
                 return
+
+
+def input_files(_: Settings, prepared: Prepared) -> InputFiles | None:
+    """Return the companion of a run whose bodies are read from input files."""
+    return prepared.input_files
 
 
 def _describe_change(file: SourceFile) -> str:
