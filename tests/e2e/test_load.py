@@ -85,6 +85,18 @@ def test_constant_rate_has_exact_intended_times_and_no_early_request(mock, progr
     assert all(r["metadata"]["request_start_ns"] >= r["metadata"]["intended_ns"] for r in outcome.records)
 
 
+@pytest.mark.parametrize("flag", ["--request-rate", "--conversation-rate"])
+def test_rate_counts_requests_or_conversations(mock, program, flag):
+    conversations = ["--conversation-turn-mean", 4, "--isl", 5, "--osl", 2, "--tokenizer", "builtin"]
+    rate = [flag, 100, "--arrival-pattern", "constant", "--request-count", 40]
+    outcome = program.profile(mock(ttft=5).url, *conversations, *rate, texts=None)
+    assert outcome.status == 0, outcome
+    counted = [r for r in outcome.records if flag == "--request-rate" or r["metadata"]["turn_index"] == 0]
+    times = sorted(r["metadata"]["intended_ns"] for r in counted)
+    assert [at - times[0] for at in times] == [number * 10 * MS for number in range(len(times))]
+    assert max(r["metadata"]["turn_index"] for r in outcome.records) == 3
+
+
 def test_poisson_arrivals_depend_on_the_seed_alone(mock, program):
     flags = ["--request-rate", 100, "--request-count", 30, "--random-seed", 11]
     first, second = (program.profile(mock(ttft=5).url, *flags) for _ in range(2))

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from penstock.schedule.random_arrivals import Poisson
 from penstock.schedule.scheduler import CUT_OFF, OVER, STARVED, Scheduler, Send, Session, Wait
 from penstock.schedule.server_assignment import EachServer
 from penstock.schedule.share import Share, split
-from penstock.schedule.turn_timing import AtArrivals, AtRecordedTimes
+from penstock.schedule.turn_timing import AtArrivals, AtRecordedTimes, TurnEnd
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -258,6 +259,22 @@ def test_recorded_turn_waits_for_its_time_and_for_the_reply():
     made.ended(second.session, 1060)
     assert times(sends(made, 1060)) == [(1, 1060, 1060)]
     assert times(sends(made, 1100)) == [(0, 1100, 1100)]
+
+
+class EverySecondTurnWaits(msgspec.Struct, frozen=True):
+    """A turn timing of somebody else: turns 2, 4, … follow after a minute."""
+
+    takes_arrivals = False
+
+    def due(self, end: TurnEnd) -> int:
+        return end.ended_at + (60 * SECOND if end.delay else 0)
+
+
+def test_another_turn_timing_needs_nothing_but_its_class():
+    made = scheduler(slots=1, turn_timing=EverySecondTurnWaits(), data=Data(turns=2, delay=1))
+    (sent,) = sends(made, 0)
+    made.ended(sent.session, SECOND)
+    assert made.next(SECOND) == Wait(61 * SECOND)
 
 
 # -- a rate that counts all turns -------------------------------------------------------------------------------------
