@@ -75,7 +75,9 @@ def run(parsed: ParsedArguments) -> int:
         require_gateway_packages()
         from penstock.gateway.serving.demo import demo
 
-        return demo(config, port, announce)
+        status, message = demo(config, port, announce)
+        print(f"{parsed.program} gateway: {message}", file=sys.stderr)
+        return status
     if resources is None:
         raise UserError(f"Name a resource file: `{parsed.program} gateway --resources resources.yaml`, or try --demo.")
     require_gateway_packages()

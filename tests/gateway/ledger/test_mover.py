@@ -19,7 +19,7 @@ from penstock.errors import UserError
 from penstock.gateway.ledger.ledger import UsageQuery, open_ledger
 from penstock.gateway.ledger.mover import REFUSED_FILE, Mover
 from penstock.gateway.ledger.spool import ENTRY, Spool, segment_paths
-from support.ledger_entries import eventually, make_entry, start_worker
+from support.ledger_entries import Messages, eventually, make_entry, start_worker
 from support.postgres_cluster import PASSWORD, QUOTED_PASSWORD, Cluster
 
 STOP_TIMEOUT_S = 60.0
@@ -38,8 +38,8 @@ def test_entries_of_running_and_ended_workers_reach_the_ledger(url: str, tmp_pat
     folder = tmp_path / "spool"
     ended = start_worker(folder, "ended", 500)
     ended.communicate()
-    messages: list[str] = []
-    mover = Mover(str(folder), url, messages.append)
+    messages = Messages()
+    mover = Mover(str(folder), url, messages)
     mover.start()
     running = Spool(str(folder), 1)
     for number in range(300):
@@ -97,9 +97,9 @@ def test_no_entry_is_lost_while_postgresql_is_unavailable(
     monkeypatch.setattr("penstock.gateway.ledger.mover.LAST_RETRY_S", 0.5)
     url = cluster.database()
     folder = tmp_path / "spool"
-    messages: list[str] = []
+    messages = Messages()
     spool = Spool(str(folder), 0)
-    mover = Mover(str(folder), url, messages.append)
+    mover = Mover(str(folder), url, messages)
     mover.start()
     spool.append(make_entry())
     eventually(lambda: mover.state().moved == 1)
@@ -126,20 +126,20 @@ def test_no_entry_is_lost_while_postgresql_is_unavailable(
 
 def test_mover_starts_and_stops_without_its_database(cluster: Cluster, tmp_path: Path) -> None:
     url = cluster.database()
-    messages: list[str] = []
+    messages = Messages()
     cluster.stop()
     try:
         spool = Spool(str(tmp_path), 0)
         for _ in range(10):
             spool.append(make_entry())
         spool.close()
-        mover = Mover(str(tmp_path), url, messages.append)
+        mover = Mover(str(tmp_path), url, messages)
         mover.start()
         assert mover.stop(1.0) == 10
         assert "10 usage entries wait in" in messages[-1]
     finally:
         cluster.start()
-    mover = Mover(str(tmp_path), url, messages.append)
+    mover = Mover(str(tmp_path), url, messages)
     mover.start()
     assert mover.stop(STOP_TIMEOUT_S) == 0
     assert count_requests(url) == 10
@@ -170,9 +170,9 @@ def test_entries_are_moved_after_another_program_releases_the_database(
 def test_new_ledger_is_created_after_the_file_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.gateway.ledger.mover.FIRST_RETRY_S", 0.05)
     url = f"sqlite:///{tmp_path}/usage.db"
-    messages: list[str] = []
+    messages = Messages()
     spool = Spool(str(tmp_path / "spool"), 0)
-    mover = Mover(str(tmp_path / "spool"), url, messages.append)
+    mover = Mover(str(tmp_path / "spool"), url, messages)
     mover.start()
     spool.append(make_entry())
     eventually(lambda: mover.state().moved == 1)
@@ -221,8 +221,8 @@ def test_invalid_entries_do_not_block_the_others(url: str, tmp_path: Path) -> No
         file.write(frames.pack(ENTRY, b"\xc1 not msgpack"))
         file.write(frames.pack(ENTRY, b"\x80"))  # an entry without fields
         file.write(b"\x01\x00\x10")  # an incomplete frame
-    messages: list[str] = []
-    mover = Mover(str(tmp_path), url, messages.append)
+    messages = Messages()
+    mover = Mover(str(tmp_path), url, messages)
     mover.start()
     assert mover.stop(STOP_TIMEOUT_S) == 0
     state = mover.state()
@@ -244,9 +244,9 @@ def test_damaged_segment_is_kept_for_inspection(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 10 * 4 + 100] ^= 0xFF
     path.write_bytes(data)
-    messages: list[str] = []
+    messages = Messages()
     url = f"sqlite:///{tmp_path}/usage.db"
-    mover = Mover(str(tmp_path / "spool"), url, messages.append)
+    mover = Mover(str(tmp_path / "spool"), url, messages)
     mover.start()
     assert mover.stop(STOP_TIMEOUT_S) == 0
     assert count_requests(url) == 4
@@ -272,9 +272,9 @@ def test_frames_of_unknown_kind_are_kept_as_refused(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(frames.pack(ENTRY + 1, encoded_entry))
         file.write(frames.pack(ENTRY, msgspec.msgpack.encode(make_entry(request_id="third"))))
-    messages: list[str] = []
+    messages = Messages()
     url = f"sqlite:///{tmp_path}/usage.db"
-    mover = Mover(str(tmp_path / "spool"), url, messages.append)
+    mover = Mover(str(tmp_path / "spool"), url, messages)
     mover.start()
     assert mover.stop(STOP_TIMEOUT_S) == 0
     assert count_requests(url) == 2

@@ -140,14 +140,14 @@ def test_redis_outage_is_logged_once_and_limits_are_counted_locally_until_it_end
         assert limiter.degraded
         assert limiter.failures >= 1
         [line] = capsys.readouterr().err.splitlines()
-        assert line.startswith("penstock gateway: Redis at ")
+        assert json.loads(line)["message"].startswith("Redis at ")
         assert isinstance(before, Reservation)
         await limiter.settle(before, 0, time.time())
 
         redis_server.start()
         await wait_until(lambda: not limiter.degraded)
         [line] = capsys.readouterr().err.splitlines()
-        assert line.endswith("is back; limits are counted there again")
+        assert json.loads(line)["message"].endswith("is back; limits are counted there again")
         # the restarted Redis has no counts
         assert admitted(await attempt(limiter, caller, now=time.time()))
         assert redis.Redis.from_url(redis_server.url).keys(b"penstock:{limits}:w:*")
@@ -174,7 +174,7 @@ def test_workers_of_a_machine_log_an_outage_once(
             redis_server.start()
             await wait_until(lambda: not any(limiter.degraded for limiter in workers))
             [line] = capsys.readouterr().err.splitlines()
-            assert line.endswith("is back; limits are counted there again")
+            assert json.loads(line)["message"].endswith("is back; limits are counted there again")
         for limiter in workers:
             await limiter.close()
 

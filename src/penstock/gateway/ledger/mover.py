@@ -17,7 +17,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -27,7 +27,7 @@ from penstock.gateway.ledger.ledger import EntryRefusedError, Ledger, LedgerUnav
 from penstock.gateway.ledger.repair import repair_entry, repair_fields
 from penstock.gateway.ledger.segment import PendingCounter, Segment
 from penstock.gateway.ledger.spool import ENTRY, prepare_folder, segment_paths
-from penstock.gateway.operator_log import log_operator_message
+from penstock.gateway.operator_log import OperatorLog, log_operator_message
 
 __all__ = ["Mover", "MoverState"]
 
@@ -58,7 +58,7 @@ class MoverState(msgspec.Struct, frozen=True, kw_only=True):
 class Mover:
     """Moves entries from the spool in `folder` into the ledger at `url`."""
 
-    def __init__(self, folder: str, url: str, log: Callable[[str], None] = log_operator_message) -> None:
+    def __init__(self, folder: str, url: str, log: OperatorLog = log_operator_message) -> None:
         """Raise UserError if the folder cannot be used or the URL is invalid."""
         check_url(url)
         prepare_folder(folder)
@@ -90,7 +90,10 @@ class Mover:
             self._thread.join(timeout_s + 0.5)
         remaining = self.state().pending_entries
         if remaining:
-            self._log(f"{remaining:,} usage entries wait in {self._folder}; the next start moves them into the ledger.")
+            self._log(
+                f"{remaining:,} usage entries wait in {self._folder}; the next start moves them into the ledger.",
+                "warning",
+            )
         return remaining
 
     def state(self) -> MoverState:
@@ -184,7 +187,8 @@ class Mover:
             path = segment.mark_damaged()
             self._log(
                 f"The last {incomplete_bytes:,} bytes of {path} are not a usage entry: a worker was killed while writing, "
-                "or the file is damaged."
+                "or the file is damaged.",
+                "error",
             )
         else:
             segment.remove()
@@ -227,7 +231,7 @@ class Mover:
         path = os.path.join(self._folder, REFUSED_FILE)
         with open(path, "ab") as file:
             file.write(frames.pack(kind, data))
-        self._log(f"The ledger refused a usage entry, which is kept in {path} ({reason}).")
+        self._log(f"The ledger refused a usage entry, which is kept in {path} ({reason}).", "error")
 
     def _on_failure(self, error: Exception) -> None:
         self._failures += 1
@@ -239,7 +243,7 @@ class Mover:
             self._unavailable_since = time.monotonic()
             known = isinstance(error, LedgerUnavailableError)
             cause = error if known else f"Usage entries cannot be moved ({type(error).__name__}: {error})."
-            self._log(f"{cause} Usage entries wait in {self._folder} until it works again.")
+            self._log(f"{cause} Usage entries wait in {self._folder} until it works again.", "error")
 
     def _on_success(self) -> None:
         if self._unavailable_since is not None:

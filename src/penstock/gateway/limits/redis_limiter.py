@@ -186,7 +186,8 @@ class RedisLimiter(BaseLimiter):
             if self._table.claim_outage_report(down=True):
                 log_operator_message(
                     f"Redis at {self._address} is unavailable ({type(error).__name__}); "
-                    "limits are counted on this machine only until it is back"
+                    "limits are counted on this machine only until it is back",
+                    "error",
                 )
             self._spawn(self._probe(), self._background)
 

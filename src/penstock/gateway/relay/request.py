@@ -194,7 +194,8 @@ class GatewayRequest:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         log_operator_message(
             f"internal error in request {self.request_id}: {type(error).__name__} in {frame.name} "
-            f"({frame.filename}:{frame.lineno})"
+            f"({frame.filename}:{frame.lineno})",
+            "error",
         )
         refusal = Refusal(500, "internal_error", "The gateway failed with an internal error; its log has the details.")
         if self._response.stream is None:

@@ -13,7 +13,6 @@ import msgspec
 
 from penstock.errors import RunError, UserError
 from penstock.gateway.ledger.ledger import UsageQuery, open_ledger
-from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.config_file import load_config
 from penstock.gateway.serving.server import Gateway
@@ -27,9 +26,9 @@ MOCK = "mock://?ttft=20&itl=5&tokens=40"
 _KEY = "PENSTOCK_DEMO_KEY"
 
 
-def demo(config_path: str | None, port: int | None, announce: Callable[[Gateway, str], None]) -> int:
-    """Run the demo until a signal. `announce` gets instructions for trying it. All files are temporary, unless a
-    configuration names the ledger."""
+def demo(config_path: str | None, port: int | None, announce: Callable[[Gateway, str], None]) -> tuple[int, str]:
+    """Run the demo until a signal, and return its exit status with a closing message. `announce` gets instructions for
+    trying it. All files are temporary, unless a configuration names the ledger."""
     config = load_config(config_path)
     if port is not None:
         config = msgspec.structs.replace(config, listen=msgspec.structs.replace(config.listen, port=port))
@@ -43,8 +42,7 @@ def demo(config_path: str | None, port: int | None, announce: Callable[[Gateway,
             json.dump(_resources(mock.url), file)  # JSON is YAML
         began = time.time()
         status = Gateway(path, config).run(lambda gateway: announce(gateway, _instructions(gateway, key)))
-        log_operator_message(_closing_message(_count_requests(config.ledger.url, began), kept=config_path is not None))
-        return status
+        return status, _closing_message(_count_requests(config.ledger.url, began), kept=config_path is not None)
 
 
 def _use_folder(config: GatewayConfig, folder: str) -> GatewayConfig:

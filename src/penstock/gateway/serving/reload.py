@@ -6,18 +6,23 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 from penstock.gateway.observe.exposition import ConfigState
+from penstock.gateway.operator_log import OperatorLog
 from penstock.gateway.resources.file import ResourceErrors, parse_resources, read_resources
 from penstock.gateway.resources.snapshot import Snapshot
-from penstock.gateway.serving.runtime import Runtime
+from penstock.gateway.serving.runtime import Runtime, WorkerState
 
 __all__ = ["Reloader", "check_guardrails", "counts_text"]
 
 POLL_S = 0.2
+RETRY_S = 1.0
+"""Delay before another attempt if the file could not be read or published. An invalid file is not retried."""
+LAG_S = 5.0
+"""Workers load new resources within 0.1 s. One that takes longer than this is reported."""
 
 Signature = tuple[int, int, int]
 
@@ -25,7 +30,7 @@ Signature = tuple[int, int, int]
 class Reloader:
     """Reloads the resource file in a thread of the main process. `status` and `metrics` are thread-safe."""
 
-    def __init__(self, path: str, runtime: Runtime, environment: Mapping[str, str], log: Callable[[str], None]) -> None:
+    def __init__(self, path: str, runtime: Runtime, environment: Mapping[str, str], log: OperatorLog) -> None:
         self._path = path
         self._runtime = runtime
         self._environment = environment
@@ -36,6 +41,7 @@ class Reloader:
         self._signature: Signature | None = None
         self._rejected_hash = ""
         """Hash of the last rejected file, to not reject it again and again."""
+        self._retry_at: float | None = None
         self._generation = 0
         self._snapshot = Snapshot()
         self._loaded_at = 0.0
@@ -83,6 +89,8 @@ class Reloader:
                     continue
                 self._signature = current
                 self._reload(requested=False)
+            elif self._retry_at is not None and time.monotonic() >= self._retry_at:
+                self._reload(requested=False)
 
     def _file_signature(self) -> Signature | None:
         try:
@@ -96,6 +104,7 @@ class Reloader:
 
     def _reload(self, *, requested: bool) -> None:
         digest = ""
+        self._retry_at = None
         try:
             data = read_resources(self._path)
             digest = hashlib.sha256(data).hexdigest()
@@ -103,10 +112,10 @@ class Reloader:
                 return
             self._accept(self._load(data))
         except ResourceErrors as error:
-            self._reject(error.errors, digest)
+            self._reject(error.errors, digest, retry=not digest)  # without a digest, the file could not be read
             return
-        except Exception as error:  # a bug must not end the thread
-            self._reject([f"internal error: {type(error).__name__}"], digest)
+        except Exception as error:  # such as a full /dev/shm; a bug must not end the thread either
+            self._reject([f"internal error: {type(error).__name__}"], digest, retry=True)
             return
         with self._lock:
             self._reloads += 1
@@ -121,13 +130,17 @@ class Reloader:
             self._failure = None
             self._rejected_hash = ""
 
-    def _reject(self, errors: list[str], digest: str) -> None:
+    def _reject(self, errors: list[str], digest: str, *, retry: bool) -> None:
+        if retry:
+            self._retry_at = time.monotonic() + RETRY_S
         with self._lock:
+            repeated = retry and self._failure is not None and self._failure["errors"] == errors
             self._failures += 1
-            self._rejected_hash = digest
+            self._rejected_hash = "" if retry else digest
             self._failure = {"at": time.time(), "hash": digest, "errors": errors}
-        listed = "".join(f"\n  {error}" for error in errors)
-        self._log(f"rejected {self._path}; the last valid version stays in use:{listed}")
+        if not repeated:
+            listed = "".join(f"\n  {error}" for error in errors)
+            self._log(f"rejected {self._path}; the last valid version stays in use:{listed}", "error")
 
     def metrics(self) -> ConfigState:
         with self._lock:
@@ -143,8 +156,9 @@ class Reloader:
         state, workers = self._runtime.state, self._runtime.config.listen.workers
         slots = [state.slot(number) for number in range(workers)]
         with self._lock:
+            outdated = [number for number, slot in enumerate(slots) if self._is_outdated(slot)]
             return {
-                "state": "synced" if self._failure is None else "degraded",
+                "state": "synced" if self._failure is None and not outdated else "degraded",
                 "source": self._path,
                 "watched": self._runtime.config.watch,
                 "applied": {
@@ -156,8 +170,15 @@ class Reloader:
                 "reloads": self._reloads,
                 "failures": self._failures,
                 "last_failure": self._failure,
+                "outdated_workers": outdated,
                 "workers": [msgspec.to_builtins(slot) for slot in slots],
             }
+
+    def _is_outdated(self, slot: WorkerState) -> bool:
+        """Return whether a worker serves older resources, because it cannot load the newest ones or does not respond."""
+        if not slot.pid or slot.generation == self._generation:
+            return False
+        return slot.failed_generation == self._generation or time.time() - self._loaded_at > LAG_S
 
 
 def check_guardrails(snapshot: Snapshot) -> Snapshot:

@@ -29,7 +29,7 @@ from penstock.secrets import Secret
 __all__ = ["GatewayState", "Runtime", "WorkerState"]
 
 _UINT64 = struct.Struct("<Q")
-_SLOT = struct.Struct("<QQQQ")
+_SLOT = struct.Struct("<QQQQQQ")
 _PREFIX = "penstock-gateway-"
 _OWNER = "owner"
 _HEADER_SIZE = 64
@@ -44,6 +44,10 @@ class WorkerState(msgspec.Struct, frozen=True):
     generation: int
     in_flight: int
     upstream_connections: int
+    failed_generation: int = 0
+    """A newer generation that the worker could not load; 0 if there is none."""
+    heartbeat: int = 0
+    """A number that changes ten times a second while the worker's event loop runs."""
 
 
 class GatewayState:
@@ -78,14 +82,7 @@ class GatewayState:
         self._map[_DRAINING] = 1
 
     def write_slot(self, worker: int, state: WorkerState) -> None:
-        _SLOT.pack_into(
-            self._map,
-            _HEADER_SIZE + worker * _SLOT_SIZE,
-            state.pid,
-            state.generation,
-            state.in_flight,
-            state.upstream_connections,
-        )
+        _SLOT.pack_into(self._map, _HEADER_SIZE + worker * _SLOT_SIZE, *msgspec.structs.astuple(state))
 
     def slot(self, worker: int) -> WorkerState:
         return WorkerState(*_SLOT.unpack_from(self._map, _HEADER_SIZE + worker * _SLOT_SIZE))

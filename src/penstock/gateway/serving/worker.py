@@ -19,6 +19,7 @@ from granian.server.embed import Server
 
 from penstock.gateway.limits import SharedTable, open_limiter
 from penstock.gateway.observe.recorder import Recorder
+from penstock.gateway.operator_log import set_worker_number
 from penstock.gateway.resources.config import ListenConfig
 from penstock.gateway.serving.app import App
 from penstock.gateway.serving.drain import Drain
@@ -34,6 +35,7 @@ CONNECTIONS = 1 << 16
 def main() -> int:
     folder, number = sys.argv[1], int(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C and signals its workers
+    set_worker_number(number)
     raise_descriptor_limit()
     runtime = Runtime.attach(folder)
     config = runtime.config
