@@ -16,7 +16,7 @@ __all__ = ["Level", "OperatorLog", "log_operator_message", "set_worker_number"]
 
 Level = Literal["info", "warning", "error"]
 
-_worker: int | None = None
+_context: dict[str, int | None] = {"worker": None}
 
 
 class OperatorLog(Protocol):
@@ -27,13 +27,12 @@ class OperatorLog(Protocol):
 
 def set_worker_number(number: int) -> None:
     """Name the worker in all further messages of this process. Those of the main process have the worker `null`."""
-    global _worker
-    _worker = number
+    _context["worker"] = number
 
 
 def log_operator_message(message: str, level: Level = "info") -> None:
     time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    line = msgspec.json.encode({"time": time, "level": level, "worker": _worker, "message": message}).decode()
+    line = msgspec.json.encode({"time": time, "level": level, **_context, "message": message}).decode()
     with contextlib.suppress(OSError):  # standard error is closed
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
