@@ -152,7 +152,7 @@ def test_entries_are_moved_after_another_program_releases_the_database(
     url = f"sqlite:///{tmp_path}/usage.db"
     assert count_requests(url) == 0
     spool = Spool(str(tmp_path / "spool"), 0)
-    mover = Mover(str(tmp_path / "spool"), url, lambda _: None)
+    mover = Mover(str(tmp_path / "spool"), url, Messages())
     with sqlite3.connect(tmp_path / "usage.db", isolation_level=None) as other:
         other.execute("BEGIN EXCLUSIVE")
         mover.start()
@@ -165,6 +165,17 @@ def test_entries_are_moved_after_another_program_releases_the_database(
     spool.close()
     assert mover.stop(STOP_TIMEOUT_S) == 0
     assert count_requests(url) == 100
+
+
+def test_entries_beyond_the_retention_time_are_deleted(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/usage.db"
+    ledger = open_ledger(url)
+    ledger.insert([make_entry(at=time.time() - 10 * 86400), make_entry(at=time.time() - 5 * 86400)])
+    ledger.close()
+    mover = Mover(str(tmp_path / "spool"), url, retention_s=7 * 86400)
+    mover.start()
+    eventually(lambda: count_requests(url) == 1)
+    mover.stop(STOP_TIMEOUT_S)
 
 
 def test_new_ledger_is_created_after_the_file_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

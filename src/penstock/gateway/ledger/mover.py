@@ -23,7 +23,14 @@ import msgspec
 
 from penstock import frames
 from penstock.gateway.ledger.entry import Entry
-from penstock.gateway.ledger.ledger import EntryRefusedError, Ledger, LedgerUnavailableError, check_url, open_ledger
+from penstock.gateway.ledger.ledger import (
+    EntryRefusedError,
+    Ledger,
+    LedgerUnavailableError,
+    check_url,
+    open_ledger,
+    purge_all,
+)
 from penstock.gateway.ledger.repair import repair_entry, repair_fields
 from penstock.gateway.ledger.segment import PendingCounter, Segment
 from penstock.gateway.ledger.spool import ENTRY, prepare_folder, segment_paths
@@ -35,6 +42,7 @@ BATCH = 1000
 MAX_BATCHES = 50
 """Batches moved from one segment before the next segment. A full segment has fewer."""
 POLL_S = 0.25
+PURGE_EVERY_S = 3600.0
 FIRST_RETRY_S, LAST_RETRY_S = 0.5, 30.0
 REFUSED_FILE = "refused.frames"
 
@@ -58,8 +66,11 @@ class MoverState(msgspec.Struct, frozen=True, kw_only=True):
 class Mover:
     """Moves entries from the spool in `folder` into the ledger at `url`."""
 
-    def __init__(self, folder: str, url: str, log: OperatorLog = log_operator_message) -> None:
-        """Raise UserError if the folder cannot be used or the URL is invalid."""
+    def __init__(
+        self, folder: str, url: str, log: OperatorLog = log_operator_message, *, retention_s: float = 0.0
+    ) -> None:
+        """Delete entries that are older than `retention_s`, unless that is 0. Raise UserError if the folder cannot be used
+        or the URL is invalid."""
         check_url(url)
         prepare_folder(folder)
         self._folder = folder
@@ -73,6 +84,8 @@ class Mover:
         self._pending_lock = threading.Lock()
         self._moved = self._failures = self._refused = self._incomplete_bytes = 0
         self._unavailable_since: float | None = None
+        self._retention_s = retention_s
+        self._next_purge = 0.0
         self._stop = threading.Event()
         self._deadline = 0.0
         self._thread = threading.Thread(target=self._run, name="penstock-ledger", daemon=True)
@@ -120,6 +133,7 @@ class Mover:
             stopping = self._stop.wait(pause_s)
             try:
                 more = self._move_segments()
+                self._purge()
                 self._on_success()
                 retry_s, pause_s = FIRST_RETRY_S, 0.0 if more else POLL_S
                 if stopping and not more:
@@ -159,6 +173,11 @@ class Mover:
             if self._overdue():
                 break
         return more
+
+    def _purge(self) -> None:
+        if self._retention_s and self._ledger is not None and time.monotonic() >= self._next_purge:
+            purge_all(self._ledger, time.time() - self._retention_s)
+            self._next_purge = time.monotonic() + PURGE_EVERY_S
 
     def _overdue(self) -> bool:
         return self._stop.is_set() and time.monotonic() >= self._deadline

@@ -96,6 +96,9 @@ FAMILIES = {
     "spool_write_failures_total": Family("counter", (), "Failed writes to the spool; they are retried."),
     "spool_dropped_entries_total": Family("counter", (), "Lost usage entries; alert on any value above 0."),
     "access_log_dropped_lines_total": Family("counter", (), "Access log lines dropped: slow reader or failed write."),
+    "access_log_unlogged_refusals_total": Family(
+        "counter", (), "Responses 401, 404 and 405 without a line in the access log, which contains a sample of them."
+    ),
     "observation_failures_total": Family(
         "counter", (), "Requests missing from metrics or access log because of an error in Penstock."
     ),

@@ -1,8 +1,13 @@
-"""Recording of ended requests in a worker: spool, metrics and access log."""
+"""Recording of ended requests in a worker: spool, metrics and access log.
+
+Anyone can cause a 401 or 404 without a key or with a name that does not exist, as fast as the gateway answers. So these are
+counted in the metrics, but not stored in the ledger, and only the first ones of each second are logged.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Literal
 
 from penstock.gateway.ledger.entry import Entry
@@ -13,6 +18,9 @@ from penstock.gateway.observe.metrics import Metrics
 __all__ = ["Recorder"]
 
 TICK_S = 1.0
+SAMPLED = frozenset((401, 404, 405))
+"""Statuses of which the access log contains a sample, unless an upstream sent them."""
+SAMPLES_PER_S = 10
 
 
 class Recorder:
@@ -26,15 +34,39 @@ class Recorder:
         self.log = AccessLog(access_log, log_path)
         self._timer: asyncio.TimerHandle | None = None
         self._failures = 0
+        self._sample_second = 0
+        self._samples = 0
+        self._unlogged = 0
 
     def record(self, entry: Entry) -> None:
         """Record an entry. Call this exactly once per request. It never raises, and writes the spool first."""
+        if entry.status in SAMPLED and not entry.attempts:
+            self.record_local(entry)
+            return
         self.spool.append(entry)
         try:
             self.metrics.observe(entry)
             self.log.write(entry)
         except Exception:
             self._failures += 1
+
+    def record_local(self, entry: Entry) -> None:
+        """Record a request without a ledger entry."""
+        try:
+            self.metrics.observe(entry)
+            if entry.status not in SAMPLED or self._is_sampled():
+                self.log.write(entry)
+            else:
+                self._unlogged += 1
+        except Exception:
+            self._failures += 1
+
+    def _is_sampled(self) -> bool:
+        second = int(time.monotonic())
+        if second != self._sample_second:
+            self._sample_second, self._samples = second, 0
+        self._samples += 1
+        return self._samples <= SAMPLES_PER_S
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Call `tick` now and once a second until `close`."""
@@ -61,5 +93,6 @@ class Recorder:
             "spool_write_failures_total": self.spool.failures,
             "spool_dropped_entries_total": self.spool.dropped,
             "access_log_dropped_lines_total": self.log.dropped,
+            "access_log_unlogged_refusals_total": self._unlogged,
             "observation_failures_total": self._failures,
         }

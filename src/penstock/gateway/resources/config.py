@@ -45,6 +45,8 @@ class LedgerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """`sqlite:///file` or `postgresql://…`."""
     spool: str = "penstock-spool"
     """Folder to which workers append usage entries until they are in the ledger."""
+    retention_days: float = 0.0
+    """The gateway deletes older entries from the ledger. 0 keeps all of them."""
 
 
 class GuardrailMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

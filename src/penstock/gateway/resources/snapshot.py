@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -22,7 +23,20 @@ __all__ = [
     "RateLimit",
     "Routing",
     "Snapshot",
+    "allows",
 ]
+
+
+@lru_cache(maxsize=8192)
+def allows(allowed: tuple[str, ...], name: str) -> bool:
+    """Return whether a name matches the allow list: exact names, `*`, or patterns with one `*`. An empty list allows none."""
+    if name in allowed or "*" in allowed:
+        return True
+    for pattern in allowed:
+        head, star, tail = pattern.partition("*")
+        if star and len(name) >= len(head) + len(tail) and name.startswith(head) and name.endswith(tail):
+            return True
+    return False
 
 
 class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,3 +175,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """SHA-256 of the resource file."""
     loaded_at: float = 0.0
     source: str = ""
+    key_files: tuple[str, ...] = ()
+    """The files that contain keys."""

@@ -130,8 +130,7 @@ class App:
         headers.append(("server-timing", server_timing(entry.phases_ms)))
         protocol.response_bytes(status, headers, body)
         if path not in (_ALIVE, _READY):
-            self.recorder.metrics.observe(entry)
-            self.recorder.log.write(entry)
+            self.recorder.record_local(entry)
 
     def _local_response(self, scope: Scope, entry: Entry) -> bytes:
         path, method = scope.path, scope.method

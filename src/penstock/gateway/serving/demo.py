@@ -14,7 +14,6 @@ import msgspec
 from penstock.errors import RunError, UserError
 from penstock.gateway.ledger.ledger import UsageQuery, open_ledger
 from penstock.gateway.resources.config import GatewayConfig
-from penstock.gateway.resources.config_file import load_config
 from penstock.gateway.serving.server import Gateway
 from penstock.mock.mock_process import MockProcess, parse_mock_url
 
@@ -26,23 +25,20 @@ MOCK = "mock://?ttft=20&itl=5&tokens=40"
 _KEY = "PENSTOCK_DEMO_KEY"
 
 
-def demo(config_path: str | None, port: int | None, announce: Callable[[Gateway, str], None]) -> tuple[int, str]:
+def demo(config: GatewayConfig, announce: Callable[[Gateway, str], None], *, keep: bool) -> tuple[int, str]:
     """Run the demo until a signal, and return its exit status with a closing message. `announce` gets instructions for
-    trying it. All files are temporary, unless a configuration names the ledger."""
-    config = load_config(config_path)
-    if port is not None:
-        config = msgspec.structs.replace(config, listen=msgspec.structs.replace(config.listen, port=port))
+    trying it. All files are temporary, unless `keep`: then the ledger is that of the configuration."""
     key = f"sk-demo-{secrets.token_urlsafe(18)}"
     os.environ[_KEY] = key
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder, MockProcess(parse_mock_url(MOCK)) as mock:
-        if config_path is None:
+        if not keep:
             config = _use_folder(config, folder)
         path = os.path.join(folder, "resources.yaml")
         with open(path, "w") as file:
             json.dump(_resources(mock.url), file)  # JSON is YAML
         began = time.time()
         status = Gateway(path, config).run(lambda gateway: announce(gateway, _instructions(gateway, key)))
-        return status, _closing_message(_count_requests(config.ledger.url, began), kept=config_path is not None)
+        return status, _closing_message(_count_requests(config.ledger.url, began), kept=keep)
 
 
 def _use_folder(config: GatewayConfig, folder: str) -> GatewayConfig:

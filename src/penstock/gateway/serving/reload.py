@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.gateway.observe.exposition import ConfigState
 from penstock.gateway.operator_log import OperatorLog
+from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.file import ResourceErrors, parse_resources, read_resources
 from penstock.gateway.resources.snapshot import Snapshot
 from penstock.gateway.serving.runtime import Runtime, WorkerState
@@ -24,7 +25,8 @@ RETRY_S = 1.0
 LAG_S = 5.0
 """Workers load new resources within 0.1 s. One that takes longer than this is reported."""
 
-Signature = tuple[int, int, int]
+Signature = tuple[tuple[int, int, int] | None, ...]
+"""Modification time, size and number of the resource file and of the key files, or None for a file that is missing."""
 
 
 class Reloader:
@@ -38,7 +40,8 @@ class Reloader:
         self._wake = threading.Event()
         self._stopping = False
         self._reload_requested = False
-        self._signature: Signature | None = None
+        self._signature: Signature = ()
+        self._key_files: tuple[str, ...] = ()
         self._rejected_hash = ""
         """Hash of the last rejected file, to not reject it again and again."""
         self._retry_at: float | None = None
@@ -53,9 +56,9 @@ class Reloader:
 
     def load_first(self) -> Snapshot:
         """Load the file for the first time; raise ResourceErrors if it is invalid."""
-        self._signature = self._file_signature()
         snapshot = self._load(read_resources(self._path))
         self._accept(snapshot)
+        self._signature = self._file_signature()
         return snapshot
 
     def start(self) -> None:
@@ -71,7 +74,7 @@ class Reloader:
         self._wake.set()
 
     def _run(self) -> None:
-        changed: Signature | None = None
+        changed: Signature = ()
         while True:
             self._wake.wait(POLL_S)
             self._wake.clear()
@@ -80,29 +83,36 @@ class Reloader:
             current = self._file_signature()
             if self._reload_requested:
                 self._reload_requested = False
-                self._signature = current
                 self._reload(requested=True)
             elif self._runtime.config.watch and current != self._signature:
                 # Wait until two checks find the same file: it may still be being written.
                 if current != changed:
                     changed = current
                     continue
-                self._signature = current
-                self._reload(requested=False)
+                key_files_changed = current[1:] != self._signature[1:]
+                self._reload(requested=key_files_changed)
             elif self._retry_at is not None and time.monotonic() >= self._retry_at:
                 self._reload(requested=False)
 
-    def _file_signature(self) -> Signature | None:
-        try:
-            status = os.stat(self._path)
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino
+    def _file_signature(self) -> Signature:
+        return tuple(map(_signature, (self._path, *self._key_files)))
 
     def _load(self, data: bytes) -> Snapshot:
-        return check_guardrails(parse_resources(data, self._environment, source=self._path))
+        try:
+            snapshot = parse_resources(data, self._environment, source=self._path)
+        except ResourceErrors as error:
+            self._key_files = error.key_files
+            raise
+        self._key_files = snapshot.key_files
+        return check_guardrails(snapshot, self._runtime.config.guardrails)
 
     def _reload(self, *, requested: bool) -> None:
+        self._signature = self._file_signature()  # before reading, so that a later change is noticed
+        self._try_reload(requested=requested)
+        if len(self._signature) != 1 + len(self._key_files):  # the file names other key files
+            self._signature = self._file_signature()
+
+    def _try_reload(self, *, requested: bool) -> None:
         digest = ""
         self._retry_at = None
         try:
@@ -181,14 +191,27 @@ class Reloader:
         return slot.failed_generation == self._generation or time.time() - self._loaded_at > LAG_S
 
 
-def check_guardrails(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot; raise ResourceErrors if a guardrail cannot be compiled, which the parser does not check."""
+def check_guardrails(snapshot: Snapshot, mode: GuardrailMode) -> Snapshot:
+    """Return the snapshot; raise ResourceErrors if a guardrail cannot be compiled, which the parser does not check, or if
+    the configuration names one that does not exist."""
+    errors: list[str] = []
     if snapshot.guardrails:
         from penstock.gateway.guardrails import guardrail_errors
 
-        if errors := [error for spec in snapshot.guardrails for error in guardrail_errors(spec)]:
-            raise ResourceErrors(snapshot.source, errors)
+        errors = [error for spec in snapshot.guardrails for error in guardrail_errors(spec)]
+    for name in mode.max_lengths.keys() - {spec.name for spec in snapshot.guardrails}:
+        errors.append(f"guardrails.max_lengths in gateway.yaml names '{name}', which is not a guardrail in this file")
+    if errors:
+        raise ResourceErrors(snapshot.source, errors)
     return snapshot
+
+
+def _signature(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def counts(snapshot: Snapshot) -> dict[str, int]:

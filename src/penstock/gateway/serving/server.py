@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Gateway"]
 
 START_S = 20.0
+SECONDS_PER_DAY = 86400.0
 POLL_S = 0.05
 KILL_S = 3.0
 """How long a worker may take to write its last entries after the drain time."""
@@ -84,7 +85,10 @@ class Gateway:
         from penstock.gateway.ledger.mover import Mover
         from penstock.gateway.observe.exposition import Exposition
 
-        mover = Mover(self.config.ledger.spool, self.config.ledger.url, log_operator_message)
+        ledger = self.config.ledger
+        mover = Mover(
+            ledger.spool, ledger.url, log_operator_message, retention_s=ledger.retention_days * SECONDS_PER_DAY
+        )
         exposition = Exposition(self.config.ledger.spool)
         with contextlib.ExitStack() as cleanup:  # runs in reverse order, and completely even if one callback fails
             cleanup.callback(SharedTable.create(runtime.limits_path).close)
