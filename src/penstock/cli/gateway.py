@@ -45,6 +45,12 @@ _OPTIONS = Group(
             le=65535,
         ),
         Flag("--host", "str", "Address to listen on, instead of the configured one.", "host", "ADDRESS"),
+        Flag(
+            "--take-over",
+            "bool",
+            "Take the port from the gateway that uses it. That one finishes its requests, and no connection is lost.",
+            "take_over",
+        ),
         Flag("--demo", "bool", "Serve a mock model with a new caller key.", "demo"),
         HELP,
     ),
@@ -57,9 +63,9 @@ COMMAND_LINE = CommandLine(
     details="""\
 `validate FILE` checks a resource file, with --config also the configuration, and prints every error.
 
-The gateway reloads a changed resource file without a restart, when it changes or on SIGHUP. A file with an error is
-rejected as a whole, and the previous resources stay in use. On SIGTERM the gateway finishes its requests and stops. A
-separate port (9090) serves /readyz, /status/config and /metrics.
+The gateway reloads the resource file, the configuration and TLS certificates when they change or on SIGHUP. A file with
+an error is rejected as a whole, and the previous one stays in use. On SIGTERM the gateway finishes its requests and
+stops. A separate port (9090) serves /readyz, /status/config and /metrics.
 """,
     examples=(
         ("Try it on this machine", "gateway --demo"),
@@ -85,7 +91,14 @@ def run(parsed: ParsedArguments) -> int:
     require_gateway_packages()
     from penstock.gateway.serving.server import Gateway
 
-    return Gateway(os.path.abspath(resources), _load_config(parsed)).run(announce)
+    gateway = Gateway(
+        os.path.abspath(resources),
+        _load_config(parsed),
+        load_config=lambda: _load_config(parsed),
+        config_path=path,
+        replace=bool(parsed.values.get("take_over")),
+    )
+    return gateway.run(announce)
 
 
 def require_gateway_packages() -> None:

@@ -87,6 +87,13 @@ FAMILIES = {
     "phase_seconds_total": Family("counter", ("phase",), "Time that requests spent in each phase."),
     "inflight_requests": Family("gauge", (), "Requests in progress."),
     "workers": Family("gauge", (), "Running worker processes."),
+    "worker_restarts_total": Family("counter", ("worker",), "Worker processes that ended or hung and were replaced."),
+    "worker_generation": Family("gauge", ("worker",), "Generation of the resources that a worker serves."),
+    "loop_lag_seconds": Family(
+        "gauge",
+        ("worker",),
+        "Longest delay of a worker's event loop in the last second, or in the last five if it is idle.",
+    ),
     "limits_degraded": Family("gauge", (), "1 while limits are counted locally because Redis is unavailable."),
     "limits_failures_total": Family("counter", (), "Failed Redis calls; the limits were counted locally instead."),
     "limits_evicted_windows_total": Family(
@@ -119,6 +126,7 @@ FAMILIES = {
     ),
     "config_reloads_total": Family("counter", (), "Resource files accepted."),
     "config_reload_failures_total": Family("counter", (), "Resource files rejected."),
+    "config_generation": Family("gauge", (), "Generation of the active resource file."),
     "config_hash_info": Family("gauge", ("hash",), "SHA-256 of the active resource file."),
     "process_resident_memory_bytes": Family("gauge", ("process",), "Resident memory of each process."),
     "build_info": Family("gauge", ("version",), "The version of Penstock."),

@@ -105,6 +105,8 @@ class Metrics:
         self._known_names: set[str] | None = None
         self.in_flight = 0
         self.limits_degraded = False
+        self.loop_lag_s = 0.0
+        """Longest delay of the event loop since the last write."""
         self.totals: dict[str, float] = {}
         """Counters without labels that other objects in this process maintain."""
 
@@ -177,8 +179,10 @@ class Metrics:
         self._values.gauges = {
             "inflight_requests": self.in_flight,
             "limits_degraded": float(self.limits_degraded),
+            "loop_lag_seconds": self.loop_lag_s,
             "process_resident_memory_bytes": resident_bytes(),
         }
+        self.loop_lag_s = 0.0
         self._dirty = False
         self._written_at = time.monotonic()
         with contextlib.suppress(OSError):  # for example a full disk: the next tick retries
@@ -228,8 +232,7 @@ class Metrics:
         series = self._values.series.get(labels)
         if series is None:
             if len(self._values.series) >= MAX_SERIES:
-                status = f"{labels.status[0]}xx"
-                labels = Labels(labels.endpoint, OTHER, OTHER, status, labels.stream, OTHER)
+                labels = Labels(labels.endpoint, OTHER, OTHER, labels.status, labels.stream, OTHER)
             series = self._values.series.setdefault(labels, Series())
         return series
 

@@ -23,6 +23,7 @@ _MINIMUMS: Final = {
     "listen.max_body_bytes": 1,
     "listen.drain_s": 0,
     "listen.drain_notice_s": 0,
+    "listen.worker_timeout_s": 1,
     "upstream.timeout_s": 0,
     "upstream.stream_timeout_s": 0,
     "upstream.connect_timeout_s": 0,

@@ -66,13 +66,17 @@ class App:
         self._load_delay_s = 0.0
         self._next_load = 0.0
         self._ticks = 0
+        self._next_tick = 0.0
         self._cut_off = False
+        self.replaced = False
+        """True once another process reports in the slot of this worker."""
         # Ids are unique over all workers and restarts, and cheap: a random prefix and a counter.
         self._id_prefix = f"req_{os.urandom(9).hex()}"
         self._ids = 0
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self._next_tick = monotonic()
         self.hosts = Hosts(loop)
         self._load_snapshot()
         self.recorder.start(loop)
@@ -207,6 +211,9 @@ class App:
     def _tick(self) -> None:
         self.loop.call_later(TICK_S, self._tick)
         now = monotonic()
+        metrics = self.recorder.metrics
+        metrics.loop_lag_s = max(metrics.loop_lag_s, now - self._next_tick)
+        self._next_tick = now + TICK_S
         if self.runtime.state.generation_bytes() != self._generation or (
             self._failed_generation and now >= self._next_load
         ):
@@ -225,6 +232,8 @@ class App:
         self._report_limits()
 
     def _report(self) -> None:
+        if self.replaced:
+            return
         state = WorkerState(
             os.getpid(),
             self._compiled.generation,

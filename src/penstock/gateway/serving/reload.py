@@ -160,6 +160,7 @@ class Reloader:
                 succeeded_at=self._loaded_at,
                 reloads=self._reloads,
                 failures=self._failures,
+                generation=self._generation,
             )
 
     def status(self) -> dict[str, object]:
