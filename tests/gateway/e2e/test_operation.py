@@ -114,6 +114,43 @@ def test_environment_variables_are_used_in_resources(start: Any, upstream: Upstr
     assert upstream.requests[0].headers["authorization"] == "Bearer sk-from-env"
 
 
+def test_attached_guardrail_applies_to_its_keys_teams_and_models_only(
+    gateway: GatewayProcess, upstream: Upstream
+) -> None:
+    def caller(name: str, **fields: Any) -> dict[str, Any]:
+        return {"display_name": name, "key_hash": sha256(f"sk-{name}"), "allowed_models": ["*"], **fields}
+
+    other = {"display_name": "other", "provider": "openai", "model_name": "m", "provider_key": "up", "retries": 0}
+    attachments = [
+        {"guardrail": "for-key", "scope_type": "api_key", "scope_id": "ann"},
+        {"guardrail": "for-team", "scope_type": "team", "scope_id": "search"},
+        {"guardrail": "for-model", "scope_type": "model", "scope_id": "other"},
+    ]
+    gateway.reload(
+        resources(
+            upstream.url,
+            models=[other],
+            api_keys=[caller("ann"), caller("bob", team_id="search")],
+            guardrails=[
+                keyword("for-key", "apple"),
+                keyword("for-team", "pear"),
+                keyword("for-model", "plum"),
+                keyword("for-all", "fig"),
+            ],
+            guardrail_attachments=attachments,
+        )
+    )
+
+    def blocked(key: str, model: str) -> list[str]:
+        words = ("apple", "pear", "plum", "fig", "nut")
+        bodies = {word: {"model": model, "input": word} for word in words}
+        return [word for word in words if gateway.post("/v1/responses", bodies[word], key=key).status == 422]
+
+    assert blocked(CALLER, ALIAS) == ["fig"]
+    assert blocked("sk-ann", ALIAS) == ["apple", "fig"]
+    assert blocked("sk-bob", "other") == ["pear", "plum", "fig"]
+
+
 # -- shutdown -------------------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -167,6 +168,27 @@ def test_invalid_bodies_are_400(gateway: GatewayProcess, body: bytes) -> None:
 def test_chat_without_messages_is_400(gateway: GatewayProcess) -> None:
     for body in ({"model": ALIAS}, {"model": ALIAS, "messages": []}, {"model": ALIAS, "messages": None}):
         assert gateway.post("/v1/chat/completions", body).status == 400
+
+
+@pytest.mark.parametrize(
+    ("version", "head", "status"),
+    [
+        ("1.1", "Content-Length: {length}", 400),
+        ("1.0", "Content-Length: {length}", 200),
+        ("1.1", "Host: x\r\nTransfer-Encoding: gzip, chunked", 501),
+        ("1.1", "Host: x\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked", 501),
+        ("1.1", "Host: x\r\nTransfer-Encoding: Chunked", 200),
+    ],
+)
+def test_head_without_host_or_with_an_unknown_transfer_encoding_is_refused(
+    gateway: GatewayProcess, version: str, head: str, status: int
+) -> None:
+    body = json.dumps({"model": ALIAS, "input": "Hi."}).encode()
+    sent = body if "Length" in head else b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    start = f"POST /v1/responses HTTP/{version}\r\nAuthorization: Bearer {CALLER}\r\n{head.format(length=len(body))}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), 30) as connection:
+        connection.sendall(start.encode() + sent)
+        assert connection.recv(65536).split()[1] == str(status).encode()
 
 
 @pytest.mark.usefixtures("no_upstream_request")

@@ -299,6 +299,27 @@ def test_invalid_policy_is_reported(files: Files, fields: str, error: str) -> No
 
 
 @pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ("scope_type: team, scope_id: a", "needs guardrail or guardrail_id"),
+        ("guardrail: h, scope_type: team, scope_id: a", "guardrail names 'h', which is not in guardrails"),
+        ("guardrail: g, scope_id: a", "scope_type is missing"),
+        ("guardrail: g, scope_type: mcp_server, scope_id: a", "scope_type must be one of api_key, team, model, env"),
+        ("guardrail: g, scope_type: team", "scope_id is missing"),
+        ("guardrail: g, scope_type: env, scope_id: a", "scope_id cannot be combined with the scope env"),
+        ("guardrail: g, scope_type: api_key, scope_id: a", "scope_id names 'a', which is not in api_keys"),
+        ("guardrail: g, scope_type: model, scope_id: a", "scope_id names 'a', which is not in models"),
+        ("guardrail: g, scope_type: team, scope_id: a, priority: x", "priority must be a whole number"),
+    ],
+)
+def test_invalid_attachment_is_reported(files: Files, fields: str, error: str) -> None:
+    guardrail = "guardrails: [{name: g, kind: keyword, patterns: []}]\n"
+    (reported,) = files.errors(guardrail, f"guardrail_attachments: [{{{fields}}}]\n")
+    assert reported.startswith("guardrail_attachments[0]: ")
+    assert error in reported
+
+
+@pytest.mark.parametrize(
     ("text", "error"),
     [
         ("models: [\n", "not valid YAML at line 3"),

@@ -188,6 +188,27 @@ def test_policy_may_refer_by_id_or_to_all(files: Files) -> None:
     assert by_none.scope_ref is None
 
 
+def test_guardrails_are_attached_in_the_order_of_their_priorities(files: Files) -> None:
+    words = "kind: keyword, patterns: []"
+    names = ("plain", "low", "off", "high")
+    guardrails = f"guardrails: [{', '.join(f'{{name: {name}, {words}}}' for name in names)}]\n"
+    attachments = """guardrail_attachments:
+  - {guardrail: low, scope_type: model, scope_id: gpt}
+  - {guardrail: low, scope_type: team, scope_id: search, enabled: false}
+  - {guardrail: off, scope_type: env, priority: 9, enabled: false}
+  - {guardrail: high, scope_type: api_key, scope_id: me, priority: 1}
+"""
+    specs = files.read(files.UP, files.GPT, files.ME, guardrails, attachments).guardrails
+    model, key = (str(uuid.uuid5(NAMESPACE, name)) for name in ("models/gpt", "api_keys/me"))
+    assert {spec.name: spec.attached_to for spec in specs} == {
+        "high": (("api_key", key),),
+        "low": (("model", model),),
+        "plain": None,
+        "off": (),
+    }
+    assert [spec.name for spec in specs][:2] == ["high", "low"]
+
+
 def test_file_without_entries_gives_an_empty_snapshot(files: Files) -> None:
     snapshot = files.read("models:\napi_keys: []\nguardrails: null\n")
     assert (snapshot.models, snapshot.caller_keys, snapshot.guardrails) == ({}, {}, ())

@@ -104,7 +104,7 @@ FAMILIES = {
     "spool_dropped_entries_total": Family("counter", (), "Lost usage entries; alert on any value above 0."),
     "access_log_dropped_lines_total": Family("counter", (), "Access log lines dropped: slow reader or failed write."),
     "access_log_unlogged_refusals_total": Family(
-        "counter", (), "Responses 401, 404 and 405 without a line in the access log, which contains a sample of them."
+        "counter", (), "Refused requests without a line in the access log, which contains a sample of 401 and 404."
     ),
     "observation_failures_total": Family(
         "counter", (), "Requests missing from metrics or access log because of an error in Penstock."

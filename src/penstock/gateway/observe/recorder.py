@@ -18,8 +18,8 @@ from penstock.gateway.observe.metrics import Metrics
 __all__ = ["Recorder"]
 
 TICK_S = 1.0
-SAMPLED = frozenset((401, 404, 405))
-"""Statuses of which the access log contains a sample, unless an upstream sent them."""
+UNSTORED = frozenset((401, 404))
+"""Statuses without an entry in the ledger, unless an upstream sent them."""
 SAMPLES_PER_S = 10
 
 
@@ -40,7 +40,7 @@ class Recorder:
 
     def record(self, entry: Entry) -> None:
         """Record an entry. Call this exactly once per request. It never raises, and writes the spool first."""
-        if entry.status in SAMPLED and not entry.attempts:
+        if entry.status in UNSTORED and not entry.attempts:
             self.record_local(entry)
             return
         self.spool.append(entry)
@@ -51,10 +51,10 @@ class Recorder:
             self._failures += 1
 
     def record_local(self, entry: Entry) -> None:
-        """Record a request without a ledger entry."""
+        """Record a request without a ledger entry. Log a sample of the errors."""
         try:
             self.metrics.observe(entry)
-            if entry.status not in SAMPLED or self._is_sampled():
+            if entry.status < 400 or self._is_sampled():
                 self.log.write(entry)
             else:
                 self._unlogged += 1

@@ -129,7 +129,7 @@ class GatewayRequest:
         model = authorize(key, request.model, compiled.snapshot, entry.client)
         entry.provider = model.provider
         targets = compiled.targets(model, self.route)
-        guards = compiled.guards
+        guards = compiled.guards_for(key, model)
         if guards is not None and guards.has_input:
             accounting.enter("guardrail_in")
             request = await self._inspect(guards, request)
@@ -141,7 +141,7 @@ class GatewayRequest:
         accounting.enter("upstream")
         if self._shutting_down:
             raise shutting_down()
-        self._attempt_loop = AttemptLoop(app, compiled, self._response, self.route, model, request, tokens)
+        self._attempt_loop = AttemptLoop(app, compiled, self._response, self.route, model, request, tokens, guards)
         await self._attempt_loop.run(targets)
 
     async def _receive(self, length: str | None) -> bytes:

@@ -113,7 +113,7 @@ class Fields:
 
     def list(self, name: str) -> Iterator[Fields]:
         for index, item in enumerate(self.items(name)):
-            yield Fields(item, f"{self.path}.{name}[{index}]", self.errors)
+            yield Fields(item, f"{self.path}.{name}[{index}]" if self.path else f"{name}[{index}]", self.errors)
 
     def items(self, name: str) -> Sequence[Any]:
         """Return the items of a list, of any type."""

@@ -4,6 +4,7 @@
     models                 aliases: direct, or routing by failover or round_robin
     api_keys               the callers
     guardrails             kinds keyword and pii
+    guardrail_attachments  restrict guardrails to keys, teams and models
     rate_limit_policies    the form with scope and window
 
 Everything else is an error. All errors are reported together, and a file with an error is not loaded: a limit or filter in
@@ -17,12 +18,12 @@ import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from penstock.errors import UserError
 from penstock.gateway.resources.entries import caller_key, model, provider_key
 from penstock.gateway.resources.fields import Fields, entries
-from penstock.gateway.resources.rules import guardrail, policy
+from penstock.gateway.resources.rules import Attachment, attach, attachment, attachment_order, guardrail, policy
 from penstock.gateway.resources.snapshot import CallerKey, GuardrailSpec, Model, Policy, ProviderKey, Snapshot
 from penstock.gateway.resources.yaml_tree import INVALID, ConfigErrors, read_tree
 from penstock.gateway.routes import DEFAULT_BASES
@@ -36,7 +37,6 @@ _UNSUPPORTED: Final = (
     "a2a_agents",
     "cache_policies",
     "claim_mappings",
-    "guardrail_attachments",
     "mcp_auth_settings",
     "mcp_policies",
     "mcp_servers",
@@ -95,7 +95,8 @@ class _Reader:
         self.provider_keys: dict[str, ProviderKey] = {}
         self.models: dict[str, Model] = {}
         self.caller_keys: dict[str, CallerKey] = {}
-        self.guardrails: list[tuple[float, GuardrailSpec]] = []
+        self.guardrails: list[tuple[Any, GuardrailSpec]] = []
+        """With their sort keys."""
         self.policies: list[Policy] = []
         self._names: dict[str, set[str]] = {}
 
@@ -177,20 +178,43 @@ class _Reader:
             self.caller_keys.setdefault(built.hash, built)
 
     def _guardrails(self) -> None:
+        self._names["guardrails"] = set()
         for fields, name in entries(self._top, "guardrails", "name"):
             built = guardrail(fields, name or "")
             if built is not None:
                 self.guardrails.append(built)
                 fields.finish()
+            self._names["guardrails"].add(name or "")
+        self._attach_guardrails()
 
-    def _policies(self) -> None:
-        references = {
+    def _attach_guardrails(self) -> None:
+        attachments: dict[str, list[Attachment]] = {}
+        for fields in self._top.list("guardrail_attachments"):
+            built = attachment(fields, self._guardrail_names(), self._references())
+            fields.finish()
+            if built is not None:
+                attachments.setdefault(built.guardrail, []).append(built)
+        self.guardrails = [
+            ((*attachment_order(attachments.get(spec.name, [])), created), attach(spec, attachments.get(spec.name)))
+            for created, spec in self.guardrails
+        ]
+
+    def _guardrail_names(self) -> dict[str, str]:
+        names = self._names["guardrails"]
+        return {**{resource_id("guardrails", name): name for name in names}, **{name: name for name in names}}
+
+    def _references(self) -> dict[str, dict[str, str]]:
+        """Return, for the scopes api_key and model, a mapping of names and ids to ids."""
+        return {
             scope: {
                 **{resource_id(kind, name): resource_id(kind, name) for name in self._names[kind]},
                 **{name: resource_id(kind, name) for name in self._names[kind]},
             }
             for scope, kind in (("api_key", "api_keys"), ("model", "models"))
         }
+
+    def _policies(self) -> None:
+        references = self._references()
         for fields, name in entries(self._top, "rate_limit_policies", "name"):
             built = policy(fields, resource_id("rate_limit_policies", name or ""), name or "", references)
             if built is not None:

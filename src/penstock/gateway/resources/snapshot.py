@@ -13,6 +13,7 @@ import msgspec
 from penstock.secrets import Secret
 
 __all__ = [
+    "AttachmentScope",
     "CallerKey",
     "Cooldown",
     "GuardrailSpec",
@@ -25,6 +26,9 @@ __all__ = [
     "Snapshot",
     "allows",
 ]
+
+
+AttachmentScope = Literal["env", "api_key", "team", "model"]
 
 
 @lru_cache(maxsize=8192)
@@ -144,6 +148,8 @@ class GuardrailSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The patterns of a keyword guardrail, or the custom patterns of a pii guardrail."""
     detectors: tuple[tuple[str, Literal["mask", "block"]], ...] = ()
     """(detector, action) pairs of a pii guardrail."""
+    attached_to: tuple[tuple[AttachmentScope, str | None], ...] | None = None
+    """What the guardrail applies to: keys and models by id, teams, or everything (`env`). None is everything, too."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

@@ -86,7 +86,7 @@ class App:
 
     async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
         route = BY_PATH.get(scope.path)
-        if route is None or scope.method != "POST":
+        if route is None or scope.method != "POST" or _head_error(scope) is not None:
             self._serve_locally(scope, protocol)
             return
         self._ids += 1
@@ -137,6 +137,9 @@ class App:
             self.recorder.record_local(entry)
 
     def _local_response(self, scope: Scope, entry: Entry) -> bytes:
+        error = _head_error(scope)
+        if error is not None:
+            raise error
         path, method = scope.path, scope.method
         if path == _ALIVE:
             return b"ok"
@@ -255,6 +258,17 @@ class App:
         self._cut_off = True
         for request in list(self.requests):
             request.end()
+
+
+def _head_error(scope: Scope) -> Refusal | None:
+    """Return the refusal of a head that another HTTP implementation may understand in another way."""
+    headers = scope.headers
+    if headers.get("host") is None and scope.http_version == "1.1":
+        return Refusal(400, "invalid_request_error", "The request has no Host header.")
+    encoding = headers.get("transfer-encoding")
+    if encoding is not None and encoding.lower() != "chunked":
+        return Refusal(501, "invalid_request_error", "The gateway supports no transfer encoding but `chunked`.")
+    return None
 
 
 def _is_valid_id(text: str) -> bool:
