@@ -304,6 +304,18 @@ def test_killed_worker_is_replaced_without_losing_entries(start: Any, upstream: 
     wait_for(lambda: f"{count}6\n" in gateway.metrics(), 5)  # counters survive the restart
 
 
+def test_live_requests_of_a_killed_worker_are_recorded(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url))
+    PausedStream(upstream)
+    stream = gateway.stream()
+    stream.next_event()
+    os.kill(gateway.config()["workers"][0]["pid"], signal.SIGKILL)
+    entry = gateway.ledger_entry(stream)
+    assert (entry["error"], entry["finish"], entry["api_key_name"]) == ("worker_lost", "lost", "caller")
+    assert (entry["model"], entry["usage_source"]) == (ALIAS, "estimated")
+    assert entry["input_tokens"] > 0
+
+
 def test_gateway_stays_ready_while_a_worker_is_replaced(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url), listen={"workers": 2})
     assert gateway.status("/readyz").json["workers"] == {"alive": 2, "configured": 2}

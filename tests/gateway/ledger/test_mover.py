@@ -19,6 +19,7 @@ from penstock.errors import UserError
 from penstock.gateway.ledger.ledger import UsageQuery, open_ledger
 from penstock.gateway.ledger.mover import REFUSED_FILE, Mover
 from penstock.gateway.ledger.spool import ENTRY, Spool, segment_paths
+from support import TESTS
 from support.ledger_entries import Messages, eventually, make_entry, start_worker
 from support.postgres_cluster import PASSWORD, QUOTED_PASSWORD, Cluster
 
@@ -293,3 +294,36 @@ def test_frames_of_unknown_kind_are_kept_as_refused(tmp_path: Path) -> None:
     assert "unknown frame kind 2" in messages[0]
     with (tmp_path / "spool" / REFUSED_FILE).open("rb") as refused:
         assert list(frames.read(refused)) == [(ENTRY + 1, encoded_entry)]
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+from support import TESTS
+from support.ledger_entries import make_entry
+from penstock.gateway.observe.recorder import Recorder
+recorder = Recorder({folder!r}, 3)
+entries = [make_entry(request_id=f"r{{n}}", team_id="t", status=0) for n in range(600)]
+for entry in entries:
+    recorder.live.begin(entry, 7)
+for entry in entries[:598]:
+    entry.status = 200
+    recorder.record(entry)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_requests_of_a_killed_worker_get_an_entry(url: str, tmp_path: Path) -> None:
+    folder = str(tmp_path / "spool")
+    subprocess.run([sys.executable, "-c", KILLED.format(tests=str(TESTS), folder=folder)])
+    messages = Messages()
+    mover = Mover(folder, url, messages)
+    mover.start()
+    assert mover.stop(STOP_TIMEOUT_S) == 0
+    ledger = open_ledger(url, read_only=True)
+    (row,) = ledger.usage(UsageQuery(by=("team",)))
+    ledger.close()
+    assert (row.team, row.requests, row.errors) == ("t", 600, 2)
+    assert (row.input_tokens, row.estimated_tokens) == (598 * 12 + 2 * 7, 2 * 7)
+    assert messages == ["A worker was killed while it served 2 requests."]
+    assert [name for name in os.listdir(folder) if name.startswith("live-")] == []

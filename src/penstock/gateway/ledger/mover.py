@@ -2,7 +2,8 @@
 
 The position in a segment advances after the ledger has committed the entries. A segment is removed when all its entries
 are moved and no worker owns it. After a crash, entries may be inserted again; the ledger ignores them because their
-request ids exist. Positions are therefore kept in memory only.
+request ids exist. Positions are therefore kept in memory only. Requests that a killed worker was serving get an entry, too
+(`ledger.live_requests`).
 
 While the database is unavailable, the mover retries for ever at growing intervals, and the spool grows on disk. If the
 database rejects an entry, the mover repairs it. If it is rejected again, the mover writes it to `refused.frames` in the
@@ -31,10 +32,12 @@ from penstock.gateway.ledger.ledger import (
     open_ledger,
     purge_all,
 )
+from penstock.gateway.ledger.live_requests import live_paths, orphaned, read_lost
 from penstock.gateway.ledger.repair import repair_entry, repair_fields
 from penstock.gateway.ledger.segment import PendingCounter, Segment
 from penstock.gateway.ledger.spool import ENTRY, prepare_folder, segment_paths
 from penstock.gateway.operator_log import OperatorLog, log_operator_message
+from penstock.plural import counted
 
 __all__ = ["Mover", "MoverState"]
 
@@ -157,6 +160,8 @@ class Mover:
             # Create the ledger before the first entry arrives, so that `penstock usage` finds it.
             self._ledger = open_ledger(self._url)
         more = False
+        # Check before the segments are read: they then contain all entries of these workers.
+        orphans = [path for path in live_paths(self._folder) if orphaned(path)]
         paths = segment_paths(self._folder)
         for removed in self._segments.keys() - set(paths):
             self._close_segment(removed)
@@ -172,7 +177,22 @@ class Mover:
                 self._close_segment(path)
             if self._overdue():
                 break
+        if not more and not self._overdue():
+            self._store_lost(orphans)
         return more
+
+    def _store_lost(self, paths: Sequence[str]) -> None:
+        """Insert entries for the requests that workers were serving when they were killed."""
+        for path in paths:
+            try:
+                lost = read_lost(path)
+            except FileNotFoundError:
+                continue  # another process has moved them
+            if lost:
+                self._insert(lost)
+                self._log(f"A worker was killed while it served {counted(len(lost), 'request')}.", "warning")
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
     def _purge(self) -> None:
         if self._retention_s and self._ledger is not None and time.monotonic() >= self._next_purge:

@@ -11,6 +11,7 @@ import time
 from typing import Literal
 
 from penstock.gateway.ledger.entry import Entry
+from penstock.gateway.ledger.live_requests import LiveRequests
 from penstock.gateway.ledger.spool import Spool
 from penstock.gateway.observe.access_log import AccessLog
 from penstock.gateway.observe.metrics import Metrics
@@ -30,6 +31,7 @@ class Recorder:
         self, folder: str, worker: int, access_log: Literal["text", "json", "off"] = "off", log_path: str | None = None
     ) -> None:
         self.spool = Spool(folder, worker)
+        self.live = LiveRequests(folder, worker)
         self.metrics = Metrics(folder, worker)
         self.log = AccessLog(access_log, log_path)
         self._timer: asyncio.TimerHandle | None = None
@@ -41,9 +43,11 @@ class Recorder:
     def record(self, entry: Entry) -> None:
         """Record an entry. Call this exactly once per request. It never raises, and writes the spool first."""
         if entry.status in UNSTORED and not entry.attempts:
+            self.live.end(entry.request_id)
             self.record_local(entry)
             return
         self.spool.append(entry)
+        self.live.end(entry.request_id)
         try:
             self.metrics.observe(entry)
             self.log.write(entry)
@@ -83,6 +87,7 @@ class Recorder:
             self._timer.cancel()
             self._timer = None
         self.spool.close()
+        self.live.close()
         self.log.close()
         self._update_totals()
         self.metrics.close()

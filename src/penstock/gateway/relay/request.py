@@ -138,6 +138,7 @@ class GatewayRequest:
         tokens = estimate_tokens(len(request.data)) + (0 if self.route == "embeddings" else output)
         self._reservation = await app.limiter.admit(key, model, compiled.snapshot.policies, tokens, time())
         self._response.set_headers(self._reservation.headers)
+        app.recorder.live.begin(entry, estimate_tokens(len(request.data)))
         accounting.enter("upstream")
         if self._shutting_down:
             raise shutting_down()
