@@ -2,7 +2,7 @@
 
 A worker notes each request in a slot of a mapped file when it is sent to an upstream, and clears the slot when the request's
 entry is in the spool. If the worker is killed, the mover writes an entry for every slot that is left: the provider bills these
-requests, too. A slot takes 0.7 µs per request. The file survives the death of any process, but not a power failure.
+requests, too. This takes about 1 µs per request. The file survives the death of any process, but not a power failure.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _SLOT_BYTES = 512
 _GROWTH_SLOTS = 256
 _MAX_SLOTS = 1 << 16
 _LENGTH = struct.Struct("<I")
+_EMPTY = _LENGTH.pack(0)
 _NAME = re.compile(r"live-[0-9]+-[0-9]{20}-[0-9]+\.bin")
 
 
@@ -65,34 +66,35 @@ class LiveRequests:
         """Note a request. `input_tokens` is the estimate that its entry gets if the worker dies."""
         if not self._free and not self._grow():
             return
-        start = _Start(
-            entry.request_id,
-            entry.at,
-            entry.route,
-            entry.api_key_id,
-            entry.api_key_name,
-            entry.team_id,
-            entry.model,
-            entry.provider,
-            entry.stream,
-            input_tokens,
-            entry.worker,
-            entry.client,
+        data = self._encode(
+            (  # the fields of `_Start`
+                entry.request_id,
+                entry.at,
+                entry.route,
+                entry.api_key_id,
+                entry.api_key_name,
+                entry.team_id,
+                entry.model,
+                entry.provider,
+                entry.stream,
+                input_tokens,
+                entry.worker,
+                entry.client,
+            )
         )
-        data = self._encode(start)
         if len(data) > _SLOT_BYTES - _LENGTH.size:
             return
         assert self._map is not None
         slot = self._by_id[entry.request_id] = self._free.pop()
         offset = slot * _SLOT_BYTES
-        self._map[offset + _LENGTH.size : offset + _LENGTH.size + len(data)] = data
-        _LENGTH.pack_into(self._map, offset, len(data))  # last: a slot counts once it is complete
+        self._map[offset : offset + _LENGTH.size + len(data)] = _LENGTH.pack(len(data)) + data
 
     def end(self, request_id: str) -> None:
         """Clear a request whose entry is in the spool."""
         slot = self._by_id.pop(request_id, None)
         if slot is not None and self._map is not None:
-            _LENGTH.pack_into(self._map, slot * _SLOT_BYTES, 0)
+            offset = slot * _SLOT_BYTES
+            self._map[offset : offset + _LENGTH.size] = _EMPTY
             self._free.append(slot)
 
     def close(self) -> None:
