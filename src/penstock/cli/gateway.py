@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.gateway.resources.config import GatewayConfig
     from penstock.gateway.serving.server import Gateway
 
-__all__ = ["COMMAND_LINE", "run"]
+__all__ = ["COMMAND_LINE", "load_config", "run"]
 
 _OPTIONS = Group(
     "Options",
@@ -83,7 +83,7 @@ def run(parsed: ParsedArguments) -> int:
         require_gateway_packages()
         from penstock.gateway.serving.demo import demo
 
-        status, message = demo(_load_config(parsed), announce, keep=path is not None)
+        status, message = demo(load_config(parsed), announce, keep=path is not None)
         print(f"{parsed.program} gateway: {message}", file=sys.stderr)
         return status
     if resources is None:
@@ -93,8 +93,8 @@ def run(parsed: ParsedArguments) -> int:
 
     gateway = Gateway(
         os.path.abspath(resources),
-        _load_config(parsed),
-        load_config=lambda: _load_config(parsed),
+        load_config(parsed),
+        load_config=lambda: load_config(parsed),
         config_path=path,
         replace=bool(parsed.values.get("take_over")),
     )
@@ -105,13 +105,13 @@ def require_gateway_packages() -> None:
     require_extra("gateway", "The gateway", "granian", "redis", "psycopg", "ahocorasick_rs", "regex")
 
 
-def _load_config(parsed: ParsedArguments) -> GatewayConfig:
+def load_config(parsed: ParsedArguments) -> GatewayConfig:
     """Return the configuration with the options that override it."""
     import msgspec
 
-    from penstock.gateway.resources.config_file import load_config
+    from penstock.gateway.resources import config_file
 
-    config = load_config(parsed.values.get("config"))
+    config = config_file.load_config(parsed.values.get("config"))
     overridden = {name: parsed.values[name] for name in ("host", "port") if name in parsed.values}
     return msgspec.structs.replace(config, listen=msgspec.structs.replace(config.listen, **overridden))
 

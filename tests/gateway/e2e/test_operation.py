@@ -151,6 +151,15 @@ def test_attached_guardrail_applies_to_its_keys_teams_and_models_only(
     assert blocked("sk-bob", "other") == ["pear", "plum", "fig"]
 
 
+def test_wait_before_a_retry_is_a_phase_of_its_own(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(upstream.url, model={"retries": 1}))
+    statuses = [503, 200]
+    upstream.use_script(lambda _request, connection: connection.reply(statuses.pop(0), response_body()))
+    entry = gateway.ledger_entry(gateway.respond())
+    assert (entry["status"], len(entry["attempts"])) == (200, 2)
+    assert entry["phases_ms"]["backoff"] >= 200  # the delay is at least 250 ms
+
+
 # -- shutdown -------------------------------------------------------------------------------------------------------------
 
 

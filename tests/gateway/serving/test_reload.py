@@ -18,7 +18,7 @@ from penstock.gateway.resources.snapshot import Snapshot
 from penstock.gateway.serving.app import App
 from penstock.gateway.serving.reload import Reloader
 from penstock.gateway.serving.runtime import Runtime
-from support.gateway_process import resources
+from support.gateway_process import resources, sha256
 from support.ledger_entries import Messages
 from support.programs import wait_for
 
@@ -63,6 +63,24 @@ def test_failed_publication_is_retried_without_a_change_of_the_file(
     wait_for(lambda: reloader.status()["reloads"] == 1, 10)
     assert reloader.status()["state"] == "synced"
     assert runtime.state.generation == 2
+
+
+def test_changed_key_file_is_reloaded(tmp_path: Path, runtime: Runtime) -> None:
+    key = tmp_path / "caller.key"
+    path = tmp_path / "resources.yaml"
+    content = resources("http://127.0.0.1:1", caller={"key_file": "caller.key"})
+    del content["api_keys"][0]["key_hash"]
+    path.write_text(json.dumps(content))
+    key.write_text("sk-first")
+    reloader = Reloader(str(path), runtime, os.environ, Messages())
+    reloader.load_first()
+    reloader.start()
+    key.unlink()
+    wait_for(lambda: reloader.status()["state"] == "degraded", 10)
+    key.write_text("sk-second")
+    wait_for(lambda: reloader.status()["state"] == "synced", 10)
+    assert list(runtime.snapshot()[1].caller_keys) == [sha256("sk-second")]
+    reloader.stop()
 
 
 def test_worker_that_cannot_load_new_resources_is_reported_and_retries(

@@ -1,4 +1,4 @@
-"""`gateway validate` checks the resource file together with gateway.yaml."""
+"""The command line and gateway.yaml; `gateway validate` checks the resource file together with it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.gateway import COMMAND_LINE, load_config
 from penstock.cli.main import main
+from penstock.cli.parse import parse
 from support.gateway_process import keyword, resources
+
+
+def test_options_override_the_configured_address(tmp_path: Path) -> None:
+    (tmp_path / "gateway.yaml").write_text("listen: {host: 127.0.0.1, port: 1, workers: 3}")
+    words = ["--config", str(tmp_path / "gateway.yaml"), "--host", "0.0.0.0", "--port", "2"]
+    listen = load_config(parse(COMMAND_LINE, words)).listen
+    assert (listen.host, listen.port, listen.workers) == ("0.0.0.0", 2, 3)
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,8 @@ def _text(counts: Counts, series: dict[Labels, Series]) -> Iterator[str]:
             yield from _histogram(family, labels, DURATION_EDGES, _durations(series))
         elif family == "ttft_seconds":
             yield from _histogram(family, labels, TTFT_EDGES, _ttfts(series))
+        elif family == "upstream_ttfb_seconds":
+            yield from _histogram(family, labels, TTFT_EDGES, _ttfbs(series))
         for values, number in sorted(by_family.get(family, [])):
             yield f"{PREFIX}{family}{_labels(labels, values)} {_number(number)}\n"
 
@@ -200,6 +202,13 @@ def _ttfts(series: dict[Labels, Series]) -> Histogram:
     for labels, values in series.items():
         if labels.stream == "true":
             _add(histogram, (labels.endpoint, labels.model, labels.provider), values.ttfts, values.ttft_s)
+    return histogram
+
+
+def _ttfbs(series: dict[Labels, Series]) -> Histogram:
+    histogram: Histogram = {}
+    for labels, values in series.items():
+        _add(histogram, (labels.endpoint, labels.model, labels.provider), values.ttfbs, values.ttfb_s)
     return histogram
 
 

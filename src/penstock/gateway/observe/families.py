@@ -43,6 +43,7 @@ PHASES = frozenset(
         "guardrail_in",
         "quota",
         "connect",
+        "backoff",
         "upstream",
         "guardrail_out",
         "serialise",
@@ -74,6 +75,9 @@ FAMILIES = {
     "ttft_seconds": Family(
         "histogram", _TARGET, "Time from the arrival of a streamed request to the first byte of its reply."
     ),
+    "upstream_ttfb_seconds": Family(
+        "histogram", _TARGET, "Time from the start of the last attempt, with its connect, to the upstream's first byte."
+    ),
     "tokens_total": Family("counter", ("direction", *_TOKEN_LABELS), "Input and output tokens, reported or estimated."),
     "reasoning_tokens_total": Family("counter", _TOKEN_LABELS, "Output tokens used for reasoning."),
     "cached_tokens_total": Family("counter", _TOKEN_LABELS, "Input tokens that an upstream read from its cache."),
@@ -103,6 +107,9 @@ FAMILIES = {
     "spool_write_failures_total": Family("counter", (), "Failed writes to the spool; they are retried."),
     "spool_dropped_entries_total": Family("counter", (), "Lost usage entries; alert on any value above 0."),
     "access_log_dropped_lines_total": Family("counter", (), "Access log lines dropped: slow reader or failed write."),
+    "collapsed_series_total": Family(
+        "counter", (), "Combinations of labels that are counted under `other`, because there are too many."
+    ),
     "access_log_unlogged_refusals_total": Family(
         "counter", (), "Refused requests without a line in the access log, which contains a sample of 401 and 404."
     ),

@@ -56,6 +56,8 @@ class Series(msgspec.Struct, array_like=True):
     durations: list[int] = msgspec.field(default_factory=lambda: [0] * (len(DURATION_EDGES) + 1))
     ttft_s: float = 0.0
     ttfts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(TTFT_EDGES) + 1))
+    ttfb_s: float = 0.0
+    ttfbs: list[int] = msgspec.field(default_factory=lambda: [0] * (len(TTFT_EDGES) + 1))
     input_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
@@ -103,6 +105,7 @@ class Metrics:
         self._values = MetricValues(worker=worker, series={}, counts={})
         self._series_cache: dict[tuple[object, ...], Series] = {}  # values as in the entry -> series
         self._known_names: set[str] | None = None
+        self._collapsed = 0
         self.in_flight = 0
         self.limits_degraded = False
         self.loop_lag_s = 0.0
@@ -147,6 +150,10 @@ class Metrics:
             series.ttfts[bisect_left(TTFT_EDGES, seconds)] += 1
         if entry.usage_source != "none":
             self._add_tokens(series, entry)
+        if entry.attempts and (first_byte := entry.attempts[-1].first_byte_ms) is not None:
+            seconds = (first_byte - entry.attempts[-1].started_ms) * 0.001
+            series.ttfb_s += seconds
+            series.ttfbs[bisect_left(TTFT_EDGES, seconds)] += 1
         counts = self._values.counts
         for phase, ms in phases.items():
             phase_key = ("phase_seconds_total", phase)
@@ -174,6 +181,7 @@ class Metrics:
             self.write()
 
     def write(self) -> None:
+        self.totals["collapsed_series_total"] = self._collapsed
         for name, total in self.totals.items():
             self._values.counts[(name,)] = total
         self._values.gauges = {
@@ -215,6 +223,7 @@ class Metrics:
     def _count(self, name: tuple[str, ...], increment: float = 1) -> None:
         counts = self._values.counts
         if name not in counts and len(counts) >= MAX_COUNTS:
+            self._collapsed += 1
             name = (name[0], *(OTHER for _ in name[1:]))
         counts[name] = counts.get(name, 0) + increment
 
@@ -232,6 +241,7 @@ class Metrics:
         series = self._values.series.get(labels)
         if series is None:
             if len(self._values.series) >= MAX_SERIES:
+                self._collapsed += 1
                 labels = Labels(labels.endpoint, OTHER, OTHER, labels.status, labels.stream, OTHER)
             series = self._values.series.setdefault(labels, Series())
         return series

@@ -189,6 +189,7 @@ class AttemptLoop:
 
     async def _sleep(self, seconds: float) -> None:
         self.watch()
+        self.accounting.enter("backoff")
         backoff = self._backoff = self._app.loop.create_future()
         timer = self._app.loop.call_later(seconds, _wake, backoff)
         await backoff
