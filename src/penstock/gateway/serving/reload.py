@@ -56,9 +56,9 @@ class Reloader:
 
     def load_first(self) -> Snapshot:
         """Load the file for the first time; raise ResourceErrors if it is invalid."""
+        self._signature = self._file_signature()
         snapshot = self._load(read_resources(self._path))
         self._accept(snapshot)
-        self._signature = self._file_signature()
         return snapshot
 
     def start(self) -> None:
@@ -101,18 +101,18 @@ class Reloader:
         try:
             snapshot = parse_resources(data, self._environment, source=self._path)
         except ResourceErrors as error:
-            self._key_files = error.key_files
+            self._watch_key_files(error.key_files)
             raise
-        self._key_files = snapshot.key_files
+        self._watch_key_files(snapshot.key_files)
         return check_guardrails(snapshot, self._runtime.config.guardrails)
+
+    def _watch_key_files(self, paths: tuple[str, ...]) -> None:
+        if paths != self._key_files:
+            self._key_files = paths
+            self._signature = (self._signature[0], *map(_signature, paths))
 
     def _reload(self, *, requested: bool) -> None:
         self._signature = self._file_signature()  # before reading, so that a later change is noticed
-        self._try_reload(requested=requested)
-        if len(self._signature) != 1 + len(self._key_files):  # the file names other key files
-            self._signature = self._file_signature()
-
-    def _try_reload(self, *, requested: bool) -> None:
         digest = ""
         self._retry_at = None
         try:
