@@ -6,6 +6,7 @@ import os
 
 from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.gateway import require_gateway_packages
+from penstock.errors import UserError
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group, Positional
 
@@ -34,7 +35,7 @@ def run(parsed: ParsedArguments) -> int:
     from penstock.gateway.ledger.ledger import check_url
     from penstock.gateway.resources.config_file import load_config
     from penstock.gateway.resources.file import load_resources
-    from penstock.gateway.serving.reload import check_guardrails, counts_text
+    from penstock.gateway.serving.reload import check_guardrails, counts_text, unknown_guardrails
     from penstock.gateway.serving.tls import check_tls
 
     path = parsed.values["file"]
@@ -42,6 +43,8 @@ def run(parsed: ParsedArguments) -> int:
     check_tls(config.listen)
     if "config" in parsed.values:
         check_url(config.ledger.url)
-    snapshot = check_guardrails(load_resources(path, os.environ), config.guardrails)
+    snapshot = check_guardrails(load_resources(path, os.environ))
+    if errors := unknown_guardrails(snapshot, config.guardrails):
+        raise UserError("; ".join(errors) + ".")
     print(f"{path} is valid: {counts_text(snapshot)}.")
     return 0

@@ -236,6 +236,9 @@ def test_slow_redis_counts_no_request_twice(redis_server: RedisServer) -> None:
         first = await attempt(limiter, caller, tokens=40, now=time.time())
         assert isinstance(first, Reservation)
         assert (counted(client), held(client)) == ([1, 40], [1])
+        # After the first heartbeat, the connection is idle, so that the next call is sent on it at once.
+        pool = limiter._client.connection_pool  # type: ignore[attr-defined]
+        await wait_until(lambda: client.pttl("penstock:{limits}:owners") > 0 and not pool._in_use_connections)
         redis_server.signal(signal.SIGSTOP)
         try:
             assert admitted(await attempt(limiter, caller, tokens=40, now=time.time()))

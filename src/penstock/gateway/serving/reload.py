@@ -17,7 +17,7 @@ from penstock.gateway.resources.file import ResourceErrors, parse_resources, rea
 from penstock.gateway.resources.snapshot import Snapshot
 from penstock.gateway.serving.runtime import Runtime, WorkerState
 
-__all__ = ["Reloader", "check_guardrails", "counts_text"]
+__all__ = ["Reloader", "check_guardrails", "counts_text", "unknown_guardrails"]
 
 POLL_S = 0.2
 RETRY_S = 1.0
@@ -104,7 +104,9 @@ class Reloader:
             self._watch_key_files(error.key_files)
             raise
         self._watch_key_files(snapshot.key_files)
-        return check_guardrails(snapshot, self._runtime.config.guardrails)
+        for error in unknown_guardrails(snapshot, self._runtime.config.guardrails):
+            self._log(error, "warning")
+        return check_guardrails(snapshot)
 
     def _watch_key_files(self, paths: tuple[str, ...]) -> None:
         if paths != self._key_files:
@@ -192,19 +194,24 @@ class Reloader:
         return slot.failed_generation == self._generation or time.time() - self._loaded_at > LAG_S
 
 
-def check_guardrails(snapshot: Snapshot, mode: GuardrailMode) -> Snapshot:
-    """Return the snapshot; raise ResourceErrors if a guardrail cannot be compiled, which the parser does not check, or if
-    the configuration names one that does not exist."""
-    errors: list[str] = []
+def check_guardrails(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot; raise ResourceErrors if a guardrail cannot be compiled, which the parser does not check."""
     if snapshot.guardrails:
         from penstock.gateway.guardrails import guardrail_errors
 
-        errors = [error for spec in snapshot.guardrails for error in guardrail_errors(spec)]
-    for name in mode.max_lengths.keys() - {spec.name for spec in snapshot.guardrails}:
-        errors.append(f"guardrails.max_lengths in gateway.yaml names '{name}', which is not a guardrail in this file")
-    if errors:
-        raise ResourceErrors(snapshot.source, errors)
+        if errors := [error for spec in snapshot.guardrails for error in guardrail_errors(spec)]:
+            raise ResourceErrors(snapshot.source, errors)
     return snapshot
+
+
+def unknown_guardrails(snapshot: Snapshot, mode: GuardrailMode) -> list[str]:
+    """Return an error for each name in the configuration that is not a guardrail. A running gateway only logs them, since
+    the two files change independently."""
+    unknown = mode.max_lengths.keys() - {spec.name for spec in snapshot.guardrails}
+    return [
+        f"guardrails.max_lengths in gateway.yaml names '{name}', which is not a guardrail in {snapshot.source}"
+        for name in sorted(unknown)
+    ]
 
 
 def _signature(path: str) -> tuple[int, int, int] | None:

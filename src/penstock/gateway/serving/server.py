@@ -66,7 +66,6 @@ class Gateway:
         self._stop_signals = 0
         self._interrupted = False
         self._reload_config = False
-        self._request_reload: Callable[[], None] = lambda: None
         self._draining = False
 
     def run(self, announce: Callable[[Gateway], None]) -> int:
@@ -207,7 +206,6 @@ class Gateway:
             return
         self.config = config
         runtime.replace_config(config)
-        self._request_reload()  # the resource file must fit the configuration
         if pool.replace_all():
             log_operator_message("the configuration was reloaded")
         else:
@@ -251,8 +249,6 @@ class Gateway:
         return ready, detail
 
     def _signals(self, reload: Callable[[], None]) -> None:
-        self._request_reload = reload
-
         def stop(number: int, _frame: object) -> None:
             self._stop_signals += 1
             self._interrupted = self._interrupted or number == signal.SIGINT
