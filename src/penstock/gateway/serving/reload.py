@@ -104,8 +104,8 @@ class Reloader:
             self._watch_key_files(error.key_files)
             raise
         self._watch_key_files(snapshot.key_files)
-        for error in unknown_guardrails(snapshot, self._runtime.config.guardrails):
-            self._log(error, "warning")
+        for warning in unknown_guardrails(snapshot, self._runtime.config.guardrails):
+            self._log(warning, "warning")
         return check_guardrails(snapshot)
 
     def _watch_key_files(self, paths: tuple[str, ...]) -> None:
