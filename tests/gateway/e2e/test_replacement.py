@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -13,25 +14,34 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.gateway_process import GatewayProcess, free_port, resources
+from support.gateway_process import ALIAS, CALLER, GatewayProcess, free_port, resources
 from support.programs import Program, wait_for
 from support.scripted_upstream import Upstream
 
 
 @contextmanager
 def callers(gateway: GatewayProcess) -> Iterator[list[Any]]:
-    """Two callers that open a connection for each of their requests. Yields the statuses or exceptions."""
+    """A caller that opens a connection for each of its requests, and one that keeps its connection until the gateway
+    announces its end. Yields the statuses or exceptions."""
     outcomes: list[Any] = []
     stop = threading.Event()
 
-    def call() -> None:
+    def call(keep: bool) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
+        body = json.dumps({"model": ALIAS, "input": "Hi."})
         while not stop.is_set():
             try:
-                outcomes.append(gateway.respond().status)
-            except OSError as error:
+                connection.request("POST", "/v1/responses", body, {"Authorization": f"Bearer {CALLER}"})
+                response = connection.getresponse()
+                response.read()
+                outcomes.append(response.status)
+            except (OSError, http.client.HTTPException) as error:
                 outcomes.append(error)
+            if not keep:
+                connection.close()
+        connection.close()
 
-    threads = [threading.Thread(target=call) for _ in range(2)]
+    threads = [threading.Thread(target=call, args=[keep]) for keep in (False, True)]
     for thread in threads:
         thread.start()
     try:

@@ -6,6 +6,7 @@ replacement accepts them. `serving.take_over` passes the sockets to a new gatewa
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -16,7 +17,7 @@ import msgspec
 from penstock.errors import UserError
 from penstock.gateway.resources.config import ListenConfig
 
-__all__ = ["BACKLOG", "Listeners", "cannot_listen"]
+__all__ = ["BACKLOG", "Listeners", "cannot_listen", "stop_accepting"]
 
 BACKLOG = 2048
 
@@ -95,6 +96,25 @@ class Listeners:
     def configure(self, listen: ListenConfig) -> ListenConfig:
         """Return the settings with the actual address and port."""
         return msgspec.structs.replace(listen, host=self.host, port=self.port)
+
+
+def stop_accepting(listener: int, folder: str) -> None:
+    """Let this process accept no more connections from a listening socket that other processes use, too.
+
+    The server cannot stop accepting without closing the connections that it has just accepted. So replace its descriptors of
+    the socket by a socket to which nobody can connect.
+    """
+    inode = os.fstat(listener).st_ino
+    path = os.path.join(folder, f"closed-{os.getpid()}")
+    with socket.socket(socket.AF_UNIX) as unreachable:
+        unreachable.setblocking(False)
+        unreachable.bind(path)
+        os.unlink(path)
+        unreachable.listen(1)
+        for name in os.listdir("/dev/fd"):
+            with contextlib.suppress(OSError):
+                if os.fstat(int(name)).st_ino == inode:
+                    os.dup2(unreachable.fileno(), int(name), inheritable=False)
 
 
 def cannot_listen(host: str, port: int, error: OSError, setting: str) -> UserError:

@@ -26,11 +26,13 @@ from penstock.gateway.operator_log import set_worker_number
 from penstock.gateway.resources.config import ListenConfig
 from penstock.gateway.serving.app import App
 from penstock.gateway.serving.drain import Drain
-from penstock.gateway.serving.listeners import BACKLOG
+from penstock.gateway.serving.listeners import BACKLOG, stop_accepting
 from penstock.gateway.serving.runtime import Runtime
 from penstock.processes import on_closed_stdin, raise_descriptor_limit
 
 CUT_OFF = signal.SIGUSR1
+GRACE_S = 0.3
+"""How long connections without a request are kept open when the worker stops."""
 CONNECTIONS = 1 << 16
 """Maximum number of connections of a worker; further ones wait to be accepted."""
 
@@ -65,7 +67,9 @@ async def _serve(app: App, listener: int) -> None:
 
     def stop() -> None:
         if drain.start():
-            server.stop()  # type: ignore[no-untyped-call]
+            stop_accepting(listener, app.runtime.folder)
+            # Granian closes connections without a request at once. Those that were just accepted have not sent theirs.
+            loop.call_later(GRACE_S if drain.has_connections() else 0, server.stop)
 
     def cut_off() -> None:
         stop()
