@@ -52,7 +52,10 @@ def test_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
         (["mock", "--port", "8"], set()),
         (["usage", "--s"], {"--since"}),
         (["report", "--tok"], {"--tokenizer"}),
-        (["gateway", ""], {"validate", "--help", "--resources", "--config", "--port", "--demo"}),
+        (
+            ["gateway", ""],
+            {"validate", "--help", "--resources", "--config", "--port", "--host", "--take-over", "--demo"},
+        ),
         (["compare", "--js"], {"--json"}),
         (["compare", "--url", "a", "--concur"], {"--concurrency"}),
         (["help", "pro"], {"profile"}),

@@ -52,7 +52,7 @@ def test_every_help_fits_eighty_columns(
     assert [line for line in text.splitlines() if len(line) > 80 and not line.strip().startswith("penstock ")] == []
 
 
-@pytest.mark.parametrize("name", [*(command.name for command in COMMANDS), "gateway_validate"])
+@pytest.mark.parametrize("name", [*(command.name for command in COMMANDS), "gateway_validate", "usage_purge"])
 def test_every_command_has_a_help_flag_and_valid_examples(name: str) -> None:
     command = import_module(f"penstock.cli.{name}").COMMAND_LINE
     assert HELP in command.flags

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.resources.snapshot import CallerKey, Model, Snapshot
+from penstock.gateway.resources.snapshot import CallerKey, Model, Snapshot, allows
 from penstock.gateway.rsgi import Headers
 from penstock.secrets import REDACTED
 
@@ -95,18 +95,6 @@ def authorize(key: CallerKey, model_name: object, snapshot: Snapshot, client_ip:
             code="ip_restricted",
         )
     return model
-
-
-@lru_cache(maxsize=8192)
-def allows(allowed: tuple[str, ...], name: str) -> bool:
-    """Return whether a name matches the allow list: exact names, `*`, or patterns with one `*`. An empty list allows none."""
-    if name in allowed or "*" in allowed:
-        return True
-    for pattern in allowed:
-        head, star, tail = pattern.partition("*")
-        if star and len(name) >= len(head) + len(tail) and name.startswith(head) and name.endswith(tail):
-            return True
-    return False
 
 
 def client_ip(peer: str | None, forwarded_for: str | None, trusted: tuple[str, ...]) -> str | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["BY_PATH", "ENDPOINTS", "MODELS", "PATHS", "PREFIX", "Route"]
+__all__ = ["BY_PATH", "DEFAULT_BASES", "ENDPOINTS", "MODELS", "PATHS", "PREFIX", "Route"]
 
 Route = Literal["responses", "chat", "completions", "embeddings"]
 
 PREFIX = "/v1"
+DEFAULT_BASES = {"openai": "https://api.openai.com/v1"}
+"""Base URLs of providers whose key has no `api_base`."""
 PATHS: dict[Route, str] = {
     "responses": "/responses",
     "chat": "/chat/completions",

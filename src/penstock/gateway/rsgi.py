@@ -18,6 +18,8 @@ class Headers(Protocol):
 class Scope(Protocol):
     client: str
     """Address and port."""
+    http_version: str
+    """`1` (HTTP/1.0) or `1.1`; the gateway offers no other version."""
     method: str
     path: str
 

@@ -59,6 +59,7 @@ class AttemptLoop:
         "_attempt",
         "_backoff",
         "_compiled",
+        "_guards",
         "_model",
         "_request",
         "_reservation",
@@ -81,10 +82,12 @@ class AttemptLoop:
         model: Model,
         request: Request,
         tokens: int,
+        guards: Guards | None,
     ) -> None:
         """`tokens` is the estimated number of tokens that the request uses."""
         self._app = app
         self._compiled = compiled
+        self._guards = guards
         self._response = response
         self.accounting = response.accounting
         self.route = route
@@ -157,7 +160,7 @@ class AttemptLoop:
         message = target.message(replace_model(request, target.upstream_json), self._response.request_id)
         timeouts = self._compiled.timeouts(target, model, request.stream)
         attempt = self._attempt = UpstreamAttempt(app.loop, self, target, message, timeouts)
-        guards = self._compiled.guards
+        guards = self._guards
         if self.route == "chat" or guards is not None:
             attempt.prepare(guards, model.name if self.route == "chat" else None)
         await attempt.run()
@@ -186,6 +189,7 @@ class AttemptLoop:
 
     async def _sleep(self, seconds: float) -> None:
         self.watch()
+        self.accounting.enter("backoff")
         backoff = self._backoff = self._app.loop.create_future()
         timer = self._app.loop.call_later(seconds, _wake, backoff)
         await backoff
@@ -222,7 +226,7 @@ class AttemptLoop:
             accounting.add_usage(usage)
         else:
             accounting.add_estimated_usage(self._request.data, 0 if self.route == "embeddings" else text_tokens(body))
-        guards = self._compiled.guards
+        guards = self._guards
         if guards is not None and guards.has_output:
             accounting.enter("guardrail_out")
             try:
@@ -248,7 +252,7 @@ class AttemptLoop:
 
     async def _inspect_refusal(self, refusal: Refusal) -> None:
         """Inspect an error text of the upstream like a reply: it may quote the request or the model's output."""
-        guards = self._compiled.guards
+        guards = self._guards
         if guards is None or not guards.has_output:
             return
         self.accounting.enter("guardrail_out")

@@ -129,7 +129,7 @@ class GatewayRequest:
         model = authorize(key, request.model, compiled.snapshot, entry.client)
         entry.provider = model.provider
         targets = compiled.targets(model, self.route)
-        guards = compiled.guards
+        guards = compiled.guards_for(key, model)
         if guards is not None and guards.has_input:
             accounting.enter("guardrail_in")
             request = await self._inspect(guards, request)
@@ -138,10 +138,11 @@ class GatewayRequest:
         tokens = estimate_tokens(len(request.data)) + (0 if self.route == "embeddings" else output)
         self._reservation = await app.limiter.admit(key, model, compiled.snapshot.policies, tokens, time())
         self._response.set_headers(self._reservation.headers)
+        app.recorder.live.begin(entry, estimate_tokens(len(request.data)))
         accounting.enter("upstream")
         if self._shutting_down:
             raise shutting_down()
-        self._attempt_loop = AttemptLoop(app, compiled, self._response, self.route, model, request, tokens)
+        self._attempt_loop = AttemptLoop(app, compiled, self._response, self.route, model, request, tokens, guards)
         await self._attempt_loop.run(targets)
 
     async def _receive(self, length: str | None) -> bytes:
@@ -194,7 +195,8 @@ class GatewayRequest:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         log_operator_message(
             f"internal error in request {self.request_id}: {type(error).__name__} in {frame.name} "
-            f"({frame.filename}:{frame.lineno})"
+            f"({frame.filename}:{frame.lineno})",
+            "error",
         )
         refusal = Refusal(500, "internal_error", "The gateway failed with an internal error; its log has the details.")
         if self._response.stream is None:

@@ -16,14 +16,13 @@ from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.hosts import Host, Hosts
 from penstock.gateway.relay.json_members import with_members
 from penstock.gateway.resources.snapshot import Model, ProviderKey
-from penstock.gateway.routes import PATHS, PREFIX, Route
+from penstock.gateway.routes import DEFAULT_BASES, PATHS, PREFIX, Route
 from penstock.wire.content_encoding import decoded
 from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.http1 import request_head
 
 __all__ = [
     "CALLER_GONE",
-    "DEFAULT_BASES",
     "TIMEOUT",
     "UNDECODABLE",
     "Base",
@@ -36,9 +35,6 @@ __all__ = [
     "plain_body",
     "undecodable",
 ]
-
-DEFAULT_BASES = {"openai": "https://api.openai.com/v1"}
-"""Base URLs of providers whose key has no `api_base`."""
 
 TIMEOUT = "TimedOut"
 UNDECODABLE = "Undecodable"

@@ -20,8 +20,11 @@ class ListenConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_body_bytes: int = 64 << 20
     drain_s: float = 30.0
     """How long requests in progress may continue after SIGTERM."""
-    drain_notice_s: float = 0.0
-    """How long new connections are accepted after SIGTERM while /readyz returns 503. The drain begins afterwards."""
+    drain_notice_s: float = 5.0
+    """How long new connections are accepted after SIGTERM while /readyz returns 503. The drain begins afterwards. SIGINT
+    skips it."""
+    worker_timeout_s: float = 10.0
+    """A worker whose event loop does not run for so long is killed and replaced."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks whose X-Forwarded-For header is trusted."""
 
@@ -45,6 +48,8 @@ class LedgerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """`sqlite:///file` or `postgresql://…`."""
     spool: str = "penstock-spool"
     """Folder to which workers append usage entries until they are in the ledger."""
+    retention_days: float = 0.0
+    """The gateway deletes older entries from the ledger. 0 keeps all of them."""
 
 
 class GuardrailMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

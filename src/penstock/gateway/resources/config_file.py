@@ -23,11 +23,13 @@ _MINIMUMS: Final = {
     "listen.max_body_bytes": 1,
     "listen.drain_s": 0,
     "listen.drain_notice_s": 0,
+    "listen.worker_timeout_s": 1,
     "upstream.timeout_s": 0,
     "upstream.stream_timeout_s": 0,
     "upstream.connect_timeout_s": 0,
     "upstream.retries": 0,
     "limits.default_output_tokens": 0,
+    "ledger.retention_days": 0,
     "guardrails.max_buffer_bytes": 1,
     "guardrails.max_inspection_ms": 1,
 }
@@ -79,7 +81,7 @@ def _section(type_: type[_T], mapping: dict[str, Any], section: str, errors: Con
                 errors.add(path, "must be a mapping")
         else:
             try:
-                values[name] = msgspec.convert(value, field.type, strict=True)
+                values[name] = msgspec.convert(value, field.type, strict=path not in errors.interpolated)
             except msgspec.ValidationError as error:
                 # the message contains the value only for an invalid choice
                 message = str(error)

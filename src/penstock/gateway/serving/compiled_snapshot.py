@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.gateway.guardrails import Guards
+from penstock.gateway.attached_guards import AttachedGuards
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.hosts import HostKey, Hosts
 from penstock.gateway.relay.upstream import Target, base_of
@@ -27,8 +27,7 @@ class CompiledSnapshot:
         self._targets: dict[tuple[str, Route], tuple[Target, ...]] = {}
         self._upstream = config.upstream
         self._timeouts: dict[tuple[Target, str, bool], Timeouts] = {}
-        guards = Guards(snapshot.guardrails, config.guardrails)
-        self.guards = guards if guards.has_input or guards.has_output else None
+        self.guards_for = AttachedGuards(snapshot, config.guardrails).for_request
 
     def targets(self, model: Model, route: Route) -> tuple[Target, ...]:
         """Return the direct models that can serve a model on a route. Raise Refusal if there are none."""
