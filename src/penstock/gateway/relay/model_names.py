@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 import orjson
 
-from penstock.gateway.relay.json_members import top_level_spans
+from penstock.gateway.json_edits import top_level_spans
 from penstock.gateway.sse_frames import Frame, Part
 
 __all__ = ["ModelNames", "restore_model"]
