@@ -287,7 +287,7 @@ class StreamedText:
             self._held.append(text)
             return text
         unsearched = self._deferred + text if self._deferred else text
-        if "\\" in unsearched or ":" in unsearched or not unsearched.isascii():
+        if "\\" in unsearched or "/" in unsearched or not unsearched.isascii():
             unsearched = self._hold_rest(unsearched)
         if unsearched:
             self._search(unsearched)
