@@ -47,7 +47,8 @@ def test_last_duplicate_is_masked_or_blocked() -> None:
         b'{"text":"[EMAIL_REDACTED]","n":"[EMAIL_REDACTED]"}'
     )
     assert (
-        guards(BLOCK).compiled.inspect_reply(b'{"text":"clean","text":"code-1234"}', SearchBudgets(1.0)).blocked_by == "words"
+        guards(BLOCK).compiled.inspect_reply(b'{"text":"clean","text":"code-1234"}', SearchBudgets(1.0)).blocked_by
+        == "words"
     )
 
 

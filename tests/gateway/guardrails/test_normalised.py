@@ -23,7 +23,7 @@ def encoded(text: str) -> str:
 
 def nested(text: str, depth: int) -> str:
     """Return JSON inside a string of JSON, with the first letter escaped on the innermost level."""
-    value = '{"a":"\\u%04x%s"}' % (ord(text[0]), text[1:])
+    value = f'{{"a":"\\u{ord(text[0]):04x}{text[1:]}"}}'
     for _ in range(depth - 1):
         value = json.dumps({"a": value})
     return value

@@ -41,7 +41,9 @@ def test_matches_are_charged_to_the_budget() -> None:
 
 def test_long_text_does_not_time_out() -> None:
     data = json.dumps({"input": "some words here " * 100_000}).encode()
-    inspection = guards(keyword(regexes=["(?:QQQ|ZZZ)[a-z]+", "q{3}"])).compiled.inspect_request(data, SearchBudgets(0.001))
+    inspection = guards(keyword(regexes=["(?:QQQ|ZZZ)[a-z]+", "q{3}"])).compiled.inspect_request(
+        data, SearchBudgets(0.001)
+    )
     assert inspection.blocked_by is None
 
 
@@ -97,7 +99,9 @@ def test_inspection_that_is_not_final_raises_on_timeout() -> None:
 def test_slow_inspection_does_not_block_the_event_loop() -> None:
     async def inspect_while_ticking() -> tuple[Any, int]:
         compiled = guards(keyword(regexes=[SLOW])).compiled
-        task = asyncio.create_task(run_offloaded(20_000, lambda budgets: compiled.inspect_request(body(10), budgets), 0.5))
+        task = asyncio.create_task(
+            run_offloaded(20_000, lambda budgets: compiled.inspect_request(body(10), budgets), 0.5)
+        )
         turns = 0
         while not task.done():
             await asyncio.sleep(0.001)

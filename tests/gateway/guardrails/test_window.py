@@ -360,6 +360,6 @@ def test_malformed_events_pass_unchanged() -> None:
         for mode in ("buffer", "window"):
             outcome = run(guards(keyword("secret"), pii("email", "jwt"), mode=mode).stream(route), [body])  # type: ignore[arg-type]
             assert outcome.blocked is None
-            assert outcome.body == body.removesuffix(b":\n\n\n\nretry: 5\n\n")
+            assert outcome.body == body.replace(b":\n\n\n\nretry: 5\n\n", b"\n\n")
         monitored = guards(keyword("secret", enforcement="monitor")).stream(route)  # type: ignore[arg-type]
         assert run(monitored, [body]).body == body

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-__all__ = ["IGNORABLE", "MAX_IGNORABLES", "TOO_MANY_IGNORABLES", "normalise", "normalised_lengths"]
+__all__ = ["IGNORABLE", "MAX_IGNORABLES", "TOO_MANY_IGNORABLES", "normalise", "normalised_starts"]
 
 MAX_IGNORABLES = 64
 """An enforcing guardrail blocks a text with more invisible characters in a row."""
@@ -83,6 +83,9 @@ def normalise(text: str) -> str:
     return text if text.isascii() else text.translate(_TABLE)
 
 
-def normalised_lengths(text: str) -> list[int]:
-    """Return the length of the normalised form of each character."""
-    return [len(_TABLE[ord(character)]) for character in text]
+def normalised_starts(text: str) -> list[int]:
+    """Return the position in the text of each character of its normalised form."""
+    starts: list[int] = []
+    for position, character in enumerate(text):
+        starts += [position] * len(_TABLE[ord(character)])
+    return starts

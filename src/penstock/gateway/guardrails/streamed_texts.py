@@ -19,7 +19,7 @@ from penstock.gateway.guardrails.chain import Blocked, Chain, Folder, Rule
 from penstock.gateway.guardrails.events import DELTA, Address, is_arguments
 from penstock.gateway.guardrails.inspection import MatchCounts, StreamBlocked
 from penstock.gateway.guardrails.masking import Masking
-from penstock.gateway.guardrails.normalise import IGNORABLE, TOO_MANY_IGNORABLES, normalise, normalised_lengths
+from penstock.gateway.guardrails.normalise import IGNORABLE, TOO_MANY_IGNORABLES, normalise, normalised_starts
 from penstock.gateway.guardrails.search_budget import InspectionTimeout, SearchBudgets
 from penstock.gateway.guardrails.views import TAGS, SearchText, search_texts_of, starts_like_json
 
@@ -178,6 +178,24 @@ class _Search:
             self.base += spare
 
 
+class _Piece:
+    """A piece of a text, and where it and its normalised form start."""
+
+    __slots__ = ("_source", "_starts", "_text", "start")
+
+    def __init__(self, start: int, source: int, text: str) -> None:
+        self.start = start
+        self._source = source
+        self._text = text
+        self._starts: list[int] | None = None
+
+    def origin(self, position: int) -> int:
+        """Return the position in the text of a position in the normalised form."""
+        if self._starts is None:
+            self._starts = normalised_starts(self._text)
+        return self._source + self._starts[position - self.start]
+
+
 class _NormalisedSearch:
     """The search of the normalised form, and the mapping of its positions to the text."""
 
@@ -185,8 +203,7 @@ class _NormalisedSearch:
 
     def __init__(self, raw: _Search) -> None:
         self.search = raw.copy(DELTA + " view")
-        self._pieces = deque([(raw.base, raw.base, raw.text)])
-        """Position in the normalised form, position in the text, and the piece."""
+        self._pieces = deque([_Piece(raw.base, raw.base, raw.text)])
         self._ignorables = ""
 
     def add(self, text: str, position: int) -> list[tuple[int, int, Rule]]:
@@ -195,9 +212,9 @@ class _NormalisedSearch:
             search._chain.block_hidden_text()
         trailing = _TRAILING_IGNORABLES.search(self._ignorables + text)
         self._ignorables = trailing[0] if trailing is not None else ""
-        self._pieces.append((search.end, position, text))
+        self._pieces.append(_Piece(search.end, position, text))
         masks = search.add(normalise(text))
-        while len(self._pieces) > 1 and self._pieces[1][0] <= search.base:
+        while len(self._pieces) > 1 and self._pieces[1].start <= search.base:
             self._pieces.popleft()
         return masks
 
@@ -206,17 +223,12 @@ class _NormalisedSearch:
         return self._origin(first), self._origin(last - 1) + 1
 
     def _origin(self, position: int) -> int:
-        start, source, piece = self._pieces[0]
+        piece = self._pieces[0]
         for candidate in self._pieces:
-            if candidate[0] > position:
+            if candidate.start > position:
                 break
-            start, source, piece = candidate
-        for length in normalised_lengths(piece):
-            if start + length > position:
-                break
-            start += length
-            source += 1
-        return source
+            piece = candidate
+        return piece.origin(position)
 
 
 class StreamedText:

@@ -111,7 +111,8 @@ class Event:
         """Remove what is not inspected: lines other than data and the event's name, logprobs, and duplicate keys."""
         frame = self.frame
         if frame.data is None:
-            self.frame = Frame(b"")
+            if frame.others:
+                self.frame = Frame(b"")
             return
         if frame.others and not self._only_names_type():
             name = frame.name if self._is_known_name(frame.name) else b""

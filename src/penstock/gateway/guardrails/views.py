@@ -15,7 +15,7 @@ from itertools import accumulate
 
 import orjson
 
-from penstock.gateway.guardrails.normalise import TOO_MANY_IGNORABLES, normalise, normalised_lengths
+from penstock.gateway.guardrails.normalise import TOO_MANY_IGNORABLES, normalise, normalised_starts
 from penstock.gateway.guardrails.texts import InspectedText, TextRef, decode_payload
 
 __all__ = ["MAX_LEVELS", "SearchText", "build_search_texts", "escape", "search_texts_of", "starts_like_json"]
@@ -156,7 +156,7 @@ def _add_normalised(views: list[SearchText], base: SearchText) -> bool:
     normal = normalise(text)
     if normal == text:
         return False
-    views.append(SearchText(normal, base.source + _VIEW, base.index, base, _normal_starts, level=base.level))
+    views.append(SearchText(normal, base.source + _VIEW, base.index, base, normalised_starts, level=base.level))
     for tags in TAGS.finditer(text):
         plain = "".join([chr(ord(character) - 0xE0000) for character in tags[0]])
         views.append(SearchText(plain, base.source + _VIEW, base.index, base, level=base.level, span=tags.span()))
@@ -195,7 +195,7 @@ def _add_joined(views: list[SearchText], strings: list[str], source: str, index:
     if not joined.text.isascii():
         normal = [normalise(text) for text in strings]
         if normal != strings:
-            views.append(SearchText("".join(normal), source + _VIEW, index, joined, _normal_starts, parts=normal))
+            views.append(SearchText("".join(normal), source + _VIEW, index, joined, normalised_starts, parts=normal))
 
 
 def _decode(match: re.Match[str]) -> str:
@@ -215,13 +215,6 @@ def _unescaped_starts(text: str) -> list[int]:
         starts += range(done, match.start() + 1)
         done = match.end()
     starts += range(done, len(text))
-    return starts
-
-
-def _normal_starts(text: str) -> list[int]:
-    starts: list[int] = []
-    for position, length in enumerate(normalised_lengths(text)):
-        starts += [position] * length
     return starts
 
 

@@ -30,6 +30,7 @@ _MINIMUMS: Final = {
     "limits.default_output_tokens": 0,
     "guardrails.max_buffer_bytes": 1,
     "guardrails.max_inspection_ms": 1,
+    "guardrails.heartbeat_s": 0,
 }
 _SQLITE: Final = "sqlite:///"
 
