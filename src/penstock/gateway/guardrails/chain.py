@@ -6,7 +6,6 @@ in file order, ends the inspection, and nothing is masked then.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -29,8 +28,6 @@ _CONTEXT = 64
 """Characters of context kept for the detectors' look-behinds and for split escapes, with a margin. A configured regex gets its
 maximum length."""
 
-_WHITE_SPACE = re.compile(r"(?:[^\S ]| (?=\s))\s*")
-"""A run of white space that is not a single space."""
 _MAX_SPACES = 64
 """The longest run of white space within a phrase that is masked."""
 
@@ -130,12 +127,14 @@ class Folder:
         folded = text.casefold()
         if not self._collapses:
             return folded
-        folded = _WHITE_SPACE.sub(" ", folded)
-        if self._ends_in_space and folded.startswith(" "):
-            folded = folded[1:]
-        if folded:
-            self._ends_in_space = folded.endswith(" ")
-        return folded
+        if not folded:
+            return folded
+        starts_in_space = folded[0].isspace() and not self._ends_in_space
+        self._ends_in_space = folded[-1].isspace()
+        words = " ".join(folded.split())
+        if not words:
+            return " " if starts_in_space else ""
+        return (" " if starts_in_space else "") + words + (" " if self._ends_in_space else "")
 
 
 class LiteralMatcher:

@@ -18,7 +18,14 @@ from penstock.gateway.guardrails.texts import KeyRef, TextRef
 from penstock.gateway.json_edits import Replacements, replace_in_place
 from penstock.gateway.surrogates import replace_unpaired_surrogates
 
-__all__ = ["DuplicateKeyError", "read_reply", "read_request", "without_duplicate_keys", "write_changes"]
+__all__ = [
+    "DuplicateKeyError",
+    "may_have_logprobs",
+    "read_reply",
+    "read_request",
+    "without_duplicate_keys",
+    "write_changes",
+]
 
 _LOGPROBS = re.compile(rb'"logprobs"\s*:\s*[\[{](?!\s*\])')
 _BACKSLASH = ord("\\")
@@ -129,10 +136,15 @@ def write_changes(
         if ref.replacement is not None:
             replacements = keys if isinstance(ref, KeyRef) else values
             replacements[id(ref.container), ref.key] = _dumps(ref.written(ref.replacement))
-    if (keys or values or drop_logprobs) and (_LOGPROBS.search(source) is not None or rb"\u00" in source):
+    if (keys or values or drop_logprobs) and may_have_logprobs(source):
         for holder in _with_logprobs(root):
             values[id(holder), "logprobs"] = b"[]" if type(holder["logprobs"]) is list else b"null"
     return replace_in_place(body, source, root, keys, values) if keys or values else body
+
+
+def may_have_logprobs(source: bytes) -> bool:
+    """Return False if no log probabilities are in the source. The key may be written with an escape."""
+    return _LOGPROBS.search(source) is not None or rb"\u00" in source
 
 
 def _with_logprobs(root: Any) -> Iterator[dict[str, Any]]:

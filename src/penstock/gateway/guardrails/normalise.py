@@ -77,10 +77,20 @@ class _Table(dict[int, str]):
 
 
 _TABLE = _Table()
+_MAY_CHANGE = re.compile(
+    "[^\x00-\x7f\u00c0-\u0130\u2010\u2012-\u2015\u2018-\u201d\u2022\u3001\u3002\u3041-\u3096\u30a1-\u30fa"
+    "\u4e00-\u9fff\uac00-\ud7a3]+"
+)
+"""Runs of characters other than the commonest that are their own normalised form: letters of Western and East Asian
+languages. Skipping those makes their texts ten times as fast."""
 
 
 def normalise(text: str) -> str:
-    return text if text.isascii() else text.translate(_TABLE)
+    return text if text.isascii() else _MAY_CHANGE.sub(_normalise_run, text)
+
+
+def _normalise_run(run: re.Match[str]) -> str:
+    return run[0].translate(_TABLE)
 
 
 def normalised_starts(text: str) -> list[int]:

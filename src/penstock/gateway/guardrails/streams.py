@@ -15,7 +15,7 @@ from penstock.gateway.guardrails.block_errors import block_event
 from penstock.gateway.guardrails.chain import Blocked, Chain
 from penstock.gateway.guardrails.events import NO_TEXTS, Address, EventReader, EventTexts
 from penstock.gateway.guardrails.inspection import MatchCounts, StreamBlocked
-from penstock.gateway.guardrails.json_input import without_duplicate_keys, write_changes
+from penstock.gateway.guardrails.json_input import may_have_logprobs, without_duplicate_keys, write_changes
 from penstock.gateway.guardrails.offload import INLINE_BYTES, run_in_thread, run_offloaded
 from penstock.gateway.guardrails.search_budget import SearchBudgets
 from penstock.gateway.guardrails.texts import IdRef, InspectedText, JoinedText, TextRef, is_protocol_value
@@ -66,11 +66,11 @@ class StreamLimits:
 class Event:
     """A frame and its texts. Data that is not JSON is one plain text."""
 
-    __slots__ = ("_root", "_source", "frame", "plain", "texts")
+    __slots__ = ("_has_logprobs", "_root", "_source", "frame", "plain", "texts")
 
     def __init__(self, frame: Frame, reader: EventReader) -> None:
         self.frame = frame
-        self.plain = False
+        self.plain = self._has_logprobs = False
         self.texts: EventTexts = NO_TEXTS
         self._root: list[Any] = [None]
         self._source = data = frame.data or b""
@@ -119,6 +119,7 @@ class Event:
             self.frame = frame = Frame(frame.with_others(b"event: " + name if name else b""))
         if self.plain:
             return
+        self._has_logprobs = may_have_logprobs(self._source)
         source = without_duplicate_keys(self._source, self._root[0])
         if source is not self._source:
             self._source = source
@@ -156,8 +157,16 @@ class Event:
         refs += [ref for ref in _all_refs(self.texts[1]) if ref.replacement is not None]
         if self.plain:
             return frame.with_data((refs[-1].replacement or "").encode("utf-8", "replace")) if refs else frame.raw
+        return self.raw_unmasked if not refs else self._written(refs)
+
+    @property
+    def raw_unmasked(self) -> bytes:
+        """The bytes of an event without masks."""
+        return self._written([]) if self._has_logprobs else self.frame.raw
+
+    def _written(self, refs: list[TextRef]) -> bytes:
         changed = write_changes(self._source, self._source, self._root, refs, drop_logprobs=True)
-        return frame.raw if changed is self._source else frame.with_data(changed)
+        return self.frame.raw if changed is self._source else self.frame.with_data(changed)
 
 
 def _all_refs(texts: list[InspectedText]) -> list[TextRef]:

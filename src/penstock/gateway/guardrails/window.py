@@ -137,7 +137,8 @@ class WindowGuard(StreamGuard):
         if self._monitor is not None:
             self._monitor.feed(frames, 0)
         # The end of a held text is a search of all of it.
-        if sum([len(frame.raw) for frame in frames], self._size) > INLINE_BYTES:
+        size = len(frames[0].raw) if len(frames) == 1 else sum([len(frame.raw) for frame in frames])
+        if self._size + size > INLINE_BYTES:
             return run_in_thread(lambda: self._feed(frames))
         return self._feed(frames)
 
@@ -196,7 +197,7 @@ class WindowGuard(StreamGuard):
         if streamed_text.fully_decided and not streamed_text.masking.overlaps(streamed_text.released, end):
             streamed_text.released = end
             self._last_released = event.payload
-            return event.raw
+            return event.raw_unmasked
         self._hold(event, [_Segment(address, streamed_text, ref, text)])
         return b""
 
