@@ -7,7 +7,7 @@ in file order, ends the inspection, and nothing is masked then.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import regex
 
@@ -22,7 +22,7 @@ from penstock.gateway.guardrails.texts import IdRef, InspectedText, TextRef
 from penstock.gateway.guardrails.views import SearchText, build_search_texts
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 
-__all__ = ["Blocked", "Chain", "Folder", "Guard", "Rule", "compile_guards", "guardrail_errors"]
+__all__ = ["Blocked", "Chain", "Guard", "Rule", "compile_guards", "guardrail_errors"]
 
 _CONTEXT = 64
 """Characters of context kept for the detectors' look-behinds and for split escapes, with a margin. A configured regex gets its
@@ -115,18 +115,15 @@ class Guard:
 
 
 class Folder:
-    """Folds the case of a text piece by piece, and collapses runs of white space if a literal is a phrase."""
+    """Folds the case of a text piece by piece, and collapses runs of white space, for literals that are phrases."""
 
-    __slots__ = ("_collapses", "_ends_in_space")
+    __slots__ = ("_ends_in_space",)
 
-    def __init__(self, *, collapses: bool) -> None:
-        self._collapses = collapses
+    def __init__(self) -> None:
         self._ends_in_space = False
 
     def feed(self, text: str) -> str:
         folded = text.casefold()
-        if not self._collapses:
-            return folded
         if not folded:
             return folded
         starts_in_space = folded[0].isspace() and not self._ends_in_space
@@ -161,11 +158,12 @@ class LiteralMatcher:
             character for character in candidates if not any(character in literal for literal in guards_of)
         )
 
-    def folder(self) -> Folder:
-        return Folder(collapses=self._collapses)
+    def folder(self) -> Callable[[str], str]:
+        """Return a function that folds a text piece by piece."""
+        return Folder().feed if self._collapses else str.casefold
 
     def fold(self, text: str) -> str:
-        return self.folder().feed(text)
+        return self.folder()(text)
 
     def contained_in(self, texts: Iterable[str]) -> bool:
         return bool(self.literals.find(self.fold(self.separator.join(texts))))
@@ -268,7 +266,7 @@ class Chain:
         matcher = self.literals
         assert matcher is not None
         for view in views:
-            accepts = view.accepts_folded(matcher.folder().feed)
+            accepts = view.accepts_folded(matcher.folder())
             for number, start, end in matcher.literals.find(matcher.fold(view.text)):
                 if accepts is None or accepts(start, end):
                     for guard in matcher.guards_of[number]:

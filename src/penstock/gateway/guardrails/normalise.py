@@ -15,7 +15,14 @@ from __future__ import annotations
 import re
 import unicodedata
 
-__all__ = ["IGNORABLE", "MAX_IGNORABLES", "TOO_MANY_IGNORABLES", "normalise", "normalised_starts"]
+__all__ = [
+    "IGNORABLE",
+    "MAX_IGNORABLES",
+    "TOO_MANY_IGNORABLES",
+    "normalise",
+    "normalised_starts",
+    "runs_that_may_change",
+]
 
 MAX_IGNORABLES = 64
 """An enforcing guardrail blocks a text with more invisible characters in a row."""
@@ -83,6 +90,11 @@ _MAY_CHANGE = re.compile(
 )
 """Runs of characters other than the commonest that are their own normalised form: letters of Western and East Asian
 languages. Skipping those makes their texts ten times as fast."""
+
+
+def runs_that_may_change(text: str) -> list[str]:
+    """Return the parts of the text outside of which it is its own normalised form."""
+    return _MAY_CHANGE.findall(text)
 
 
 def normalise(text: str) -> str:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Callable
 
 import regex
 
-from penstock.gateway.guardrails.chain import Blocked, Chain, Folder, Rule
+from penstock.gateway.guardrails.chain import Blocked, Chain, Rule
 from penstock.gateway.guardrails.events import DELTA, Address, is_arguments
 from penstock.gateway.guardrails.inspection import MatchCounts, StreamBlocked
 from penstock.gateway.guardrails.masking import Masking
@@ -31,6 +32,8 @@ _HELD_FROM = re.compile(rf"\\(?:u(?:[0-9a-fA-F]{{4}}|[0-9a-fA-F]{{0,3}}\Z)|\Z)|(
 """An escape that spells a letter, also if it is incomplete, a data URL, or tag characters."""
 _ESCAPE_LENGTH = len("\\u0000")
 _DATA_URL_START = len("data:text/")
+_SPARE = 256
+_NO_MASKS: list[tuple[int, int, Rule]] = []
 _MAX_TEXTS = 4096
 """Maximum number of open texts in a stream. No genuine reply has more."""
 
@@ -42,7 +45,7 @@ class _Search:
         "_budgets",
         "_chain",
         "_cursors",
-        "_folder",
+        "_fold",
         "_match_counts",
         "_source",
         "_suffix",
@@ -59,7 +62,7 @@ class _Search:
         self._match_counts = match_counts
         self._budgets = budgets
         self._source = source
-        self._folder: Folder | None = chain.literals.folder() if chain.literals is not None else None
+        self._fold: Callable[[str], str] = chain.literals.folder() if chain.literals is not None else str.casefold
         self._suffix = ""
         """The end of the folded text that is the prefix of a literal."""
         self._cursors = [0] * len(chain.rules)
@@ -72,11 +75,9 @@ class _Search:
     def copy(self, source: str) -> _Search:
         """Return a search of another form that starts here. Both forms are equal so far."""
         other = _Search(self._chain, self._match_counts, self._budgets, source)
-        assert self._chain.literals is None or other._folder is not None
         for name in ("_suffix", "base", "decided", "end", "folded_decided", "folded_end", "text"):
             setattr(other, name, getattr(self, name))
-        if other._folder is not None:
-            other._folder.feed(self.text)
+        other._fold(self.text)
         other._cursors = list(self._cursors)
         return other
 
@@ -89,20 +90,22 @@ class _Search:
         chain = self._chain
         self.end += len(text)
         self.text += text
-        if self._folder is not None and chain.literals is not None:
-            folded = self._folder.feed(text)
+        literals = chain.literals
+        if literals is not None:
+            folded = self._fold(text)
             self.folded_end += len(folded)
             suffix = self._suffix
             unsearched = suffix + folded
-            for guard in chain.literals.matching_guards(unsearched, len(suffix)):
+            for guard in literals.matching_guards(unsearched, len(suffix)):
                 guard.record_block(self._match_counts, self._source)
-            self._suffix = suffix = chain.literals.literals.partial_suffix(unsearched)
+            self._suffix = suffix = literals.literals.partial_suffix(unsearched)
             self.folded_decided = self.folded_end - len(suffix)
         if chain.rules:
             return self._search_rules(final=False)
         self.decided = self.end
-        self._drop(len(self.text))
-        return []
+        if len(self.text) > chain.context + _SPARE:
+            self._drop(len(self.text))
+        return _NO_MASKS
 
     def finish(self) -> list[tuple[int, int, Rule]]:
         """Search the text as complete. A piece that is added later is still searched together with its end."""
@@ -173,7 +176,7 @@ class _Search:
     def _drop(self, lowest: int) -> None:
         """Drop text that no rule needs any more; `lowest` is the lowest rule position, relative to `base`."""
         spare = lowest - self._chain.context
-        if spare > 256:  # amortise the copy
+        if spare > _SPARE:  # amortise the copy
             self.text = self.text[spare:]
             self.base += spare
 
@@ -288,7 +291,8 @@ class StreamedText:
 
     def add(self, text: str) -> str:
         """Search the next piece. Return it with surrogates joined across pieces. Raises `Blocked`."""
-        if self._high_surrogate or not text.isascii():
+        is_ascii = text.isascii()
+        if self._high_surrogate or not is_ascii:
             text = self._whole_characters(text)
         self.open = True
         self.end += len(text)
@@ -298,11 +302,19 @@ class StreamedText:
         if self.held_whole:
             self._held.append(text)
             return text
-        unsearched = self._deferred + text if self._deferred else text
-        if "\\" in unsearched or "/" in unsearched or not unsearched.isascii():
-            unsearched = self._hold_rest(unsearched)
-        if unsearched:
-            self._search(unsearched)
+        if is_ascii and self._normal is None and not self._deferred and "\\" not in text and "/" not in text:
+            raw = self._raw
+            masks = raw.add(text)
+            if masks:
+                self._mask(masks)
+            if raw.decided == self.end and raw.folded_decided == raw.folded_end and not self._before:
+                self._checkpoints.clear()
+                self.decided = self.end
+                return text
+        else:
+            unsearched = self._hold_rest(self._deferred + text)
+            if unsearched:
+                self._search(unsearched)
         if self._before:
             self._search_border()
         self._advance()
@@ -358,11 +370,12 @@ class StreamedText:
         """Move `decided` to the end of the last piece that is decided in all forms."""
         raw = self._raw
         normal = raw if self._normal is None else self._normal.search
-        more = len(self._deferred)
-        if not more and not self._held and raw.fully_decided and normal.fully_decided:
-            self._checkpoints.clear()
+        if raw.end == self.end and raw.fully_decided and (normal is raw or normal.fully_decided):
+            if self._checkpoints:
+                self._checkpoints.clear()
             self.decided = self.end
             return
+        more = len(self._deferred)
         if not self._held:
             ends = (raw.end + more, raw.folded_end + more, normal.end + more, normal.folded_end + more)
             self._checkpoints.append((self.end, ends))

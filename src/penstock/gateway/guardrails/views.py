@@ -15,7 +15,13 @@ from itertools import accumulate
 
 import orjson
 
-from penstock.gateway.guardrails.normalise import TOO_MANY_IGNORABLES, normalise, normalised_starts
+from penstock.gateway.guardrails.normalise import (
+    MAX_IGNORABLES,
+    TOO_MANY_IGNORABLES,
+    normalise,
+    normalised_starts,
+    runs_that_may_change,
+)
 from penstock.gateway.guardrails.texts import InspectedText, TextRef, decode_payload
 
 __all__ = ["MAX_LEVELS", "SearchText", "build_search_texts", "escape", "search_texts_of", "starts_like_json"]
@@ -37,6 +43,7 @@ _SHORT_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 DATA_URL = re.compile(r"data:text/[^,\s\"']{0,100}?(;base64)?,([A-Za-z0-9+/=_%.~!*();:@&$-]*)", re.IGNORECASE)
 TAGS = re.compile("[\U000e0020-\U000e007e]+")
 """Invisible copies of the ASCII characters, which models read."""
+_FIRST_TAG = "\U000e0020"
 
 _MatchFilter = Callable[[int, int], bool]
 _Starts = Callable[[str], list[int]]
@@ -153,14 +160,22 @@ def search_texts_of(
 
 def _add_normalised(views: list[SearchText], base: SearchText) -> bool:
     text = base.text
+    runs = runs_that_may_change(text)
+    if not runs:
+        return False
     normal = normalise(text)
     if normal == text:
         return False
     views.append(SearchText(normal, base.source + _VIEW, base.index, base, normalised_starts, level=base.level))
-    for tags in TAGS.finditer(text):
+    if max(map(max, runs)) >= _FIRST_TAG:
+        _add_tags(views, base)
+    return any(len(run) > MAX_IGNORABLES and TOO_MANY_IGNORABLES.search(run) is not None for run in runs)
+
+
+def _add_tags(views: list[SearchText], base: SearchText) -> None:
+    for tags in TAGS.finditer(base.text):
         plain = "".join([chr(ord(character) - 0xE0000) for character in tags[0]])
         views.append(SearchText(plain, base.source + _VIEW, base.index, base, level=base.level, span=tags.span()))
-    return TOO_MANY_IGNORABLES.search(text) is not None
 
 
 def _add_levels(views: list[SearchText], root: SearchText) -> bool:
