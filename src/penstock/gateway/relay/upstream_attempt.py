@@ -316,7 +316,9 @@ class UpstreamAttempt:
         self.guard_s += perf_counter() - began
         frames, self._queued = self._queued, []
         try:
-            self._send(verdict.result())
+            clean = verdict.result()
+            if not self._owner.caller_gone:  # may have changed meanwhile
+                self._send(clean)
         except StreamBlocked as blocked:
             self._block(blocked, reader)
         except Exception as error:
