@@ -8,15 +8,21 @@ import orjson
 
 from penstock.gateway.routes import Route
 
-__all__ = ["block_event", "block_message", "block_type"]
+__all__ = ["block_code", "block_event", "block_message", "block_type"]
 
 
 def block_type(*, timed_out: bool) -> str:
     return "inspection_timeout" if timed_out else "content_filter"
 
 
-def block_message(side: str, guardrail: str | None, *, timed_out: bool = False) -> str:
+def block_code(*, too_long: bool) -> str | None:
+    return "stream_too_long" if too_long else None
+
+
+def block_message(side: str, guardrail: str | None, *, timed_out: bool = False, too_long: bool = False) -> str:
     """`side` is "request" or "response"."""
+    if too_long:
+        return f"The {side} was blocked because it is too long to be inspected."
     suffix = "" if guardrail is None else f" (guardrail '{guardrail}')"
     if timed_out:
         return f"Content inspection of the {side} timed out{suffix}."
@@ -31,18 +37,21 @@ def block_event(
     *,
     model: str = "",
     timed_out: bool = False,
+    too_long: bool = False,
 ) -> bytes:
     """Return the SSE event that ends a stream after part of it has been released."""
-    message = block_message("response", guardrail, timed_out=timed_out)
+    message = block_message("response", guardrail, timed_out=timed_out, too_long=too_long)
     error_type = block_type(timed_out=timed_out)
+    code = block_code(too_long=too_long)
     if route != "responses":
-        return b"data: " + orjson.dumps({"error": {"message": message, "type": error_type}}) + b"\n\n"
+        error = {"message": message, "type": error_type} | ({} if code is None else {"code": code})
+        return b"data: " + orjson.dumps({"error": error}) + b"\n\n"
     response = {
         "id": response_id or "",
         "object": "response",
         "created_at": int(time.time()),
         "status": "failed",
-        "error": {"code": error_type, "message": message, "type": error_type},
+        "error": {"code": code or error_type, "message": message, "type": error_type},
         "incomplete_details": None,
         "instructions": None,
         "max_output_tokens": None,

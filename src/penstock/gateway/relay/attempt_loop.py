@@ -244,7 +244,7 @@ class AttemptLoop:
         return None
 
     async def _inspect(self, guards: Guards, body: bytes) -> bytes:
-        inspection = await guards.run_inspection(len(body), lambda budgets: guards.reply(body, budgets))
+        inspection = await guards.reply(body)
         self.accounting.record_inspection(inspection)
         if inspection.blocked_by is not None:
             raise blocked("response", inspection.blocked_by, timed_out=inspection.timed_out)
@@ -267,7 +267,7 @@ class AttemptLoop:
 
     def block(self, attempt: UpstreamAttempt, cause: StreamBlocked) -> None:
         entry = self.accounting.entry
-        refusal = blocked("response", cause.guardrail, timed_out=cause.timed_out)
+        refusal = blocked("response", cause.guardrail, timed_out=cause.timed_out, too_long=cause.too_long)
         entry.blocked = True
         entry.status, entry.error = refusal.status, refusal.type
         if self.stream is None:

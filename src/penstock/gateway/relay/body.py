@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import orjson
 
+from penstock.gateway.json_edits import top_level_spans
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.json_members import top_level_spans
 from penstock.gateway.surrogates import replace_unpaired_surrogates
 
 __all__ = ["Probe", "Request", "read_body", "replace_model"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from penstock.gateway.guardrails import block_message, block_type
+from penstock.gateway.guardrails import block_code, block_message, block_type
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.upstream_attempt import UpstreamAttempt
 from penstock.gateway.relay.usage import StreamReader
@@ -40,8 +40,9 @@ def shutting_down() -> Refusal:
     return Refusal(503, "shutting_down", "The gateway is shutting down.")
 
 
-def blocked(side: str, guardrail: str | None, *, timed_out: bool = False) -> Refusal:
-    return Refusal(422, block_type(timed_out=timed_out), block_message(side, guardrail, timed_out=timed_out))
+def blocked(side: str, guardrail: str | None, *, timed_out: bool = False, too_long: bool = False) -> Refusal:
+    message = block_message(side, guardrail, timed_out=timed_out, too_long=too_long)
+    return Refusal(422, block_type(timed_out=timed_out), message, code=block_code(too_long=too_long))
 
 
 def content_type(attempt: UpstreamAttempt, default: str) -> tuple[str, str]:

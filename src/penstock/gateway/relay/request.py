@@ -172,7 +172,7 @@ class GatewayRequest:
     async def _inspect(self, guards: Guards, request: Request) -> Request:
         data = request.data
         try:
-            inspection = await guards.run_inspection(len(data), lambda budgets: guards.request(data, budgets))
+            inspection = await guards.request(data)
         except DuplicateKeyError:
             raise Refusal(400, "invalid_request_error", "An object in the request body has a duplicate key.") from None
         except ValueError:

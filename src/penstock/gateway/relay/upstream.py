@@ -12,9 +12,9 @@ from urllib.parse import parse_qsl, urlsplit
 import orjson
 
 from penstock import __version__
+from penstock.gateway.json_edits import with_members
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.hosts import Host, Hosts
-from penstock.gateway.relay.json_members import with_members
 from penstock.gateway.resources.snapshot import Model, ProviderKey
 from penstock.gateway.routes import DEFAULT_BASES, PATHS, PREFIX, Route
 from penstock.wire.content_encoding import decoded

@@ -12,10 +12,11 @@ which it arrived. The coroutine of the request only waits for the end.
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from time import monotonic, perf_counter
 from typing import Literal, Protocol
 
-from penstock.gateway.guardrails import Guards, StreamBlocked, StreamGuard
+from penstock.gateway.guardrails import KEEP_ALIVE, Guards, StreamBlocked, StreamGuard
 from penstock.gateway.relay.decompression import CODINGS, Decompressor
 from penstock.gateway.relay.model_names import ModelNames
 from penstock.gateway.relay.response_stream import ResponseStream
@@ -83,17 +84,19 @@ class UpstreamAttempt:
         "_decompressor",
         "_done",
         "_frames",
-        "_guards",
         "_incomplete_frame",
         "_internal_error",
         "_last_data_at",
+        "_last_sent_at",
         "_loop",
         "_model_names",
         "_owner",
         "_paused",
+        "_queued",
         "_started_at",
         "_terminal_at",
         "_timeouts",
+        "_verdict",
         "blocked_by",
         "due",
         "exchange",
@@ -119,7 +122,11 @@ class UpstreamAttempt:
         self.due = self._started_at + WATCH_S
         """The time of the next call of `tick`."""
         self._paused = False
-        self._guards: Guards | None = None
+        self._verdict: asyncio.Future[bytes] | None = None
+        """The verdict of the guard that is awaited."""
+        self._queued: list[Frame] = []
+        """Frames that arrived meanwhile."""
+        self._last_sent_at = 0.0
         self._model_names: ModelNames | None = None
         self._frames: Frames
         self._decompressor: Decompressor | None = None
@@ -140,7 +147,6 @@ class UpstreamAttempt:
     def prepare(self, guards: Guards | None, alias: str | None) -> None:
         """Set the output guardrails for a stream, and the `alias` that replaces the model name in it."""
         if guards is not None and guards.has_output:
-            self._guards = guards
             self.guard = guards.stream(self._owner.route)
         if alias is not None:
             self._model_names = ModelNames(alias)
@@ -151,6 +157,8 @@ class UpstreamAttempt:
         self.target.host.start(exchange, self._timeouts.connect_s)
         try:
             await self._done
+            while self._verdict is not None:
+                await asyncio.wait((self._verdict,))
         finally:
             self.abort(CALLER_GONE)
             # Break reference cycles: collecting them would cost 25 µs per request.
@@ -253,6 +261,8 @@ class UpstreamAttempt:
                 self._decompressor = Decompressor()
             self.reader = StreamReader(self._owner.route)
             self._frames = Frames(FRAME_BYTES if self.guard is None else self.guard.max_event_bytes)
+            self._last_sent_at = monotonic()
+            self.due = min(self.due, self._next_deadline())
         else:
             self.mode = "collect"
 
@@ -261,12 +271,7 @@ class UpstreamAttempt:
         if guard is not None and guard.holds:
             frames = self._restore_model_names(self._frames.feed(data))
             _read_frames(reader, frames)
-            try:
-                clean = self._feed(guard, frames)
-            except StreamBlocked as blocked:
-                self._block(blocked, reader)
-                return
-            self._send(clean)
+            self._inspect(guard, frames, reader)
         else:
             if self._model_names is None:
                 self._send(data)  # before parsing, for the lowest latency
@@ -276,17 +281,59 @@ class UpstreamAttempt:
                 self._send(joined(frames))
             _read_frames(reader, frames)
             if guard is not None:
-                self._feed(guard, frames)
+                self._inspect(guard, frames, reader)
         if not self._terminal_at and self.complete:
             self._terminal_at = monotonic()
             self.due = min(self.due, self._next_deadline())
 
-    def _feed(self, guard: StreamGuard, frames: list[Frame]) -> bytes:
+    def _inspect(self, guard: StreamGuard, frames: list[Frame], reader: StreamReader) -> None:
+        """Send what the guard releases. While a verdict is awaited, pause the upstream and queue the frames."""
+        if self._verdict is not None:
+            self._queued += frames
+            return
         began = perf_counter()
         try:
-            return guard.feed(frames, len(self._frames))
+            verdict = guard.feed(frames, len(self._frames))
+        except StreamBlocked as blocked:
+            self._block(blocked, reader)
+            return
         finally:
             self.guard_s += perf_counter() - began
+        if isinstance(verdict, bytes):
+            self._send(verdict)
+            return
+        self._verdict = asyncio.ensure_future(verdict)
+        self._verdict.add_done_callback(lambda done: self._on_verdict(done, guard, reader, began))
+        if not self._done.done():
+            self._paused = True
+            self.target.host.pause(self.exchange)
+
+    def _on_verdict(
+        self, verdict: asyncio.Future[bytes], guard: StreamGuard, reader: StreamReader, began: float
+    ) -> None:
+        self._verdict = None
+        self._last_data_at = monotonic()
+        self.guard_s += perf_counter() - began
+        frames, self._queued = self._queued, []
+        try:
+            clean = verdict.result()
+            if not self._owner.caller_gone:  # may have changed meanwhile
+                self._send(clean)
+        except StreamBlocked as blocked:
+            self._block(blocked, reader)
+        except Exception as error:
+            self._internal_error = error
+            self.abort(WireError("InternalError", "Penstock failed.", "penstock"))
+        else:
+            if frames:
+                self._inspect(guard, frames, reader)
+        stream = self._owner.stream
+        if self._verdict is None and not self._done.done() and not (stream is not None and stream.full):
+            self._paused = False
+            self.target.host.resume(self.exchange)
+        if not self._terminal_at and self.complete:
+            self._terminal_at = monotonic()
+            self.due = min(self.due, self._next_deadline())
 
     async def finish(self) -> None:
         """Inspect and send what is still held, after the upstream has ended its stream."""
@@ -300,13 +347,10 @@ class UpstreamAttempt:
             if rest is not None and self._model_names is not None:
                 self._send(rest.raw)
             if guard is not None:
-                guard.finish(rest)
+                await guard.finish(rest)
             return
         try:
-            if guard.inspects_at_end and self._guards is not None:
-                left = await self._guards.run_inspection(guard.held_bytes, lambda budgets: guard.finish(rest, budgets))
-            else:
-                left = guard.finish(rest)
+            left = await guard.finish(rest)
         except StreamBlocked as blocked:
             self._block(blocked, reader)
             return
@@ -325,6 +369,7 @@ class UpstreamAttempt:
         stream = self._owner.stream
         if stream is None:
             stream = self._owner.begin_stream(self)
+        self._last_sent_at = monotonic()
         stream.send(data)
         if stream.closed:
             self._owner.caller_gone = True
@@ -336,7 +381,7 @@ class UpstreamAttempt:
 
     def _on_writable(self) -> None:
         self._last_data_at = monotonic()
-        if not self._done.done():
+        if not self._done.done() and self._verdict is None:
             self._paused = False
             self.target.host.resume(self.exchange)
 
@@ -364,6 +409,11 @@ class UpstreamAttempt:
             self.target.host.try_next_address(self.exchange, _TIMED_OUT)
             if self._done.done():
                 return
+        if now >= self._heartbeat_due():
+            assert self.guard is not None
+            self._send(KEEP_ALIVE if self._verdict is not None else self.guard.heartbeat())
+            if self._done.done():
+                return
         # Data may have arrived since and moved the deadline.
         self.due = self._next_deadline()
         if now < self.due:
@@ -386,9 +436,18 @@ class UpstreamAttempt:
         due = self.target.host.connect_due(self.exchange)
         if timeouts.total_s is not None:
             due = min(due, self._started_at + timeouts.total_s)
-        if timeouts.silence_s is not None:
+        if timeouts.silence_s is not None and self._verdict is None:
             due = min(due, self._last_data_at + timeouts.silence_s)
-        return due
+        return min(due, self._heartbeat_due())
+
+    def _heartbeat_due(self) -> float:
+        """Return when a guarded stream needs a comment, so that no proxy takes it for dead."""
+        stream = self._owner.stream
+        if self.guard is None or self.guard.heartbeat_s is None or self.mode != "stream" or self._terminal_at:
+            return inf
+        if stream is not None and stream.full:
+            return inf
+        return self._last_sent_at + self.guard.heartbeat_s
 
 
 def _read_frames(reader: StreamReader, frames: list[Frame]) -> None:

@@ -55,8 +55,11 @@ class LedgerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class GuardrailMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stream_mode: Literal["buffer", "window"] = "buffer"
     max_buffer_bytes: int = 262144
+    """Bytes of text that are held of a stream at most."""
     max_lengths: dict[str, int] = {}
     """Guardrail name -> maximum match length of its regexes. Window mode needs it."""
+    heartbeat_s: float = 15.0
+    """In window mode, a comment is sent after so many seconds without an event. 0 sends none."""
     max_inspection_ms: int = 1000
     """Time for all searches in one request, reply or stream, in addition to what ordinary patterns need."""
 

@@ -32,6 +32,7 @@ _MINIMUMS: Final = {
     "ledger.retention_days": 0,
     "guardrails.max_buffer_bytes": 1,
     "guardrails.max_inspection_ms": 1,
+    "guardrails.heartbeat_s": 0,
 }
 _SQLITE: Final = "sqlite:///"
 

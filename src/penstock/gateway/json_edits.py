@@ -1,23 +1,111 @@
-"""Find the members of a JSON object in its bytes, to change some of them and leave all other bytes as they are."""
+"""Edits of JSON bytes: replace strings and values, and rename or add members. All other bytes stay as they are."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
-__all__ = ["top_level_spans", "with_members"]
+__all__ = ["Replacements", "replace_in_place", "top_level_spans", "with_members"]
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_ANY_TOKEN = re.compile(rb'(%b)(\s*+:)?|([{\[])|([}\]])|(,)|[^\s{}\[\],:"]++' % _STRING, re.DOTALL)
+_KEY, _BEGIN, _END, _COMMA = 2, 3, 4, 5
+"""The last matched group gives the kind of a token; any other kind is a value."""
+_OPEN_BRACE = ord("{")
+
 _FLAT = rb'[^"{}\[\]]++|' + _STRING
 _TOKEN = re.compile(_STRING + rb"|[{}\[\],:]", re.DOTALL)
 _BRACKET = re.compile(rb"(?:%b|[{\[](?:%b)*+[}\]])*+[{}\[\]]" % (_FLAT, _FLAT), re.DOTALL)
 """Matches up to the next bracket that changes the depth. Flat objects and lists are skipped in one match, which makes
 a list of 20,000 messages five times as fast."""
-_BEGIN = re.compile(rb"\s*\{")
-_COMMA = re.compile(rb"\s*,\s*")
+_FIRST_BRACE = re.compile(rb"\s*\{")
+_SEPARATOR = re.compile(rb"\s*,\s*")
+
+Replacements = dict[tuple[int, Any], bytes]
+"""(id of the parsed container, key or index) -> the bytes that replace the value, or the key itself."""
+
+
+# -- at any depth ---------------------------------------------------------------------------------------------------------
+
+
+class _OpenContainer:
+    """An open container and the current position in it."""
+
+    __slots__ = ("discarded", "key_or_index", "node", "replaced_at")
+
+    def __init__(self, node: Any, replaced_at: int, discarded: bool) -> None:
+        self.node = node
+        self.key_or_index: Any = 0
+        """0, which is not a valid key, in an object before its first key."""
+        self.replaced_at = replaced_at
+        """Start of the container if all of it is replaced, otherwise -1."""
+        self.discarded = discarded or replaced_at >= 0
+        """True if this container or one around it is replaced, so that its content is not written."""
+
+
+def replace_in_place(body: bytes, source: bytes, root: list[Any], keys: Replacements, values: Replacements) -> bytes:
+    """Return the body with keys and values replaced.
+
+    `source` is the body as it was parsed: it has the same length and the same token positions. `root` is a list with the
+    parsed value as its only member.
+    """
+    out: list[bytes] = []
+    done = 0
+    current = _OpenContainer(root, -1, False)
+    stack = [current]
+    for token in _ANY_TOKEN.finditer(source):
+        kind = token.lastindex
+        if kind == _COMMA:
+            if type(current.node) is list:
+                current.key_or_index += 1
+            continue
+        start, end = token.span()
+        if kind == _BEGIN:
+            replaced = start if (id(current.node), current.key_or_index) in values and not current.discarded else -1
+            current = _OpenContainer(
+                _child(current, dict if source[start] == _OPEN_BRACE else list), replaced, current.discarded
+            )
+            stack.append(current)
+            continue
+        if kind == _END:
+            replaced = stack.pop().replaced_at
+            current = stack[-1]
+            if replaced >= 0:
+                out += (body[done:replaced], values[id(current.node), current.key_or_index])
+                done = end
+            continue
+        if kind == _KEY:
+            end = token.end(1)
+            current.key_or_index = _decoded_name(source[start:end])
+            replacement = keys.get((id(current.node), current.key_or_index)) if keys else None
+        else:
+            replacement = values.get((id(current.node), current.key_or_index))
+        if replacement is not None and not current.discarded:
+            out += (body[done:start], replacement)
+            done = end
+    out.append(body[done:])
+    return b"".join(out)
+
+
+def _child(current: _OpenContainer, kind: type) -> Any:
+    """Return the parsed container that starts here, or an empty one if a duplicate key overrode it."""
+    node = current.node
+    try:
+        child = node[current.key_or_index]
+    except (LookupError, TypeError):
+        child = None
+    return child if type(child) is kind else kind()
+
+
+def _decoded_name(token: bytes) -> Any:
+    return json.loads(token) if b"\\" in token else token[1:-1].decode("utf-8", "replace")
+
+
+# -- top-level members ----------------------------------------------------------------------------------------------------
 
 
 class _Member(NamedTuple):
@@ -58,7 +146,7 @@ def with_members(data: bytes, renames: Mapping[bytes, bytes], defaults: Mapping[
         if name is not None:
             pieces.append(_quoted(name))
             position = member.key_end
-        elif (comma := _COMMA.match(data, position)) is not None:
+        elif (comma := _SEPARATOR.match(data, position)) is not None:
             position = comma.end()
         else:  # the last member: remove the comma before it
             pieces = [b"".join(pieces).rstrip().removesuffix(b",")]
@@ -75,7 +163,7 @@ def _quoted(name: bytes) -> bytes:
 def _members(data: bytes) -> Iterator[_Member]:
     key: re.Match[bytes] | None = None
     value_start = -1
-    begin = _BEGIN.match(data)
+    begin = _FIRST_BRACE.match(data)
     position = begin.end() if begin is not None else len(data)
     while (token := _TOKEN.search(data, position)) is not None:
         position = token.end()

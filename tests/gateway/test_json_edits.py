@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.relay.json_members import with_members
+from penstock.gateway.json_edits import with_members
 
 NAMES = st.sampled_from(["a", "b", "c", "d", "é", 'q"', "\\"])
 VALUES = st.recursive(
