@@ -49,8 +49,8 @@ def test_request_ended_while_waiting_for_target_limits_makes_no_attempt(first_is
         response: Any = SimpleNamespace(accounting=accounting, stream=None, request_id="id")
         group = Model(id="g", name="g", routing=Routing(targets=("a", "b")))
         request = read_body(b'{"model":"g"}', chat=False)
-        compiled: Any = SimpleNamespace(guards=None)
-        attempt_loop = AttemptLoop(app, compiled, response, "responses", group, request, 10)
+        compiled: Any = SimpleNamespace()
+        attempt_loop = AttemptLoop(app, compiled, response, "responses", group, request, 10, None)
         # The targets have no host, so an attempt would fail.
         targets: Any = [
             SimpleNamespace(model=Model(id=name, name=name), key=SimpleNamespace(name="k")) for name in ("a", "b")
