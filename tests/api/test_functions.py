@@ -102,12 +102,16 @@ def test_runner_runs_phases_of_different_loads(url: str, tmp_path: Path) -> None
         stopped = runner.run(request_rate=100, benchmark_duration=60, until=lambda progress: progress.ended >= 24)
         with pytest.raises(penstock.UserError, match="--isl is not an option of the load"):
             runner.run(isl=100)
+        runner.load(isl=60)
+        longer = runner.run(concurrency=4, request_count=6)
     assert [made.summary.succeeded for made in (one, four)] == [5, 16]
     assert 3 <= stopped.summary.succeeded < 200
     assert four.metrics["effective_concurrency"].avg > one.metrics["effective_concurrency"].avg
     prompts = [request.metadata["conversation_id"] for made in (one, four) for request in made.requests()]
     assert len(set(prompts)) == 21  # the second phase goes on in the dataset
     assert {request.metadata["phase_name"] for request in four.requests()} == {"four"}
+    assert four.metrics["input_sequence_length"].avg == 20
+    assert longer.metrics["input_sequence_length"].avg == 60
     comparison = penstock.compare(one, four)
     assert comparison.a.name.endswith("phase_0")
 

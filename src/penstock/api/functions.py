@@ -13,8 +13,9 @@ import msgspec
 from penstock.api.options import parse_options, settings_of
 from penstock.api.result import Result
 from penstock.compare.comparison import Comparison
+from penstock.datasets.load import Dataset
 from penstock.errors import RunError, UserError
-from penstock.runs.execute import OpenedRun, execute, open_run
+from penstock.runs.execute import OpenedRun, execute, load_data, open_run
 from penstock.runs.observer import Observer
 from penstock.runs.run_folder import RunFolder
 from penstock.runs.runner import PhaseResult, RunProgress
@@ -61,11 +62,14 @@ class Runner:
     """
 
     def __init__(self, *, on_progress: OnProgress | None = None, **options: Any) -> None:
+        self._options = options
         self._settings = settings_of(options)
         self._observer = _Observer(on_progress)
+        self._dataset: Dataset | None = None
+        """The dataset that replaced the first one."""
+        self._loads = 0
         self._stack = ExitStack()
         self._opened: OpenedRun | None = None
-        self._folder: RunFolder | None = None
         self._position = 0
         self._count = 0
 
@@ -81,6 +85,19 @@ class Runner:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
+    def load(self, **options: Any) -> None:
+        """Replace the prompts. The options are those of the command line for the input: `isl`, `osl`, `input_file`, …"""
+        opened = self._require_opened()
+        settings = settings_of(self._options | options)
+        self._loads += 1
+        self._dataset = load_data(opened, settings, self._loads, self._observer)
+        self._position = 0
+
+    def _require_opened(self) -> OpenedRun:
+        if self._opened is None:
+            raise RuntimeError("use the Runner in a with statement")
+        return self._opened
+
     def run(
         self,
         *,
@@ -93,9 +110,8 @@ class Runner:
         The options are those of the command line for the load: `concurrency`, `request_rate`, `arrival_pattern`,
         `request_count`, `benchmark_duration` and so on. `until` is called about every 10 ms, and the phase ends early when
         it returns True."""
-        opened = self._opened
-        if opened is None:
-            raise RuntimeError("use the Runner in a with statement")
+        opened = self._require_opened()
+        dataset = self._dataset or opened.dataset
         parsed = parse_options(load)
         others = [target for target in parsed.values if not target.startswith("load.")]
         if others:
@@ -104,9 +120,9 @@ class Runner:
         (phase,) = phases(
             resolve_load(parsed),
             WarmupSettings(),
-            synthetic=opened.dataset.synthetic,
+            synthetic=dataset.synthetic,
             seed=opened.prepared.job.seed + number,
-            several_turns=max(opened.dataset.turns, default=1) > 1,
+            several_turns=max(dataset.turns, default=1) > 1,
         )
         phase = msgspec.structs.replace(phase, name=name or f"phase_{number}", first=self._position, point=number)
         running = opened.runner.start(phase)

@@ -29,7 +29,7 @@ from penstock.records.payloads import Payload, PayloadStore
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
 
-__all__ = ["LogWriter", "LoggedPhase", "LostWorker", "RunLog", "RunnerLog", "Sample"]
+__all__ = ["LogWriter", "LoggedData", "LoggedPhase", "LostWorker", "RunLog", "RunnerLog", "Sample"]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -38,6 +38,15 @@ _KINDS = bytes([RECORD, REPORT, PHASE, LOST, SAMPLE])
 _RUNNER_FILE = "runner.log"
 _FLUSH_BYTES = 1 << 18
 _FLUSH_NS = 500_000_000
+
+
+class LoggedData(msgspec.Struct, frozen=True):
+    """A dataset that replaced the first one."""
+
+    folder: str
+    """Folder of its payload store, within the log."""
+    files: tuple[str, ...] = ()
+    """The user's files from which bodies are read."""
 
 
 class LoggedPhase(msgspec.Struct, frozen=True):
@@ -53,6 +62,8 @@ class LoggedPhase(msgspec.Struct, frozen=True):
     """When it began, in ns from the epoch."""
     load: dict[str, Any] = {}
     """The fields of the schedule's `Phase`."""
+    data: LoggedData | None = None
+    """The dataset, if it is not the first one."""
 
     @property
     def open_loop(self) -> bool:
@@ -167,12 +178,15 @@ class RunLog:
         self._url = url
         self._phase = phase
         self.header = self.read_header(folder)
+        self.phases: list[LoggedPhase] = list(self._runner_frames(PHASE, LoggedPhase))
+        datasets = {covered.data for covered in self.covered_phases} or {None}
+        if len(datasets) > 1:
+            raise UserError(f"{folder} holds phases with different datasets; each has a report in a folder of its own.")
         try:
-            self.payloads = PayloadStore(folder, self.header.payload_files)
+            self.payloads = self._open_store(datasets.pop())
         except FileNotFoundError as error:
             raise UserError(f"{folder} is incomplete: {os.path.basename(error.filename)} is missing.") from None
         self._built: dict[int, PayloadStore] = {}
-        self.phases: list[LoggedPhase] = list(self._runner_frames(PHASE, LoggedPhase))
         self.torn_bytes = 0
         """Bytes of incomplete frames that killed workers left; valid after `records()` or `reports()` was read to its end."""
         self.torn_requests = False
@@ -181,6 +195,11 @@ class RunLog:
         """Bytes of damaged frames that intact frames follow; valid when `torn_bytes` is."""
         self.skipped_places = 0
         """Number of places with such bytes."""
+
+    def _open_store(self, data: LoggedData | None) -> PayloadStore:
+        if data is None:
+            return PayloadStore(self.folder, self.header.payload_files)
+        return PayloadStore(os.path.join(self.folder, data.folder), data.files)
 
     @staticmethod
     def read_header(folder: str) -> RunHeader:

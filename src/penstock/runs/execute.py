@@ -12,7 +12,9 @@ import msgspec
 from penstock.datasets import load as datasets
 from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.errors import RunError, UserError
+from penstock.records.log import LoggedData
 from penstock.runs import registry
+from penstock.runs.build_payloads import build_payloads
 from penstock.runs.companion import Companion
 from penstock.runs.observer import Observer
 from penstock.runs.prepare import Prepared, default_entries, prepare, resolve_targets
@@ -24,7 +26,7 @@ from penstock.workers.backend import Backend
 from penstock.workers.in_process import InProcess
 from penstock.workers.local_processes import ForkedWorkers, SpawnedWorkers
 
-__all__ = ["FinishedRun", "OpenedRun", "execute", "open_run"]
+__all__ = ["FinishedRun", "OpenedRun", "execute", "load_data", "open_run"]
 
 
 class FinishedRun(NamedTuple):
@@ -79,6 +81,23 @@ def execute(
     if not folder.began:
         raise UserError(runner.companion_error) if runner.companion_error is not None else KeyboardInterrupt
     return FinishedRun(opened.settings, opened.tokenizer, opened.prepared, runner.interrupts, runner.companion_error)
+
+
+def load_data(opened: OpenedRun, settings: Settings, number: int, observer: Observer | None = None) -> datasets.Dataset:
+    """Replace the dataset of a run between two phases by the one that `settings.input` describes, and return it.
+
+    `number` counts the datasets of the run."""
+    observer = observer or Observer()
+    endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
+    dataset = datasets.load(
+        settings.input, default_entries(settings), opened.tokenizer.get, observer.step("Preparing prompts")
+    )
+    name = f"data-{number}"
+    folder = os.path.join(opened.prepared.job.log, name)
+    os.mkdir(folder)
+    stored = build_payloads(folder, settings, endpoint, dataset, (), None, in_background=False)
+    opened.runner.load(LoggedData(name, stored.files))
+    return dataset
 
 
 @contextlib.contextmanager

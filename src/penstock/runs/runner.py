@@ -8,6 +8,7 @@ with Runner(backend, log) as runner:
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from time import monotonic_ns
 from types import TracebackType
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.errors import RunError, UserError
-from penstock.records.log import LoggedPhase, LostWorker, RunnerLog, Sample
+from penstock.records.log import LoggedData, LoggedPhase, LostWorker, RunnerLog, Sample
 from penstock.runs.companion import Companion
 from penstock.schedule.phase import Phase
 from penstock.wire.stats import LogHistogram
@@ -27,6 +28,7 @@ from penstock.workers.messages import (
     Connected,
     DataComplete,
     Event,
+    LoadData,
     PhaseDone,
     Progress,
     Ready,
@@ -98,6 +100,7 @@ class Runner:
         self._on_begin = on_begin
         self._on_progress = on_progress
         self._log: RunnerLog | None = None
+        self._data: LoggedData | None = None
         workers = range(backend.workers)
         self._progress = dict.fromkeys(workers, _NO_PROGRESS)
         self._connected = dict.fromkeys(workers, 0)
@@ -216,13 +219,28 @@ class Runner:
         self._began = monotonic_ns() + self._backend.lead_ns
         assert self._log is not None
         self._log.phase(
-            LoggedPhase(index, phase.name, phase.kind, phase.point, self._began - self._epoch, describe_phase(phase))
+            LoggedPhase(
+                index,
+                phase.name,
+                phase.kind,
+                phase.point,
+                self._began - self._epoch,
+                describe_phase(phase),
+                self._data,
+            )
         )
         self._stop_sent = 0
         running = self._running[index] = RunningPhase(self, index, phase, self._began)
         self._send(StartPhase(index, phase, self._began))
         self._send_stop()
         return running
+
+    def load(self, data: LoggedData) -> None:
+        """Take the conversations of the next phases from another payload store, in a folder within the log."""
+        while self._running:
+            next(iter(self._running.values())).wait()
+        self._data = data
+        self._send(LoadData(os.path.join(self._log_folder, data.folder), data.files))
 
     # -- for companions -----------------------------------------------------------------------------------------------
 

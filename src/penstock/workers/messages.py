@@ -17,6 +17,7 @@ __all__ = [
     "Connected",
     "DataComplete",
     "Event",
+    "LoadData",
     "PhaseDone",
     "Progress",
     "Ready",
@@ -52,6 +53,14 @@ class Stop(msgspec.Struct, frozen=True):
     level: int
 
 
+class LoadData(msgspec.Struct, frozen=True):
+    """Take the conversations of the next phases from another payload store."""
+
+    folder: str
+    files: tuple[str, ...] = ()
+    """Input files that bodies are read from."""
+
+
 class DataComplete(msgspec.Struct, frozen=True):
     """The input files are indexed to their end."""
 
@@ -60,7 +69,7 @@ class Close(msgspec.Struct, frozen=True):
     """End the worker."""
 
 
-Command = StartPhase | SetLimits | Stop | DataComplete | Close
+Command = StartPhase | SetLimits | Stop | LoadData | DataComplete | Close
 
 # -- events -----------------------------------------------------------------------------------------------------------
 

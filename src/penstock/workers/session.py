@@ -57,6 +57,12 @@ class BodyBuilder:
         self._cache: dict[int, Outgoing] = {}  # a small dataset is sent many times
         self._cache_bytes_left = _CACHE_BYTES
 
+    def use(self, store: PayloadStore) -> None:
+        """Take bodies from another store."""
+        self._store = store
+        self._cache.clear()
+        self._cache_bytes_left = _CACHE_BYTES
+
     def next(self, session: Session) -> Outgoing:
         payload = session.turns[session.turn]
         if (cached := self._cache.get(payload)) is not None:

@@ -46,6 +46,7 @@ from penstock.workers.messages import (
     Connected,
     DataComplete,
     Event,
+    LoadData,
     PhaseDone,
     Progress,
     Ready,
@@ -208,11 +209,19 @@ class Worker:
                     self._pump()
             case Stop():
                 self._stop(command.level)
+            case LoadData():
+                self._load(command)
             case DataComplete():
                 self._conversations.complete()
             case Close():
                 self._closing = True
                 self._started.set()
+
+    def _load(self, data: LoadData) -> None:
+        self._payloads.close()
+        self._payloads = PayloadStore(data.folder, data.files)
+        self._conversations = StoredConversations(self._payloads, self._job.sampling, self._job.seed)
+        self._bodies.use(self._payloads)
 
     def _stop(self, level: int) -> None:
         if level <= self._stop_level:
