@@ -19,6 +19,7 @@ def test_streamed_reply_has_all_timing_metrics():
     assert measured.values == pytest.approx(
         {
             "time_to_first_token": 50,
+            "effective_time_to_first_token": 55,
             "time_to_second_token": 10,
             "time_to_first_output_token": 50,
             "request_latency": 100,

@@ -41,6 +41,7 @@ def make_settings(
     level="records",
     prefix=None,
     http_trace=False,
+    goodput="",
 ) -> Settings:
     return Settings(
         models=("mock",),
@@ -57,6 +58,7 @@ def make_settings(
         warmup=WarmupSettings(),
         output=OutputSettings(folder="out", level=level, prefix=prefix, http_trace=http_trace),
         command="aiperf profile --model 'mock'",
+        goodput=goodput,
     )
 
 

@@ -14,6 +14,7 @@ from penstock.metrics.certificate import RequestCounts
 from penstock.metrics.concurrency import effective_concurrency
 from penstock.metrics.groups.error_adjusted import ADJUSTED
 from penstock.metrics.metric import Measures, PhaseFigures
+from penstock.metrics.objectives import Objective, meets
 from penstock.metrics.reply_values import requested_length
 from penstock.metrics.statistics import Column, Columns, Stats
 from penstock.records.record import ErrorOwner, Failure, Record
@@ -55,12 +56,16 @@ class _Group:
 class PhaseStats:
     """Statistics of one phase. Add all records, then call `metrics()` once."""
 
-    def __init__(self, folder: str, name: str, *, scheduled: bool = False) -> None:
+    def __init__(
+        self, folder: str, name: str, *, scheduled: bool = False, objectives: tuple[Objective, ...] = ()
+    ) -> None:
         """Large columns go to files in `folder` whose names start with `name`.
 
-        `scheduled` is true if requests had recorded send times.
+        `scheduled` is true if requests had recorded send times. Requests that meet all `objectives` are counted.
         """
         self._scheduled = scheduled
+        self._objectives = objectives
+        self._good = 0
         prefix = os.path.join(folder, name)
         self._columns = Columns(prefix)
         self._starts = Column(f"{prefix}-starts.f64")
@@ -136,6 +141,8 @@ class PhaseStats:
 
     def _succeed(self, record: Record, values: dict[str, float]) -> None:
         self.succeeded += 1
+        if self._objectives:
+            self._good += meets(self._objectives, values)
         self.without_usage += record.usage is None
         for reason in record.finish:
             self.finish_reasons[reason] = self.finish_reasons.get(reason, 0) + 1
@@ -227,6 +234,8 @@ class PhaseStats:
             counts["osl_mismatch_count"] = self._length_mismatched
         if self._usage_compared:
             counts["usage_discrepancy_count"] = self._usage_discrepant
+        if self._objectives:
+            counts["good_request_count"] = self._good
         return counts
 
 

@@ -7,6 +7,7 @@ import msgspec
 from penstock.metrics.bounds import FigureBounds
 from penstock.metrics.certificate import Certificate, RequestCounts
 from penstock.metrics.metric import Measures
+from penstock.metrics.objectives import parse_objectives
 from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
 from penstock.metrics.reply_checks import ReplyChecks
 from penstock.metrics.statistics import Stats
@@ -100,7 +101,12 @@ class SummaryBuilder:
         """`folder` holds temporary files for large columns."""
         self._log = log
         self._header = header = log.header
-        self._profiling = PhaseStats(folder, "profiling", scheduled=header.settings.load.recorded is not None)
+        self._profiling = PhaseStats(
+            folder,
+            "profiling",
+            scheduled=header.settings.load.recorded is not None,
+            objectives=parse_objectives(header.settings.goodput),
+        )
         self._warmup = PhaseStats(folder, "warmup")
         self._phases = [self._warmup if p.kind == "warmup" else self._profiling for p in log.phases]
         self._token_totals = TokenTotals()

@@ -221,5 +221,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Share of failed requests, from 0 to 1, above which the exit status is 1."""
     assertions: tuple[str, ...] = ()
     """Conditions on metrics, of which every one must hold, or the exit status is 1."""
+    goodput: str = ""
+    """Objectives for single requests, as `metric:limit` pairs."""
     command: str = ""
     """The command line with secrets redacted, for the artifacts."""

@@ -23,6 +23,14 @@ METRICS = (
         needs="output_tokens",
     ),
     per_request(
+        "effective_time_to_first_token",
+        "Effective Time to First Token (CO-aware)",
+        "ms",
+        "time_to_first_token + the time from the scheduled send to start. See effective_latency.",
+        order=105,
+        needs="output_tokens",
+    ),
+    per_request(
         "time_to_second_token",
         "Time to Second Token",
         "ms",
@@ -153,6 +161,7 @@ def _measure(record: Record, counts: TokenCounts, measures: Measures) -> None:
     if stamps:
         first = stamps[0]
         values["time_to_first_token"] = first / 1e6
+        values["effective_time_to_first_token"] = (record.start - record.intended + first) / 1e6
         if len(stamps) > 1 and record.pieces[0] == 1:
             values["time_to_second_token"] = (stamps[1] - first) / 1e6
         if record.first_output is not None:

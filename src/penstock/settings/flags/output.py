@@ -108,6 +108,14 @@ VERDICT = Group(
             penstock_only=True,
         ),
         Flag(
+            "--goodput",
+            "str",
+            "Count the requests that meet all these objectives, in one argument: 'time_to_first_token:200 "
+            "inter_token_latency:10'. Limits are in the units of the report; ttft, itl, tpot and e2el are accepted too.",
+            target="goodput",
+            metavar="OBJECTIVES",
+        ),
+        Flag(
             "--assert",
             "list",
             "Exit with status 1 unless this holds, for example 'p99 time_to_first_token<300'. Repeat it for more.",

@@ -39,8 +39,6 @@ _SPELLINGS = (
     "--allow-dataset-wrap --no-allow-dataset-wrap",
     "--trace-session-sample-ratio",
     "--config -f",
-    # goodput
-    "--goodput",
     # conversation input
     "--inter-turn-delay-cap-seconds",
     "--max-idle-gap-cap-seconds",
