@@ -586,3 +586,12 @@ def test_unwritable_folder_is_reported_in_one_sentence(mock, program):
     outcome = program.run("profile", "--model", "m", "--url", mock().url, "--artifact-dir", "/proc/nothing/here")
     assert outcome.status == 2
     assert "/proc/nothing/here" in one_sentence(outcome.err)
+
+
+def test_run_with_too_many_failures_is_ended(mock, program):
+    server = mock(ttft=5, error=500, error_rate=0.5)
+    flags = ["--concurrency", 4, "--request-count", 5000, "--max-error-rate", 1]
+    outcome = program.profile(server.url, *flags, "--failed-request-threshold", 0.2)
+    assert outcome.status == 1
+    assert "requests failed, more than --failed-request-threshold 0.2 allows." in outcome.err
+    assert 10 <= len(outcome.records) < 4000

@@ -44,6 +44,7 @@ def profile(*, on_progress: OnProgress | None = None, **options: Any) -> Result:
             tokenizer=done.tokenizer,
             interrupted=done.interrupts > 0,
             input_error=done.input_error,
+            incomplete=done.stopped,
         )
     if done.input_error is not None:
         raise UserError(f"The run ended early: {done.input_error}")

@@ -46,6 +46,7 @@ def profile(settings: Settings) -> int:
             tokenizer=done.tokenizer,
             interrupted=done.interrupts > 0,
             input_error=done.input_error,
+            stopped=done.stopped,
             expected=sum(n or 0 for n in done.prepared.expected),
             quiet=settings.output.quiet,
             show_progress=settings.output.ui != "none",
@@ -74,6 +75,7 @@ def report_server(done: FinishedRun, url: int, into: str) -> int:
         tokenizer=done.tokenizer,
         interrupted=done.interrupts > 0,
         input_error=done.input_error,
+        stopped=done.stopped,
         quiet=True,
         max_error_rate=settings.max_error_rate,
         require_valid=settings.require_valid,
@@ -153,6 +155,7 @@ def report(
     interrupted: bool = False,
     incomplete: str | None = None,
     input_error: str | None = None,
+    stopped: str | None = None,
     expected: int = 0,
     quiet: bool = False,
     show_progress: bool = True,
@@ -167,8 +170,8 @@ def report(
 ) -> int:
     """Write the artifacts of the run in `folder` from its log, show the results, and return the exit status.
 
-    With `fails_without_workers`, a worker that was lost is an error. With `url`, report only the requests to that URL; with
-    `into`, write to that folder.
+    `stopped` says why a stop rule ended the run, which is an error. With `fails_without_workers`, a worker that was lost is an
+    error. With `url`, report only the requests to that URL; with `into`, write to that folder.
     """
     from penstock.cli.screen import show
     from penstock.runs.summarise import summarise
@@ -177,7 +180,7 @@ def report(
         folder,
         tokenizer=tokenizer,
         interrupted=interrupted,
-        incomplete=incomplete,
+        incomplete=incomplete or stopped,
         input_error=input_error,
         progress=step_progress("Counting tokens and writing records", show_progress and not quiet),
         expected=expected,
@@ -197,7 +200,7 @@ def report(
     failed_assertions = _failed_assertions(assertions, summary)
     if url is not None:  # say which of the servers
         failed_assertions = [f"{urls[url]}: {sentence}" for sentence in failed_assertions]
-    errors = [*(lost if fails_without_workers else []), *failed_assertions]
+    errors = [*([] if stopped is None else [stopped]), *(lost if fails_without_workers else []), *failed_assertions]
     status = _status(summary, interrupted, max_error_rate, require_valid, errors)
     if input_error is not None:
         print(

@@ -19,7 +19,7 @@ from penstock.runs.companion import Companion
 from penstock.runs.observer import Observer
 from penstock.runs.prepare import Prepared, default_entries, prepare, resolve_targets
 from penstock.runs.run_folder import RunFolder
-from penstock.runs.runner import Runner
+from penstock.runs.runner import Runner, RunningPhase
 from penstock.settings.schema import Settings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
 from penstock.workers.backend import Backend
@@ -27,6 +27,9 @@ from penstock.workers.in_process import InProcess
 from penstock.workers.local_processes import ForkedWorkers, SpawnedWorkers
 
 __all__ = ["FinishedRun", "OpenedRun", "execute", "load_data", "open_run"]
+
+_MIN_REQUESTS = 10
+"""Requests, or the concurrency if that is more, before --failed-request-threshold can end a run."""
 
 
 class FinishedRun(NamedTuple):
@@ -39,6 +42,8 @@ class FinishedRun(NamedTuple):
     """How often the user interrupted it."""
     input_error: str | None
     """Error in the input files that ended the run early."""
+    stopped: str | None = None
+    """Why a stop rule ended the run early."""
 
 
 class OpenedRun(NamedTuple):
@@ -62,10 +67,17 @@ def execute(
 ) -> FinishedRun:
     """Prepare and run the benchmark; raise an exception if it ends before its first request. See `open_run`."""
     opened: OpenedRun | None = None
+    stopped: str | None = None
     try:
         with open_run(settings, folder, observer, servers=servers, spawn=spawn, companions=companions) as opened:
             for phase in opened.prepared.phases:
-                if opened.runner.run(phase) is None:
+                running = opened.runner.start(phase)
+                if running is None:
+                    break
+                rule = _FailureRule(opened)
+                running.wait(rule.is_met)
+                if rule.reason is not None:
+                    stopped = rule.reason
                     break
     except UserError:
         if opened is None or opened.runner.began or not opened.runner.interrupts:
@@ -80,7 +92,34 @@ def execute(
     runner = opened.runner
     if not folder.began:
         raise UserError(runner.companion_error) if runner.companion_error is not None else KeyboardInterrupt
-    return FinishedRun(opened.settings, opened.tokenizer, opened.prepared, runner.interrupts, runner.companion_error)
+    return FinishedRun(
+        opened.settings, opened.tokenizer, opened.prepared, runner.interrupts, runner.companion_error, stopped
+    )
+
+
+class _FailureRule:
+    """Ends a phase when too large a share of its requests has failed (`--failed-request-threshold`)."""
+
+    def __init__(self, opened: OpenedRun) -> None:
+        load = opened.settings.load
+        self._limit = load.max_failed_share
+        self._minimum = max(_MIN_REQUESTS, load.concurrency or 0)
+        before = opened.runner.progress
+        self._ended, self._failed = before.ended, before.failed
+        self.reason: str | None = None
+        """Why the phase was ended; None if it was not."""
+
+    def is_met(self, running: RunningPhase) -> bool:
+        if self._limit is None:
+            return False
+        ended, failed = running.progress.ended - self._ended, running.progress.failed - self._failed
+        if ended < self._minimum or failed / ended <= self._limit:
+            return False
+        self.reason = (
+            f"The run was ended because {failed} of its first {ended} requests failed, more than --failed-request-threshold "
+            f"{self._limit:g} allows."
+        )
+        return True
 
 
 def load_data(opened: OpenedRun, settings: Settings, number: int, observer: Observer | None = None) -> datasets.Dataset:

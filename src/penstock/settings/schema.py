@@ -165,6 +165,8 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Stop after starting this many conversations, and finish them."""
     duration_s: float | None = None
     grace_s: float = 30.0
+    max_failed_share: float | None = None
+    """Share of failed requests, from 0 to 1, above which the run is ended."""
     cancellation_percent: float | None = None
     """Share of the profiled requests that are cancelled."""
     cancellation_delay_s: float = 0.0

@@ -154,6 +154,17 @@ LOAD = Group(
             allows_inf=True,
         ),
         Flag(
+            "--failed-request-threshold",
+            "float",
+            "End the run when more than this share of the requests has failed, from 0 to 1, after 10 requests, or as many as "
+            "--concurrency if that is more.",
+            target="load.max_failed_share",
+            metavar="SHARE",
+            ge=0,
+            le=1,
+            sweepable=True,
+        ),
+        Flag(
             "--request-cancellation-rate",
             "float",
             "Percentage of the profiled requests whose connection is closed before the reply has ended.",

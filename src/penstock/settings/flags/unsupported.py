@@ -92,7 +92,6 @@ _SPELLINGS = (
     "--synthesis-max-isl",
     "--synthesis-max-osl",
     # load generator
-    "--failed-request-threshold",
     "--trajectory-start-min-ratio",
     "--trajectory-start-max-ratio",
     "--burst-phase-starts",
