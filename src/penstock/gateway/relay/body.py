@@ -5,60 +5,41 @@ All other bytes stay as the caller wrote them: spelling of numbers, order of mem
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import orjson
 
+from penstock.gateway.dialects.base import Dialect, RequestBody
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.json_members import top_level_spans
 from penstock.gateway.surrogates import replace_unpaired_surrogates
 
-__all__ = ["Probe", "Request", "read_body", "replace_model"]
-
-_NO_RAW = msgspec.Raw(b"")
-_MAX_OUTPUT_TOKENS = 100_000_000
-"""Upper bound of the output tokens reserved for a request; no model writes more."""
-
-
-class Probe(msgspec.Struct):
-    """The members that the gateway reads; msgspec skips the others at about 2 GB/s."""
-
-    model: msgspec.Raw = _NO_RAW
-    stream: Any = None
-    max_output_tokens: Any = None
-    max_completion_tokens: Any = None
-    max_tokens: Any = None
-    messages: msgspec.Raw = _NO_RAW
-
-
-_decode = msgspec.json.Decoder(Probe).decode
+__all__ = ["Request", "read_body", "replace_model"]
 
 
 class Request:
     """A request body: its bytes, and the members that the gateway reads."""
 
-    __slots__ = ("data", "max_output", "model", "model_end", "model_start", "stream")
+    __slots__ = ("data", "members", "model", "model_end", "model_start", "stream")
 
-    def __init__(self, data: bytes, model: object, span: tuple[int, int], stream: bool, max_output: int | None) -> None:
+    def __init__(self, data: bytes, members: RequestBody, model: str, span: tuple[int, int]) -> None:
         self.data = data
+        self.members = members
         self.model = model
         self.model_start, self.model_end = span
-        self.stream = stream
-        self.max_output = max_output
+        self.stream = members.stream is True
 
 
-def read_body(data: bytes, *, chat: bool) -> Request:
+def read_body(data: bytes, dialect: Dialect) -> Request:
     """Parse a request body. Raise Refusal for invalid JSON and for bodies that other parsers may read differently."""
     try:
-        decoded, probe = _probe(data)
+        decoded, members = _parse(data, dialect)
         if not data.isascii():
             data.decode()
     except msgspec.ValidationError:
         raise _invalid("The request body must be a JSON object.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _invalid("The request body is not valid JSON.") from None
-    raw = bytes(probe.model)
+    raw = bytes(members.model)
     if not raw:
         raise _invalid("The request body has no `model`.", "model")
     try:
@@ -67,26 +48,22 @@ def read_body(data: bytes, *, chat: bool) -> Request:
         raise _invalid("The request body is not valid JSON.") from None
     if not isinstance(model, str):
         raise _invalid("`model` must be a string: the alias of a model.", "model")
-    if chat and bytes(probe.messages).translate(None, b" \t\r\n") in (b"", b"[]", b"null"):
-        raise _invalid("`messages` must hold at least one message.", "messages")
-    # The APIs name the output limit differently; use whichever is present.
-    limit = probe.max_output_tokens or probe.max_completion_tokens or probe.max_tokens
-    max_output = min(limit, _MAX_OUTPUT_TOKENS) if type(limit) is int and limit > 0 else None
-    return Request(data, model, _model_span(decoded, raw), probe.stream is True, max_output)
+    dialect.check_body(members)
+    return Request(data, members, model, _model_span(decoded, raw))
 
 
-def _probe(data: bytes) -> tuple[bytes, Probe]:
+def _parse(data: bytes, dialect: Dialect) -> tuple[bytes, RequestBody]:
     """Decode the body. msgspec rejects unpaired surrogate escapes, so replace them by escapes of the same length.
 
     Return the bytes that were decoded, whose offsets are those of `data`.
     """
     try:
-        return data, _decode(data)
+        return data, dialect.parse_body(data)
     except msgspec.DecodeError:
         repaired = replace_unpaired_surrogates(data)
         if repaired is data:
             raise
-        return repaired, _decode(repaired)
+        return repaired, dialect.parse_body(repaired)
 
 
 def _model_span(data: bytes, raw: bytes) -> tuple[int, int]:

@@ -1,26 +1,23 @@
-"""Error replies and error events for callers. No I/O."""
+"""Error replies and headers for callers. No I/O."""
 
 from __future__ import annotations
 
-import orjson
-
 from penstock.gateway.guardrails import block_message, block_type
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.upstream_attempt import UpstreamAttempt
-from penstock.gateway.relay.usage import StreamReader
-from penstock.gateway.routes import Route
+from penstock.gateway.relay.upstream import Target
 
 __all__ = [
     "JSON",
     "blocked",
     "body_timeout",
     "content_type",
-    "error_event",
     "incomplete_body",
     "shutting_down",
     "too_large",
+    "upstream_request_id",
 ]
 
+_MAX_ID_CHARS = 256
 JSON = ("content-type", "application/json")
 
 
@@ -44,18 +41,16 @@ def blocked(side: str, guardrail: str | None, *, timed_out: bool = False) -> Ref
     return Refusal(422, block_type(timed_out=timed_out), block_message(side, guardrail, timed_out=timed_out))
 
 
-def content_type(attempt: UpstreamAttempt, default: str) -> tuple[str, str]:
+def content_type(headers: dict[bytes, bytes], default: str) -> tuple[str, str]:
     """Return the upstream's Content-Type header, or the default if its value is not printable ASCII."""
-    value = attempt.headers.get(b"content-type", b"").decode("latin-1")
+    value = headers.get(b"content-type", b"").decode("latin-1")
     return "content-type", value if value.isascii() and value.isprintable() and value else default
 
 
-def error_event(route: Route, attempt: UpstreamAttempt, reader: StreamReader, kind: str) -> bytes:
-    """Return the event that ends an incomplete stream whose head has been sent."""
-    message = "The stream ended before it was complete."
-    lead = b"\n\n" if attempt.mid_event else b""
-    if route == "responses":
-        number = reader.sequence + 1
-        event = {"type": "error", "sequence_number": number, "code": kind, "message": message, "param": None}
-        return lead + b"event: error\ndata: " + orjson.dumps(event) + b"\n\n"
-    return lead + b"data: " + orjson.dumps({"error": {"message": message, "type": kind}}) + b"\n\n"
+def upstream_request_id(headers: dict[bytes, bytes], target: Target) -> str | None:
+    """Return the upstream's request id, if it may be passed on."""
+    value = headers.get(b"x-request-id")
+    if not value or len(value) > _MAX_ID_CHARS or not value.isascii():
+        return None
+    upstream_id = value.decode()
+    return upstream_id if upstream_id.isprintable() and target.redact(upstream_id) == upstream_id else None

@@ -12,18 +12,18 @@ from urllib.parse import parse_qsl, urlsplit
 import orjson
 
 from penstock import __version__
+from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.hosts import Host, Hosts
 from penstock.gateway.relay.json_members import with_members
 from penstock.gateway.resources.snapshot import Model, ProviderKey
-from penstock.gateway.routes import PATHS, PREFIX, Route
+from penstock.gateway.routes import BY_PATH, DEFAULT_BASES, PREFIX
 from penstock.wire.content_encoding import decoded
 from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.http1 import request_head
 
 __all__ = [
     "CALLER_GONE",
-    "DEFAULT_BASES",
     "TIMEOUT",
     "UNDECODABLE",
     "Base",
@@ -36,9 +36,6 @@ __all__ = [
     "plain_body",
     "undecodable",
 ]
-
-DEFAULT_BASES = {"openai": "https://api.openai.com/v1"}
-"""Base URLs of providers whose key has no `api_base`."""
 
 TIMEOUT = "TimedOut"
 UNDECODABLE = "Undecodable"
@@ -75,9 +72,9 @@ class Base(NamedTuple):
     query: str
     authority: str
 
-    def target(self, route: Route) -> str:
+    def target(self, dialect: Dialect) -> str:
         """Return the request target for a route."""
-        return self.path + PATHS[route] + (f"?{self.query}" if self.query else "")
+        return self.path + dialect.path + (f"?{self.query}" if self.query else "")
 
 
 def base_of(key: ProviderKey, provider: str) -> Base | None:
@@ -91,8 +88,8 @@ def base_of(key: ProviderKey, provider: str) -> Base | None:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return None
     prefix = parts.path.rstrip("/")
-    for path in PATHS.values():
-        prefix = prefix.removesuffix(path)
+    for dialect in BY_PATH.values():
+        prefix = prefix.removesuffix(dialect.path)
     # A bare host gets the usual prefix; any other path is used as it is.
     return Base(parts.scheme, parts.hostname, port, prefix.rstrip("/") or PREFIX, parts.query, parts.netloc)
 
@@ -102,7 +99,7 @@ class Target:
 
     __slots__ = ("_defaults", "_head", "_renames", "_secrets", "host", "key", "model", "upstream_json")
 
-    def __init__(self, model: Model, key: ProviderKey, route: Route, hosts: Hosts) -> None:
+    def __init__(self, model: Model, key: ProviderKey, dialect: Dialect, hosts: Hosts) -> None:
         base = base_of(key, model.provider)
         headers = [(name, value.reveal()) for name, value in key.default_headers]
         texts = (key.secret.reveal(), *(text for pair in headers for text in pair))
@@ -118,17 +115,20 @@ class Target:
         self.host: Host = hosts.get(base.scheme, base.host, base.port, key.verify_tls)
         self.upstream_json = orjson.dumps(model.upstream)
         names = {name.lower() for name, _ in headers}
+        credential = dialect.credential_headers(key.secret.reveal())
+        fixed = _GATEWAY_HEADERS.union(name.lower() for name, _ in credential)
+        defaults = (*_DEFAULT_HEADERS, *dialect.default_headers())
         self._head = request_head(
             "POST",
-            base.target(route),
+            base.target(dialect),
             base.authority,
             [
-                *((name, value) for name, value in headers if name.lower() not in _GATEWAY_HEADERS),
-                ("Authorization", f"Bearer {key.secret.reveal()}"),
+                *((name, value) for name, value in headers if name.lower() not in fixed),
+                *credential,
                 ("Content-Type", "application/json"),
                 # Servers that compress hold events back.
                 ("Accept-Encoding", "identity"),
-                *((name, value) for name, value in _DEFAULT_HEADERS if name.lower() not in names),
+                *((name, value) for name, value in defaults if name.lower() not in names),
             ],
         )
         # Any header or query parameter may hold a credential. Short values are none, and would match ordinary text.

@@ -15,13 +15,12 @@ import asyncio
 from time import monotonic, perf_counter
 from typing import Literal, Protocol
 
+from penstock.gateway.dialects.base import Dialect, StreamReader
 from penstock.gateway.guardrails import Guards, StreamBlocked, StreamGuard
 from penstock.gateway.relay.decompression import CODINGS, Decompressor
 from penstock.gateway.relay.model_names import ModelNames
 from penstock.gateway.relay.response_stream import ResponseStream
 from penstock.gateway.relay.upstream import CALLER_GONE, TIMEOUT, UNDECODABLE, Target, coding_of
-from penstock.gateway.relay.usage import StreamReader
-from penstock.gateway.routes import Route
 from penstock.gateway.sse_frames import FRAME_BYTES, Frame, Frames, joined
 from penstock.wire.content_encoding import BadCoding
 from penstock.wire.exchange import Exchange, WireError
@@ -58,7 +57,9 @@ class Timeouts:
 class Owner(Protocol):
     """The request that an attempt is made for."""
 
-    route: Route
+    @property
+    def dialect(self) -> Dialect: ...
+
     caller_gone: bool
     """True if the caller has disconnected, or has stopped reading."""
 
@@ -141,7 +142,7 @@ class UpstreamAttempt:
         """Set the output guardrails for a stream, and the `alias` that replaces the model name in it."""
         if guards is not None and guards.has_output:
             self._guards = guards
-            self.guard = guards.stream(self._owner.route)
+            self.guard = guards.stream(self._owner.dialect.name)
         if alias is not None:
             self._model_names = ModelNames(alias)
 
@@ -251,7 +252,7 @@ class UpstreamAttempt:
             self.mode = "stream"
             if coding in CODINGS:
                 self._decompressor = Decompressor()
-            self.reader = StreamReader(self._owner.route)
+            self.reader = self._owner.dialect.stream_reader()
             self._frames = Frames(FRAME_BYTES if self.guard is None else self.guard.max_event_bytes)
         else:
             self.mode = "collect"

@@ -16,6 +16,7 @@ from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.observe.timing import server_timing
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
+from penstock.gateway.relay.compiled_snapshot import CompiledSnapshot
 from penstock.gateway.relay.hosts import Hosts
 from penstock.gateway.relay.replies import JSON, shutting_down
 from penstock.gateway.relay.request import GatewayRequest
@@ -23,7 +24,6 @@ from penstock.gateway.relay.response_stream import ClientSockets
 from penstock.gateway.relay.routing import Cooldowns, RoundRobin
 from penstock.gateway.routes import BY_PATH, MODELS
 from penstock.gateway.rsgi import HTTPProtocol, Scope
-from penstock.gateway.serving.compiled_snapshot import CompiledSnapshot
 from penstock.gateway.serving.runtime import Runtime, WorkerState
 
 __all__ = ["App"]
@@ -75,8 +75,8 @@ class App:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
-        route = BY_PATH.get(scope.path)
-        if route is None or scope.method != "POST":
+        dialect = BY_PATH.get(scope.path)
+        if dialect is None or scope.method != "POST":
             self._serve_locally(scope, protocol)
             return
         self._ids += 1
@@ -91,7 +91,7 @@ class App:
         ):
             # Callers may reuse an id, but the ledger needs unique keys.
             request_id, ledger_id = caller_id, f"{caller_id}~{ledger_id[4:]}"
-        request = GatewayRequest(self, self._compiled, scope, protocol, route, request_id, ledger_id)
+        request = GatewayRequest(self, self._compiled, scope, protocol, dialect, request_id, ledger_id)
         metrics = self.recorder.metrics
         metrics.started()
         self.requests[request] = None
@@ -141,7 +141,7 @@ class App:
                 raise _method_not_allowed(method, "GET, HEAD")
             return self._models(scope, entry)
         if path in BY_PATH:
-            entry.route = BY_PATH[path]
+            entry.route = BY_PATH[path].name
             raise _method_not_allowed(method, "POST")
         raise Refusal(404, "not_found", f"Unknown path; the gateway serves {', '.join(BY_PATH)} and {MODELS}.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.guardrails import Guards
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.hosts import HostKey, Hosts
@@ -9,12 +10,8 @@ from penstock.gateway.relay.upstream import Target, base_of
 from penstock.gateway.relay.upstream_attempt import Timeouts
 from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.snapshot import Model, Snapshot
-from penstock.gateway.routes import Route
 
 __all__ = ["CompiledSnapshot"]
-
-RESPONSES_PROVIDER = "openai"
-ADAPTER = "openai"
 
 
 class CompiledSnapshot:
@@ -24,35 +21,36 @@ class CompiledSnapshot:
         self.snapshot = snapshot
         self.generation = generation
         self._hosts = hosts
-        self._targets: dict[tuple[str, Route], tuple[Target, ...]] = {}
+        self._targets: dict[tuple[str, str], tuple[Target, ...]] = {}
         self._upstream = config.upstream
         self._timeouts: dict[tuple[Target, str, bool], Timeouts] = {}
         guards = Guards(snapshot.guardrails, config.guardrails)
         self.guards = guards if guards.has_input or guards.has_output else None
 
-    def targets(self, model: Model, route: Route) -> tuple[Target, ...]:
+    def targets(self, model: Model, dialect: Dialect) -> tuple[Target, ...]:
         """Return the direct models that can serve a model on a route. Raise Refusal if there are none."""
-        targets = self._targets.get((model.name, route))
+        targets = self._targets.get((model.name, dialect.name))
         if targets is None:
-            targets = self._targets[model.name, route] = self._resolve_targets(model, route)
+            targets = self._targets[model.name, dialect.name] = self._resolve_targets(model, dialect)
         return targets
 
-    def _resolve_targets(self, model: Model, route: Route) -> tuple[Target, ...]:
+    def _resolve_targets(self, model: Model, dialect: Dialect) -> tuple[Target, ...]:
         names = (model.name,) if model.routing is None else model.routing.targets
         direct = [self.snapshot.models[name] for name in names if name in self.snapshot.models]
-        if route == "responses":
-            direct = [candidate for candidate in direct if candidate.provider == RESPONSES_PROVIDER]
+        if dialect.provider is not None:
+            direct = [candidate for candidate in direct if candidate.provider == dialect.provider]
             if not direct:
                 raise Refusal(
                     400,
                     "invalid_request_error",
-                    f"The Responses API needs a target with the provider `openai`, and `{model.name}` has none.",
+                    f"The {dialect.api_name} needs a target with the provider `{dialect.provider}`, and `{model.name}` "
+                    "has none.",
                 )
         targets = []
         for candidate in direct:
             key = self.snapshot.provider_keys.get(candidate.provider_key or "")
-            if key is not None and key.adapter == ADAPTER:
-                targets.append(Target(candidate, key, route, self._hosts))
+            if key is not None and key.adapter == dialect.adapter:
+                targets.append(Target(candidate, key, dialect, self._hosts))
         if not targets:
             raise Refusal(
                 503, "provider_unavailable", f"The model `{model.name}` has no provider key with a supported adapter."

@@ -1,0 +1,135 @@
+"""POST /v1/responses: OpenAI's Responses API."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import msgspec
+import orjson
+
+from penstock.gateway.dialects.base import NO_RAW, Dialect, RequestBody, StreamReader, positive, short_text
+from penstock.gateway.dialects.openai import OpenAIReply, PartSearch, parse_usage
+from penstock.gateway.sse_frames import Frame, Part
+
+__all__ = ["Responses", "ResponsesBody"]
+
+HEAD_BYTES = 1 << 12
+"""In an event that is split into parts: bytes at its beginning that must contain its type."""
+_TERMINAL = {"response.completed": "completed", "response.incomplete": "incomplete", "response.failed": "failed"}
+_KIND = re.compile(rb'"type"\s*:\s*"(response\.(?:completed|incomplete|failed))"')
+
+
+class ResponsesBody(RequestBody):
+    max_output_tokens: Any = None
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    delta: Any = None
+    sequence_number: Any = None
+    error: Any = None
+    response: msgspec.Raw = NO_RAW
+
+
+class _Response(msgspec.Struct):
+    id: Any = None
+    usage: Any = None
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_response = msgspec.json.Decoder(_Response).decode
+
+
+class _ResponsesReader(StreamReader):
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts = PartSearch()
+
+    @property
+    def failed(self) -> bool:
+        return self.finish in ("failed", "error")
+
+    def read(self, frame: Frame) -> bool:
+        data = frame.data
+        if data is None:
+            if isinstance(frame, Part):
+                self._read_part(frame)
+            return False
+        self.events += 1
+        try:
+            self._event(_decode_event(data))
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return False  # the caller gets the bytes as they are
+        return False
+
+    def _event(self, event: _Event) -> None:
+        if type(event.sequence_number) is int and event.sequence_number > self.sequence:
+            self.sequence = event.sequence_number
+        if type(event.delta) is str:
+            self._text.add(event.delta)
+            return
+        if (kind := _TERMINAL.get(event.type)) is not None:
+            self.finish = kind
+            self.terminal = True
+        elif event.type == "error" or event.error:
+            self.finish = "error"
+            self.terminal = True
+        if bytes(event.response) and (self.id is None or kind):
+            response = _decode_response(event.response)
+            self.id = short_text(response.id) or self.id
+            if kind:  # the usage in earlier events is not final
+                self.usage = parse_usage(response.usage)
+
+    def _read_part(self, part: Part) -> None:
+        if part.begins and (kind := _KIND.search(part.raw[:HEAD_BYTES])) is not None:
+            self.finish = _TERMINAL[kind[1].decode()]
+        if self._parts.add(part, self):
+            self.terminal = self.finish is not None
+
+
+class Responses(Dialect):
+    name = "responses"
+    path = "/responses"
+    body = ResponsesBody
+    reply = OpenAIReply
+    provider = "openai"
+    default_base = "https://api.openai.com/v1"
+    api_name = "Responses API"
+
+    def output_limit(self, body: ResponsesBody, default: int) -> int:
+        return positive(body.max_output_tokens) or default
+
+    def stream_reader(self) -> StreamReader:
+        return _ResponsesReader()
+
+    def error_event(self, kind: str, message: str, sequence: int) -> bytes:
+        event = {"type": "error", "sequence_number": sequence, "code": kind, "message": message, "param": None}
+        return b"event: error\ndata: " + orjson.dumps(event) + b"\n\n"
+
+    def block_event(self, kind: str, message: str, sequence: int, response_id: str | None, model: str) -> bytes:
+        response = {
+            "id": response_id or "",
+            "object": "response",
+            "created_at": int(time.time()),
+            "status": "failed",
+            "error": {"code": kind, "message": message, "type": kind},
+            "incomplete_details": None,
+            "instructions": None,
+            "max_output_tokens": None,
+            "metadata": {},
+            "model": model,
+            "output": [],
+            "parallel_tool_calls": True,
+            "previous_response_id": None,
+            "temperature": None,
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": None,
+            "usage": None,
+        }
+        event = {"type": "response.failed", "sequence_number": sequence, "response": response}
+        return b"event: response.failed\ndata: " + orjson.dumps(event) + b"\n\n"
