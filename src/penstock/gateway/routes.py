@@ -6,6 +6,7 @@ from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.dialects.chat import Chat
 from penstock.gateway.dialects.completions import Completions
 from penstock.gateway.dialects.embeddings import Embeddings
+from penstock.gateway.dialects.messages import Messages
 from penstock.gateway.dialects.responses import Responses
 
 __all__ = ["BY_NAME", "BY_PATH", "DEFAULT_BASES", "ENDPOINTS", "MODELS", "PREFIX", "Route"]
@@ -18,6 +19,7 @@ DIALECTS: tuple[Dialect, ...] = (
     Chat(),
     Completions(),
     Embeddings(),
+    Messages(),
 )
 
 PREFIX = "/v1"
