@@ -141,6 +141,8 @@ class Dialect:
     """Keys of a whole reply whose strings are output."""
     restores_model = False
     """True if the `model` in replies is the requested alias."""
+    has_done_marker = False
+    """True if a stream ends with `[DONE]`, which some providers leave out."""
     usage_option = False
     """True if a stream reports usage only on request, in `stream_options.include_usage`."""
 

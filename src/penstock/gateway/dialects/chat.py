@@ -108,6 +108,7 @@ class Chat(Dialect):
     path = "/chat/completions"
     body = ChatBody
     reply = OpenAIReply
+    has_done_marker = True
     restores_model = True
 
     def check_body(self, body: ChatBody) -> None:

@@ -28,6 +28,7 @@ class Completions(Dialect):
     path = "/completions"
     body = CompletionsBody
     reply = OpenAIReply
+    has_done_marker = True
 
     def output_limit(self, body: CompletionsBody, default: int) -> int:
         replies = max(positive(body.n), positive(body.best_of), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any
 
@@ -86,21 +87,17 @@ class PartSearch:
     def __init__(self) -> None:
         self._tail = bytearray()
 
-    def add(self, part: Part, reader: StreamReader) -> bool:
-        """Return whether this part ends an event with usage, which is stored in the reader."""
+    def add(self, part: Part, reader: StreamReader) -> None:
+        """Read a part. The reader gets the usage when its event ends."""
         tail = self._tail
         tail += part.raw
         if len(tail) > 2 * TAIL_BYTES:  # trim rarely: each time copies the rest
             del tail[:-TAIL_BYTES]
         if not part.ends:
-            return False
+            return
         reader.events += 1
         usages = _USAGE.findall(tail[-TAIL_BYTES:])
         tail.clear()
-        if not usages:
-            return False
-        try:
-            reader.usage = parse_usage(orjson.loads(usages[-1])) or reader.usage
-        except orjson.JSONDecodeError:
-            return False
-        return True
+        if usages:
+            with contextlib.suppress(orjson.JSONDecodeError):
+                reader.usage = parse_usage(orjson.loads(usages[-1])) or reader.usage

@@ -43,11 +43,13 @@ _decode_response = msgspec.json.Decoder(_Response).decode
 
 
 class _ResponsesReader(StreamReader):
-    __slots__ = ("_parts",)
+    __slots__ = ("_part_finish", "_parts")
 
     def __init__(self) -> None:
         super().__init__()
         self._parts = PartSearch()
+        self._part_finish: str | None = None
+        """How the stream ends if the event that is split into parts is its last one."""
 
     @property
     def failed(self) -> bool:
@@ -85,10 +87,13 @@ class _ResponsesReader(StreamReader):
                 self.usage = parse_usage(response.usage)
 
     def _read_part(self, part: Part) -> None:
-        if part.begins and (kind := _KIND.search(part.raw[:HEAD_BYTES])) is not None:
-            self.finish = _TERMINAL[kind[1].decode()]
-        if self._parts.add(part, self):
-            self.terminal = self.finish is not None
+        if part.begins:
+            kind = _KIND.search(part.raw[:HEAD_BYTES])
+            self._part_finish = None if kind is None else _TERMINAL[kind[1].decode()]
+        self._parts.add(part, self)
+        if part.ends and self._part_finish is not None:
+            self.finish = self._part_finish
+            self.terminal = True
 
 
 class Responses(Dialect):

@@ -419,13 +419,16 @@ class GatewayRequest:
             if self.stream is not None and self.stream.full:  # the caller may read on later: tell it the end is missing
                 self._send_error_event(attempt, reader, "stream_aborted")
             raise CallerGoneError
-        failed = None
+        failed: UpstreamFailure | None = None
         if attempt.blocked_by is None:
+            attempt.read_rest()
             if exchange.error is not None and not attempt.complete:
                 failed = failure_of(exchange, attempt.headers, attempt.target, attempt.elapsed_ms)
-                if self.stream is None and not self._shutting_down:
-                    self._record_lost_stream(attempt, reader)
-                    return failed
+            elif attempt.lacks_end:
+                failed = aborted()
+            if failed is not None and self.stream is None and not self._shutting_down:
+                self._record_lost_stream(attempt, reader)
+                return failed
             if attempt.guard is not None:
                 accounting.enter("guardrail_out")
             await attempt.finish()

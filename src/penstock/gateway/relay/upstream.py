@@ -214,8 +214,9 @@ def _error_body(exchange: Exchange, headers: dict[bytes, bytes]) -> bytes:
         return b""
 
 
-def aborted(message: str = "The upstream closed the stream before it sent any data.") -> UpstreamFailure:
-    return UpstreamFailure("aborted", None, Refusal(502, "stream_aborted", message), retryable=True)
+def aborted() -> UpstreamFailure:
+    refusal = Refusal(502, "stream_aborted", "The upstream ended the stream before it was complete.")
+    return UpstreamFailure("aborted", None, refusal, retryable=True)
 
 
 def undecodable() -> UpstreamFailure:

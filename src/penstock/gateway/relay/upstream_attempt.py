@@ -173,6 +173,13 @@ class UpstreamAttempt:
         return self.guard is None or not self.guard.waiting
 
     @property
+    def lacks_end(self) -> bool:
+        """True if the event that must end the stream has not arrived."""
+        if self.reader is None or self.reader.terminal:
+            return False
+        return not self._owner.dialect.has_done_marker or self.target.key.stream_done_marker == "required"
+
+    @property
     def mid_event(self) -> bool:
         """True if the stream ended in the middle of an event, which the caller may have been sent in part."""
         return self._incomplete_frame is not None or len(self._frames) > 0
@@ -289,14 +296,17 @@ class UpstreamAttempt:
         finally:
             self.guard_s += perf_counter() - began
 
-    async def finish(self) -> None:
-        """Inspect and send what is still held, after the upstream has ended its stream."""
-        reader, guard = self.reader, self.guard
-        assert reader is not None
+    def read_rest(self) -> None:
+        """Read the last event, which may lack its blank line, after the upstream has ended its stream."""
         rest = self._incomplete_frame = self._frames.rest()
-        if rest is not None:
+        if rest is not None and self.reader is not None:
             self._restore_model_names([rest])
-            reader.read(rest)
+            self.reader.read(rest)
+
+    async def finish(self) -> None:
+        """Inspect and send what is still held, after `read_rest`."""
+        reader, guard, rest = self.reader, self.guard, self._incomplete_frame
+        assert reader is not None
         if guard is None or not guard.holds:
             if rest is not None and self._model_names is not None:
                 self._send(rest.raw)

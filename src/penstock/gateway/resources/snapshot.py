@@ -52,6 +52,8 @@ class ProviderKey(msgspec.Struct, frozen=True, kw_only=True):
     default_body_fields: dict[str, Any] = {}
     param_renames: dict[str, str] = {}
     verify_tls: bool = True
+    stream_done_marker: Literal["required", "optional", "none"] = "required"
+    """Whether a stream of chat completions that ends without `[DONE]` is incomplete."""
 
 
 class Cooldown(msgspec.Struct, frozen=True, kw_only=True):
