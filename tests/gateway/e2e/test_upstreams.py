@@ -7,12 +7,14 @@ import json
 import socket
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from support.gateway_process import ALIAS, CALLER, UPSTREAM_SECRET, GatewayProcess, free_port, keyword, resources
 from support.programs import wait_for
 from support.scripted_upstream import (
+    CHAT_USAGE,
     ReceivedRequest,
     ScriptedConnection,
     Upstream,
@@ -403,6 +405,25 @@ def test_connection_closed_by_the_provider_is_replaced(gateway: GatewayProcess, 
         wait_for(lambda: upstream.open == 0, what="the provider's close")
 
 
+@pytest.mark.parametrize("delay_s", [0, 0.1])
+def test_request_that_the_provider_received_is_not_sent_again(
+    gateway: GatewayProcess, upstream: Upstream, delay_s: float
+) -> None:
+    """The connection is reused, and the provider closes it without a reply: it may have billed the request."""
+    assert gateway.respond().status == 200
+    before = len(upstream.requests)
+
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        time.sleep(delay_s)
+        connection.reset()
+
+    upstream.script = script
+    reply = gateway.respond()
+    assert (reply.status, reply.error["type"]) == (502, "transport_error")
+    assert len(upstream.requests) == before + 1
+    assert [attempt["error"] for attempt in gateway.ledger_entry(reply)["attempts"]] == ["transport"]
+
+
 def test_slow_caller_slows_down_its_upstream(gateway: GatewayProcess, upstream: Upstream) -> None:
     """The gateway stops reading from the provider while the caller does not read: 40 MB do not fit into the buffers."""
     delta = response_events(["z" * 20_000])[4]
@@ -531,3 +552,49 @@ def test_tokens_are_estimated_for_deeply_nested_bodies(gateway: GatewayProcess, 
     entry = gateway.ledger_entry(reply)
     assert (entry["status"], entry["usage_source"]) == (200, "estimated")
     assert (entry["input_tokens"], entry["output_tokens"]) == (1001, 500)
+
+
+# -- usage of streams -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"stream_options": {"include_usage": False, "x": 1}}, {"stream_options": None}]
+)
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions"])
+def test_gateway_asks_for_the_usage_of_a_stream_and_keeps_it(
+    gateway: GatewayProcess, upstream: Upstream, route: str, options: dict[str, Any]
+) -> None:
+    upstream.stream_with(chat_events(["Hello"], usage=CHAT_USAGE))
+    stream = gateway.stream(route, {"prompt": "Hi.", "messages": ["Hi."], **options})
+    assert b"prompt_tokens" not in stream.read_rest()
+    sent = (options.get("stream_options") or {}) | {"include_usage": True}
+    assert upstream.requests[0].json["stream_options"] == sent
+    entry = gateway.ledger_entry(stream)
+    assert (entry["usage_source"], entry["input_tokens"], entry["output_tokens"]) == ("upstream", 17, 23)
+
+
+def test_caller_that_asks_for_usage_gets_it(gateway: GatewayProcess, upstream: Upstream) -> None:
+    events = chat_events(["Hello"], usage=CHAT_USAGE)
+    upstream.stream_with(events)
+    stream = gateway.stream("/v1/chat/completions", {"stream_options": {"include_usage": True}})
+    assert b'"prompt_tokens": 17' in stream.read_rest()
+    assert upstream.requests[0].json["stream_options"] == {"include_usage": True}
+
+
+def test_usage_is_not_requested_on_the_responses_route(gateway: GatewayProcess, upstream: Upstream) -> None:
+    stream = gateway.stream()
+    stream.read_rest()
+    assert set(upstream.requests[0].json) == {"model", "input", "stream"}
+
+
+@pytest.mark.parametrize("size", [1, 3, 390])
+def test_estimate_of_a_stream_does_not_depend_on_its_deltas(
+    gateway: GatewayProcess, upstream: Upstream, size: int
+) -> None:
+    text = "abcdefghij" * 39
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    upstream.stream_with([b"".join(chat_events(pieces))])
+    stream = gateway.stream("/v1/chat/completions")
+    stream.read_rest()
+    entry = gateway.ledger_entry(stream)
+    assert (entry["usage_source"], entry["output_tokens"]) == ("estimated", 98)

@@ -143,8 +143,6 @@ class Dialect:
     """True if the `model` in replies is the requested alias."""
     has_done_marker = False
     """True if a stream ends with `[DONE]`, which some providers leave out."""
-    usage_option = False
-    """True if a stream reports usage only on request, in `stream_options.include_usage`."""
 
     def __init__(self) -> None:
         self._decode_body = msgspec.json.Decoder(self.body).decode
@@ -177,6 +175,11 @@ class Dialect:
             for name, text in content_strings(content)
             if name not in _NO_INPUT and not text.startswith("data:")
         )
+
+    def usage_request(self, body: Any) -> dict[str, Any] | None:
+        """Return the `stream_options` with which a stream reports its usage, if the caller did not ask for it."""
+        del body
+        return None
 
     def credential_headers(self, secret: str) -> list[tuple[str, str]]:
         """Return the headers with the provider's secret."""

@@ -15,7 +15,7 @@ from penstock.gateway.dialects.base import (
     positive,
     short_text,
 )
-from penstock.gateway.dialects.openai import OpenAIReply, PartSearch, parse_usage
+from penstock.gateway.dialects.openai import OpenAIReply, PartSearch, include_usage, parse_usage
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.sse_frames import Frame, Part
 
@@ -26,6 +26,7 @@ class ChatBody(RequestBody):
     max_completion_tokens: Any = None
     max_tokens: Any = None
     n: Any = None
+    stream_options: Any = None
     messages: msgspec.Raw = NO_RAW
 
 
@@ -119,6 +120,9 @@ class Chat(Dialect):
         # Servers differ in which of the two names they know, so use the larger limit.
         limit = max(positive(body.max_completion_tokens), positive(body.max_tokens)) or default
         return limit * (positive(body.n) or 1)
+
+    def usage_request(self, body: ChatBody) -> dict[str, Any] | None:
+        return include_usage(body.stream_options)
 
     def stream_reader(self) -> StreamReader:
         return ChunkReader(self.output_members)

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.gateway.dialects.base import NO_RAW, Dialect, RequestBody, StreamReader, positive
 from penstock.gateway.dialects.chat import ChunkReader
-from penstock.gateway.dialects.openai import OpenAIReply
+from penstock.gateway.dialects.openai import OpenAIReply, include_usage
 
 __all__ = ["Completions"]
 
@@ -16,6 +16,7 @@ __all__ = ["Completions"]
 class CompletionsBody(RequestBody):
     max_tokens: Any = None
     n: Any = None
+    stream_options: Any = None
     best_of: Any = None
     prompt: msgspec.Raw = NO_RAW
 
@@ -33,6 +34,9 @@ class Completions(Dialect):
     def output_limit(self, body: CompletionsBody, default: int) -> int:
         replies = max(positive(body.n), positive(body.best_of), 1)
         return (positive(body.max_tokens) or default) * replies * _prompts(bytes(body.prompt))
+
+    def usage_request(self, body: CompletionsBody) -> dict[str, Any] | None:
+        return include_usage(body.stream_options)
 
     def stream_reader(self) -> StreamReader:
         return ChunkReader(self.output_members)

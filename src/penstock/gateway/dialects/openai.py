@@ -12,7 +12,7 @@ import orjson
 from penstock.gateway.dialects.base import Reply, StreamReader, Usage, short_text, token_count
 from penstock.gateway.sse_frames import Part
 
-__all__ = ["TAIL_BYTES", "OpenAIReply", "PartSearch", "parse_usage"]
+__all__ = ["TAIL_BYTES", "OpenAIReply", "PartSearch", "include_usage", "parse_usage"]
 
 TAIL_BYTES = 1 << 16
 """In an event that is split into parts: bytes at its end that must contain its usage."""
@@ -43,6 +43,15 @@ def parse_usage(usage: object) -> Usage | None:
         _detail(usage[reasoning], "reasoning_tokens") if reasoning in usage else 0,
         _detail(usage[cached], "cached_tokens") if cached in usage else 0,
     )
+
+
+def include_usage(options: object) -> dict[str, Any] | None:
+    """Return the `stream_options` of a request with `include_usage` added; None if they have it, or are no object."""
+    if options is None:
+        return {"include_usage": True}
+    if type(options) is not dict or options.get("include_usage") is True:
+        return None
+    return {**options, "include_usage": True}
 
 
 def _detail(details: object, member: str) -> int:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import orjson
 
-__all__ = ["top_level_spans", "with_members"]
+__all__ = ["set_member", "top_level_spans", "with_members"]
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _FLAT = rb'[^"{}\[\]]++|' + _STRING
@@ -66,6 +66,17 @@ def with_members(data: bytes, renames: Mapping[bytes, bytes], defaults: Mapping[
     pieces.append(data[position:end])
     pieces += [b",%b:%b" % (_quoted(name), value) for name, value in defaults.items() if name not in names]
     return b"".join([*pieces, data[end:]])
+
+
+def set_member(data: bytes, name: str, value: bytes) -> bytes:
+    """Return a non-empty object with a top-level member set to a JSON value: in place, or added at its end."""
+    spans = top_level_spans(data, name)
+    if not spans:
+        end = data.rindex(b"}")
+        return b"%b,%b:%b%b" % (data[:end], _quoted(name.encode()), value, data[end:])
+    for start, end in reversed(spans):
+        data = b"%b%b%b" % (data[:start], value, data[end:])
+    return data
 
 
 def _quoted(name: bytes) -> bytes:

@@ -27,6 +27,7 @@ from penstock.gateway.relay.accounting import Accounting, AttemptKind
 from penstock.gateway.relay.body import Request, read_body, replace_model
 from penstock.gateway.relay.compiled_snapshot import CompiledSnapshot
 from penstock.gateway.relay.context import WorkerContext
+from penstock.gateway.relay.json_members import set_member
 from penstock.gateway.relay.model_names import restore_model
 from penstock.gateway.relay.replies import (
     JSON,
@@ -317,12 +318,17 @@ class GatewayRequest:
 
     def _start_attempt(self, target: Target) -> UpstreamAttempt:
         request, model, dialect = self._request, self._model, self.dialect
-        message = target.message(replace_model(request, target.upstream_json), self.request_id)
+        body = replace_model(request, target.upstream_json)
+        usage_request = None
+        if request.stream and not target.sets("stream_options"):
+            usage_request = dialect.usage_request(request.members)
+            if usage_request is not None:
+                body = set_member(body, "stream_options", orjson.dumps(usage_request))
+        message = target.message(body, self.request_id)
         timeouts = self._compiled.timeouts(target, model, request.stream)
         attempt = UpstreamAttempt(self._context.loop, self, target, message, timeouts)
-        guards = self._compiled.guards
-        if dialect.restores_model or guards is not None:
-            attempt.prepare(guards, model.name if dialect.restores_model else None)
+        alias = model.name if dialect.restores_model else None
+        attempt.prepare(self._compiled.guards, alias, strips_usage=usage_request is not None)
         return attempt
 
     async def _sleep(self, seconds: float) -> None:

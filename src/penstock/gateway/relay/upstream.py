@@ -137,6 +137,10 @@ class Target:
         self._renames = {old.encode(): new.encode() for old, new in key.param_renames.items()}
         self._defaults = {name.encode(): orjson.dumps(value) for name, value in key.default_body_fields.items()}
 
+    def sets(self, member: str) -> bool:
+        """Return whether the provider key sets a member of the body by default."""
+        return member.encode() in self._defaults
+
     def redact(self, text: str) -> str:
         """Return a text of the upstream without the credentials that it was sent."""
         for secret in self._secrets:

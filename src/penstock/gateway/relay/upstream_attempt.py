@@ -93,6 +93,7 @@ class UpstreamAttempt:
         "_owner",
         "_paused",
         "_started_at",
+        "_strips_usage",
         "_terminal_at",
         "_timeouts",
         "blocked_by",
@@ -122,6 +123,7 @@ class UpstreamAttempt:
         self._paused = False
         self._guards: Guards | None = None
         self._model_names: ModelNames | None = None
+        self._strips_usage = False
         self._frames: Frames
         self._decompressor: Decompressor | None = None
         self._incomplete_frame: Frame | None = None
@@ -138,13 +140,15 @@ class UpstreamAttempt:
         self.exchange = exchange = Exchange(message, self._on_end)
         exchange.on_data = self._on_data
 
-    def prepare(self, guards: Guards | None, alias: str | None) -> None:
-        """Set the output guardrails for a stream, and the `alias` that replaces the model name in it."""
+    def prepare(self, guards: Guards | None, alias: str | None, *, strips_usage: bool) -> None:
+        """Set the output guardrails for a stream, and the `alias` that replaces the model name in it. `strips_usage` says
+        that the caller did not ask for the event with the usage."""
         if guards is not None and guards.has_output:
             self._guards = guards
             self.guard = guards.stream(self._owner.dialect.name)
         if alias is not None:
             self._model_names = ModelNames(alias)
+        self._strips_usage = strips_usage
 
     async def run(self) -> None:
         """Send the request and wait until the exchange has ended, successfully or not."""
@@ -267,8 +271,7 @@ class UpstreamAttempt:
     def _relay(self, data: bytes, reader: StreamReader) -> None:
         guard = self.guard
         if guard is not None and guard.holds:
-            frames = self._restore_model_names(self._frames.feed(data))
-            _read_frames(reader, frames)
+            frames = self._prepare_frames(reader, self._frames.feed(data))
             try:
                 clean = self._feed(guard, frames)
             except StreamBlocked as blocked:
@@ -276,13 +279,13 @@ class UpstreamAttempt:
                 return
             self._send(clean)
         else:
-            if self._model_names is None:
+            if self._edits_frames:
+                frames = self._prepare_frames(reader, self._frames.feed(data))
+                self._send(joined(frames))
+            else:
                 self._send(data)  # before parsing, for the lowest latency
                 frames = self._frames.feed(data)
-            else:
-                frames = self._restore_model_names(self._frames.feed(data))
-                self._send(joined(frames))
-            _read_frames(reader, frames)
+                _read_frames(reader, frames)
             if guard is not None:
                 self._feed(guard, frames)
         if not self._terminal_at and self.complete:
@@ -298,17 +301,16 @@ class UpstreamAttempt:
 
     def read_rest(self) -> None:
         """Read the last event, which may lack its blank line, after the upstream has ended its stream."""
-        rest = self._incomplete_frame = self._frames.rest()
-        if rest is not None and self.reader is not None:
-            self._restore_model_names([rest])
-            self.reader.read(rest)
+        rest = self._frames.rest()
+        if rest is not None and self.reader is not None and self._prepare_frames(self.reader, [rest]):
+            self._incomplete_frame = rest
 
     async def finish(self) -> None:
         """Inspect and send what is still held, after `read_rest`."""
         reader, guard, rest = self.reader, self.guard, self._incomplete_frame
         assert reader is not None
         if guard is None or not guard.holds:
-            if rest is not None and self._model_names is not None:
+            if rest is not None and self._edits_frames:
                 self._send(rest.raw)
             if guard is not None:
                 guard.finish(rest)
@@ -324,10 +326,19 @@ class UpstreamAttempt:
         if not self._owner.caller_gone:  # may have changed during the inspection
             self._send(left)
 
-    def _restore_model_names(self, frames: list[Frame]) -> list[Frame]:
+    @property
+    def _edits_frames(self) -> bool:
+        """True if the caller gets other bytes than the upstream sends, also without guardrails."""
+        return self._strips_usage or self._model_names is not None
+
+    def _prepare_frames(self, reader: StreamReader, frames: list[Frame]) -> list[Frame]:
+        """Read frames, and return those that are meant for the caller."""
         if self._model_names is not None:
             for frame in frames:
                 self._model_names.restore(frame)
+        if self._strips_usage:
+            return [frame for frame in frames if not reader.read(frame)]
+        _read_frames(reader, frames)
         return frames
 
     def _send(self, data: bytes) -> None:
