@@ -598,3 +598,52 @@ def test_estimate_of_a_stream_does_not_depend_on_its_deltas(
     stream.read_rest()
     entry = gateway.ledger_entry(stream)
     assert (entry["usage_source"], entry["output_tokens"]) == ("estimated", 98)
+
+
+# -- requests whose usage is never reported -------------------------------------------------------------------------------
+
+
+def tokens_left(gateway: GatewayProcess) -> int:
+    """Return the tokens that the caller's limit has left, by a request that costs few."""
+    return int(gateway.respond(max_output_tokens=16).headers["x-ratelimit-remaining-tokens"])
+
+
+def test_background_response_is_charged_with_its_limit(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(upstream.url, caller={"display_name": "background", "rate_limit": {"tpm": 10_000}}))
+    upstream.reply_with({**response_body(usage=None, output=[]), "status": "queued", "background": True})
+    reply = gateway.respond(background=True, max_output_tokens=4000)
+    entry = gateway.ledger_entry(reply)
+    assert (entry["usage_source"], entry["output_tokens"]) == ("estimated", 4000)
+    upstream.use_script(normal_reply)
+    assert tokens_left(gateway) < 6000
+
+
+def test_whole_reply_that_is_cut_is_charged_with_its_limit(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(upstream.url, caller={"display_name": "cut", "rate_limit": {"tpm": 10_000}}))
+
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        connection.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{")
+        connection.reset()
+
+    upstream.use_script(script)
+    reply = gateway.respond(max_output_tokens=4000)
+    entry = gateway.ledger_entry(reply)
+    assert (entry["status"], entry["usage_source"], entry["output_tokens"]) == (502, "estimated", 4000)
+    upstream.use_script(normal_reply)
+    assert tokens_left(gateway) < 6000
+
+
+def test_dropped_request_is_charged_with_its_limit(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(upstream.url, caller={"display_name": "dropped", "rate_limit": {"tpm": 10_000}}))
+    upstream.use_script(lambda _request, connection: connection.closed_within(5) and None)
+    body = json.dumps({"model": ALIAS, "input": "Hi.", "max_output_tokens": 4000}).encode()
+    head = (
+        f"POST /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {CALLER}\r\ncontent-length: {len(body)}\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
+        caller.sendall(head.encode() + b"x-penstock-request-id: dropped-1\r\n\r\n" + body)
+        wait_for(lambda: upstream.requests, 5)
+    entry = gateway.ledger_entry("dropped-1")
+    assert (entry["status"], entry["usage_source"], entry["output_tokens"]) == (499, "estimated", 4000)
+    upstream.use_script(normal_reply)
+    assert tokens_left(gateway) < 6000

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from penstock.gateway.auth import authenticate, authorize, client_ip, recorded_model_name
-from penstock.gateway.dialects.base import Dialect, StreamReader
+from penstock.gateway.dialects.base import Dialect, Reply, StreamReader
 from penstock.gateway.guardrails import DuplicateKeyError, Guards, StreamBlocked
 from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.operator_log import log_operator_message
@@ -350,24 +350,22 @@ class GatewayRequest:
 
     async def _finish_whole_reply(self, attempt: UpstreamAttempt) -> UpstreamFailure | None:
         exchange, accounting, target = attempt.exchange, self.accounting, attempt.target
-        if self.caller_gone and exchange.sent >= 0:  # a provider bills only a request that it received whole
-            accounting.add_estimated_usage(self._request.data, 0)
-        self._raise_if_ended()
         failure = failure_of(exchange, attempt.headers, target, attempt.elapsed_ms)
         if failure is not None:
+            if self._may_be_billed(attempt):
+                accounting.add_estimated_usage(self._request.data, self._reserved_output)
+            self._raise_if_ended()
             self._pass_upstream_id(attempt)
             return failure
         try:
             body = plain_body(exchange, attempt.headers)
             reply = self.dialect.read_reply(body)
         except ValueError:
+            accounting.add_estimated_usage(self._request.data, self._reserved_output)
             return undecodable()
         accounting.identify(target, reply.name, reply.finish)
-        usage = reply.reported
-        if usage is not None:
-            accounting.add_usage(usage)
-        else:
-            accounting.add_estimated_usage(self._request.data, self.dialect.output_tokens(body))
+        self._record_usage(reply, body)
+        self._raise_if_ended()
         try:
             body = await self._inspect_output(body)
         except ValueError:  # the guardrails' parser is stricter than `read_reply`
@@ -379,6 +377,22 @@ class GatewayRequest:
         self._send(exchange.status, content_type(attempt.headers, "application/json"), body)
         accounting.entry.ttft_ms = accounting.entry.phases_ms["total"]
         return None
+
+    def _may_be_billed(self, attempt: UpstreamAttempt) -> bool:
+        """Return whether the provider may bill an exchange that failed: it began to answer, or it received the whole
+        request and the gateway or the caller gave up."""
+        status = attempt.exchange.status
+        gave_up = self.caller_gone or self._shutting_down
+        return 200 <= status < 300 or (gave_up and not status and attempt.exchange.sent >= 0)
+
+    def _record_usage(self, reply: Reply, body: bytes) -> None:
+        usage = reply.reported
+        if usage is not None:
+            self.accounting.add_usage(usage)
+        elif reply.unfinished:  # a background response: its usage will never be seen here
+            self.accounting.add_estimated_usage(self._request.data, self._reserved_output)
+        else:
+            self.accounting.add_estimated_usage(self._request.data, self.dialect.output_tokens(body))
 
     def _record_served(self, attempt: UpstreamAttempt, *, succeeded: bool) -> None:
         """Record the status; only a successful reply clears the cooldown."""
