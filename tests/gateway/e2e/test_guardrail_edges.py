@@ -250,8 +250,9 @@ def test_only_the_last_duplicate_key_of_a_reply_is_sent(
     reply = gateway.respond()
     assert (reply.status, reply.body) == (200, body % b'{"type":"output_text","text":"clean"}')
     delta = b'data: {"type":"response.output_text.delta","output_index":0,%b"delta":"clean "}\n\n'
-    upstream.stream_with([delta % b'"delta":"it is BLOCKME ",', delta % b""])
-    assert gateway.respond(stream=True).body == delta % b"" * 2
+    end = event("response.completed", 9, response={})
+    upstream.stream_with([delta % b'"delta":"it is BLOCKME ",', delta % b"", end])
+    assert gateway.respond(stream=True).body == delta % b"" * 2 + end
     body = b'{"model":"a\\/b","choices":[{"index":0,"message":{"content":"BLOCKME","content":"clean"}}]}'
     upstream.reply_with(body)
     chat = {"model": ALIAS, "messages": [{"role": "user", "content": "x"}]}

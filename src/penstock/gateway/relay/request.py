@@ -444,14 +444,16 @@ class GatewayRequest:
             attempt.read_rest()
             if exchange.error is not None and not attempt.complete:
                 failed = failure_of(exchange, attempt.headers, attempt.target, attempt.elapsed_ms)
+                if self.stream is None and not self._shutting_down:
+                    self._record_lost_stream(attempt, reader)
+                    return failed
             elif attempt.lacks_end:
                 failed = aborted()
-            if failed is not None and self.stream is None and not self._shutting_down:
-                self._record_lost_stream(attempt, reader)
-                return failed
             if attempt.guard is not None:
                 accounting.enter("guardrail_out")
-            await attempt.finish()
+            rest = await attempt.inspect_rest()
+            if failed is None or self.stream is not None or self._shutting_down:
+                attempt.send_rest(rest)
             accounting.enter("serialise")
         if attempt.blocked_by is not None:
             self._record_stream(attempt, reader)

@@ -305,26 +305,26 @@ class UpstreamAttempt:
         if rest is not None and self.reader is not None and self._prepare_frames(self.reader, [rest]):
             self._incomplete_frame = rest
 
-    async def finish(self) -> None:
-        """Inspect and send what is still held, after `read_rest`."""
+    async def inspect_rest(self) -> bytes:
+        """Inspect what is still held, after `read_rest`, and return it. A block is reported to the owner."""
         reader, guard, rest = self.reader, self.guard, self._incomplete_frame
         assert reader is not None
         if guard is None or not guard.holds:
-            if rest is not None and self._edits_frames:
-                self._send(rest.raw)
             if guard is not None:
                 guard.finish(rest)
-            return
+            return rest.raw if rest is not None and self._edits_frames else b""
         try:
             if guard.inspects_at_end and self._guards is not None:
-                left = await self._guards.run_inspection(guard.held_bytes, lambda budgets: guard.finish(rest, budgets))
-            else:
-                left = guard.finish(rest)
+                return await self._guards.run_inspection(guard.held_bytes, lambda budgets: guard.finish(rest, budgets))
+            return guard.finish(rest)
         except StreamBlocked as blocked:
             self._block(blocked, reader)
-            return
+            return b""
+
+    def send_rest(self, data: bytes) -> None:
+        """Send the result of `inspect_rest`."""
         if not self._owner.caller_gone:  # may have changed during the inspection
-            self._send(left)
+            self._send(data)
 
     @property
     def _edits_frames(self) -> bool:
