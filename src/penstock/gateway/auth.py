@@ -17,16 +17,36 @@ from functools import lru_cache
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.resources.snapshot import CallerKey, Model, Snapshot
-from penstock.gateway.rsgi import Headers
+from penstock.gateway.rsgi import Headers, Scope
 from penstock.secrets import REDACTED
 
-__all__ = ["allows", "authenticate", "authorize", "client_ip", "contains_api_key", "networks", "recorded_model_name"]
+__all__ = [
+    "allows",
+    "authenticate",
+    "authorize",
+    "check_head",
+    "client_ip",
+    "contains_api_key",
+    "networks",
+    "recorded_model_name",
+]
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _MAX_SHOWN_CHARS = 200
 """Characters of an unknown model name that a refusal or a ledger entry repeats."""
+
+
+def check_head(scope: Scope) -> None:
+    """Raise Refusal for a head that the servers before and behind the gateway may read in another way."""
+    headers = scope.headers
+    if "host" not in headers and scope.http_version == "1.1":
+        raise Refusal(400, "invalid_request_error", "The request has no Host header.")
+    if "transfer-encoding" in headers and [
+        coding.strip().lower() for value in headers.get_all("transfer-encoding") for coding in value.split(",")
+    ] != ["chunked"]:
+        raise Refusal(400, "invalid_request_error", "The only supported Transfer-Encoding is chunked.")
 
 
 def authenticate(headers: Headers, snapshot: Snapshot, entry: Entry) -> CallerKey:
@@ -54,6 +74,8 @@ def _presented_key(headers: Headers) -> str:
     authorization = headers.get("authorization")
     if authorization is not None:
         return authorization[7:].strip() if authorization.startswith("Bearer ") else ""
+    if "authorization" in headers:  # its value is not ASCII
+        return ""
     return (headers.get("x-api-key") or "").strip()
 
 

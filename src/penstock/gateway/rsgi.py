@@ -14,10 +14,15 @@ class Headers(Protocol):
 
     def get_all(self, key: str) -> list[str]: ...
 
+    def __contains__(self, key: str) -> bool:
+        """Return whether there is such a header. `get` and `get_all` leave out values that are not ASCII."""
+
 
 class Scope(Protocol):
     client: str
     """Address and port."""
+    http_version: str
+    """`1` (for 1.0), `1.1` or `2`."""
     method: str
     path: str
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import socket
 import threading
 from typing import Any
 
@@ -45,6 +46,7 @@ def assert_refused(gateway: GatewayProcess, reply: Any, status: int, type_: str,
         {"Authorization": "Bearer sk-unknown"},
         {"X-Api-Key": "sk-unknown"},
         {"Authorization": "Bearer sk-unknown", "X-Api-Key": CALLER},
+        {"Authorization": "Bearer sk-\xe9", "X-Api-Key": CALLER},
     ],
 )
 @pytest.mark.usefixtures("no_upstream_request")
@@ -55,6 +57,21 @@ def test_missing_or_unknown_key_is_401_before_the_body_is_parsed(
     reply = gateway.post("/v1/responses", b"{not json", key=None, headers=headers)
     assert_refused(gateway, reply, 401, "invalid_api_key")
     assert "sk-" not in reply.error["message"]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "HTTP/1.1\r\n",
+        "HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n",
+        "HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
+    ],
+)
+@pytest.mark.usefixtures("no_upstream_request")
+def test_head_that_servers_read_differently_is_400(gateway: GatewayProcess, head: str) -> None:
+    with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
+        caller.sendall(f"POST /v1/responses {head}Authorization: Bearer {CALLER}\r\n\r\n0\r\n\r\n".encode())
+        assert caller.recv(4096).startswith(b"HTTP/1.1 400 ")
 
 
 def test_key_is_accepted_in_both_headers(gateway: GatewayProcess, upstream: Upstream) -> None:

@@ -28,7 +28,7 @@ from support.scripted_upstream import (
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 429])
+@pytest.mark.parametrize("status", [400, 403, 404, 409, 422, 429])
 def test_upstream_4xx_is_relayed_with_its_error_object(
     gateway: GatewayProcess, upstream: Upstream, status: int, stream: bool
 ) -> None:
@@ -85,20 +85,41 @@ def test_invalid_retry_after_is_not_passed_on(
     assert "retry-after" not in reply.headers
 
 
-def test_error_that_is_not_json_becomes_a_truncated_message(gateway: GatewayProcess, upstream: Upstream) -> None:
-    upstream.reply_with(b"no such thing " * 200, 404)
+def test_error_that_is_not_json_is_not_passed_on(gateway: GatewayProcess, upstream: Upstream) -> None:
+    upstream.reply_with(b"<html>nginx on host-17</html>", 404)
     reply = gateway.respond()
     assert (reply.status, reply.error["type"]) == (404, "upstream_error")
-    assert len(reply.error["message"]) == 1024
+    assert reply.error["message"] == "The upstream answered with status 404."
+
+
+def test_long_error_message_is_truncated(gateway: GatewayProcess, upstream: Upstream) -> None:
+    upstream.reply_with({"error": {"message": "no such thing " * 200}}, 404)
+    assert len(gateway.respond().error["message"]) == 1024
+
+
+def test_upstream_401_is_an_error_of_the_gateway(gateway: GatewayProcess, upstream: Upstream) -> None:
+    upstream.reply_with({"error": {"message": "Incorrect API key provided.", "type": "auth"}}, 401)
+    reply = gateway.respond()
+    assert (reply.status, reply.error["type"]) == (502, "upstream_auth_error")
+    assert "Incorrect" not in reply.error["message"]
+    entry = gateway.ledger_entry(reply)
+    assert (entry["status"], entry["attempts"][0]["status"]) == (502, 401)
+
+
+@pytest.mark.parametrize("mask", ["*" * 20, "...", "…", "••••"])
+def test_half_masked_provider_secret_is_redacted(gateway: GatewayProcess, upstream: Upstream, mask: str) -> None:
+    shown = UPSTREAM_SECRET[:6] + mask + UPSTREAM_SECRET[-4:]
+    upstream.reply_with({"error": {"message": f"Quota of {shown} exceeded. Wait..."}}, 429)
+    assert gateway.respond().error["message"] == "Quota of <redacted> exceeded. Wait..."
 
 
 def test_provider_secret_is_redacted_in_errors(gateway: GatewayProcess, upstream: Upstream) -> None:
     message = f"Incorrect API key provided: {UPSTREAM_SECRET}."
     upstream.reply_with(
-        {"error": {"message": message, "type": "auth", "code": UPSTREAM_SECRET}}, 401, x_echo=UPSTREAM_SECRET
+        {"error": {"message": message, "type": "auth", "code": UPSTREAM_SECRET}}, 403, x_echo=UPSTREAM_SECRET
     )
     reply = gateway.respond()
-    assert reply.status == 401
+    assert reply.status == 403
     assert UPSTREAM_SECRET not in str(reply.headers)
     assert UPSTREAM_SECRET not in reply.body.decode()
 
@@ -106,10 +127,10 @@ def test_provider_secret_is_redacted_in_errors(gateway: GatewayProcess, upstream
 def test_query_of_the_base_url_is_redacted_in_errors(gateway: GatewayProcess, upstream: Upstream) -> None:
     """The query may contain a credential, like a header."""
     gateway.reload(resources(f"{upstream.url}?key=sk-in-the-query"))
-    upstream.reply_with({"error": {"message": "Wrong key: sk-in-the-query.", "type": "auth"}}, 401)
+    upstream.reply_with({"error": {"message": "Wrong key: sk-in-the-query.", "type": "auth"}}, 403)
     reply = gateway.respond()
     assert upstream.requests[0].path == "/v1/responses?key=sk-in-the-query"
-    assert (reply.status, reply.error["message"]) == (401, "Wrong key: <redacted>.")
+    assert (reply.status, reply.error["message"]) == (403, "Wrong key: <redacted>.")
 
 
 def test_upstream_error_texts_are_inspected(gateway: GatewayProcess, upstream: Upstream) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from penstock.gateway.auth import authenticate, authorize, client_ip, recorded_model_name
+from penstock.gateway.auth import authenticate, authorize, check_head, client_ip, recorded_model_name
 from penstock.gateway.dialects.base import Dialect, Reply, StreamReader
 from penstock.gateway.guardrails import DuplicateKeyError, Guards, StreamBlocked
 from penstock.gateway.limits.limiter import Reservation
@@ -166,6 +166,7 @@ class GatewayRequest:
 
     def _authenticate(self) -> CallerKey:
         context, entry = self._context, self.accounting.entry
+        check_head(self._scope)
         headers = self._scope.headers
         length = headers.get("content-length")
         if length is not None and (not length.isdigit() or int(length) > context.max_body):
@@ -519,7 +520,8 @@ class GatewayRequest:
             return
         self.accounting.enter("guardrail_out")
         error = orjson.loads(await self._inspect_reply(guards, refusal.body()))["error"]
-        refusal.message, refusal.code, refusal.param = error["message"], error.get("code"), error.get("param")
+        refusal.message, refusal.type = error["message"], error["type"]
+        refusal.code, refusal.param = error.get("code"), error.get("param")
 
     # -- the response -------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from penstock.gateway.relay.hosts import Host, Hosts
 from penstock.gateway.relay.json_members import with_members
 from penstock.gateway.resources.snapshot import Model, ProviderKey
 from penstock.gateway.routes import BY_PATH, DEFAULT_BASES, PREFIX
+from penstock.secrets import REDACTED
 from penstock.wire.content_encoding import decoded
 from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.http1 import request_head
@@ -39,6 +40,7 @@ __all__ = [
 
 TIMEOUT = "TimedOut"
 UNDECODABLE = "Undecodable"
+_UNAUTHORIZED = 401
 CALLER_GONE = WireError("CallerGone", "The caller closed the connection.", "network")
 _GATEWAY_HEADERS = frozenset(
     (
@@ -60,6 +62,10 @@ _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _DATE = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT")
 """The only form of a date that a sender may generate in HTTP."""
 _MIN_SECRET_CHARS = 6
+_MASKED = re.compile(r"([A-Za-z0-9_-]{0,64})(?:\*{2,}|\.{3,}|•{2,}|…)([A-Za-z0-9_-]{0,64})")
+"""A text whose middle is masked, as providers quote a wrong key."""
+_MIN_SHOWN_CHARS = 3
+"""With fewer visible characters, ordinary text with an ellipsis would match."""
 
 
 class Base(NamedTuple):
@@ -144,8 +150,16 @@ class Target:
     def redact(self, text: str) -> str:
         """Return a text of the upstream without the credentials that it was sent."""
         for secret in self._secrets:
-            text = text.replace(secret, "<redacted>")
-        return text
+            text = text.replace(secret, REDACTED)
+        return _MASKED.sub(self._redact_masked, text)
+
+    def _redact_masked(self, match: re.Match[str]) -> str:
+        """Redact a text such as `sk-pr****wxyz` if its ends are those of a secret."""
+        head, tail = match[1], match[2]
+        if len(head) + len(tail) < _MIN_SHOWN_CHARS:
+            return match[0]
+        is_secret = any(secret.startswith(head) and secret.endswith(tail) for secret in self._secrets)
+        return REDACTED if is_secret else match[0]
 
     def message(self, body: bytes, request_id: str) -> bytes:
         if self._renames or self._defaults:
@@ -188,14 +202,21 @@ def failure_of(
         return None
     retry_after = _retry_after(headers, target)
     client_error = 400 <= status < 500
-    if client_error:
+    if status == _UNAUTHORIZED:  # it refused the provider key, not the caller's
+        message = "The upstream refused the credential of the gateway."
+        refusal = Refusal(502, "upstream_auth_error", message, retry_after=retry_after)
+    elif client_error:
         refusal = _client_error(status, _error_body(exchange, headers), target, retry_after)
     else:
         message = f"The upstream answered with status {status}."
         refusal = Refusal(502, "upstream_error", message, retry_after=retry_after)
-    hint = _seconds(retry_after)
     return UpstreamFailure(
-        "upstream_status", status, refusal, retryable=not client_error, retry_after_s=hint, quotes_upstream=client_error
+        "upstream_status",
+        status,
+        refusal,
+        retryable=not client_error,
+        retry_after_s=_seconds(retry_after),
+        quotes_upstream=client_error and status != _UNAUTHORIZED,
     )
 
 
@@ -242,12 +263,12 @@ def _transport_failure(error: WireError, elapsed_ms: float) -> UpstreamFailure:
 def _client_error(status: int, body: bytes, target: Target, retry_after: str | None) -> Refusal:
     """Return the provider's own error with its type, code and param: client libraries act on them."""
     error = _error_object(body)
-    message = error.get("message")
+    message = str(error.get("message") or f"The upstream answered with status {status}.")
     kind = error.get("type")
     return Refusal(
         status,
-        target.redact(str(kind)) if kind else "upstream_error",
-        target.redact(str(message))[:_MAX_MESSAGE_CHARS] if message else f"The upstream answered with status {status}.",
+        target.redact(str(kind)[:_MAX_MESSAGE_CHARS]) if kind else "upstream_error",
+        target.redact(message[: 4 * _MAX_MESSAGE_CHARS])[:_MAX_MESSAGE_CHARS],
         code=_redacted(error.get("code"), target),
         param=_redacted(error.get("param"), target),
         retry_after=retry_after,
@@ -255,12 +276,13 @@ def _client_error(status: int, body: bytes, target: Target, retry_after: str | N
 
 
 def _error_object(body: bytes) -> dict[str, Any]:
-    """Return the error object, with or without its `{"error": …}` envelope; any other body becomes the message."""
+    """Return the error object, with or without its `{"error": …}` envelope. Any other JSON becomes the message; a body
+    that is not JSON is the page of a proxy, and is not passed on."""
     try:
         parsed = orjson.loads(body)
-        error = parsed.get("error", parsed)
-    except (orjson.JSONDecodeError, AttributeError):
-        error = None
+    except orjson.JSONDecodeError:
+        return {}
+    error = parsed.get("error", parsed) if isinstance(parsed, dict) else None
     if isinstance(error, str):
         return {"message": error}
     if isinstance(error, dict) and (error is not parsed or "message" in error):
@@ -272,7 +294,7 @@ def _redacted(value: object, target: Target) -> str | float | None:
     """Redact a text. Numbers stay numbers: a code may be one."""
     if value is None or isinstance(value, int | float):
         return value
-    return target.redact(str(value))
+    return target.redact(str(value)[:_MAX_MESSAGE_CHARS])
 
 
 def _retry_after(headers: dict[bytes, bytes], target: Target) -> str | None:
