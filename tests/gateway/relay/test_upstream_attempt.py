@@ -12,10 +12,12 @@ from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.accounting import Accounting
 from penstock.gateway.relay.body import read_body
+from penstock.gateway.relay.cooldowns import Cooldowns
 from penstock.gateway.relay.request import GatewayRequest
-from penstock.gateway.relay.routing import Cooldowns, RoundRobin
-from penstock.gateway.resources.snapshot import Model, Routing
+from penstock.gateway.relay.routing import RoundRobin
+from penstock.gateway.resources.snapshot import Model, ProviderKey, Routing
 from penstock.gateway.routes import BY_NAME
+from penstock.secrets import Secret
 
 
 class SlowLimiter:
@@ -56,9 +58,8 @@ def test_request_ended_while_waiting_for_target_limits_makes_no_attempt(first_is
         request = GatewayRequest(app, compiled, scope, protocol, dialect, "id", "id")
         request._model, request._request, request._tokens = group, read_body(b'{"model":"g"}', dialect), 10
         # The targets have no host, so an attempt would fail.
-        targets: Any = [
-            SimpleNamespace(model=Model(id=name, name=name), key=SimpleNamespace(name="k")) for name in ("a", "b")
-        ]
+        key = ProviderKey(id="k", name="k", secret=Secret("s"))
+        targets: Any = [SimpleNamespace(model=Model(id=name, name=name), key=key) for name in ("a", "b")]
         running = asyncio.create_task(request._route(tuple(targets)))
         await limiter.asked.wait()
         request.end()

@@ -7,8 +7,9 @@ from typing import Protocol
 
 from penstock.gateway.limits.limiter import Limiter
 from penstock.gateway.observe.recorder import Recorder
+from penstock.gateway.relay.cooldowns import Cooldowns
 from penstock.gateway.relay.response_stream import ClientSockets
-from penstock.gateway.relay.routing import Cooldowns, RoundRobin
+from penstock.gateway.relay.routing import RoundRobin
 from penstock.gateway.resources.config import GatewayConfig
 
 __all__ = ["WorkerContext"]

@@ -279,12 +279,12 @@ class GatewayRequest:
                 failure = await self._try_target(target, kind)
                 if failure is None:
                     return
-                context.cooldowns.failed(target, failure, perf_counter())
                 if not policy.allows_retry(target.model, failure, retries, number < len(candidates)):
                     break
                 await self._sleep(backoff_s(retries, failure))
                 retries += 1
                 kind = "retry"
+            context.cooldowns.failed(target, failure, perf_counter(), targets)
             if not policy.allows_fallback(failure):
                 break
             kind = "fallback"
@@ -473,7 +473,8 @@ class GatewayRequest:
 
     def _report_cut_stream(self, attempt: UpstreamAttempt, reader: StreamReader, failed: UpstreamFailure) -> None:
         """Report a failure with an event in the stream, whose head has been sent."""
-        self._context.cooldowns.failed(attempt.target, failed, perf_counter())
+        targets = self._compiled.targets(self._model, self.dialect)
+        self._context.cooldowns.failed(attempt.target, failed, perf_counter(), targets)
         refusal = shutting_down() if self._shutting_down else failed.refusal
         kind = refusal.type if self._shutting_down or failed.error == "timeout" else "stream_aborted"
         self.accounting.entry.attempts[-1].error = "timeout" if failed.error == "timeout" else "aborted"

@@ -200,6 +200,7 @@ def _cooldown(fields: Fields) -> Cooldown:
     statuses = mapping.statuses("trigger_statuses", 100)
     built = Cooldown(
         enabled=mapping.flag("enabled", defaults.enabled),
+        min_failures=_or_default(mapping.integer("min_failures", 1), defaults.min_failures),
         default_seconds=_or_default(mapping.integer("default_seconds"), defaults.default_seconds),
         max_seconds=_or_default(mapping.integer("max_seconds", 1), defaults.max_seconds),
         honor_retry_after=mapping.flag("honor_retry_after", defaults.honor_retry_after),

@@ -58,6 +58,8 @@ class ProviderKey(msgspec.Struct, frozen=True, kw_only=True):
 
 class Cooldown(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool = True
+    min_failures: int = 3
+    """Consecutive requests that must fail before a cooldown begins. One with Retry-After begins at once."""
     default_seconds: int = 30
     max_seconds: int = 600
     honor_retry_after: bool = True

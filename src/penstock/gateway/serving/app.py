@@ -17,11 +17,12 @@ from penstock.gateway.observe.timing import server_timing
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.compiled_snapshot import CompiledSnapshot
+from penstock.gateway.relay.cooldowns import Cooldowns, shared_words
 from penstock.gateway.relay.hosts import Hosts
 from penstock.gateway.relay.replies import JSON, shutting_down
 from penstock.gateway.relay.request import GatewayRequest
 from penstock.gateway.relay.response_stream import ClientSockets
-from penstock.gateway.relay.routing import Cooldowns, RoundRobin
+from penstock.gateway.relay.routing import RoundRobin
 from penstock.gateway.routes import BY_PATH, MODELS
 from penstock.gateway.rsgi import HTTPProtocol, Scope
 from penstock.gateway.serving.runtime import Runtime, WorkerState
@@ -51,7 +52,7 @@ class App:
         self.trusted = config.listen.trusted_proxies
         self.default_output = config.limits.default_output_tokens
         self.common_headers = [("server", f"Penstock/{__version__}")]
-        self.cooldowns = Cooldowns()
+        self.cooldowns = Cooldowns(shared_words(os.path.join(runtime.folder, "cooldowns")))
         self.round_robin = RoundRobin()
         self.client_sockets = ClientSockets()
         self.requests: dict[GatewayRequest, None] = {}
