@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -668,3 +669,18 @@ def test_dropped_request_is_charged_with_its_limit(gateway: GatewayProcess, upst
     assert (entry["status"], entry["usage_source"], entry["output_tokens"]) == (499, "estimated", 4000)
     upstream.use_script(normal_reply)
     assert tokens_left(gateway) < 6000
+
+
+def test_stream_is_ended_at_its_deadline(start: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+    """Its events arrive in time, but do not end."""
+    gateway = start(resources(upstream.url), upstream={"max_stream_s": 0.5})
+
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        connection.start()
+        while not connection.closed_within(0.05):
+            connection.chunk(response_events()[0])
+
+    upstream.use_script(script)
+    stream = gateway.stream()
+    assert json.loads(stream.read_rest().rsplit(b"data: ", 1)[-1])["code"] == "timeout"
+    assert gateway.ledger_entry(stream)["status"] == 504

@@ -141,6 +141,8 @@ class Dialect:
     """Keys of a whole reply whose strings are output."""
     restores_model = False
     """True if the `model` in replies is the requested alias."""
+    stores_replies = False
+    """True if a later request can refer to a reply by its id."""
     has_done_marker = False
     """True if a stream ends with `[DONE]`, which some providers leave out."""
 
@@ -175,6 +177,11 @@ class Dialect:
             for name, text in content_strings(content)
             if name not in _NO_INPUT and not text.startswith("data:")
         )
+
+    def references(self, body: Any) -> list[tuple[str, str]]:
+        """Return the ids of stored replies that a request refers to, each with the name of its member."""
+        del body
+        return []
 
     def usage_request(self, body: Any) -> dict[str, Any] | None:
         """Return the `stream_options` with which a stream reports its usage, if the caller did not ask for it."""

@@ -23,6 +23,8 @@ _KIND = re.compile(rb'"type"\s*:\s*"(response\.(?:completed|incomplete|failed))"
 
 class ResponsesBody(RequestBody):
     max_output_tokens: Any = None
+    previous_response_id: Any = None
+    conversation: Any = None
 
 
 class _Event(msgspec.Struct):
@@ -104,9 +106,17 @@ class Responses(Dialect):
     provider = "openai"
     default_base = "https://api.openai.com/v1"
     api_name = "Responses API"
+    stores_replies = True
 
     def output_limit(self, body: ResponsesBody, default: int) -> int:
         return positive(body.max_output_tokens) or default
+
+    def references(self, body: ResponsesBody) -> list[tuple[str, str]]:
+        conversation = body.conversation
+        if type(conversation) is dict:
+            conversation = conversation.get("id")
+        members = (("previous_response_id", body.previous_response_id), ("conversation", conversation))
+        return [(name, value) for name, value in members if value is not None and type(value) is str]
 
     def stream_reader(self) -> StreamReader:
         return _ResponsesReader()

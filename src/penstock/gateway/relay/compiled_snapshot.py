@@ -79,7 +79,7 @@ class CompiledSnapshot:
             if silence is None:
                 silence = level_silence or level_total
         if stream:
-            return Timeouts(config.connect_timeout_s or None, None, silence or None)
+            return Timeouts(config.connect_timeout_s or None, config.max_stream_s or None, silence or None)
         return Timeouts(config.connect_timeout_s or None, total or None, None)
 
     def host_keys(self) -> set[HostKey]:

@@ -8,6 +8,7 @@ from typing import Protocol
 from penstock.gateway.limits.limiter import Limiter
 from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.relay.cooldowns import Cooldowns
+from penstock.gateway.relay.response_ids import ResponseIds
 from penstock.gateway.relay.response_stream import ClientSockets
 from penstock.gateway.relay.routing import RoundRobin
 from penstock.gateway.resources.config import GatewayConfig
@@ -27,4 +28,5 @@ class WorkerContext(Protocol):
     cooldowns: Cooldowns
     round_robin: RoundRobin
     client_sockets: ClientSockets
+    response_ids: ResponseIds
     loop: asyncio.AbstractEventLoop

@@ -14,6 +14,7 @@ __all__ = [
     "incomplete_body",
     "shutting_down",
     "too_large",
+    "unknown_reference",
     "upstream_request_id",
 ]
 
@@ -35,6 +36,11 @@ def incomplete_body() -> Refusal:
 
 def shutting_down() -> Refusal:
     return Refusal(503, "shutting_down", "The gateway is shutting down.")
+
+
+def unknown_reference(param: str) -> Refusal:
+    message = f"The `{param}` does not exist."
+    return Refusal(404, "invalid_request_error", message, code=f"{param}_not_found", param=param)
 
 
 def blocked(side: str, guardrail: str | None, *, timed_out: bool = False) -> Refusal:

@@ -37,6 +37,7 @@ from penstock.gateway.relay.replies import (
     incomplete_body,
     shutting_down,
     too_large,
+    unknown_reference,
     upstream_request_id,
 )
 from penstock.gateway.relay.response import CallerResponse
@@ -157,7 +158,7 @@ class GatewayRequest:
     async def _serve(self) -> None:
         key = self._authenticate()
         data = await self._read()
-        targets = self._authorize(key, data)
+        targets = await self._check_references(key, self._authorize(key, data))
         await self._inspect_input()
         await self._reserve(key)
         await self._route(targets)
@@ -224,6 +225,18 @@ class GatewayRequest:
         model = self._model = authorize(key, request.model, snapshot, entry.client)
         entry.provider = model.provider
         return self._compiled.targets(model, self.dialect)
+
+    async def _check_references(self, key: CallerKey, targets: tuple[Target, ...]) -> tuple[Target, ...]:
+        """Check that the stored replies which a request refers to are the caller's, and keep the targets that have them."""
+        for param, reply_id in self.dialect.references(self._request.members):
+            owner = await self._context.response_ids.owner(reply_id)
+            if owner is None and self._context.config.responses.foreign_ids == "allow":
+                continue
+            if owner is not None and owner.key_id == key.id:
+                targets = tuple(target for target in targets if target.key.id == owner.account)
+            if owner is None or owner.key_id != key.id or not targets:
+                raise unknown_reference(param)
+        return targets
 
     # -- inspect input ------------------------------------------------------------------------------------------------
 
@@ -365,10 +378,15 @@ class GatewayRequest:
             accounting.add_estimated_usage(self._request.data, self._reserved_output)
             return undecodable()
         accounting.identify(target, reply.name, reply.finish)
+        if self.dialect.stores_replies and reply.name is not None:
+            self.bind_reply(reply.name, target)
         self._record_usage(reply, body)
         self._raise_if_ended()
         try:
             body = await self._inspect_output(body)
+        except Refusal:
+            self._forbid_reply(reply.name, target)
+            raise
         except ValueError:  # the guardrails' parser is stricter than `read_reply`
             return undecodable()
         if self.dialect.restores_model:
@@ -418,12 +436,17 @@ class GatewayRequest:
             self.accounting.phases_at_first_byte(attempt.exchange, attempt.guard_s),
         )
 
+    def bind_reply(self, reply_id: str, target: Target) -> None:
+        """Record who made a reply, before its first bytes are sent."""
+        self._context.response_ids.record(reply_id, self.accounting.entry.api_key_id, target.key.id)
+
     def block(self, attempt: UpstreamAttempt, cause: StreamBlocked) -> None:
         """Tell the caller about a block: with a status, or with an event if the stream has begun."""
         entry = self.accounting.entry
         refusal = blocked("response", cause.guardrail, timed_out=cause.timed_out)
         entry.blocked = True
         entry.status, entry.error = refusal.status, refusal.type
+        self._forbid_reply(attempt.reader.id if attempt.reader is not None else None, attempt.target)
         if self.stream is None:
             self.accounting.record_time(attempt.exchange, attempt.guard_s)
             self._watching_caller = True  # the reply is complete, so there is nothing left to watch
@@ -523,6 +546,11 @@ class GatewayRequest:
         error = orjson.loads(await self._inspect_reply(guards, refusal.body()))["error"]
         refusal.message, refusal.type = error["message"], error["type"]
         refusal.code, refusal.param = error.get("code"), error.get("param")
+
+    def _forbid_reply(self, reply_id: str | None, target: Target) -> None:
+        """Let nobody refer to a blocked reply: the provider may have stored it."""
+        if self.dialect.stores_replies and reply_id is not None:
+            self._context.response_ids.record(reply_id, "", target.key.id)
 
     # -- the response -------------------------------------------------------------------------------------------------
 

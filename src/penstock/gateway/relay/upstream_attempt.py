@@ -73,6 +73,9 @@ class Owner(Protocol):
     def begin_stream(self, attempt: UpstreamAttempt) -> ResponseStream:
         """Send the head of a stream."""
 
+    def bind_reply(self, reply_id: str, target: Target) -> None:
+        """Record who made a reply, before its first bytes are sent."""
+
     def block(self, attempt: UpstreamAttempt, cause: StreamBlocked) -> None:
         """Report a block to the caller: with a status, or with an event if the stream has begun."""
 
@@ -81,6 +84,8 @@ class UpstreamAttempt:
     """One exchange with an upstream. `owner` is the request that it serves."""
 
     __slots__ = (
+        "_awaits_id",
+        "_binds_id",
         "_decompressor",
         "_done",
         "_frames",
@@ -124,6 +129,8 @@ class UpstreamAttempt:
         self._guards: Guards | None = None
         self._model_names: ModelNames | None = None
         self._strips_usage = False
+        self._binds_id = self._awaits_id = owner.dialect.stores_replies
+        """Whether the id of the reply has to be recorded, and whether only complete events are sent until then."""
         self._frames: Frames
         self._decompressor: Decompressor | None = None
         self._incomplete_frame: Frame | None = None
@@ -279,9 +286,12 @@ class UpstreamAttempt:
                 return
             self._send(clean)
         else:
-            if self._edits_frames:
+            if self._edits_frames or self._awaits_id:
                 frames = self._prepare_frames(reader, self._frames.feed(data))
                 self._send(joined(frames))
+                if self._awaits_id and not self._binds_id:  # send bytes as they arrive from now on
+                    self._awaits_id = False
+                    self._send(self._frames.pending)
             else:
                 self._send(data)  # before parsing, for the lowest latency
                 frames = self._frames.feed(data)
@@ -312,7 +322,7 @@ class UpstreamAttempt:
         if guard is None or not guard.holds:
             if guard is not None:
                 guard.finish(rest)
-            return rest.raw if rest is not None and self._edits_frames else b""
+            return rest.raw if rest is not None and (self._edits_frames or self._awaits_id) else b""
         try:
             if guard.inspects_at_end and self._guards is not None:
                 return await self._guards.run_inspection(guard.held_bytes, lambda budgets: guard.finish(rest, budgets))
@@ -337,8 +347,12 @@ class UpstreamAttempt:
             for frame in frames:
                 self._model_names.restore(frame)
         if self._strips_usage:
-            return [frame for frame in frames if not reader.read(frame)]
-        _read_frames(reader, frames)
+            frames = [frame for frame in frames if not reader.read(frame)]
+        else:
+            _read_frames(reader, frames)
+        if self._binds_id and reader.id is not None:
+            self._binds_id = False
+            self._owner.bind_reply(reader.id, self.target)
         return frames
 
     def _send(self, data: bytes) -> None:

@@ -25,9 +25,11 @@ _MINIMUMS: Final = {
     "listen.drain_notice_s": 0,
     "upstream.timeout_s": 0,
     "upstream.stream_timeout_s": 0,
+    "upstream.max_stream_s": 0,
     "upstream.connect_timeout_s": 0,
     "upstream.retries": 0,
     "limits.default_output_tokens": 0,
+    "responses.id_ttl_s": 0,
     "guardrails.max_buffer_bytes": 1,
     "guardrails.max_inspection_ms": 1,
 }

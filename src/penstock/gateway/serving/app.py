@@ -21,6 +21,7 @@ from penstock.gateway.relay.cooldowns import Cooldowns, shared_words
 from penstock.gateway.relay.hosts import Hosts
 from penstock.gateway.relay.replies import JSON, shutting_down
 from penstock.gateway.relay.request import GatewayRequest
+from penstock.gateway.relay.response_ids import ResponseIds
 from penstock.gateway.relay.response_stream import ClientSockets
 from penstock.gateway.relay.routing import RoundRobin
 from penstock.gateway.routes import BY_PATH, MODELS
@@ -54,6 +55,9 @@ class App:
         self.common_headers = [("server", f"Penstock/{__version__}")]
         self.cooldowns = Cooldowns(shared_words(os.path.join(runtime.folder, "cooldowns")))
         self.round_robin = RoundRobin()
+        self.response_ids = ResponseIds(
+            os.path.join(config.ledger.spool, "response-ids"), worker, config.listen.workers, config.responses.id_ttl_s
+        )
         self.client_sockets = ClientSockets()
         self.requests: dict[GatewayRequest, None] = {}
         self.loop: asyncio.AbstractEventLoop

@@ -49,6 +49,7 @@ def main() -> int:
     finally:
         runtime.state.clear_slot(number)
         recorder.close()
+        app.response_ids.close()
     return 0
 
 

@@ -1,0 +1,208 @@
+"""Who made a stored response: a durable map from response ids to the caller's key and the upstream account.
+
+    response-ids.db            SQLite, shared by all workers
+    response-ids-3-17.log      what worker 3 has recorded since, one JSON line for each id
+
+A worker appends an id to its log before the first byte of the response leaves: 3 µs, while a transaction would take
+longer and wait for the other workers. A thread moves full logs into the database. A lookup, which few requests need,
+reads the logs of all workers and the database, in that thread. Files survive the death of a process, but there is no
+fsync, so a power cut can lose the newest ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import orjson
+
+from penstock.gateway.operator_log import log_operator_message
+from penstock.gateway.refusal import Refusal
+
+__all__ = ["ResponseIds", "ResponseOwner"]
+
+LOG_BYTES = 1 << 20
+"""Size at which a log is moved into the database."""
+LOG_S = 60.0
+"""Age at which a log is moved into the database."""
+BUSY_S = 10.0
+_LOG_NAME = re.compile(r"response-ids-(\d+)-(\d+)\.log")
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS response_ids (id TEXT PRIMARY KEY, key_id TEXT, account TEXT, at REAL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS response_ids_at ON response_ids (at);
+"""
+
+
+class ResponseOwner(NamedTuple):
+    key_id: str
+    """The caller's key; empty if nobody may use the response."""
+    account: str
+    """The provider key with which the response was made."""
+
+
+class _Log:
+    """What a lookup has read of a log."""
+
+    __slots__ = ("offset", "owners")
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.owners: dict[str, ResponseOwner] = {}
+
+
+class ResponseIds:
+    """The map, as one worker uses it. `record` is for the event loop, and never raises."""
+
+    def __init__(self, folder: str, worker: int, workers: int, ttl_s: float) -> None:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        self._folder = folder
+        self._worker = worker
+        self._workers = workers
+        self._ttl_s = ttl_s
+        self._thread = ThreadPoolExecutor(1, "response-ids")
+        self._logs: dict[str, _Log] = {}
+        self._file = -1
+        self._path = ""
+        self._size = 0
+        self._began = 0.0
+        self._failed = False
+        self._thread.submit(self._move, self._abandoned_logs())
+
+    def record(self, response_id: str, key_id: str, account: str) -> None:
+        """Record who made a response. The newest record of an id counts."""
+        line = orjson.dumps((response_id, key_id, account, int(time.time()))) + b"\n"
+        try:
+            if self._size >= LOG_BYTES or (self._size and time.monotonic() - self._began > LOG_S):
+                self._rotate()
+            if self._file < 0:
+                self._open()
+            os.write(self._file, line)
+        except OSError as error:
+            if not self._failed:
+                log_operator_message(f"response ids cannot be recorded in {self._folder}: {error.strerror or error}")
+            self._failed = True
+            return
+        self._size += len(line)
+        self._failed = False
+
+    async def owner(self, response_id: str) -> ResponseOwner | None:
+        """Return who made a response; None if it is not known. Raise Refusal if the files cannot be read."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._find, response_id)
+        except (OSError, sqlite3.Error) as error:
+            log_operator_message(f"response ids cannot be looked up in {self._folder}: {error}")
+            raise Refusal(503, "storage_unavailable", "The gateway cannot look up stored responses.") from None
+
+    def close(self) -> None:
+        """Move what this worker has recorded into the database."""
+        if self._file >= 0:
+            self._rotate()
+        self._thread.shutdown()
+
+    # -- the worker's own log -----------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        numbers = [int(match[2]) for match in self._log_names() if int(match[1]) == self._worker]
+        name = f"response-ids-{self._worker}-{max(numbers, default=0) + 1}.log"
+        self._path = os.path.join(self._folder, name)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._size = 0
+        self._began = time.monotonic()
+
+    def _rotate(self) -> None:
+        file, self._file, self._size = self._file, -1, 0
+        if file >= 0:
+            os.close(file)
+            self._thread.submit(self._move, [self._path])
+
+    def _abandoned_logs(self) -> list[str]:
+        """Return the logs of earlier processes: this worker's, and those of workers that are no longer started."""
+        return [
+            os.path.join(self._folder, match[0])
+            for match in self._log_names()
+            if int(match[1]) == self._worker or (self._worker == 0 and int(match[1]) >= self._workers)
+        ]
+
+    def _log_names(self) -> list[re.Match[str]]:
+        """Return the names of all logs, the oldest of a worker first."""
+        matches = filter(None, map(_LOG_NAME.fullmatch, os.listdir(self._folder)))
+        return sorted(matches, key=lambda match: int(match[2]))
+
+    # -- in the thread ------------------------------------------------------------------------------------------------
+
+    def _move(self, paths: list[str]) -> None:
+        try:
+            with self._database() as database:
+                for path in paths:
+                    self._move_log(database, path)
+                database.execute("DELETE FROM response_ids WHERE at < ?", (time.time() - self._ttl_s,))
+        except (OSError, sqlite3.Error) as error:
+            # The logs stay, and lookups read them. The next start of this worker moves them.
+            log_operator_message(f"response ids cannot be moved into the database: {error}")
+
+    def _move_log(self, database: sqlite3.Connection, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):  # a new worker of this number has moved it
+            with open(path, "rb") as file:
+                rows = [row for line in file if (row := _parse(line)) is not None]
+            with database:
+                database.executemany("INSERT OR REPLACE INTO response_ids VALUES (?, ?, ?, ?)", rows)
+            os.unlink(path)
+
+    def _find(self, response_id: str) -> ResponseOwner | None:
+        logs = {match[0]: self._read_log(match[0]) for match in self._log_names()}
+        self._logs = {name: log for name, log in logs.items() if log is not None}
+        # The database is read last: a log disappears only after its ids are in there.
+        with self._database() as database:
+            row = database.execute(
+                "SELECT key_id, account, at FROM response_ids WHERE id = ?", (response_id,)
+            ).fetchone()
+        for log in reversed(self._logs.values()):
+            if (owner := log.owners.get(response_id)) is not None:
+                return owner
+        return ResponseOwner(row[0], row[1]) if row is not None and row[2] >= time.time() - self._ttl_s else None
+
+    def _read_log(self, name: str) -> _Log | None:
+        """Read what was appended to a log since the last lookup."""
+        log = self._logs.get(name) or _Log()
+        try:
+            with open(os.path.join(self._folder, name), "rb") as file:
+                file.seek(log.offset)
+                data = file.read()
+        except FileNotFoundError:
+            return None
+        complete = data[: data.rfind(b"\n") + 1]
+        log.offset += len(complete)
+        for line in complete.splitlines():
+            if (row := _parse(line)) is not None:
+                log.owners[row[0]] = ResponseOwner(row[1], row[2])
+        return log
+
+    @contextlib.contextmanager
+    def _database(self) -> Iterator[sqlite3.Connection]:
+        path = os.path.join(self._folder, "response-ids.db")
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        database = sqlite3.connect(path, timeout=BUSY_S)
+        try:
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute("PRAGMA synchronous=OFF")
+            database.executescript(_SCHEMA)
+            yield database
+            database.commit()
+        finally:
+            database.close()
+
+
+def _parse(line: bytes) -> tuple[str, str, str, float] | None:
+    """Return the id, the key, the account and the time of a line; None for a line that was cut."""
+    try:
+        response_id, key_id, account, at = orjson.loads(line)
+    except (orjson.JSONDecodeError, ValueError):
+        return None
+    return response_id, key_id, account, at
