@@ -49,6 +49,7 @@ def test_request_ended_while_waiting_for_target_limits_makes_no_attempt(first_is
         app: Any = SimpleNamespace(limiter=limiter, cooldowns=Cooldowns(), round_robin=RoundRobin(), loop=None)
         app.config = SimpleNamespace(upstream=SimpleNamespace(retries=0))
         app.worker = 0
+        app.body_bytes = 0
         app.recorder = SimpleNamespace(record=lambda entry: None)
         dialect = BY_NAME["responses"]
         scope: Any = SimpleNamespace(client="127.0.0.1:1")

@@ -53,12 +53,15 @@ ADMIT: Final = (
     + """
 -- KEYS: owners, windows, concurrency limits
 -- ARGV: now or '', owner, number of windows, {limit, amount, width} of each, {limit} of each concurrency limit
+--       a negative amount is checked, but not charged
 -- reply: 1 or 0, {tick, remaining, reset, wait} of each window, {free slots} of each concurrency limit
 local now, owner, windows = clock(), ARGV[2], tonumber(ARGV[3])
 local reply, rings, admitted = {0}, {}, true
 for w = 1, windows do
   local a = 3 * w + 1
   local limit, amount, width = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
+  local charged = math.max(amount, 0)
+  amount = math.abs(amount)
   local now_tick = math.floor(now / width)
   local ring, tick = load(KEYS[1 + w], now_tick)
   local elapsed = tick == now_tick and now - tick * width or 0
@@ -82,7 +85,7 @@ for w = 1, windows do
       tick_start = tick_start + width
     end
   end
-  rings[w] = {ring, tick, elapsed, total, oldest, limit, amount, width, wait}
+  rings[w] = {ring, tick, elapsed, total, oldest, limit, charged, width, wait}
 end
 
 local free = {}

@@ -10,10 +10,13 @@ import orjson
 
 from penstock.gateway.dialects.base import Dialect, RequestBody
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.json_members import top_level_spans
+from penstock.gateway.relay.json_members import MAX_BRACKETS, TooComplexError, top_level_spans
 from penstock.gateway.surrogates import replace_unpaired_surrogates
 
-__all__ = ["Request", "read_body", "replace_model"]
+__all__ = ["Request", "check_complexity", "read_body", "replace_model", "too_complex"]
+
+MAX_VALUES = 500_000
+"""Values of a body that can be inspected. Parsing and walking them takes about 0.8 s in a thread, and 110 MB."""
 
 
 class Request:
@@ -52,6 +55,16 @@ def read_body(data: bytes, dialect: Dialect) -> Request:
     return Request(data, members, model, _model_span(decoded, raw))
 
 
+def check_complexity(request: Request) -> None:
+    """Raise Refusal for a body with more values than can be inspected. Commas in texts count as well."""
+    if len(request.data) > MAX_VALUES and request.data.count(b",") > MAX_VALUES:
+        raise too_complex()
+
+
+def too_complex() -> Refusal:
+    return Refusal(413, "invalid_request_error", "The request body has too many values.")
+
+
 def _parse(data: bytes, dialect: Dialect) -> tuple[bytes, RequestBody]:
     """Decode the body. msgspec rejects unpaired surrogate escapes, so replace them by escapes of the same length.
 
@@ -72,7 +85,10 @@ def _model_span(data: bytes, raw: bytes) -> tuple[int, int]:
     if data.count(b'"model"') == 1 and b"\\u006" not in data:
         start = data.index(raw, data.index(b'"model"') + 7)
         return start, start + len(raw)
-    spans = top_level_spans(data, "model")
+    try:
+        spans = top_level_spans(data, "model", MAX_BRACKETS)
+    except TooComplexError:
+        raise too_complex() from None
     if len(spans) != 1:
         raise _invalid("The request body has `model` more than once.", "model")
     return spans[0]

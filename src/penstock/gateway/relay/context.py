@@ -22,6 +22,8 @@ class WorkerContext(Protocol):
     limiter: Limiter
     recorder: Recorder
     max_body: int
+    body_bytes: int
+    """Bytes of the large bodies that the requests of the worker hold."""
     trusted: tuple[str, ...]
     default_output: int
     common_headers: list[tuple[str, str]]

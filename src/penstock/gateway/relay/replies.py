@@ -13,6 +13,7 @@ __all__ = [
     "content_type",
     "incomplete_body",
     "shutting_down",
+    "too_busy",
     "too_large",
     "unknown_reference",
     "upstream_request_id",
@@ -24,6 +25,11 @@ JSON = ("content-type", "application/json")
 
 def too_large(limit: int) -> Refusal:
     return Refusal(413, "invalid_request_error", f"The request body is larger than the limit of {limit} bytes.")
+
+
+def too_busy() -> Refusal:
+    message = "The gateway holds too many large request bodies; try again later."
+    return Refusal(429, "rate_limit_exceeded", message, retry_after=1)
 
 
 def body_timeout() -> Refusal:

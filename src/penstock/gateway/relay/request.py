@@ -1,9 +1,11 @@
 """One request, from its arrival to its ledger entry. The order of the steps is part of the contract:
 
-    authenticate ─▶ read ─▶ authorize ─▶ inspect input ─▶ reserve ─▶ route ─▶ upstream ─▶ inspect output ─▶ account
+    authenticate ─▶ check key limits, take slot ─▶ read ─▶ authorize ─▶ check tokens ─▶ inspect input ─▶ reserve
+                 ─▶ route ─▶ upstream ─▶ inspect output ─▶ account
 
-Each step can end the request with a `Refusal`. Exactly one entry is written, however the request ends. `GatewayRequest`
-has the steps and the accounting; an `UpstreamAttempt` has the bytes of one exchange with an upstream.
+The checks before `reserve` take nothing but the slot, so a blocked request costs no other limit. Each step can end the
+request with a `Refusal`. Exactly one entry is written, however the request ends. `GatewayRequest` has the steps and the
+accounting; an `UpstreamAttempt` has the bytes of one exchange with an upstream.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.accounting import Accounting, AttemptKind
-from penstock.gateway.relay.body import Request, read_body, replace_model
+from penstock.gateway.relay.body import Request, check_complexity, read_body, replace_model, too_complex
 from penstock.gateway.relay.compiled_snapshot import CompiledSnapshot
 from penstock.gateway.relay.context import WorkerContext
-from penstock.gateway.relay.json_members import set_member
+from penstock.gateway.relay.json_members import TooComplexError, set_member
 from penstock.gateway.relay.model_names import restore_model
 from penstock.gateway.relay.replies import (
     JSON,
@@ -36,6 +38,7 @@ from penstock.gateway.relay.replies import (
     content_type,
     incomplete_body,
     shutting_down,
+    too_busy,
     too_large,
     unknown_reference,
     upstream_request_id,
@@ -63,6 +66,8 @@ __all__ = ["CallerGoneError", "GatewayRequest"]
 EARLY_BYTES = 1 << 16
 """A body up to this size is requested from the server's thread before the key is looked up, which hides the latency
 between the threads. A larger one is only read for a valid key."""
+MAX_BODY_BYTES = 256 << 20
+"""Bytes of large bodies that a worker holds at a time, if none is larger."""
 _INCOMPLETE = "The stream ended before it was complete."
 
 
@@ -77,6 +82,7 @@ class GatewayRequest:
         "__weakref__",
         "_attempt",
         "_backoff",
+        "_body_bytes",
         "_body_future",
         "_compiled",
         "_context",
@@ -90,6 +96,8 @@ class GatewayRequest:
         "_scope",
         "_settled_tokens",
         "_shutting_down",
+        "_slot",
+        "_slot_headers",
         "_target_reservation",
         "_tokens",
         "_watching_caller",
@@ -124,11 +132,16 @@ class GatewayRequest:
         """True once the drain time is over."""
         self._watching_caller = False
         self._body_future: Any = None
+        self._body_bytes = 0
+        """Bytes counted in `WorkerContext.body_bytes`."""
         self._request: Request
         self._model: Model
         self._tokens = self._reserved_output = 0
         """Estimated tokens of the request, and the part of them that is reserved for the reply."""
         self._reservation: Reservation | None = None
+        self._slot: Reservation | None = None
+        """The concurrency slot of the key."""
+        self._slot_headers: tuple[tuple[str, str], ...] = ()
         self._routing = False
         """True once the upstream attempts have begun."""
         self._attempt: UpstreamAttempt | None = None
@@ -157,8 +170,10 @@ class GatewayRequest:
 
     async def _serve(self) -> None:
         key = self._authenticate()
+        await self._enter(key)
         data = await self._read()
         targets = await self._check_references(key, self._authorize(key, data))
+        await self._check_tokens(key)
         await self._inspect_input()
         await self._reserve(key)
         await self._route(targets)
@@ -184,12 +199,26 @@ class GatewayRequest:
             raise shutting_down()
         return key
 
+    # -- check key limits, take slot ----------------------------------------------------------------------------------
+
+    async def _enter(self, key: CallerKey) -> None:
+        """Take the slot before the body is read, so that bodies which are still arriving hold theirs."""
+        policies = self._compiled.snapshot.policies
+        slot = self._slot = await self._context.limiter.enter(key, policies, time())
+        if slot.slots:
+            self._slot_headers = tuple(pair for pair in slot.headers if pair[0].endswith("-concurrent"))
+            self._response.set_headers(self._slot_headers)
+        if self._shutting_down:
+            raise shutting_down()
+
     # -- read ---------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> bytes:
         accounting = self.accounting
         accounting.enter("receive")
-        if self._body_future is None and self._scope.headers.get("content-length") is not None:
+        length = self._scope.headers.get("content-length")
+        if self._body_future is None and length is not None:
+            self._hold_body_bytes(int(length))
             self._body_future = self._protocol()
         data: bytes = await (self._read_chunks() if self._body_future is None else self._body_future)
         self._body_future = None
@@ -207,12 +236,21 @@ class GatewayRequest:
                 self._body_future = anext(body)
                 pieces.append(await self._body_future)
                 size += len(pieces[-1])
+                self._hold_body_bytes(len(pieces[-1]))
                 if size > self._context.max_body:
                     raise too_large(self._context.max_body)
         # Every body ends with an empty piece. One that breaks off has another empty piece before it.
         if pieces[-2:] == [b"", b""] and self._context.client_sockets.is_closed(self.client):
             raise CallerGoneError
         return b"".join(pieces)
+
+    def _hold_body_bytes(self, size: int) -> None:
+        """Count a large body against the memory of the worker until the request ends."""
+        context = self._context
+        if context.body_bytes + size > max(MAX_BODY_BYTES, context.max_body):
+            raise too_busy()
+        context.body_bytes += size
+        self._body_bytes += size
 
     # -- authorize ----------------------------------------------------------------------------------------------------
 
@@ -238,6 +276,17 @@ class GatewayRequest:
                 raise unknown_reference(param)
         return targets
 
+    # -- check tokens -------------------------------------------------------------------------------------------------
+
+    async def _check_tokens(self, key: CallerKey) -> None:
+        """Estimate the tokens, and refuse a request that exceeds a limit before it is inspected."""
+        context, request, guards = self._context, self._request, self._compiled.guards
+        self._reserved_output = self.dialect.output_limit(request.members, context.default_output)
+        self._tokens = estimate_tokens(len(request.data)) + self._reserved_output
+        if guards is not None and guards.has_input:  # otherwise `reserve` follows at once
+            self.accounting.enter("quota")
+            await context.limiter.check(key, self._model, self._compiled.snapshot.policies, self._tokens, time())
+
     # -- inspect input ------------------------------------------------------------------------------------------------
 
     async def _inspect_input(self) -> None:
@@ -245,6 +294,7 @@ class GatewayRequest:
         if guards is None or not guards.has_input:
             return
         self.accounting.enter("guardrail_in")
+        check_complexity(self._request)
         data = self._request.data
         try:
             inspection = await guards.run_inspection(len(data), lambda budgets: guards.request(data, budgets))
@@ -261,13 +311,10 @@ class GatewayRequest:
     # -- reserve ------------------------------------------------------------------------------------------------------
 
     async def _reserve(self, key: CallerKey) -> None:
-        context, request = self._context, self._request
         self.accounting.enter("quota")
-        self._reserved_output = self.dialect.output_limit(request.members, context.default_output)
-        self._tokens = estimate_tokens(len(request.data)) + self._reserved_output
-        policies = self._compiled.snapshot.policies
-        self._reservation = await context.limiter.admit(key, self._model, policies, self._tokens, time())
-        self._response.set_headers(self._reservation.headers)
+        policies, limiter = self._compiled.snapshot.policies, self._context.limiter
+        self._reservation = await limiter.admit(key, self._model, policies, self._tokens, time(), self._slot)
+        self._response.set_headers(self._reservation.headers + self._slot_headers)
         if self._shutting_down:
             raise shutting_down()
 
@@ -320,7 +367,10 @@ class GatewayRequest:
         accounting.entry.upstream_model, accounting.entry.provider = direct.upstream, direct.provider
         accounting.enter("upstream")
         record = accounting.begin_attempt(target, kind)
-        attempt = self._attempt = self._start_attempt(target)
+        try:
+            attempt = self._attempt = self._start_attempt(target)
+        except TooComplexError:
+            raise too_complex() from None
         await attempt.run()
         accounting.end_attempt(record, attempt.exchange, attempt.guard_s)
         reader = attempt.reader
@@ -587,10 +637,13 @@ class GatewayRequest:
             stream.close()
             self.accounting.entry.bytes_out = stream.sent
         self._context.recorder.record(self.accounting.close())
+        self._context.body_bytes -= self._body_bytes
         self._attempt = None  # breaks a reference cycle
         await self._settle_target()
         if self._reservation is not None and not self._reservation.settled:
             await self._context.limiter.settle(self._reservation, self.accounting.tokens, time())
+        if self._slot is not None and not self._slot.settled:
+            await self._context.limiter.settle(self._slot, 0, time())
 
     async def _settle_target(self) -> None:
         """Charge the target's limits with the tokens of its own attempt."""

@@ -15,16 +15,18 @@ import asyncio
 import contextlib
 import os
 import re
-import sqlite3
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
+
+if TYPE_CHECKING:
+    import sqlite3
 
 __all__ = ["ResponseIds", "ResponseOwner"]
 
@@ -73,7 +75,8 @@ class ResponseIds:
         self._size = 0
         self._began = 0.0
         self._failed = False
-        self._thread.submit(self._move, self._abandoned_logs())
+        if abandoned := self._abandoned_logs():
+            self._thread.submit(self._move, abandoned)
 
     def record(self, response_id: str, key_id: str, account: str) -> None:
         """Record who made a response. The newest record of an id counts."""
@@ -96,7 +99,7 @@ class ResponseIds:
         """Return who made a response; None if it is not known. Raise Refusal if the files cannot be read."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._find, response_id)
-        except (OSError, sqlite3.Error) as error:
+        except OSError as error:
             log_operator_message(f"response ids cannot be looked up in {self._folder}: {error}")
             raise Refusal(503, "storage_unavailable", "The gateway cannot look up stored responses.") from None
 
@@ -143,7 +146,7 @@ class ResponseIds:
                 for path in paths:
                     self._move_log(database, path)
                 database.execute("DELETE FROM response_ids WHERE at < ?", (time.time() - self._ttl_s,))
-        except (OSError, sqlite3.Error) as error:
+        except OSError as error:
             # The logs stay, and lookups read them. The next start of this worker moves them.
             log_operator_message(f"response ids cannot be moved into the database: {error}")
 
@@ -186,6 +189,9 @@ class ResponseIds:
 
     @contextlib.contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
+        """Open the database; raise OSError for all its errors."""
+        import sqlite3  # most workers need it rarely
+
         path = os.path.join(self._folder, "response-ids.db")
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         database = sqlite3.connect(path, timeout=BUSY_S)
@@ -195,6 +201,8 @@ class ResponseIds:
             database.executescript(_SCHEMA)
             yield database
             database.commit()
+        except sqlite3.Error as error:
+            raise OSError(str(error)) from None
         finally:
             database.close()
 

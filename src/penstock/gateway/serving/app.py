@@ -50,6 +50,7 @@ class App:
         self.limiter = limiter
         self.recorder = recorder
         self.max_body = config.listen.max_body_bytes
+        self.body_bytes = 0
         self.trusted = config.listen.trusted_proxies
         self.default_output = config.limits.default_output_tokens
         self.common_headers = [("server", f"Penstock/{__version__}")]
