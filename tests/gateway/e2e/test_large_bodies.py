@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from penstock.gateway.relay.request import GatewayRequest
 from penstock.gateway.routes import BY_NAME
 from support.gateway_process import ALIAS, CALLER, GatewayProcess, keyword, resources
 from support.programs import wait_for
-from support.scripted_upstream import Upstream
+from support.scripted_upstream import Upstream, response_body
 
 
 def head(length: int) -> bytes:
@@ -108,3 +109,19 @@ def test_estimate_of_a_large_body_leaves_out_files(name: str) -> None:
     image = "data:image/png;base64," + "A" * 400_000
     data = json.dumps({"model": "m", "input": [texts, image, {"file_data": "B" * 400_000}]}).encode()
     assert 50_000 <= BY_NAME[name].input_tokens(data) <= 50_100
+
+
+def test_large_reply_is_sent_whole_and_a_caller_that_does_not_read_it_is_499(
+    start: Callable[..., GatewayProcess], upstream: Upstream
+) -> None:
+    gateway = start(resources(upstream.url), upstream={"stream_timeout_s": 0.5})
+    reply = response_body("z" * 30_000_000)
+    upstream.reply_with(reply)
+    assert gateway.respond().json == reply
+    data = json.dumps({"model": ALIAS, "input": "x"}).encode()
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as caller:
+        caller.sendall(head(len(data)).replace(b"\r\n\r\n", b"\r\nx-penstock-request-id: idle-1\r\n\r\n") + data)
+        entry = gateway.ledger_entry("idle-1")
+    assert (entry["status"], entry["error"]) == (499, "client_disconnected")
+    assert (entry["usage_source"], entry["output_tokens"]) == ("upstream", 23)
+    assert entry["bytes_out"] < 30_000_000

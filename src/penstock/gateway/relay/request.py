@@ -44,7 +44,7 @@ from penstock.gateway.relay.replies import (
     upstream_request_id,
 )
 from penstock.gateway.relay.response import CallerResponse
-from penstock.gateway.relay.response_stream import ResponseStream
+from penstock.gateway.relay.response_stream import CHECK_BYTES, ResponseStream
 from penstock.gateway.relay.routing import FailurePolicy, backoff_s, order_targets
 from penstock.gateway.relay.upstream import (
     CALLER_GONE,
@@ -68,6 +68,8 @@ EARLY_BYTES = 1 << 16
 between the threads. A larger one is only read for a valid key."""
 MAX_BODY_BYTES = 256 << 20
 """Bytes of large bodies that a worker holds at a time, if none is larger."""
+LARGE_REPLY_BYTES = 1 << 18
+"""A larger reply is sent in pieces, because the server would hold what the caller does not read, without a time limit."""
 _INCOMPLETE = "The stream ended before it was complete."
 
 
@@ -443,8 +445,12 @@ class GatewayRequest:
             body = restore_model(body, bytes(reply.model), orjson.dumps(self._model.name))
         self._name_server(attempt)
         self._record_served(attempt, succeeded=not reply.failed)
-        self._send(exchange.status, content_type(attempt.headers, "application/json"), body)
-        accounting.entry.ttft_ms = accounting.entry.phases_ms["total"]
+        kind = content_type(attempt.headers, "application/json")
+        if len(body) <= LARGE_REPLY_BYTES:
+            self._send(exchange.status, kind, body)
+            accounting.entry.ttft_ms = accounting.entry.phases_ms["total"]
+        else:
+            await self._send_in_pieces(exchange.status, kind, body)
         return None
 
     def _may_be_billed(self, attempt: UpstreamAttempt) -> bool:
@@ -484,6 +490,7 @@ class GatewayRequest:
             attempt.exchange.status,
             content_type(attempt.headers, "text/event-stream"),
             self.accounting.phases_at_first_byte(attempt.exchange, attempt.guard_s),
+            ("cache-control", "no-cache"),
         )
 
     def bind_reply(self, reply_id: str, target: Target) -> None:
@@ -607,6 +614,34 @@ class GatewayRequest:
     def _send(self, status: int, kind: tuple[str, str], body: bytes, *more: tuple[str, str]) -> None:
         self.accounting.entry.bytes_out = len(body)
         self._response.send(status, kind, body, self.accounting.phases_at_head(), *more)
+
+    async def _send_in_pieces(self, status: int, kind: tuple[str, str], body: bytes) -> None:
+        """Send a large reply as fast as the caller reads it. One that does not read for `stream_timeout_s` is gone."""
+        phases = self.accounting.phases_at_head()
+        self.accounting.entry.ttft_ms = phases["total"]
+        stream = self._response.begin_stream(status, kind, phases, ("content-length", str(len(body))))
+        timeout = self._context.config.upstream.stream_timeout_s or None
+        for start in range(0, len(body), CHECK_BYTES):
+            stream.send(body[start : start + CHECK_BYTES])
+            if stream.full and not await self._is_writable(stream, timeout):
+                self.caller_gone = not self._shutting_down
+            if stream.closed or self.caller_gone:
+                raise CallerGoneError
+            if self._shutting_down:
+                self.accounting.record_failure(503, shutting_down().type, "cut")
+                return
+
+    async def _is_writable(self, stream: ResponseStream, timeout_s: float | None) -> bool:
+        """Wait until the caller has read on; return False if it has not within the timeout, or if the gateway ends."""
+        waiting = self._backoff = self._context.loop.create_future()
+        stream.wait_until_writable(lambda: _wake(waiting))
+        try:
+            await asyncio.wait_for(waiting, timeout_s)
+        except TimeoutError:
+            return False
+        finally:
+            self._backoff = None
+        return not stream.full
 
     def _refuse(self, refusal: Refusal) -> None:
         self.accounting.record_failure(refusal.status, refusal.type)

@@ -48,11 +48,11 @@ class CallerResponse:
         self.protocol.response_bytes(status, headers, body)
 
     def begin_stream(
-        self, status: int, content_type: tuple[str, str], phases_ms: Mapping[str, float]
+        self, status: int, content_type: tuple[str, str], phases_ms: Mapping[str, float], more: tuple[str, str]
     ) -> ResponseStream:
-        """Send the head of a stream."""
+        """Send the head of a body that is sent in pieces."""
         headers = self._headers(content_type, phases_ms)
-        headers.append(("cache-control", "no-cache"))
+        headers.append(more)
         context = self._context
         self.stream = ResponseStream(
             context.loop, context.client_sockets, self._address, self.protocol, status, headers

@@ -12,12 +12,13 @@ which it arrived. The coroutine of the request only waits for the end.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from time import monotonic, perf_counter
 from typing import Literal, Protocol
 
 from penstock.gateway.dialects.base import Dialect, StreamReader
 from penstock.gateway.guardrails import Guards, StreamBlocked, StreamGuard
-from penstock.gateway.relay.decompression import CODINGS, Decompressor
+from penstock.gateway.relay.decompression import CODINGS, PIECE_BYTES, Decompressor
 from penstock.gateway.relay.model_names import ModelNames
 from penstock.gateway.relay.response_stream import ResponseStream
 from penstock.gateway.relay.upstream import CALLER_GONE, TIMEOUT, UNDECODABLE, Target, coding_of
@@ -88,6 +89,7 @@ class UpstreamAttempt:
         "_binds_id",
         "_decompressor",
         "_done",
+        "_end_pending",
         "_frames",
         "_guards",
         "_incomplete_frame",
@@ -97,6 +99,7 @@ class UpstreamAttempt:
         "_model_names",
         "_owner",
         "_paused",
+        "_plain_pieces",
         "_started_at",
         "_strips_usage",
         "_terminal_at",
@@ -133,6 +136,10 @@ class UpstreamAttempt:
         """Whether the id of the reply has to be recorded, and whether only complete events are sent until then."""
         self._frames: Frames
         self._decompressor: Decompressor | None = None
+        self._plain_pieces: Iterator[bytes] | None = None
+        """Decompressed data that has not been processed yet."""
+        self._end_pending = False
+        """True if the exchange has ended and only decompressed data is left."""
         self._incomplete_frame: Frame | None = None
         """The last frame, if the stream ended in the middle of an event."""
         self.mode: Mode = "head"
@@ -173,7 +180,13 @@ class UpstreamAttempt:
             raise self._internal_error
 
     def abort(self, error: WireError) -> None:
-        if not self._done.done():
+        if self._done.done():
+            return
+        self._plain_pieces = None
+        if self._end_pending:
+            self.exchange.error = error
+            self._complete()
+        else:
             self.target.host.abort(self.exchange, error)
 
     @property
@@ -206,6 +219,13 @@ class UpstreamAttempt:
         if self._paused:
             host.resume(exchange)  # the connection returns to the pool, which must notice its end
         host.ended(exchange)
+        if self._plain_pieces is not None and exchange.error is None:
+            self._end_pending = True  # until the data has been decompressed
+        else:
+            self._complete()
+
+    def _complete(self) -> None:
+        exchange = self.exchange
         if self._decompressor is not None and not self._decompressor.complete and exchange.error is None:
             exchange.error = _UNDECODABLE
         if not self._done.done():
@@ -234,7 +254,7 @@ class UpstreamAttempt:
                 self.abort(WireError("ProtocolError", "The upstream's reply is too large.", "server"))
             return
         pieces = exchange.pieces
-        if not pieces:
+        if not pieces or self._plain_pieces is not None:
             return
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
@@ -242,13 +262,44 @@ class UpstreamAttempt:
         if self._decompressor is None:
             self._process_stream(data, self.reader)
             return
+        self._plain_pieces = self._decompressor.feed(data)
+        self._decompress(self.reader)
+
+    def _decompress(self, reader: StreamReader) -> None:
+        """Decompress one piece in an iteration of the event loop, because a megabyte can expand to a gigabyte. The upstream
+        is paused meanwhile."""
+        while self._plain_pieces is not None:
+            try:
+                plain = next(self._plain_pieces, b"")
+            except BadCoding:
+                self.abort(_UNDECODABLE)
+                return
+            if not plain:
+                self._plain_pieces = None
+                break
+            self._process_stream(plain, reader)
+            if self._done.done() or self._paused:
+                return
+            if len(plain) == PIECE_BYTES:
+                self.target.host.pause(self.exchange)
+                self._loop.call_soon(self._continue_decompressing)
+                return
+        if self._end_pending:
+            self._complete()
+        else:
+            self.target.host.resume(self.exchange)
+            if self.exchange.pieces:
+                self._process(self.exchange)
+
+    def _continue_decompressing(self) -> None:
+        if self._done.done() or self._plain_pieces is None or self.reader is None:
+            return
+        self._last_data_at = monotonic()
         try:
-            for plain in self._decompressor.feed(data):
-                self._process_stream(plain, self.reader)
-                if self._done.done():
-                    return
-        except BadCoding:
-            self.abort(_UNDECODABLE)
+            self._decompress(self.reader)
+        except Exception as error:
+            self._internal_error = error
+            self.abort(WireError("InternalError", "Penstock failed.", "penstock"))
 
     def _process_stream(self, data: bytes, reader: StreamReader) -> None:
         if self.mode == "stream":
@@ -372,8 +423,12 @@ class UpstreamAttempt:
 
     def _on_writable(self) -> None:
         self._last_data_at = monotonic()
-        if not self._done.done():
-            self._paused = False
+        if self._done.done():
+            return
+        self._paused = False
+        if self._plain_pieces is not None:
+            self._continue_decompressing()
+        else:
             self.target.host.resume(self.exchange)
 
     def _block(self, blocked: StreamBlocked, reader: StreamReader) -> None:
