@@ -44,7 +44,7 @@ class TextEstimate:
         self._eighths = 0
 
     def add(self, text: str) -> None:
-        self._eighths += _eighths(text)
+        self._eighths += len(text) * _COMMON if text.isascii() else _eighths(text)
 
     @property
     def tokens(self) -> int:

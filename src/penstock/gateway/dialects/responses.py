@@ -113,6 +113,8 @@ class Responses(Dialect):
 
     def references(self, body: ResponsesBody) -> list[tuple[str, str]]:
         conversation = body.conversation
+        if conversation is None and body.previous_response_id is None:
+            return []
         if type(conversation) is dict:
             conversation = conversation.get("id")
         members = (("previous_response_id", body.previous_response_id), ("conversation", conversation))

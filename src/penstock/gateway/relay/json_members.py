@@ -81,7 +81,9 @@ def with_members(data: bytes, renames: Mapping[bytes, bytes], defaults: Mapping[
 
 def set_member(data: bytes, name: str, value: bytes) -> bytes:
     """Return a non-empty object with a top-level member set to a JSON value: in place, or added at its end."""
-    spans = top_level_spans(data, name, MAX_BRACKETS)
+    # Without the quoted name or an escape, no search is needed.
+    may_have = _quoted(name.encode()) in data or b"\\u" in data
+    spans = top_level_spans(data, name, MAX_BRACKETS) if may_have else []
     if not spans:
         end = data.rindex(b"}")
         return b"%b,%b:%b%b" % (data[:end], _quoted(name.encode()), value, data[end:])

@@ -332,7 +332,6 @@ class GatewayRequest:
             candidates = order_targets(
                 model, model.routing, targets, context.cooldowns, context.round_robin, perf_counter()
             )
-        policy = FailurePolicy(model.routing, context.config.upstream.retries)
         failure: UpstreamFailure | None = None
         kind: AttemptKind = "initial"
         for number, target in enumerate(candidates, 1):
@@ -341,6 +340,7 @@ class GatewayRequest:
                 failure = await self._try_target(target, kind)
                 if failure is None:
                     return
+                policy = FailurePolicy(model.routing, context.config.upstream.retries)
                 if not policy.allows_retry(target.model, failure, retries, number < len(candidates)):
                     break
                 await self._sleep(backoff_s(retries, failure))
@@ -429,15 +429,16 @@ class GatewayRequest:
         except ValueError:
             accounting.add_estimated_usage(self._request.data, self._reserved_output)
             return undecodable()
-        accounting.identify(target, reply.name, reply.finish)
-        if self.dialect.stores_replies and reply.name is not None:
-            self.bind_reply(reply.name, target)
+        reply_id = reply.name
+        accounting.identify(target, reply_id, reply.finish)
+        if self.dialect.stores_replies and reply_id is not None:
+            self.bind_reply(reply_id, target)
         self._record_usage(reply, body)
         self._raise_if_ended()
         try:
             body = await self._inspect_output(body)
         except Refusal:
-            self._forbid_reply(reply.name, target)
+            self._forbid_reply(reply_id, target)
             raise
         except ValueError:  # the guardrails' parser is stricter than `read_reply`
             return undecodable()
@@ -667,7 +668,7 @@ class GatewayRequest:
 
     async def _account(self) -> None:
         """Write the ledger entry, and replace the reservations by what was used."""
-        stream = self.stream
+        stream = self._response.stream
         if stream is not None:
             stream.close()
             self.accounting.entry.bytes_out = stream.sent

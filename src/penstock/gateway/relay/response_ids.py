@@ -80,9 +80,10 @@ class ResponseIds:
 
     def record(self, response_id: str, key_id: str, account: str) -> None:
         """Record who made a response. The newest record of an id counts."""
-        line = orjson.dumps((response_id, key_id, account, int(time.time()))) + b"\n"
+        now = time.time()
+        line = orjson.dumps((response_id, key_id, account, now), option=orjson.OPT_APPEND_NEWLINE)
         try:
-            if self._size >= LOG_BYTES or (self._size and time.monotonic() - self._began > LOG_S):
+            if self._size >= LOG_BYTES or now - self._began > LOG_S:
                 self._rotate()
             if self._file < 0:
                 self._open()
@@ -117,7 +118,7 @@ class ResponseIds:
         self._path = os.path.join(self._folder, name)
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._size = 0
-        self._began = time.monotonic()
+        self._began = time.time()
 
     def _rotate(self) -> None:
         file, self._file, self._size = self._file, -1, 0

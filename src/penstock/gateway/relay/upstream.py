@@ -151,7 +151,10 @@ class Target:
         """Return a text of the upstream without the credentials that it was sent."""
         for secret in self._secrets:
             text = text.replace(secret, REDACTED)
-        return _MASKED.sub(self._redact_masked, text)
+        # The search takes 8 µs for an ordinary id, so look for the characters first.
+        if "**" in text or "..." in text or "•" in text or "…" in text:
+            text = _MASKED.sub(self._redact_masked, text)
+        return text
 
     def _redact_masked(self, match: re.Match[str]) -> str:
         """Redact a text such as `sk-pr****wxyz` if its ends are those of a secret."""

@@ -89,6 +89,7 @@ class UpstreamAttempt:
         "_binds_id",
         "_decompressor",
         "_done",
+        "_edits_frames",
         "_end_pending",
         "_frames",
         "_guards",
@@ -132,6 +133,8 @@ class UpstreamAttempt:
         self._guards: Guards | None = None
         self._model_names: ModelNames | None = None
         self._strips_usage = False
+        self._edits_frames = False
+        """True if the caller gets other bytes than the upstream sends, also without guardrails."""
         self._binds_id = self._awaits_id = owner.dialect.stores_replies
         """Whether the id of the reply has to be recorded, and whether only complete events are sent until then."""
         self._frames: Frames
@@ -163,6 +166,7 @@ class UpstreamAttempt:
         if alias is not None:
             self._model_names = ModelNames(alias)
         self._strips_usage = strips_usage
+        self._edits_frames = strips_usage or alias is not None
 
     async def run(self) -> None:
         """Send the request and wait until the exchange has ended, successfully or not."""
@@ -386,11 +390,6 @@ class UpstreamAttempt:
         """Send the result of `inspect_rest`."""
         if not self._owner.caller_gone:  # may have changed during the inspection
             self._send(data)
-
-    @property
-    def _edits_frames(self) -> bool:
-        """True if the caller gets other bytes than the upstream sends, also without guardrails."""
-        return self._strips_usage or self._model_names is not None
 
     def _prepare_frames(self, reader: StreamReader, frames: list[Frame]) -> list[Frame]:
         """Read frames, and return those that are meant for the caller."""
