@@ -495,7 +495,9 @@ class GatewayRequest:
         )
 
     def bind_reply(self, reply_id: str, target: Target) -> None:
-        """Record who made a reply, before its first bytes are sent."""
+        """Record who made a reply, before its first bytes are sent. An id that contains a secret is not recorded."""
+        if target.redact(reply_id) != reply_id:
+            return
         self._context.response_ids.record(reply_id, self.accounting.entry.api_key_id, target.key.id)
 
     def block(self, attempt: UpstreamAttempt, cause: StreamBlocked) -> None:
@@ -607,7 +609,7 @@ class GatewayRequest:
 
     def _forbid_reply(self, reply_id: str | None, target: Target) -> None:
         """Let nobody refer to a blocked reply: the provider may have stored it."""
-        if self.dialect.stores_replies and reply_id is not None:
+        if self.dialect.stores_replies and reply_id is not None and target.redact(reply_id) == reply_id:
             self._context.response_ids.record(reply_id, "", target.key.id)
 
     # -- the response -------------------------------------------------------------------------------------------------
