@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from penstock.gateway.guardrails.detectors import DETECTORS
-from penstock.gateway.guardrails.finders import regex_error
+from penstock.gateway.guardrail_patterns import DETECTOR_NAMES, regex_error
 from penstock.gateway.resources.fields import Fields
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern, Policy
 
@@ -97,7 +96,7 @@ def _keyword_patterns(fields: Fields) -> tuple[Pattern, ...]:
 def _pii_detectors(fields: Fields, default: Action) -> tuple[tuple[str, Action], ...]:
     detectors = []
     for item in fields.list("detectors"):
-        detector = item.choice("type", tuple(DETECTORS), required=True)
+        detector = item.choice("type", DETECTOR_NAMES, required=True)
         action = item.choice("action", _ACTIONS) or default
         item.finish()
         if detector is not None:
