@@ -59,6 +59,15 @@ def test_duplicate_model_is_refused(data: bytes) -> None:
     assert (refused.value.status, refused.value.param) == (400, "model")
 
 
+@pytest.mark.parametrize("name", ["previous_response_id", "conversation"])
+def test_duplicate_reference_is_refused(name: str) -> None:
+    once = b'{"model":"a","x":{"%b":"n"},"%b":"b"}' % (name.encode(), name.encode())
+    assert read_body(once, RESPONSES).members is not None
+    with pytest.raises(Refusal) as refused:
+        read_body(once[:-1] + b',"%b":null}' % name.encode(), RESPONSES)
+    assert (refused.value.status, refused.value.param) == (400, name)
+
+
 @pytest.mark.parametrize(
     ("route", "members", "expected"),
     [

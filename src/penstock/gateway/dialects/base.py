@@ -148,6 +148,8 @@ class Dialect:
     """True if the `model` in replies is the requested alias."""
     stores_replies = False
     """True if a later request can refer to a reply by its id."""
+    reference_members: tuple[str, ...] = ()
+    """Members of a request that refer to stored replies."""
     has_done_marker = False
     """True if a stream ends with `[DONE]`, which some providers leave out."""
 

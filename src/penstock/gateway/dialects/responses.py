@@ -107,6 +107,7 @@ class Responses(Dialect):
     default_base = "https://api.openai.com/v1"
     api_name = "Responses API"
     stores_replies = True
+    reference_members = ("previous_response_id", "conversation")
 
     def output_limit(self, body: ResponsesBody, default: int) -> int:
         return positive(body.max_output_tokens) or default
@@ -117,8 +118,8 @@ class Responses(Dialect):
             return []
         if type(conversation) is dict:
             conversation = conversation.get("id")
-        members = (("previous_response_id", body.previous_response_id), ("conversation", conversation))
-        return [(name, value) for name, value in members if value is not None and type(value) is str]
+        members = zip(self.reference_members, (body.previous_response_id, conversation), strict=True)
+        return [(name, value) for name, value in members if type(value) is str]
 
     def stream_reader(self) -> StreamReader:
         return _ResponsesReader()

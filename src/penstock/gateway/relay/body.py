@@ -53,6 +53,9 @@ def read_body(data: bytes, dialect: Dialect) -> Request:
     if not isinstance(model, str):
         raise _invalid("`model` must be a string: the alias of a model.", "model")
     dialect.check_body(members)
+    for name in dialect.reference_members:  # another parser may use the first of two, which would not be checked
+        if data.count(b'"%b"' % name.encode()) > 1 and len(_spans(data, name)) > 1:
+            raise _invalid(f"The request body has `{name}` more than once.", name)
     return Request(data, members, model, _model_span(decoded, raw))
 
 
@@ -86,13 +89,17 @@ def _model_span(data: bytes, raw: bytes) -> tuple[int, int]:
     if data.count(b'"model"') == 1 and b"\\u006" not in data:
         start = data.index(raw, data.index(b'"model"') + 7)
         return start, start + len(raw)
-    try:
-        spans = top_level_spans(data, "model", MAX_BRACKETS)
-    except TooComplexError:
-        raise too_complex() from None
+    spans = _spans(data, "model")
     if len(spans) != 1:
         raise _invalid("The request body has `model` more than once.", "model")
     return spans[0]
+
+
+def _spans(data: bytes, name: str) -> list[tuple[int, int]]:
+    try:
+        return top_level_spans(data, name, MAX_BRACKETS)
+    except TooComplexError:
+        raise too_complex() from None
 
 
 def replace_model(request: Request, upstream: bytes) -> bytes:
