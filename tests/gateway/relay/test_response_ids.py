@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import stat
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -31,17 +32,17 @@ def stored_ids(folder: Path) -> list[str]:
 
 def test_id_is_known_to_all_workers_at_once(tmp_path: Path) -> None:
     first, second = open_map(tmp_path, 0), open_map(tmp_path, 1)
-    first.record("resp_1", "alice", "account")
+    first.record("resp_1", "alice", "account", time.time())
     assert owner(second, "resp_1") == ResponseOwner("alice", "account")
-    second.record("resp_2", "bob", "account")
+    second.record("resp_2", "bob", "account", time.time())
     assert owner(first, "resp_2") == ResponseOwner("bob", "account")
     assert owner(first, "resp_3") is None
 
 
 def test_ids_survive_a_killed_worker(tmp_path: Path) -> None:
-    open_map(tmp_path, 1).record("resp_1", "alice", "account")  # never closed
+    open_map(tmp_path, 1).record("resp_1", "alice", "account", time.time())  # never closed
     log = next(tmp_path.glob("*.log"))
-    log.write_bytes(log.read_bytes() + b'["resp_2","al')  # killed within a write
+    log.write_bytes(log.read_bytes().rstrip(b"\0") + b'["resp_2","al')  # killed within a write
     again = open_map(tmp_path, 1)
     assert owner(again, "resp_1") == ResponseOwner("alice", "account")
     again.close()
@@ -50,7 +51,7 @@ def test_ids_survive_a_killed_worker(tmp_path: Path) -> None:
 
 
 def test_logs_of_removed_workers_are_moved(tmp_path: Path) -> None:
-    open_map(tmp_path, 7).record("resp_1", "alice", "account")
+    open_map(tmp_path, 7).record("resp_1", "alice", "account", time.time())
     open_map(tmp_path, 0).close()
     assert stored_ids(tmp_path) == ["resp_1"]
 
@@ -59,8 +60,8 @@ def test_newest_record_counts_across_rotations(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(response_ids, "LOG_BYTES", 100)
     ids = open_map(tmp_path)
     for number in range(40):
-        ids.record("resp_1", f"key-{number}", "account")
-        ids.record(f"other-{number}", "key", "account")
+        ids.record("resp_1", f"key-{number}", "account", time.time())
+        ids.record(f"other-{number}", "key", "account", time.time())
     assert owner(ids, "resp_1") == ResponseOwner("key-39", "account")
     ids.close()
     assert owner(open_map(tmp_path), "resp_1") == ResponseOwner("key-39", "account")
@@ -69,7 +70,7 @@ def test_newest_record_counts_across_rotations(tmp_path: Path, monkeypatch: pyte
 
 def test_ids_expire(tmp_path: Path) -> None:
     ids = open_map(tmp_path, ttl_s=0)
-    ids.record("resp_1", "alice", "account")
+    ids.record("resp_1", "alice", "account", time.time())
     ids.close()
     again = open_map(tmp_path, ttl_s=-2)
     assert owner(again, "resp_1") is None
@@ -79,7 +80,7 @@ def test_ids_expire(tmp_path: Path) -> None:
 
 def test_files_are_private(tmp_path: Path) -> None:
     ids = open_map(tmp_path / "folder")
-    ids.record("resp_1", "alice", "account")
+    ids.record("resp_1", "alice", "account", time.time())
     owner(ids, "resp_1")
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "folder").iterdir()}
     assert modes == {0o600}

@@ -154,14 +154,11 @@ class Dialect:
     """True if a stream ends with `[DONE]`, which some providers leave out."""
 
     def __init__(self) -> None:
-        self._decode_body = msgspec.json.Decoder(self.body).decode
+        self.parse_body = msgspec.json.Decoder(self.body).decode
+        """Parses a request body; raises a msgspec error if it is no JSON object."""
         self._decode_reply = msgspec.json.Decoder(self.reply).decode
 
     # -- requests -----------------------------------------------------------------------------------------------------
-
-    def parse_body(self, data: bytes) -> RequestBody:
-        """Parse a request body; raise a msgspec error if it is no JSON object."""
-        return self._decode_body(data)
 
     def check_body(self, body: Any) -> None:
         """Raise Refusal for a body that no upstream would accept."""

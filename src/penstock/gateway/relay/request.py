@@ -394,7 +394,9 @@ class GatewayRequest:
         timeouts = self._compiled.timeouts(target, model, request.stream)
         attempt = UpstreamAttempt(self._context.loop, self, target, message, timeouts)
         alias = model.name if dialect.restores_model else None
-        attempt.prepare(self._compiled.guards, alias, strips_usage=usage_request is not None)
+        guards = self._compiled.guards
+        if guards is not None or alias is not None or usage_request is not None:
+            attempt.prepare(guards, alias, strips_usage=usage_request is not None)
         return attempt
 
     async def _sleep(self, seconds: float) -> None:
@@ -496,9 +498,9 @@ class GatewayRequest:
 
     def bind_reply(self, reply_id: str, target: Target) -> None:
         """Record who made a reply, before its first bytes are sent. An id that contains a secret is not recorded."""
-        if target.redact(reply_id) != reply_id:
-            return
-        self._context.response_ids.record(reply_id, self.accounting.entry.api_key_id, target.key.id)
+        if target.redact(reply_id) == reply_id:
+            entry = self.accounting.entry
+            self._context.response_ids.record(reply_id, entry.api_key_id, target.key.id, entry.at)
 
     def block(self, attempt: UpstreamAttempt, cause: StreamBlocked) -> None:
         """Tell the caller about a block: with a status, or with an event if the stream has begun."""
@@ -610,7 +612,7 @@ class GatewayRequest:
     def _forbid_reply(self, reply_id: str | None, target: Target) -> None:
         """Let nobody refer to a blocked reply: the provider may have stored it."""
         if self.dialect.stores_replies and reply_id is not None and target.redact(reply_id) == reply_id:
-            self._context.response_ids.record(reply_id, "", target.key.id)
+            self._context.response_ids.record(reply_id, "", target.key.id, self.accounting.entry.at)
 
     # -- the response -------------------------------------------------------------------------------------------------
 
@@ -662,8 +664,9 @@ class GatewayRequest:
             self._response.set_header("x-penstock-served-by", served_by)
 
     def _pass_upstream_id(self, attempt: UpstreamAttempt) -> None:
-        upstream_id = upstream_request_id(attempt.headers, attempt.target)
-        if upstream_id is not None:
+        value = attempt.headers.get(b"x-request-id")
+        upstream_id = value and upstream_request_id(value, attempt.target)
+        if upstream_id:
             self._response.set_header("x-upstream-request-id", upstream_id)
 
     # -- account ------------------------------------------------------------------------------------------------------

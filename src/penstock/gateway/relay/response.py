@@ -43,27 +43,30 @@ class CallerResponse:
         *more: tuple[str, str],
     ) -> None:
         extra = self._extra_headers
-        headers = self._headers(content_type, phases_ms)
-        headers += [pair for pair in more if pair not in extra] if more else ()
+        headers = [
+            content_type,
+            ("server-timing", server_timing(phases_ms)),
+            *self._context.common_headers,
+            ("x-penstock-request-id", self._request_id),
+            *extra,
+            *(pair for pair in more if pair not in extra),
+        ]
         self.protocol.response_bytes(status, headers, body)
 
     def begin_stream(
         self, status: int, content_type: tuple[str, str], phases_ms: Mapping[str, float], more: tuple[str, str]
     ) -> ResponseStream:
         """Send the head of a body that is sent in pieces."""
-        headers = self._headers(content_type, phases_ms)
-        headers.append(more)
-        context = self._context
-        self.stream = ResponseStream(
-            context.loop, context.client_sockets, self._address, self.protocol, status, headers
-        )
-        return self.stream
-
-    def _headers(self, content_type: tuple[str, str], phases_ms: Mapping[str, float]) -> list[tuple[str, str]]:
-        return [
+        headers = [
             content_type,
+            more,
             ("server-timing", server_timing(phases_ms)),
             *self._context.common_headers,
             ("x-penstock-request-id", self._request_id),
             *self._extra_headers,
         ]
+        context = self._context
+        self.stream = ResponseStream(
+            context.loop, context.client_sockets, self._address, self.protocol, status, headers
+        )
+        return self.stream
