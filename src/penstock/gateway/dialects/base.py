@@ -156,6 +156,8 @@ class Dialect:
     def __init__(self) -> None:
         self.parse_body = msgspec.json.Decoder(self.body).decode
         """Parses a request body; raises a msgspec error if it is no JSON object."""
+        self.reference_keys = tuple((name, b'"%b"' % name.encode()) for name in self.reference_members)
+        """The names in `reference_members`, each with its usual spelling in a body."""
         self._decode_reply = msgspec.json.Decoder(self.reply).decode
 
     # -- requests -----------------------------------------------------------------------------------------------------

@@ -53,8 +53,8 @@ def read_body(data: bytes, dialect: Dialect) -> Request:
     if not isinstance(model, str):
         raise _invalid("`model` must be a string: the alias of a model.", "model")
     dialect.check_body(members)
-    for name in dialect.reference_members:  # another parser may use the first of two, which would not be checked
-        if data.count(b'"%b"' % name.encode()) > 1 and len(_spans(data, name)) > 1:
+    for name, key in dialect.reference_keys:  # another parser may use the first of two, which would not be checked
+        if data.count(key) > 1 and len(_spans(data, name)) > 1:
             raise _invalid(f"The request body has `{name}` more than once.", name)
     return Request(data, members, model, _model_span(decoded, raw))
 

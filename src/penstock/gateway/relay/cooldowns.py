@@ -26,14 +26,16 @@ _PROBES = 8
 _WORDS = 4
 """Words of a slot: its key, the number of consecutive failures, and the end of the cooldown in µs."""
 _FAILURES, _UNTIL = 1, 2
+_SIZE = SLOTS * _WORDS + 1
+"""The last word is not 0 once a target has failed, which saves looking for slots before."""
 
 
 def shared_words(path: str) -> memoryview:
     """Map the table of all workers, and create it if it does not exist."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.ftruncate(file, SLOTS * _WORDS * 8)
-        return memoryview(mmap.mmap(file, SLOTS * _WORDS * 8)).cast("Q")
+        os.ftruncate(file, _SIZE * 8)
+        return memoryview(mmap.mmap(file, _SIZE * 8)).cast("Q")
     finally:
         os.close(file)
 
@@ -42,7 +44,7 @@ class Cooldowns:
     """The health of targets. Workers write without a lock: a lost count delays an ejection by one failure."""
 
     def __init__(self, words: memoryview | None = None) -> None:
-        self._words = words if words is not None else memoryview(bytearray(SLOTS * _WORDS * 8)).cast("Q")
+        self._words = words if words is not None else memoryview(bytearray(_SIZE * 8)).cast("Q")
         self._known: dict[str, tuple[Model, ProviderKey, int, int]] = {}
         """Model id -> the definitions that were used last, with the key and the offset of their slot. The key changes
         with the definitions, because a change may have fixed the target."""
@@ -62,6 +64,7 @@ class Cooldowns:
         has_other = self._has_other(target, group, now)
         slot = self._slot(target)
         self._words[slot + _FAILURES] += 1
+        self._words[-1] = 1
         if rules.honor_retry_after and failure.retry_after_s is not None:
             seconds = failure.retry_after_s
         elif self._words[slot + _FAILURES] >= rules.min_failures and has_other:
@@ -71,6 +74,8 @@ class Cooldowns:
         self._words[slot + _UNTIL] = int((now + min(seconds, rules.max_seconds)) * 1e6)
 
     def succeeded(self, target: Target) -> None:
+        if not self._words[-1]:
+            return
         slot = self._slot(target)
         if self._words[slot + _FAILURES]:
             self._words[slot + _FAILURES] = self._words[slot + _UNTIL] = 0

@@ -56,7 +56,7 @@ from penstock.gateway.relay.upstream import (
     undecodable,
 )
 from penstock.gateway.relay.upstream_attempt import SHUTTING_DOWN, UpstreamAttempt
-from penstock.gateway.resources.snapshot import CallerKey, Model
+from penstock.gateway.resources.snapshot import CallerKey, Model, RateLimit
 from penstock.gateway.rsgi import HTTPProtocol, Scope
 from penstock.gateway.token_estimate import estimate_tokens
 from penstock.wire.exchange import WireError
@@ -70,6 +70,7 @@ MAX_BODY_BYTES = 256 << 20
 """Bytes of large bodies that a worker holds at a time, if none is larger."""
 LARGE_REPLY_BYTES = 1 << 18
 """A larger reply is sent in pieces, because the server would hold what the caller does not read, without a time limit."""
+_NO_LIMITS = RateLimit()
 _INCOMPLETE = "The stream ended before it was complete."
 
 
@@ -206,6 +207,8 @@ class GatewayRequest:
     async def _enter(self, key: CallerKey) -> None:
         """Take the slot before the body is read, so that bodies which are still arriving hold theirs."""
         policies = self._compiled.snapshot.policies
+        if not policies and key.rate_limit == _NO_LIMITS:
+            return
         slot = self._slot = await self._context.limiter.enter(key, policies, time())
         if slot.slots:
             self._slot_headers = tuple(pair for pair in slot.headers if pair[0].endswith("-concurrent"))
@@ -433,7 +436,7 @@ class GatewayRequest:
             return undecodable()
         reply_id = reply.name
         accounting.identify(target, reply_id, reply.finish)
-        if self.dialect.stores_replies and reply_id is not None:
+        if reply_id is not None and self.dialect.stores_replies:
             self.bind_reply(reply_id, target)
         self._record_usage(reply, body)
         self._raise_if_ended()
