@@ -56,7 +56,7 @@ guardrails:
   - {name: words, kind: keyword, hook_point: both, patterns: [{kind: literal, value: FORBIDDEN-PHRASE}]}
 """
 _CONFIG = """\
-listen: {{port: {port}, status_port: {status}, workers: 1}}
+listen: {{port: {port}, status_port: {status}, drain_notice_s: 0, workers: 1}}
 ledger: {{url: "sqlite:///{folder}/usage.db", spool: "{folder}/spool"}}
 access_log: "off"
 guardrails: {{stream_mode: window}}

@@ -10,7 +10,7 @@ import msgspec
 import orjson
 import pytest
 
-from penstock.secrets import Secret
+from penstock.secrets import RedactedSecret, Secret
 
 SECRET = Secret("sk-planted")
 
@@ -45,3 +45,10 @@ def test_secrets_compare_by_value() -> None:
     assert Secret("sk-other") != SECRET
     assert SECRET != "sk-planted"
     assert SECRET.reveal() == "sk-planted"
+
+
+def test_redacted_secret_can_be_shown_and_stored() -> None:
+    redacted = RedactedSecret("http://<redacted>@proxy")
+    assert f"{redacted} {[redacted]}" == "http://<redacted>@proxy [http://<redacted>@proxy]"
+    assert pickle.loads(pickle.dumps(redacted)) == copy.copy(redacted) == redacted
+    assert str(RedactedSecret()) == "<redacted>"

@@ -1,3 +1,34 @@
 """Penstock: a benchmark and a gateway for LLM servers."""
 
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.2.0.dev0"
+
+if TYPE_CHECKING:
+    from penstock.api import Request, Result, Runner, compare, mock, profile
+    from penstock.errors import PenstockError, RunError, UserError
+
+__all__ = [
+    "PenstockError",
+    "Request",
+    "Result",
+    "RunError",
+    "Runner",
+    "UserError",
+    "__version__",
+    "compare",
+    "mock",
+    "profile",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the API on first use: the command line starts without it."""
+    if name not in __all__:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    from importlib import import_module
+
+    if name in ("compare", "mock"):  # packages with the names of functions; they can be called
+        return import_module(f"penstock.{name}")
+    module = "penstock.errors" if name.endswith("Error") else "penstock.api"
+    return getattr(import_module(module), name)

@@ -12,7 +12,16 @@ if TYPE_CHECKING:
     import asyncio
     import subprocess
 
-__all__ = ["cores", "end_with_parent", "fork", "on_closed_stdin", "parent_watch", "raise_descriptor_limit", "spawn"]
+__all__ = [
+    "cores",
+    "descriptor_limit",
+    "end_with_parent",
+    "fork",
+    "on_closed_stdin",
+    "parent_watch",
+    "raise_descriptor_limit",
+    "spawn",
+]
 
 _PR_SET_PDEATHSIG = 1
 _OPEN_MAX = 10_240
@@ -27,15 +36,16 @@ def cores() -> int:
 def spawn(module: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     """Start `python -m module` with a pipe as standard input, which is closed when this process ends (`on_closed_stdin`).
 
-    The child finds this package wherever it is installed, and imports nothing from the working directory.
+    `options` are those of `subprocess.Popen`. The child finds this package wherever it is installed, and imports nothing
+    from the working directory.
     """
     import subprocess
 
     source = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     path = os.environ.get("PYTHONPATH")
+    options.setdefault("stdin", subprocess.PIPE)
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
-        stdin=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": source if not path else source + os.pathsep + path},
         **options,
     )
@@ -102,6 +112,16 @@ def parent_watch(parent: int) -> Callable[[], None] | None:
             os._exit(1)
 
     return exit_if_orphaned
+
+
+def descriptor_limit() -> int:
+    """Return the highest limit of open files that a process may set for itself."""
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if sys.platform == "darwin":
+        return _OPEN_MAX
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
 def raise_descriptor_limit(needed: int | None = None) -> int:

@@ -6,7 +6,16 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["REDACTED", "Secret", "redact_fields", "redact_headers", "redact_url", "redact_values", "secret_values"]
+__all__ = [
+    "REDACTED",
+    "RedactedSecret",
+    "Secret",
+    "redact_fields",
+    "redact_headers",
+    "redact_url",
+    "redact_values",
+    "secret_values",
+]
 
 REDACTED = "<redacted>"
 
@@ -63,6 +72,25 @@ class Secret:
 
     def __reduce__(self) -> Any:
         raise TypeError("a secret cannot be pickled")
+
+    __getstate__ = __reduce__
+
+
+class RedactedSecret(Secret):
+    """What remains of a secret after redaction, such as a URL without its password. It may be shown and stored."""
+
+    __slots__ = ()
+
+    def __init__(self, value: str = REDACTED) -> None:
+        super().__init__(value)
+
+    def __repr__(self) -> str:
+        return self._value
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> Any:
+        return RedactedSecret, (self._value,)
 
     __getstate__ = __reduce__
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.completion import COMMAND_LINE, SHELLS, script
-from penstock.cli.parse import parse
 from penstock.datasets.registry import FORMATS
 from penstock.errors import UserError
 from penstock.settings.flags import ENDPOINT_TYPES, FLAGS
+from penstock.settings.parse import parse
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -52,7 +52,10 @@ def test_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
         (["mock", "--port", "8"], set()),
         (["usage", "--s"], {"--since"}),
         (["report", "--tok"], {"--tokenizer"}),
-        (["gateway", ""], {"validate", "--help", "--resources", "--config", "--port", "--demo"}),
+        (
+            ["gateway", ""],
+            {"validate", "--help", "--resources", "--config", "--port", "--host", "--take-over", "--demo"},
+        ),
         (["compare", "--js"], {"--json"}),
         (["compare", "--url", "a", "--concur"], {"--concurrency"}),
         (["help", "pro"], {"profile"}),

@@ -6,14 +6,14 @@ from importlib import import_module
 
 import pytest
 
-from penstock.cli.command_line import HELP
 from penstock.cli.commands import COMMANDS
 from penstock.cli.help import help_text, overview, unsupported_help
 from penstock.cli.main import main
-from penstock.cli.parse import parse
 from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.cli.terminal import Paint, columns, fit, wrap
+from penstock.settings.command_line import HELP
 from penstock.settings.flags import FLAGS, GROUPS, UNSUPPORTED_FLAGS
+from penstock.settings.parse import parse
 from penstock.settings.resolve import resolve
 
 
@@ -52,7 +52,7 @@ def test_every_help_fits_eighty_columns(
     assert [line for line in text.splitlines() if len(line) > 80 and not line.strip().startswith("penstock ")] == []
 
 
-@pytest.mark.parametrize("name", [*(command.name for command in COMMANDS), "gateway_validate"])
+@pytest.mark.parametrize("name", [*(command.name for command in COMMANDS), "gateway_validate", "usage_purge"])
 def test_every_command_has_a_help_flag_and_valid_examples(name: str) -> None:
     command = import_module(f"penstock.cli.{name}").COMMAND_LINE
     assert HELP in command.flags

@@ -7,22 +7,22 @@ from typing import Any
 import pytest
 
 from penstock.cli.progress import Display
-from penstock.schedule.phases import PhasePlan, phases
+from penstock.runs.runner import RunProgress
+from penstock.schedule.phase import Phase
+from penstock.schedule.phases import phases
 from penstock.settings.schema import LoadSettings, WarmupSettings
-from penstock.workers.phase_controller import RunProgress
+from penstock.wire.stats import LogHistogram
 
 SECOND = 1_000_000_000
 
 
 @pytest.fixture
-def plans() -> tuple[PhasePlan, ...]:
+def plans() -> tuple[Phase, ...]:
     load = LoadSettings(concurrency=2, requests=10)
     return tuple(phases(load, WarmupSettings(), synthetic=True, seed=1, servers=1, several_turns=False))
 
 
-def show(
-    plans: tuple[PhasePlan, ...], monkeypatch: pytest.MonkeyPatch, states: list[tuple[float, int, int]]
-) -> list[str]:
+def show(plans: tuple[Phase, ...], monkeypatch: pytest.MonkeyPatch, states: list[tuple[float, int, int]]) -> list[str]:
     """Return the lines written for a list of (seconds, ended, stopping)."""
     lines: list[str] = []
     clock = [SECOND]
@@ -31,7 +31,7 @@ def show(
     display = Display(plans, [10])
     for seconds, ended, stopping in states:
         clock[0] = SECOND + round(seconds * SECOND)
-        display(RunProgress(0, SECOND, 2, ended, ended, 0, 2, stopping))
+        display(RunProgress(0, SECOND, 2, ended, ended, 0, 2, stopping, LogHistogram(), LogHistogram()))
     display.finish()
     return lines
 

@@ -15,13 +15,14 @@ from penstock.datasets.raw_payload import RawPayload
 from penstock.datasets.recording import RecordedConversation, Recording, RecordingOptions, select_sessions
 from penstock.datasets.trace import Trace, first_row_is_timed
 from penstock.errors import UserError
+from penstock.settings.endpoint_types import load_endpoint
 from penstock.settings.schema import ScheduleSettings
 
 
 def scan(recording: Recording, options: RecordingOptions | None = None) -> tuple[list[RecordedConversation], str]:
     """Return the conversations and the text of the errors."""
     errors = FileErrors(recording.files[0].path)
-    conversations = list(recording.scan(options or RecordingOptions("chat"), errors))
+    conversations = list(recording.scan(options or RecordingOptions("messages"), errors))
     return conversations, errors.text() if errors.count else ""
 
 
@@ -84,7 +85,7 @@ def test_format_of_a_folder_is_that_of_its_first_jsonl_file(tmp_path: Path) -> N
         ("chat", '{"messages": [], "messages": {}}', "'messages' should be a list, not an object"),
         ("chat", '{"messages": 1, "messages": []}', None),
         ("chat", '{"messages": "\\ud800"}', "'messages' should be a list, not a string"),
-        ("messages", "{}", "it has no 'messages'"),
+        ("chat", "{}", "it has no 'messages'"),
         ("responses", '{"input": "x"}', None),
         ("responses", '{"messages": []}', "it has no 'input'"),
         ("completions", '{"prompt": ["x"]}', None),
@@ -99,7 +100,9 @@ def test_format_of_a_folder_is_that_of_its_first_jsonl_file(tmp_path: Path) -> N
 def test_payload_must_have_the_key_of_its_endpoint(
     tmp_path: Path, endpoint: str, line: str, reason: str | None
 ) -> None:
-    conversations, errors = scan(RawPayload(write(tmp_path, line)), RecordingOptions(endpoint))
+    conversations, errors = scan(
+        RawPayload(write(tmp_path, line)), RecordingOptions(load_endpoint(endpoint).declaration.body_key)
+    )
     assert (errors == "") == (reason is None) == bool(conversations)
     assert (reason or "") in errors
 
@@ -189,15 +192,15 @@ def test_trace_is_sorted_by_time_and_grouped_by_session(tmp_path: Path) -> None:
             {"timestamp": 45, "session_id": 7},
         ),
     )
-    found, errors = scan(Trace(path), RecordingOptions("chat", ScheduleSettings(on=True, speedup=2)))
+    found, errors = scan(Trace(path), RecordingOptions("messages", ScheduleSettings(on=True, speedup=2)))
     assert errors == ""
     assert numbers(path, found) == [[2, 5], [4], [1, 3], [0]]
     assert [each.session for each in found] == ["7", None, "s", None]
     assert [[p.timestamp_ms for p in each.bodies] for each in found] == [[0, 25], [10], [20, None], [30]]
     assert found[2].bodies[1].delay_ms == 15
-    longer, _ = scan(Trace(path), RecordingOptions("chat", None, delay_ratio=3))
+    longer, _ = scan(Trace(path), RecordingOptions("messages", None, delay_ratio=3))
     assert longer[1].bodies[1].delay_ms == 90
-    assert scan(Trace(path), RecordingOptions("chat", None, delay_ratio=0))[0][1].bodies[1].delay_ms == 0
+    assert scan(Trace(path), RecordingOptions("messages", None, delay_ratio=0))[0][1].bodies[1].delay_ms == 0
     assert numbers(path, scan(Trace(path))[0]) == [[0], [1, 3], [2, 5], [4]], "in file order without a schedule"
 
 
@@ -216,7 +219,7 @@ def test_only_the_requested_part_of_a_schedule_is_replayed(
 ) -> None:
     path = write(tmp_path, rows({"timestamp": 100}, {"timestamp": 110.0}, {"timestamp": 120}))
     trace = Trace(path)
-    found, errors = scan(trace, RecordingOptions("chat", schedule))
+    found, errors = scan(trace, RecordingOptions("messages", schedule))
     assert errors == ""
     assert numbers(path, found) == [[n] for n in expected]
     assert [each.bodies[0].timestamp_ms for each in found] == times
@@ -239,7 +242,7 @@ def test_only_the_requested_part_of_a_schedule_is_replayed(
     ],
 )
 def test_error_of_a_trace_is_described(tmp_path: Path, line: str, message: str) -> None:
-    _, errors = scan(Trace(write(tmp_path, line)), RecordingOptions("chat", ScheduleSettings(on=True)))
+    _, errors = scan(Trace(write(tmp_path, line)), RecordingOptions("messages", ScheduleSettings(on=True)))
     assert message in errors
 
 
@@ -247,7 +250,7 @@ def test_trace_row_may_have_lone_surrogates(tmp_path: Path) -> None:
     path = write(
         tmp_path, '{"payload": {"n":0,"x":"\\ud800"}, "timestamp": 1e1, "session_id": "\\ud800", "delay": null}'
     )
-    found, errors = scan(Trace(path), RecordingOptions("chat", ScheduleSettings(on=True)))
+    found, errors = scan(Trace(path), RecordingOptions("messages", ScheduleSettings(on=True)))
     assert (errors, numbers(path, found), found[0].session, found[0].bodies[0].timestamp_ms) == ("", [[0]], "?", 0)
 
 

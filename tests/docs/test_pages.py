@@ -19,6 +19,7 @@ from penstock.settings.flags import ENDPOINT_TYPES, FLAGS, UNSUPPORTED_FLAGS
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BASH_BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: Path) -> list[str]:
@@ -48,6 +49,15 @@ def test_all_commands_of_a_page_succeed(page: Path, tmp_path: Path) -> None:
         with contextlib.suppress(ProcessLookupError):  # end the servers of a page that failed
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 0, f"{out[-3000:]}\n{err[-3000:]}"
+
+
+@pytest.mark.slow
+def test_examples_of_the_python_page_run(tmp_path: Path) -> None:
+    script = "\n".join(PYTHON_BLOCK.findall((ROOT / "docs" / "python.md").read_text()))
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "TTFT: " in done.stdout
+    assert "There is no option --concurency; did you mean --concurrency?" in done.stdout
 
 
 def test_metrics_page_matches_the_catalogue() -> None:

@@ -51,7 +51,7 @@ SEND = "penstock.workers.worker:Worker._send"
 STEPS_BEFORE_THE_FIRST_REQUEST = [
     ("penstock.cli.main:_main", "before"),
     ("penstock.cli.main:_run", "before"),
-    ("penstock.cli.read_settings:read_settings", "before"),
+    ("penstock.runs.read_settings:read_settings", "before"),
     ("penstock.cli.run:profile", "before"),
     ("os:makedirs", "before"),
     ("os:makedirs", "after"),
@@ -60,12 +60,12 @@ STEPS_BEFORE_THE_FIRST_REQUEST = [
     ("penstock.mock.mock_process:spawn", "after"),
     ("penstock.mock.mock_process:MockProcess.start", "after"),
     ("penstock.datasets.load:load", "before"),
-    ("penstock.cli.run:prepare", "before"),
+    ("penstock.runs.execute:prepare", "before"),
     ("penstock.records.log:RunLog.write_header", "after"),
     ("penstock.cli.run:_announce", "before"),
-    ("penstock.workers.local_processes:SharedState", "before"),
-    ("penstock.workers.local_processes:_run_in_process", "before"),
-    ("penstock.workers.local_processes:Worker", "after"),
+    ("penstock.runs.execute:Runner", "before"),
+    ("penstock.workers.in_process:InProcess.start", "before"),
+    ("penstock.workers.in_process:Worker", "after"),
     ("penstock.workers.worker:Preconnect.run", "before"),
     ("penstock.wire.pool:Pool.open_ahead", "before"),
     ("penstock.wire.pool:Pool.open_ahead", "after"),
@@ -73,28 +73,28 @@ STEPS_BEFORE_THE_FIRST_REQUEST = [
 STEPS_OF_WORKER_PROCESSES = [
     ("penstock.workers.local_processes:fork", "before"),
     ("penstock.workers.local_processes:fork", "after"),
-    ("penstock.workers.local_processes:_run_child", "before"),
+    ("penstock.workers.local_processes:run_child", "before"),
 ]
 STEPS_OF_THE_INDEXER = [
-    ("penstock.workers.indexer:fork", "before"),
-    ("penstock.workers.indexer:fork", "after"),
-    ("penstock.workers.indexer:_index_rest", "before"),
+    ("penstock.runs.indexer:fork", "before"),
+    ("penstock.runs.indexer:fork", "after"),
+    ("penstock.runs.indexer:_index_rest", "before"),
 ]
 STEPS_OF_THE_REPORT = [
-    ("penstock.workers.local_processes:Outcome", "after"),
+    ("penstock.runs.execute:FinishedRun", "after"),
     ("penstock.cli.run:report", "before"),
     ("penstock.reports.write_artifacts:write_artifacts", "before"),
     ("penstock.reports.write_artifacts:write_artifacts", "after"),
     ("penstock.cli.screen:show", "before"),
-    ("penstock.workers.run_folder:RunFolder.__exit__", "before"),
-    ("penstock.workers.run_folder:RunFolder.__exit__", "after"),
+    ("penstock.runs.run_folder:RunFolder.__exit__", "before"),
+    ("penstock.runs.run_folder:RunFolder.__exit__", "after"),
 ]
 STEPS_OF_THE_FOLDER = [
     ("os:rename", "before"),
     ("os:rename", "after"),
     ("os:mkdir", "before"),
-    ("penstock.cli.run:prepare", "before"),
-    ("penstock.workers.local_processes:Worker", "before"),
+    ("penstock.runs.execute:prepare", "before"),
+    ("penstock.workers.in_process:Worker", "before"),
 ]
 URL = ("--url", "mock://?ttft=1", "--request-count", 3)
 
@@ -155,9 +155,10 @@ def test_ctrl_c_where_python_ignores_exceptions_is_not_lost(program):
     """A KeyboardInterrupt in a weakref callback is printed and ignored, and the run would go on."""
     body = """
 import weakref
-from penstock.cli import main, run
+from penstock.cli import main
+from penstock.runs import execute
 
-original = run.prepare
+original = execute.prepare
 
 def prepare(*args, **options):
     referent = set()
@@ -165,7 +166,7 @@ def prepare(*args, **options):
     del referent
     return original(*args, **options)
 
-run.prepare = prepare
+execute.prepare = prepare
 sys.exit(main.main(sys.argv[1:]))
 """
     outcome = run_script(program, body, *URL)
@@ -219,9 +220,7 @@ sys.exit(main.main(sys.argv[1:]))
     assert report.status == 0, report
 
 
-@pytest.mark.parametrize(
-    "step", [("penstock.workers.run_folder:RunFolder.begin", "after"), (SEND, "after")], ids=" ".join
-)
+@pytest.mark.parametrize("step", [("penstock.runs.run_folder:RunFolder.begin", "after"), (SEND, "after")], ids=" ".join)
 def test_ctrl_c_with_the_first_request_writes_a_complete_report(program, step):
     outcome = run_interrupted(program, step, "--url", "mock://?ttft=50", "--request-count", 100)
     assert outcome.status == 130, outcome

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from penstock.schedule.arrivals import constant, poisson
+from penstock.schedule.arrivals import Arrivals, Constant
+from penstock.schedule.random_arrivals import Poisson
+from penstock.schedule.share import Share
 from support.programs import Outcome
 
 MS = 1_000_000
@@ -32,6 +34,12 @@ def intended(outcome: Outcome) -> list[int]:
     records = sorted(outcome.records, key=lambda r: r["metadata"]["session_num"])
     times = [r["metadata"]["intended_ns"] for r in records]
     return [at - times[0] for at in times]
+
+
+def due(process: Arrivals, count: int, seed: int = 0) -> list[int]:
+    """Return the first times of an arrival process."""
+    no_data: Any = None
+    return [time for time in islice(process.times(Share(), seed, no_data), count) if time is not None]
 
 
 # -- closed loop ------------------------------------------------------------------------------------------------------
@@ -70,17 +78,29 @@ def test_constant_rate_has_exact_intended_times_and_no_early_request(mock, progr
     flags = ["--request-rate", 80, "--arrival-pattern", "constant", "--request-count", 40]
     outcome = program.profile(server.url, *flags)
     assert outcome.status == 0, outcome
-    assert intended(outcome) == list(islice(constant(80), 40))
+    assert intended(outcome) == due(Constant(80), 40)
     arrived = {t["request_id"]: t["arrived_ns"] for t in server.logged_requests()}
     late = [arrived[r["metadata"]["x_request_id"]] - r["metadata"]["intended_ns"] for r in outcome.records]
     assert min(late) > -MS  # tolerance between the clocks of two processes
     assert all(r["metadata"]["request_start_ns"] >= r["metadata"]["intended_ns"] for r in outcome.records)
 
 
+@pytest.mark.parametrize("flag", ["--request-rate", "--conversation-rate"])
+def test_rate_counts_requests_or_conversations(mock, program, flag):
+    conversations = ["--conversation-turn-mean", 4, "--isl", 5, "--osl", 2, "--tokenizer", "builtin"]
+    rate = [flag, 100, "--arrival-pattern", "constant", "--request-count", 40]
+    outcome = program.profile(mock(ttft=5).url, *conversations, *rate, texts=None)
+    assert outcome.status == 0, outcome
+    counted = [r for r in outcome.records if flag == "--request-rate" or r["metadata"]["turn_index"] == 0]
+    times = sorted(r["metadata"]["intended_ns"] for r in counted)
+    assert [at - times[0] for at in times] == [number * 10 * MS for number in range(len(times))]
+    assert max(r["metadata"]["turn_index"] for r in outcome.records) == 3
+
+
 def test_poisson_arrivals_depend_on_the_seed_alone(mock, program):
     flags = ["--request-rate", 100, "--request-count", 30, "--random-seed", 11]
     first, second = (program.profile(mock(ttft=5).url, *flags) for _ in range(2))
-    drawn = list(islice(poisson(100, 11), 30))
+    drawn = due(Poisson(100), 30, seed=11)
     assert intended(first) == intended(second) == [at - drawn[0] for at in drawn]
     other = program.profile(mock().url, *flags[:-1], 12)
     assert intended(other) != intended(first)
@@ -103,7 +123,7 @@ def test_rate_with_concurrency_delays_requests_and_drops_none(mock, program):
     assert len(server_log) == 20
     assert peak_in_flight(server_log) == 2
     # Intended times do not change; requests that waited for a slot were sent late and show it.
-    assert intended(outcome) == list(islice(constant(100), 20))
+    assert intended(outcome) == due(Constant(100), 20)
     waits = outcome.values("credit_to_start_latency")
     assert waits[-1] > 1000
     assert outcome.values("effective_latency")[-1] == pytest.approx(outcome.values("request_latency")[-1] + waits[-1])
@@ -204,7 +224,7 @@ def test_two_workers_share_one_schedule(mock, program):
     flags = ["--request-rate", 120, "--arrival-pattern", "constant", "--request-count", 40, "--workers-max", 2]
     outcome = program.profile(server.url, *flags)
     assert outcome.status == 0, outcome
-    assert intended(outcome) == list(islice(constant(120), 40))
+    assert intended(outcome) == due(Constant(120), 40)
     assert Counter(r["metadata"]["worker_id"] for r in outcome.records) == {"worker_0": 20, "worker_1": 20}
 
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from penstock.metrics.catalogue import CATALOGUE, label
+from penstock.metrics.catalogue import CATALOGUE
+from penstock.metrics.metric import label
 from penstock.records.log import RunLog
 from penstock.records.record import Record
 from support.programs import MockServer, Outcome, Program

@@ -14,7 +14,7 @@ from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.raw_payload import RawPayload
 from penstock.datasets.recording import RecordingOptions
 from penstock.records.payloads import PayloadStore, PayloadWriter
-from penstock.workers.indexer import Indexer
+from penstock.runs.indexer import Indexer
 from support.odd_json import payloads
 from support.programs import Capture, Program
 
@@ -87,7 +87,7 @@ def test_nested_or_repeated_payloads_keys_are_not_sent(program: Program, capture
 
 def _indexed(folder: Path, recording: RawPayload | InputsJson) -> list[bytes]:
     writer = PayloadWriter(str(folder))
-    index = Indexer(writer, recording, RecordingOptions("chat"), name="payloads")
+    index = Indexer(writer, recording, RecordingOptions("messages"), name="payloads")
     index.advance(None)
     index.problems.raise_any()
     store = PayloadStore(str(folder), index.files)
@@ -120,7 +120,7 @@ def test_sessions_and_errors_are_found_with_any_window_size(tmp_path: Path, monk
         for cut in (len(text), len(text) - 1, len(text) // 2):
             path.write_bytes(text[:cut])
             errors = FileErrors(str(path))
-            conversations = list(InputsJson(str(path)).scan(RecordingOptions("chat"), errors))
+            conversations = list(InputsJson(str(path)).scan(RecordingOptions("messages"), errors))
             if cut == len(text):
                 assert [conversation.session for conversation in conversations] == [f"s{n}" for n in range(12)]
                 bodies = [body for conversation in conversations for body in conversation.bodies]

@@ -182,7 +182,7 @@ def test_plugin_is_found_by_its_entry_point(monkeypatch):
     def entry_points(group: str, name: str) -> list[Plugin]:
         return [Plugin()] if (group, name) == ("penstock.endpoints", "mine") else []
 
-    monkeypatch.setattr(registry, "entry_points", entry_points)
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
     assert isinstance(endpoint("mine"), Mine)
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from penstock.endpoints.registry import endpoint
 from penstock.metrics.bounds import HEADLINE, STATISTICS, RequestBounds, bounds_of, figure_bounds
-from penstock.metrics.measure import TokenCounts, measure
+from penstock.metrics.measure import measure
+from penstock.metrics.metric import TokenCounts
 from penstock.records.interpret import InFlight, interpret
 from penstock.records.record import Record
 from penstock.wire.arrival_bounds import ArrivalBounds

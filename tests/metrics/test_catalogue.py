@@ -2,7 +2,8 @@ import re
 
 import pytest
 
-from penstock.metrics.catalogue import CATALOGUE, in_table, label
+from penstock.metrics.catalogue import CATALOGUE, in_table
+from penstock.metrics.metric import label
 
 AIPERF = {
     # tag: (header, unit)

@@ -1,7 +1,9 @@
 import pytest
 
 from penstock.metrics.catalogue import CATALOGUE
-from penstock.metrics.measure import TokenCounts, http_phases, measure
+from penstock.metrics.groups.http import http_phases
+from penstock.metrics.measure import measure
+from penstock.metrics.metric import TokenCounts
 from penstock.records.record import Failure, Usage
 from support.records import MS, make_record
 

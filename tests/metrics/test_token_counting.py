@@ -4,10 +4,11 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.metrics import token_counting
-from penstock.metrics.measure import TokenCounts
+from penstock.metrics.metric import TokenCounts
 from penstock.metrics.token_counting import ClientCounter, ServerCounter
 from penstock.records.payloads import PayloadStore, PayloadWriter
 from penstock.records.record import Failure, Usage
+from penstock.settings.schema import TokenizerSettings
 from support.records import MS, make_record
 from support.runs import WordTokenizer
 
@@ -139,7 +140,8 @@ def test_tokenizer_is_not_loaded_without_text(log):
 )
 def test_stored_count_is_used_only_if_the_same_tokenizer_made_it(log, words, prompt_tokenizer, requested, tokens):
     """The last three are logs of an older version, which do not name the tokenizer of the prompts."""
-    log.header = SimpleNamespace(prompt_tokenizer=prompt_tokenizer, tokenizer=requested)
+    settings = SimpleNamespace(tokenizer=TokenizerSettings(name=requested))
+    log.header = SimpleNamespace(prompt_tokenizer=prompt_tokenizer, settings=settings)
     counter = ClientCounter(lambda: (words, None), log, split)
     assert counter.count([make_record(failure=FAILED)]) == [TokenCounts(tokens)]
 

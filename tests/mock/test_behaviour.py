@@ -37,6 +37,10 @@ def test_mock_url_is_parsed_into_a_behaviour() -> None:
         ("mock://?error=500&error_rate=2", ["error_rate", "0 to 1"]),
         ("mock://?slow_head=inf", ["slow_head", "seconds"]),
         ("mock://?tools=on&refusal=on", ["tools", "refusal", "exclude"]),
+        ("mock://?slots=0", ["slots", "requests from 1", "'0'"]),
+        ("mock://?prefix_cache=all", ["prefix_cache", "blocks from 1", "'all'"]),
+        ("mock://?prefix-cache=9", ["'prefix-cache'", "did you mean prefix_cache?"]),
+        ("mock://?block_size=16", ["block_size", "needs prefix_cache"]),
         ("mock://host:80/?ttft=1", ["mock://"]),
         ("http://x", ["not a mock URL"]),
     ],
@@ -53,8 +57,9 @@ def test_header_changes_only_the_options_it_names() -> None:
     base = Behaviour(ttft=5, error=500, error_rate=0.5)
     assert read_header(" itl=3 ; crlf ; error=off;", base) == Behaviour(ttft=5, itl=3, crlf=True, error_rate=0.5)
     assert read_header("error_rate=0.1", base).error_rate == 0.1
-    with pytest.raises(UserError, match="belongs to the whole server"):
-        read_header("idle_close=5", base)
+    for option in ("idle_close=5", "slots=5", "prefix_cache=5", "block_size=5"):
+        with pytest.raises(UserError, match="belongs to the whole server"):
+            read_header(option, base)
 
 
 def test_written_options_are_read_back_unchanged() -> None:

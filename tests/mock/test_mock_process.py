@@ -123,7 +123,7 @@ def test_invalid_arguments_are_reported_in_one_sentence(
 
 def test_help_ends_with_examples_that_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
     from penstock.cli.mock import COMMAND_LINE
-    from penstock.cli.parse import parse
+    from penstock.settings.parse import parse
 
     assert main(["mock", "--help"]) == 0
     shown = capsys.readouterr().out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.datasets.synthetic import Synthetic
-from penstock.mock.dialect import estimate_tokens
+from penstock.mock.prompt_tokens import estimate_tokens
 from penstock.mock.vocabulary import VARIANTS, WORDS, words
 from penstock.settings.schema import InputSettings
 from penstock.tokens.tiktoken_vocabulary import (

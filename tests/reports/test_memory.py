@@ -13,14 +13,15 @@ PROGRAM = """
 import os, sys, threading, time
 sys.path.insert(0, sys.argv[1])
 from support.records import MS, make_record
-from support.runs import WordTokenizer, make_header
-from penstock.records.log import LogWriter, RunLog
+from support.runs import PROFILING, WordTokenizer, make_header
+from penstock.records.log import LogWriter, RunLog, RunnerLog
 from penstock.records.payloads import PayloadWriter
 from penstock.reports import console, write_artifacts
 import orjson, rich.console, rich.table  # import before measuring
 
 folder, requests = sys.argv[2], int(sys.argv[3])
 RunLog.write_header(folder, make_header(requests=requests))
+RunnerLog(folder).phase(PROFILING)
 payloads = PayloadWriter(folder)
 writer = LogWriter(folder, 0)
 template = make_record()
@@ -48,7 +49,7 @@ def watch():
     while not stopped.wait(0.02):
         peak = max(peak, anonymous())
 
-thread = threading.Thread(target=watch)
+thread = threading.Thread(target=watch, daemon=True)
 thread.start()
 log = RunLog(folder)
 started = time.perf_counter()

@@ -7,8 +7,9 @@ import pytest
 
 from penstock.metrics.certificate import Certificate
 from penstock.records.record import Failure, Usage
+from penstock.settings.input_config import input_config
 from support.records import MS, make_record
-from support.runs import EPOCH, PROFILING, WARMUP, report_run
+from support.runs import EPOCH, PROFILING, WARMUP, make_header, report_run
 
 REFUSED = Failure("ConnectionRefused", "Nobody listens on localhost:8000.", "network")
 SERVER_ERROR = Failure("HTTPError", "mock says 500", "server", 500)
@@ -190,7 +191,7 @@ def test_summary_names_versions_times_settings_and_tokenizer(two):
         "trial": 0,
         "cli_command": "aiperf profile --model 'mock'",
     }
-    assert summary["input_config"] == {"models": {"items": [{"name": "mock"}]}}
+    assert summary["input_config"] == input_config(make_header().settings)
     start = datetime.datetime.fromisoformat(summary["start_time"])
     end = datetime.datetime.fromisoformat(summary["end_time"])
     assert start.tzinfo is None

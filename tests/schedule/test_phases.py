@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.schedule.phases import PhasePlan, phases
+from penstock.schedule.limits import Fixed
+from penstock.schedule.phase import Phase
+from penstock.schedule.phases import phases
+from penstock.schedule.random_arrivals import Poisson
+from penstock.schedule.turn_timing import AfterReply, AtArrivals
 from penstock.settings.schema import LoadSettings, WarmupSettings
 
 
-def make_phases(load: LoadSettings, *, warmup: int = 0, synthetic: bool = True) -> list[PhasePlan]:
+def make_phases(load: LoadSettings, *, warmup: int = 0, synthetic: bool = True) -> list[Phase]:
     return phases(load, WarmupSettings(requests=warmup), synthetic=synthetic, seed=5)
 
 
@@ -32,17 +36,22 @@ def test_given_stop_rule_replaces_the_default(load):
 
 
 def test_default_load_is_one_request_at_a_time():
-    assert make_phases(LoadSettings())[0].slots == 1
+    assert make_phases(LoadSettings())[0].slots == Fixed(1)
 
 
 def test_rate_without_concurrency_has_no_slot_limit():
     assert make_phases(LoadSettings(rate=5.0))[0].slots is None
-    assert make_phases(LoadSettings(rate=5.0, concurrency=3))[0].slots == 3
+    assert make_phases(LoadSettings(rate=5.0, concurrency=3))[0].slots == Fixed(3)
 
 
 def test_warmup_has_the_same_load_and_profiling_continues_in_the_dataset():
     warmup_phase, profiling = make_phases(LoadSettings(concurrency=4, requests=20), warmup=6)
-    assert (warmup_phase.kind, warmup_phase.requests, warmup_phase.slots, warmup_phase.first) == ("warmup", 6, 4, 0)
+    assert (warmup_phase.kind, warmup_phase.requests, warmup_phase.slots, warmup_phase.first) == (
+        "warmup",
+        6,
+        Fixed(4),
+        0,
+    )
     assert (profiling.kind, profiling.requests, profiling.first) == ("profiling", 20, 6)
 
 
@@ -67,3 +76,10 @@ def test_number_of_conversations_is_a_stop_rule():
 def test_default_stop_rule_counts_conversations_of_several_turns():
     (phase,) = phases(LoadSettings(concurrency=6), WarmupSettings(), synthetic=True, seed=5, several_turns=True)
     assert (phase.conversations, phase.requests) == (12, None)
+
+
+def test_request_rate_covers_all_turns_and_conversation_rate_only_the_first():
+    (requests,) = make_phases(LoadSettings(rate=5.0))
+    (conversations,) = make_phases(LoadSettings(conversation_rate=5.0))
+    assert requests.arrivals == conversations.arrivals == Poisson(5.0)
+    assert (requests.turn_timing, conversations.turn_timing) == (AtArrivals(), AfterReply())

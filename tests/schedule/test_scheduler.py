@@ -3,86 +3,121 @@
 from __future__ import annotations
 
 import heapq
-from itertools import count, islice
+from collections.abc import Callable
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.schedule.arrivals import constant
-from penstock.schedule.phases import PhasePlan
-from penstock.schedule.scheduler import Decision, Scheduler, Share, split
+from penstock.schedule.arrivals import Constant, Recorded
+from penstock.schedule.limits import Fixed, Limit, LinearRamp
+from penstock.schedule.phase import Phase
+from penstock.schedule.random_arrivals import Poisson
+from penstock.schedule.scheduler import CUT_OFF, OVER, STARVED, Scheduler, Send, Session, Wait
+from penstock.schedule.server_assignment import EachServer
+from penstock.schedule.share import Share, split
+from penstock.schedule.turn_timing import AtArrivals, AtRecordedTimes, TurnEnd
 
 MS = 1_000_000
+SECOND = 1000 * MS
+EVENT = Wait()
 
 
-def scheduler(begin: int = 0, *, slots: int | None = None, arrivals=None, **stops) -> Scheduler:
-    made = Scheduler(share=Share(), slots=slots, arrivals=arrivals, **stops)
+class Data:
+    """Conversations with the same number of turns. `indexed` of them are known; `size` is None while there may be more."""
+
+    def __init__(self, turns: int = 1, size: int | None = 1000, indexed: int = 1000, delay: int = 0) -> None:
+        self._turns = turns
+        self.size = size
+        self.indexed = indexed if size is None else size
+        self._delay = delay
+        self.recorded: dict[tuple[int, int], int] = {}
+        self.asked: list[int] = []
+
+    def has(self, conversation: int) -> bool:
+        return conversation < self.indexed
+
+    def pick(self, position: int) -> int | None:
+        self.asked.append(position)
+        if self.size is not None:
+            return position % self.size
+        return position if position < self.indexed else None
+
+    def turns(self, conversation: int) -> range:
+        return range(conversation * self._turns, (conversation + 1) * self._turns)
+
+    def delay_ns(self, conversation: int, turn: int) -> int:
+        del conversation, turn
+        return self._delay
+
+    def recorded_ns(self, conversation: int, turn: int) -> int | None:
+        return self.recorded.get((conversation, turn))
+
+
+def make_phase(slots: int | Limit | None = None, **fields: Any) -> Phase:
+    if slots is not None:
+        fields["slots"] = Fixed(slots) if isinstance(slots, int) else slots
+    return Phase(**{"name": "profiling", "kind": "profiling", "seed": 3} | fields)
+
+
+def scheduler(begin: int = 0, *, data: Data | None = None, share: Share | None = None, **fields: Any) -> Scheduler:
+    made = Scheduler(make_phase(**fields), share or Share(), data or Data())
     made.begin(begin)
     return made
 
 
-def every(ms: int):
-    return (n * ms * MS for n in count())
+def every(ms: float) -> Constant:
+    return Constant(1000 / ms)
 
 
-def sends(made: Scheduler, now: int) -> list[Decision]:
+def sends(made: Scheduler, now: int) -> list[Send]:
     """Return all decisions to send at this moment."""
     decisions = []
-    while (decision := made.next(now)).kind == "send":
+    while isinstance(decision := made.next(now), Send):
         decisions.append(decision)
     return decisions
 
 
-@pytest.mark.parametrize("arrivals", [None, 10], ids=["closed loop", "open loop"])
-def test_ready_predicts_next_without_side_effects(arrivals):
-    made = scheduler(5 * MS, slots=2, arrivals=None if arrivals is None else every(arrivals), requests=3)
-    for now in range(0, 60 * MS, MS):
-        assert made.ready(now) is made.ready(now)
-        ready = made.ready(now)
-        assert (made.next(now).kind == "send") is ready
-        if now == 30 * MS:
-            made.ended(now)
-    assert not made.ready(60 * MS)
+def times(decisions: list[Send]) -> list[tuple[int, int, int]]:
+    return [(send.session.number, send.intended, send.slot_free_at) for send in decisions]
 
 
 # -- closed loop ------------------------------------------------------------------------------------------------------
 
 
-def test_closed_loop_fills_its_slots_and_is_then_full():
+def test_closed_loop_fills_its_slots_and_then_waits_for_an_end():
     made = scheduler(1000, slots=3)
-    assert [(s.number, s.intended, s.slot_free_at) for s in sends(made, 1005)] == [
-        (0, 1000, 1000),
-        (1, 1000, 1000),
-        (2, 1000, 1000),
-    ]
-    assert made.next(2000).kind == "full"
+    assert times(sends(made, 1005)) == [(0, 1000, 1000), (1, 1000, 1000), (2, 1000, 1000)]
+    assert made.next(2000) == EVENT
     assert made.active == 3
 
 
 def test_nothing_is_sent_before_the_phase_begins():
     made = scheduler(1000, slots=3)
-    assert made.next(999) == Decision("wait", 1000)
+    assert made.next(999) == Wait(1000)
     assert len(sends(made, 1000)) == 3
 
 
 def test_closed_loop_session_is_due_when_its_slot_became_free():
     made = scheduler(slots=2)
-    sends(made, 0)
-    made.ended(50)
-    made.ended(70)
+    first, second = sends(made, 0)
+    made.ended(first.session, 50)
+    made.ended(second.session, 70)
     # `next` is called late: both are due when their slots became free, the earlier one first.
-    assert [(s.number, s.intended, s.slot_free_at) for s in sends(made, 100)] == [(2, 50, 50), (3, 70, 70)]
+    assert times(sends(made, 100)) == [(2, 50, 50), (3, 70, 70)]
 
 
-def test_closed_loop_is_over_when_its_requests_are_sent():
+def test_closed_loop_is_over_when_its_requests_are_sent_and_ended():
     made = scheduler(slots=2, requests=3)
-    assert len(sends(made, 0)) == 2
-    made.ended(10)
-    assert [s.number for s in sends(made, 10)] == [2]
-    made.ended(20)
-    assert made.next(20).kind == "over"
-    assert made.active == 1
+    first, second = sends(made, 0)
+    made.ended(first.session, 10)
+    (third,) = sends(made, 10)
+    made.ended(second.session, 20)
+    assert made.next(20) == EVENT
+    made.ended(third.session, 30)
+    assert made.next(30) is OVER
 
 
 # -- open loop --------------------------------------------------------------------------------------------------------
@@ -90,10 +125,10 @@ def test_closed_loop_is_over_when_its_requests_are_sent():
 
 def test_open_loop_sends_on_time_regardless_of_active_sessions():
     made = scheduler(100, arrivals=every(10))
-    assert [(s.number, s.intended) for s in sends(made, 100)] == [(0, 100)]
-    assert made.next(100) == Decision("wait", 100 + 10 * MS)
-    assert made.next(100 + 10 * MS - 1).kind == "wait"
-    assert [(s.number, s.intended) for s in sends(made, 100 + 10 * MS)] == [(1, 100 + 10 * MS)]
+    assert times(sends(made, 100)) == [(0, 100, 100)]
+    assert made.next(100) == Wait(100 + 10 * MS)
+    assert made.next(100 + 10 * MS - 1) == Wait(100 + 10 * MS)
+    assert [send.intended for send in sends(made, 100 + 10 * MS)] == [100 + 10 * MS]
     assert made.active == 2
 
 
@@ -101,87 +136,294 @@ def test_late_sends_keep_their_times_and_do_not_delay_later_ones():
     made = scheduler(arrivals=every(10))
     sends(made, 0)
     late = sends(made, 35 * MS)
-    assert [(s.intended, s.slot_free_at) for s in late] == [(10 * MS, 10 * MS), (20 * MS, 20 * MS), (30 * MS, 30 * MS)]
-    assert made.next(35 * MS) == Decision("wait", 40 * MS)
-
-
-# -- both -------------------------------------------------------------------------------------------------------------
+    assert [(s.intended, s.slot_free_at) for s in late] == [(at * MS, at * MS) for at in (10, 20, 30)]
+    assert made.next(35 * MS) == Wait(40 * MS)
 
 
 def test_session_without_a_free_slot_is_sent_late_and_not_dropped():
     made = scheduler(slots=1, arrivals=every(10), requests=5)
-    assert [s.number for s in sends(made, 0)] == [0]
-    assert made.next(10 * MS).kind == "full"
-    assert made.next(45 * MS).kind == "full"
-    made.ended(47 * MS)
-    (second,) = sends(made, 47 * MS)
-    assert (second.number, second.intended, second.slot_free_at) == (1, 10 * MS, 47 * MS)
-    made.ended(48 * MS)
-    (third,) = sends(made, 49 * MS)
-    assert (third.number, third.intended, third.slot_free_at) == (2, 20 * MS, 48 * MS)
-    for number, at in ((3, 30 * MS), (4, 40 * MS)):
-        made.ended(50 * MS)
-        (decision,) = sends(made, 50 * MS)
-        assert (decision.number, decision.intended) == (number, at)
-    made.ended(60 * MS)
-    assert made.next(60 * MS).kind == "over"
+    (sent,) = sends(made, 0)
+    assert made.next(45 * MS) == EVENT
+    for number, ended, free in ((1, 47, 47), (2, 48, 48), (3, 50, 50), (4, 50, 50)):
+        made.ended(sent.session, ended * MS)
+        (sent,) = sends(made, 50 * MS)
+        assert times([sent]) == [(number, number * 10 * MS, free * MS)]
+    made.ended(sent.session, 60 * MS)
+    assert made.next(60 * MS) is OVER
 
 
 def test_slot_free_at_is_the_due_time_if_a_slot_was_free():
     made = scheduler(slots=2, arrivals=every(10))
-    sends(made, 0)
-    made.ended(3 * MS)
-    (decision,) = sends(made, 12 * MS)
-    assert (decision.intended, decision.slot_free_at) == (10 * MS, 10 * MS)
+    (first,) = sends(made, 0)
+    made.ended(first.session, 3 * MS)
+    assert times(sends(made, 12 * MS)) == [(1, 10 * MS, 10 * MS)]
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_sent_after_the_duration():
-    made = scheduler(1000, slots=1, duration_ns=50)
-    assert made.ends_at == 1050
-    sends(made, 1000)
-    made.ended(1040)
-    assert len(sends(made, 1049)) == 1
-    made.ended(1049)
-    assert made.next(1050).kind == "over"
+    made = scheduler(1000, slots=1, duration_s=50e-9)
+    (first,) = sends(made, 1000)
+    made.ended(first.session, 1040)
+    (second,) = sends(made, 1049)
+    made.ended(second.session, 1049)
+    assert made.next(1050) is OVER
 
 
 def test_arrival_after_the_end_is_not_awaited():
-    made = scheduler(arrivals=every(10), duration_ns=25 * MS)
-    assert [len(sends(made, at * MS)) for at in (0, 10, 20)] == [1, 1, 1]
-    assert made.next(20 * MS).kind == "over"
+    made = scheduler(arrivals=every(10), duration_s=0.025)
+    sent = [*sends(made, 0), *sends(made, 10 * MS), *sends(made, 20 * MS)]
+    assert len(sent) == 3
+    for send in sent:
+        made.ended(send.session, 21 * MS)
+    assert made.next(21 * MS) is OVER
 
 
 def test_first_stop_rule_that_is_reached_ends_the_phase():
-    counted = scheduler(slots=1, requests=1, duration_ns=10**12)
-    sends(counted, 0)
-    counted.ended(5)
-    assert counted.next(5).kind == "over"
-    timed = scheduler(slots=1, requests=100, duration_ns=4)
-    sends(timed, 0)
-    timed.ended(5)
-    assert timed.next(5).kind == "over"
+    for rules in ({"requests": 1, "duration_s": 1000.0}, {"requests": 100, "duration_s": 4e-9}):
+        made = scheduler(slots=1, **rules)
+        (sent,) = sends(made, 0)
+        made.ended(sent.session, 5)
+        assert made.next(5) is OVER
 
 
-def test_stopped_scheduler_sends_nothing_more():
-    made = scheduler(slots=5)
-    made.next(0)
+def test_stopped_scheduler_sends_nothing_more_and_waits_for_active_sessions():
+    made = scheduler(slots=5, data=Data(turns=2))
+    first, *others = sends(made, 0)
+    made.ended(first.session, 1)  # its next turn is due
     made.stop()
-    assert made.next(0).kind == "over"
-    assert not made.another_turn(0)
+    assert made.next(2) == EVENT
+    assert made.active == len(others)
+    for send in others:
+        made.ended(send.session, 3, more=False)
+    assert made.next(3) is OVER
+
+
+def test_requests_in_flight_are_cut_off_after_the_grace_period():
+    made = scheduler(slots=2, duration_s=1.0, grace_s=0.5)
+    first, second = sends(made, 0)
+    assert made.next(SECOND - 1) == Wait(SECOND)
+    assert made.next(SECOND) == Wait(1500 * MS)
+    made.ended(first.session, 1200 * MS)
+    assert made.next(1500 * MS) is CUT_OFF
+    made.ended(second.session, 1500 * MS, more=False)
+    assert made.next(1500 * MS) is OVER
+
+
+def test_infinite_grace_period_waits_for_the_requests_in_flight():
+    made = scheduler(slots=1, duration_s=1.0, grace_s=float("inf"))
+    sends(made, 0)
+    assert isinstance(made.next(10**6 * SECOND), Wait)
+
+
+# -- turns ------------------------------------------------------------------------------------------------------------
 
 
 def test_turns_count_as_requests_and_keep_their_slot():
-    made = scheduler(slots=1, requests=3)
+    made = scheduler(slots=1, requests=3, data=Data(turns=5))
+    (sent,) = sends(made, 0)
+    for turn, at in ((1, 10), (2, 20)):
+        made.ended(sent.session, at)
+        (next_turn,) = sends(made, at)
+        assert next_turn.session is sent.session
+        assert (sent.session.turn, next_turn.intended) == (turn, at)
+    made.ended(sent.session, 30)
+    assert made.next(30) is OVER
+
+
+def test_next_turn_is_due_after_its_delay_and_before_new_conversations():
+    made = scheduler(slots=2, data=Data(turns=2, delay=50))
+    first, second = sends(made, 0)
+    made.ended(first.session, 10)
+    assert made.next(10) == Wait(60)
+    made.ended(second.session, 20, more=False)  # frees a slot: a new conversation starts at once
+    assert times(sends(made, 30)) == [(2, 20, 20)]
+    assert times(sends(made, 65)) == [(0, 60, 60)]
+
+
+def test_failed_turn_ends_its_conversation():
+    made = scheduler(slots=1, conversations=1, data=Data(turns=3))
+    (sent,) = sends(made, 0)
+    made.ended(sent.session, 10, more=False)
+    assert made.next(10) is OVER
+
+
+def test_recorded_turn_waits_for_its_time_and_for_the_reply():
+    data = Data(turns=2, size=2)
+    data.recorded = {(0, 0): 0, (0, 1): 100, (1, 0): 10, (1, 1): 30}
+    made = scheduler(1000, data=data, arrivals=Recorded(1.0), turn_timing=AtRecordedTimes(1.0), whole=True)
+    first, second = [*sends(made, 1000), *sends(made, 1010)]
+    made.ended(first.session, 1050)
+    assert made.next(1050) == Wait(1100)
+    made.ended(second.session, 1060)
+    assert times(sends(made, 1060)) == [(1, 1060, 1060)]
+    assert times(sends(made, 1100)) == [(0, 1100, 1100)]
+
+
+class EverySecondTurnWaits(msgspec.Struct, frozen=True):
+    """A turn timing of somebody else: turns 2, 4, … follow after a minute."""
+
+    takes_arrivals = False
+
+    def due(self, end: TurnEnd) -> int:
+        return end.ended_at + (60 * SECOND if end.delay else 0)
+
+
+def test_another_turn_timing_needs_nothing_but_its_class():
+    made = scheduler(slots=1, turn_timing=EverySecondTurnWaits(), data=Data(turns=2, delay=1))
+    (sent,) = sends(made, 0)
+    made.ended(sent.session, SECOND)
+    assert made.next(SECOND) == Wait(61 * SECOND)
+
+
+# -- a rate that counts all turns -------------------------------------------------------------------------------------
+
+
+def test_next_turn_takes_the_arrival_before_a_new_conversation():
+    made = scheduler(arrivals=every(10), turn_timing=AtArrivals(), data=Data(turns=3))
+    (first,) = sends(made, 0)
+    made.ended(first.session, 4 * MS)
+    assert made.next(5 * MS) == Wait(10 * MS)
+    (second,) = sends(made, 10 * MS)
+    assert (second.session, second.session.turn, second.intended) == (first.session, 1, 10 * MS)
+    (third,) = sends(made, 20 * MS)  # turn 1 is still running
+    assert (third.session.number, third.intended) == (1, 20 * MS)
+
+
+def test_delay_of_a_turn_is_respected_under_a_rate():
+    made = scheduler(arrivals=every(10), turn_timing=AtArrivals(), data=Data(turns=2, delay=15 * MS))
+    (first,) = sends(made, 0)
+    made.ended(first.session, 4 * MS)  # the next turn may be sent from 19 ms on
+    assert [send.session.number for send in sends(made, 10 * MS)] == [1]
+    assert times(sends(made, 20 * MS)) == [(0, 20 * MS, 20 * MS)]
+
+
+def test_waiting_arrival_goes_to_the_turn_that_becomes_ready_first():
+    made = scheduler(slots=1, arrivals=every(10), turn_timing=AtArrivals(), data=Data(turns=2))
+    (first,) = sends(made, 0)
+    assert made.next(25 * MS) == EVENT
+    made.ended(first.session, 26 * MS)
+    assert times(sends(made, 27 * MS)) == [(0, 10 * MS, 26 * MS)]
+
+
+def test_arrivals_without_anything_to_send_are_skipped():
+    made = scheduler(arrivals=every(10), turn_timing=AtArrivals(), conversations=1, data=Data(turns=2))
+    (first,) = sends(made, 0)
+    assert made.next(35 * MS) == Wait(40 * MS)
+    made.ended(first.session, 36 * MS)
+    assert times(sends(made, 40 * MS)) == [(0, 40 * MS, 40 * MS)]
+    made.ended(first.session, 41 * MS)
+    assert made.next(41 * MS) is OVER
+
+
+@pytest.mark.parametrize("turns", [1, 2, 4])
+def test_rate_counts_every_turn(turns):
+    phase = make_phase(arrivals=every(1), turn_timing=AtArrivals(), requests=400)
+    sent = simulate(phase, 1, lambda _: 7, Data(turns=turns))
+    assert sorted(intended for _, _, intended in sent) == [n * MS for n in range(400)]
+
+
+# -- limits that change -----------------------------------------------------------------------------------------------
+
+
+def test_ramp_adds_slots_at_their_times():
+    made = scheduler(1000, slots=LinearRamp(1, 5, 4e-6))
+    assert len(sends(made, 1000)) == 1
+    assert made.next(1000) == Wait(2000)
+    assert times(sends(made, 3500)) == [(1, 2000, 2000), (2, 3000, 3000)]
+    assert times(sends(made, 9000)) == [(3, 4000, 4000), (4, 5000, 5000)]
+    assert made.next(9000) == EVENT
+
+
+def test_limit_that_falls_lets_sessions_end_and_starts_no_others():
+    made = scheduler(slots=4)
+    running = sends(made, 0)
+    made.set_limits(10, slots=2)
+    for send in running[:2]:
+        made.ended(send.session, 20)
+        assert made.next(20) == EVENT
+    made.ended(running[2].session, 30)
+    assert times(sends(made, 30)) == [(4, 30, 30)]
+
+
+def test_limit_that_rises_starts_sessions_at_once():
+    made = scheduler(slots=Fixed(1, reserve=3))
     sends(made, 0)
-    assert made.another_turn(10)
-    assert made.next(10).kind == "full"
-    assert made.another_turn(20)
-    assert not made.another_turn(30)
-    made.ended(30)
-    assert made.next(30).kind == "over"
+    made.set_limits(50, slots=3)
+    assert times(sends(made, 60)) == [(1, 50, 50), (2, 50, 50)]
+
+
+def test_prefill_slots_are_held_until_the_first_content():
+    made = scheduler(slots=4, prefill_slots=Fixed(2))
+    first, second = sends(made, 0)
+    assert made.next(10) == EVENT
+    made.first_content(first.session, 20)
+    (third,) = sends(made, 25)
+    assert (third.intended, third.slot_free_at) == (0, 20)
+    made.ended(second.session, 30)  # without any content
+    assert len(sends(made, 30)) == 1
+    assert made.next(40) == EVENT
+
+
+# -- a dataset that grows ---------------------------------------------------------------------------------------------
+
+
+def test_request_that_is_due_and_not_indexed_is_starved():
+    data = Data(size=None, indexed=1)
+    made = scheduler(slots=2, whole=True, data=data)
+    assert [send.session.conversation for send in sends(made, 0)] == [0]
+    assert made.next(10) is STARVED
+    data.indexed = 2
+    (second,) = sends(made, 20)
+    assert (second.session.conversation, second.intended) == (1, 0)
+
+
+@pytest.mark.parametrize("load", [{"slots": 1}, {"arrivals": every(10)}], ids=["slots in use", "nothing due"])
+def test_full_slots_are_not_reported_as_waiting_for_the_file(load):
+    made = scheduler(whole=True, data=Data(size=None, indexed=1), **load)
+    sends(made, 0)
+    assert isinstance(made.next(5 * MS), Wait)
+
+
+@pytest.mark.parametrize("found", [False, True], ids=["before the next send", "at the next send"])
+def test_whole_dataset_ends_when_its_size_becomes_known(found):
+    data = Data(size=None, indexed=2)
+    made = scheduler(slots=3, whole=True, data=data)
+    running = sends(made, 0)
+    if found:
+        assert made.next(1) is STARVED
+    data.size = 2
+    assert made.next(2) == EVENT
+    for send in running:
+        made.ended(send.session, 3)
+    assert made.next(4) is OVER
+
+
+def test_phase_continues_at_its_position_in_the_dataset():
+    data = Data()
+    made = scheduler(slots=3, first=7, data=data)
+    assert [send.session.conversation for send in sends(made, 0)] == [7, 8, 9]
+
+
+def test_every_conversation_is_sent_to_each_server():
+    made = Scheduler(make_phase(6, servers=EachServer(3)), Share(), Data(), servers=3)
+    made.begin(0)
+    sent = sends(made, 0)
+    assert [send.session.conversation for send in sent] == [0, 0, 0, 1, 1, 1]
+    assert sorted(send.session.server for send in sent[:3]) == [0, 1, 2]
+
+
+# -- phases without a pause between them ------------------------------------------------------------------------------
+
+
+def test_sessions_of_the_previous_phase_keep_their_slots():
+    made = Scheduler(make_phase(3), Share(), Data())
+    made.begin(100, carried=2)
+    assert times(sends(made, 100)) == [(0, 100, 100)]
+    made.carried_ended(150)
+    assert times(sends(made, 160)) == [(1, 150, 150)]
+    assert made.active == 3
 
 
 # -- shares -----------------------------------------------------------------------------------------------------------
@@ -194,78 +436,101 @@ def test_shares_add_up_and_differ_by_at_most_one(total, workers):
     assert max(parts) - min(parts) <= 1
 
 
-def simulate(phase: PhasePlan, workers: int, latency_ms) -> list[tuple[int, int]]:
-    """Simulate `workers` schedulers; check slots and times, and return (number, intended) of all sessions."""
-    sent: list[tuple[int, int]] = []
+def simulate(
+    phase: Phase, workers: int, latency_ms: Callable[[int], int], data: Data | None = None
+) -> list[tuple[int, int, int]]:
+    """Simulate schedulers to their end, check slots and times, and return (number, turn, intended) of each request."""
+    sent: list[tuple[int, int, int]] = []
+    in_use: list[tuple[int, int]] = []
     for worker in range(workers):
-        made = phase.scheduler(Share(worker, workers))
+        made = Scheduler(phase, Share(worker, workers), data or Data())
         made.begin(0)
-        slots = made._slots
-        running: list[int] = []
+        running: list[tuple[int, int, Session]] = []
         now = 0
-        while (decision := made.next(now)).kind != "over":
-            if decision.kind == "send":
-                assert decision.number % workers == worker
+        while (decision := made.next(now)) is not OVER:
+            if isinstance(decision, Send):
+                session = decision.session
                 assert decision.intended <= decision.slot_free_at <= now
-                sent.append((decision.number, decision.intended))
-                heapq.heappush(running, now + latency_ms(decision.number) * MS)
-                assert slots is None or len(running) <= slots
-            elif decision.kind == "wait":
-                assert decision.intended > now
-                if running and running[0] <= decision.intended:
-                    now = heapq.heappop(running)
-                    made.ended(now)
-                else:
-                    now = decision.intended
+                sent.append((session.number, session.turn, decision.intended))
+                end = now + latency_ms(session.number) * MS
+                heapq.heappush(running, (end, session.number, session))
+                in_use += [(now, 1), (end, -1)]
+                continue
+            until = decision.until if isinstance(decision, Wait) else None
+            assert until is None or until > now
+            if running and (until is None or running[0][0] <= until):
+                now, _, session = heapq.heappop(running)
+                made.ended(session, now)
             else:
-                now = heapq.heappop(running)
-                made.ended(now)
+                assert until is not None, "the scheduler waits for an event that never comes"
+                now = until
+    if phase.slots is not None:
+        active = 0
+        for _, change in sorted(in_use):
+            active += change
+            assert active <= phase.slots.maximum
     return sorted(sent)
-
-
-def make_phase(**fields) -> PhasePlan:
-    all_fields = {"slots": None, "rate": None, "pattern": "poisson", "seed": 3} | fields
-    return PhasePlan(name="profiling", kind="profiling", first=0, **all_fields)
 
 
 @given(
     requests=st.integers(1, 200),
-    workers=st.integers(1, 9),
-    pattern=st.sampled_from(["constant", "poisson"]),
-    slots=st.none() | st.integers(9, 40),
+    workers=st.integers(1, 8),
+    process=st.sampled_from([Constant(500.0), Poisson(500.0)]),
+    slots=st.none() | st.integers(1, 40),
     latencies=st.lists(st.integers(0, 50), min_size=1, max_size=7),
 )
-def test_any_number_of_workers_sends_the_same_sessions_at_the_same_times(requests, workers, pattern, slots, latencies):
-    phase = make_phase(requests=requests, rate=500.0, pattern=pattern, slots=slots)
+def test_any_number_of_workers_sends_the_same_sessions_at_the_same_times(requests, workers, process, slots, latencies):
+    phase = make_phase(slots, requests=requests, arrivals=process)
 
     def latency(number: int) -> int:
         return latencies[number % len(latencies)]
 
     alone = simulate(phase, 1, latency)
-    assert [number for number, _ in alone] == list(range(requests))
+    assert [number for number, _, _ in alone] == list(range(requests))
     assert simulate(phase, workers, latency) == alone
 
 
-@given(requests=st.integers(1, 100), workers=st.integers(1, 5), slots=st.integers(5, 20))
+@given(requests=st.integers(1, 200), workers=st.integers(1, 8), turns=st.integers(1, 4))
+def test_any_number_of_workers_has_the_same_arrival_times_with_several_turns(requests, workers, turns):
+    phase = make_phase(requests=requests, arrivals=Poisson(500.0), turn_timing=AtArrivals())
+    alone, together = (simulate(phase, n, lambda _: 3, Data(turns=turns)) for n in (1, workers))
+    assert sorted(at for _, _, at in alone) == sorted(at for _, _, at in together)
+
+
+@given(requests=st.integers(1, 100), workers=st.integers(1, 8), slots=st.integers(1, 20))
 def test_any_number_of_workers_sends_the_same_sessions_in_a_closed_loop(requests, workers, slots):
-    phase = make_phase(requests=requests, slots=slots)
-    numbers = [number for number, _ in simulate(phase, workers, lambda number: number % 7)]
-    assert numbers == list(range(requests))
+    sent = simulate(make_phase(slots, requests=requests), workers, lambda number: number % 7)
+    assert [number for number, _, _ in sent] == list(range(requests))
 
 
-@given(slots=st.integers(1, 100), workers=st.integers(1, 16))
-def test_slots_are_split_evenly_and_completely(slots, workers):
-    parts = [make_phase(slots=slots).scheduler(Share(worker, workers))._slots for worker in range(workers)]
-    assert sum(parts) == slots
-    assert max(parts) - min(parts) <= 1
+@given(start=st.integers(1, 40), end=st.integers(1, 60), workers=st.integers(1, 8))
+def test_workers_together_have_the_slots_of_the_phase_at_any_time(start, end, workers):
+    ramp = LinearRamp(start, end, 1.0)
+    made = [Scheduler(make_phase(ramp), Share(worker, workers), Data()) for worker in range(workers)]
+    for one in made:
+        one.begin(0)
+    for now in (0, SECOND // 3, SECOND // 2, SECOND):
+        sent = [(one, send) for one in made for send in sends(one, now)]
+        assert sum(one.active for one in made) == ramp.at(now)
+        for one, send in sent:
+            one.ended(send.session, now)
 
 
-def test_workers_together_have_the_arrival_times_of_the_phase():
-    phase = make_phase(rate=250.0, pattern="constant", requests=1000)
-    assert [intended for _, intended in simulate(phase, 4, lambda _: 1)] == list(islice(constant(250.0), 1000))
+@given(slots=st.integers(1, 40), prefill=st.integers(1, 40), workers=st.integers(1, 8))
+def test_workers_together_have_the_prefill_slots_of_the_phase(slots, prefill, workers):
+    phase = make_phase(slots, prefill_slots=Fixed(prefill))
+    made = [Scheduler(phase, Share(worker, workers), Data()) for worker in range(workers)]
+    for one in made:
+        one.begin(0)
+    assert sum(len(sends(one, 0)) for one in made) == min(slots, prefill)
+
+
+def test_worker_without_a_slot_is_over_at_once():
+    made = scheduler(slots=2, requests=10, share=Share(2, 4))
+    assert made.next(0) is OVER
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_duration_limits_every_worker(workers):
-    phase = make_phase(rate=1000.0, pattern="constant", duration_s=0.1)
-    assert [number for number, _ in simulate(phase, workers, lambda _: 1)] == list(range(100))
+    phase = make_phase(arrivals=Constant(1000.0), duration_s=0.1)
+    assert [number for number, _, _ in simulate(phase, workers, lambda _: 1)] == list(range(100))

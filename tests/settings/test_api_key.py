@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.parse import parse
 from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.errors import UserError
+from penstock.settings.parse import parse
 from penstock.settings.resolve import resolve
 from penstock.settings.schema import EndpointSettings
 

@@ -40,6 +40,7 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--api-key-env",
         "--api-key-file",
         "--assert",
+        "--conversation-rate",
         "--follow-cross-origin-redirects",
         "--insecure",
         "--max-error-rate",
@@ -88,10 +89,10 @@ def test_groups_hints_and_endpoint_types_are_complete() -> None:
 
 
 def test_help_of_the_dataset_type_names_every_format() -> None:
-    """The table repeats the names, because importing the registry would slow down `--help`."""
+    from penstock.cli.help import flag_help
     from penstock.datasets.registry import FORMATS
 
     flag = SPELLINGS["--custom-dataset-type"]
     assert isinstance(flag, Flag)
     *most, last = [known.name for known in FORMATS]
-    assert flag.help.endswith(f": {', '.join(most)} or {last}.")
+    assert flag_help(flag).endswith(f": {', '.join(most)} or {last}.")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.parse import parse
 from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.settings.input_config import input_config
+from penstock.settings.parse import parse
 from penstock.settings.resolve import resolve
 from penstock.settings.schema import Settings
 

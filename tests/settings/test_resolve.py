@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.parse import parse
 from penstock.cli.profile import COMMAND_LINE as PROFILE
-from penstock.cli.read_settings import read_settings
 from penstock.errors import UserError
+from penstock.runs.read_settings import read_settings
 from penstock.settings.artifact_folder import artifact_folder
+from penstock.settings.parse import parse
 from penstock.settings.resolve import resolve
 from penstock.settings.schema import Settings
 

@@ -130,7 +130,13 @@ class GatewayProcess:
     """A running gateway. `config` overrides keys of gateway.yaml."""
 
     def __init__(
-        self, folder: Path, content: dict[str, Any], *, env: dict[str, str] | None = None, **config: Any
+        self,
+        folder: Path,
+        content: dict[str, Any],
+        *,
+        env: dict[str, str] | None = None,
+        arguments: tuple[str, ...] = (),
+        **config: Any,
     ) -> None:
         self.folder = folder
         self.port = free_port()
@@ -139,7 +145,13 @@ class GatewayProcess:
         self.log = folder / "gateway.log"
         self.ledger = folder / "usage.db"
         self._write(content)
-        listen = {"port": self.port, "status_port": self.status_port, **config.pop("listen", {})}
+        listen = {
+            "port": self.port,
+            "status_port": self.status_port,
+            "drain_notice_s": 0,
+            **config.pop("listen", {}),
+        }
+        self.port, self.status_port = listen["port"], listen["status_port"]
         settings = {
             "listen": listen,
             "ledger": {"url": "sqlite:///usage.db", "spool": "spool"},
@@ -159,6 +171,7 @@ class GatewayProcess:
                 str(self.resources),
                 "--config",
                 str(folder / "gateway.yaml"),
+                *arguments,
             ],
             cwd=folder,
             env=environment | {"HOME": str(folder)} | (env or {}),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Literal
 
 from penstock.gateway.guardrails import Guards, Inspection, SearchBudgets, StreamBlocked, StreamGuard
@@ -53,11 +54,11 @@ class GuardsHarness:
 
     def request(self, route: Route, body: Any) -> BodyInspection:
         del route
-        return self._inspect(self.compiled.request, body)
+        return self._inspect(self.compiled.inspect_request, body)
 
     def reply(self, route: Route, body: Any) -> BodyInspection:
         del route
-        return self._inspect(self.compiled.reply, body)
+        return self._inspect(self.compiled.inspect_reply, body)
 
     def _inspect(self, inspect: Callable[[bytes, SearchBudgets], Inspection], body: Any) -> BodyInspection:
         data = json.dumps(body).encode()
@@ -131,6 +132,16 @@ def split_reads(data: bytes, sizes: Sequence[int] = (7, 1, 64, 3)) -> list[bytes
     return reads
 
 
+def complete(verdict: Coroutine[Any, Any, bytes]) -> bytes:
+    """Run a coroutine in an event loop. A new loop for each would take most of the time of the tests."""
+    if not _loops:
+        _loops.append(asyncio.new_event_loop())
+    return _loops[0].run_until_complete(verdict)
+
+
+_loops: list[asyncio.AbstractEventLoop] = []
+
+
 class FramedGuard:
     """A guard with the SSE framing of the relay: takes reads and returns the bytes that the caller receives."""
 
@@ -140,11 +151,15 @@ class FramedGuard:
         self.frames = Frames(guard.max_event_bytes)
 
     def feed(self, data: bytes) -> bytes:
-        released = self.guard.feed(self.frames.feed(data), len(self.frames))
+        return complete(self._feed(data))
+
+    async def _feed(self, data: bytes) -> bytes:
+        verdict = self.guard.feed(self.frames.feed(data), len(self.frames))
+        released = verdict if isinstance(verdict, bytes) else await verdict
         return released if self.guard.holds else data
 
     def finish(self) -> bytes:
-        return self.guard.finish(self.frames.rest())
+        return complete(self.guard.finish(self.frames.rest()))
 
     @property
     def held_bytes(self) -> int:

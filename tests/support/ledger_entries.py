@@ -39,6 +39,13 @@ def make_entry(**changes: Any) -> Entry:
     return Entry(**{**fields, **changes})
 
 
+class Messages(list[str]):
+    """Collects the messages for the operator."""
+
+    def __call__(self, message: str, level: str = "info") -> None:
+        self.append(message)
+
+
 WORKER = """
 import sys, time
 sys.path.insert(0, {tests!r})

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 import pytest
@@ -21,6 +22,10 @@ class Files:
         return parse_resources((self.HEAD + "".join(parts)).encode(), self.ENVIRONMENT)
 
     def errors(self, *parts: str, head: str = HEAD) -> list[str]:
+        """Return the errors without their line numbers."""
+        return [re.sub(r" \(line \d+\)$", "", error) for error in self.numbered_errors(*parts, head=head)]
+
+    def numbered_errors(self, *parts: str, head: str = HEAD) -> list[str]:
         with pytest.raises(ResourceErrors) as caught:
             parse_resources((head + "".join(parts)).encode(), self.ENVIRONMENT)
         for error in caught.value.errors:

@@ -7,50 +7,81 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+import msgspec
+
 from penstock.metrics.summary import Summary
-from penstock.records.log import LOG_FORMAT, LogWriter, Phase, RunHeader, RunLog
+from penstock.records.header import LOG_FORMAT, RunHeader
+from penstock.records.log import LoggedPhase, LogWriter, RunLog, RunnerLog
 from penstock.records.payloads import PayloadWriter
 from penstock.records.record import Record
 from penstock.reports.write_artifacts import write_artifacts
+from penstock.settings.schema import (
+    EndpointSettings,
+    InputSettings,
+    LoadSettings,
+    OutputSettings,
+    Settings,
+    TokenizerSettings,
+    WarmupSettings,
+)
 
 EPOCH = 1_794_704_436_000_000_000
-WARMUP, PROFILING = Phase("warmup", "warmup"), Phase("profiling", "profiling")
+WARMUP, PROFILING = LoggedPhase(0, "warmup", "warmup"), LoggedPhase(0, "profiling", "profiling")
 BODY = b'{"messages": [{"role":"user","content":"one two three"}], "stream":true}'
 
 
+def make_settings(
+    *,
+    endpoint="chat",
+    streaming=True,
+    server_token_count=False,
+    per_chunk_usage=False,
+    legacy_max_tokens=False,
+    seed=None,
+    level="records",
+    prefix=None,
+    http_trace=False,
+) -> Settings:
+    return Settings(
+        models=("mock",),
+        endpoint=EndpointSettings(
+            type=endpoint,
+            streaming=streaming,
+            server_token_count=server_token_count,
+            per_chunk_usage=per_chunk_usage,
+            legacy_max_tokens=legacy_max_tokens,
+        ),
+        input=InputSettings(seed=seed),
+        tokenizer=TokenizerSettings(),
+        load=LoadSettings(concurrency=1, requests=2),
+        warmup=WarmupSettings(),
+        output=OutputSettings(folder="out", level=level, prefix=prefix, http_trace=http_trace),
+        command="aiperf profile --model 'mock'",
+    )
+
+
 def make_header(**changes: Any) -> RunHeader:
-    fields: dict[str, Any] = {
-        "penstock_version": "0.1.0",
-        "log_format": LOG_FORMAT,
-        "benchmark_id": "d3cd2bf9da9d",
-        "epoch_wall_ns": EPOCH,
-        "phases": [PROFILING],
-        "endpoint": "chat",
-        "streaming": True,
-        "server_token_count": False,
-        "models": ["mock"],
-        "urls": ["http://localhost:8000"],
-        "dataset": "synthetic",
-        "conversations": 1,
-        "sampling": "sequential",
-        "seed": None,
-        "concurrency": 1,
-        "rate": None,
-        "arrivals": "poisson",
-        "requests": 2,
-        "duration_s": None,
-        "workers": 1,
-        "tokenizer": None,
-        "tokenizer_revision": "main",
-        "level": "records",
-        "prefix": None,
-        "http_trace": False,
-        "command": "aiperf profile --model 'mock'",
-        "input_config": {"models": {"items": [{"name": "mock"}]}},
-        "machine": {"cpus": 2},
+    """Make a header; `changes` are fields of it or arguments of `make_settings`."""
+    fields = {
+        name: changes.pop(name) for name in list(changes) if name in RunHeader.__struct_fields__ and name != "seed"
     }
-    known = set(RunHeader.__struct_fields__)
-    return RunHeader(**{name: value for name, value in (fields | changes).items() if name in known})
+    return RunHeader(
+        **{
+            "penstock_version": "0.1.0",
+            "log_format": LOG_FORMAT,
+            "benchmark_id": "d3cd2bf9da9d",
+            "epoch_wall_ns": EPOCH,
+            "settings": make_settings(**changes),
+            "dataset": "synthetic",
+            "conversations": 1,
+            "seed": 7,
+            "concurrency": 1,
+            "requests": 2,
+            "workers": 1,
+            "machine": {"cpus": 2},
+        }
+        | fields
+    )
 
 
 class WordTokenizer:
@@ -107,7 +138,9 @@ def digest_of(record: Record, stored: list[bytes], built: Sequence[bytes]) -> by
     return sha256(bodies[number]).digest()
 
 
-def write_log(folder, records, *, conversations=(("session-0", [BODY]),), built=(), **changes) -> str:
+def write_log(
+    folder, records, *, conversations=(("session-0", [BODY]),), built=(), phases=(PROFILING,), **changes
+) -> str:
     """Write a log and return its folder.
 
     `conversations` are pairs of a name and bodies; `built` are the bodies that worker 0 built while it ran.
@@ -115,6 +148,10 @@ def write_log(folder, records, *, conversations=(("session-0", [BODY]),), built=
     path = str(folder / "log")
     os.makedirs(path, exist_ok=True)
     RunLog.write_header(path, make_header(**changes))
+    runner_log = RunnerLog(path)
+    for index, phase in enumerate(phases):
+        runner_log.phase(msgspec.structs.replace(phase, index=index))
+    runner_log.close()
     payloads = PayloadWriter(path)
     for session, bodies in conversations:
         for body in bodies:

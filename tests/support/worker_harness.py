@@ -1,4 +1,4 @@
-"""A Worker and the scripted servers that it sends to, in one process and on one event loop."""
+"""A worker in this process, the runner that drives it, and scripted servers in a thread."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ import contextlib
 import json
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any, NamedTuple
-
-import uvloop
 
 from penstock.records.log import RunLog
 from penstock.records.payloads import BodyParts, PayloadWriter
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
-from penstock.schedule.phases import PhasePlan
-from penstock.schedule.scheduler import Share
+from penstock.runs.runner import PhaseResult, Runner, RunProgress
+from penstock.schedule.arrivals import Constant, Recorded
+from penstock.schedule.limits import Fixed, Limit
+from penstock.schedule.phase import Phase
+from penstock.schedule.server_assignment import EachServer
+from penstock.schedule.turn_timing import AtRecordedTimes
 from penstock.settings.schema import EndpointSettings
+from penstock.workers.in_process import InProcess
 from penstock.workers.job import Job, targets
-from penstock.workers.phase_controller import PhaseController
-from penstock.workers.shared_state import SharedState
-from penstock.workers.worker import Worker
 from support.runs import make_header
 
 LIMIT_S = 60.0
@@ -116,10 +117,38 @@ def always(data: bytes) -> Answer:
 class Outcome(NamedTuple):
     records: list[Record]
     """In the order in which they were sent."""
-    report: WorkerReport
+    reports: list[WorkerReport]
+    """One for each phase."""
     requests: list[Request]
     """What the servers received."""
-    controller: PhaseController
+    runner: Runner
+    results: list[PhaseResult]
+
+    @property
+    def report(self) -> WorkerReport:
+        (report,) = self.reports
+        return report
+
+
+def make_phase(
+    *,
+    slots: int | Limit | None = 1,
+    rate: float | None = None,
+    scale: float | None = None,
+    servers: int = 1,
+    **fields: Any,
+) -> Phase:
+    """Return a phase with slots of a fixed number. With `scale` conversations follow their recorded times."""
+    changes: dict[str, Any] = {"slots": Fixed(slots) if isinstance(slots, int) else slots}
+    if rate is not None:
+        changes["arrivals"] = Constant(rate)
+    if scale is not None:
+        changes |= {"arrivals": Recorded(scale, servers), "turn_timing": AtRecordedTimes(scale)}
+    if servers > 1:
+        changes["servers"] = EachServer(servers)
+    if not {"requests", "conversations", "duration_s", "whole"} & fields.keys():
+        changes["whole"] = True
+    return Phase(**{"name": "profiling", "kind": "profiling", "seed": 1} | changes | fields)
 
 
 class Harness:
@@ -129,13 +158,10 @@ class Harness:
         self._answers = answers
         self._folder = folder / "log"
         self._folder.mkdir()
-        self._servers: list[asyncio.Server] = []
         self.requests: list[Request] = []
         self.connections = [0] * len(answers)
-        self.shared = SharedState(1)
-        self.controller = PhaseController(self.shared, 1, None)
-        self.worker: Worker | None = None
-        self.on_tick: Callable[[], None] | None = None
+        self.runner: Runner | None = None
+        self.on_tick: Callable[[Runner], None] | None = None
         self.close_servers = False
         """Close the servers before the worker starts."""
 
@@ -149,13 +175,65 @@ class Harness:
         preconnect: int = 1,
         **phase: Any,
     ) -> Outcome:
-        """Send conversations, whose turns are bodies or `BodyParts`; `phase` are fields of the PhasePlan."""
-        fields = {"slots": 1, "rate": None, "pattern": "constant", "seed": 1, "whole": True} | phase
-        if {"requests", "conversations", "duration_s"} & phase.keys():
-            fields["whole"] = phase.get("whole", False)
-        plan = PhasePlan(name="profiling", kind="profiling", first=0, **fields)
+        """Send conversations, whose turns are bodies or `BodyParts`; `phase` are arguments of `make_phase`."""
+        settings = {"streaming": streaming, "timeout_s": timeout_s, "connections": "pooled" if reuse else "never"}
+        return self.run_phases(conversations, [make_phase(**phase)], preconnect=preconnect, **settings)
+
+    def run_phases(
+        self,
+        conversations: Sequence[Sequence[Any]],
+        phases: Iterable[Phase],
+        *,
+        drain: bool = True,
+        lead_s: float = 0.0,
+        **options: Any,
+    ) -> Outcome:
+        """Run phases one after the other. Without `drain`, the next one starts `lead_s` after the one before."""
+
+        def run(runner: Runner) -> Iterator[PhaseResult | None]:
+            running = []
+            for phase in phases:
+                if drain:
+                    yield runner.run(phase)
+                elif (started := runner.start(phase, drain=False)) is not None:
+                    started.poll(lead_s)
+                    running.append(started)
+            for started in running:
+                yield started.wait()
+
+        return self._execute(conversations, run, **options)
+
+    def run_experiment(
+        self, conversations: Sequence[Sequence[Any]], experiment: Generator[Phase, PhaseResult, None], **options: Any
+    ) -> Outcome:
+        """Run the phases that a generator yields."""
+        return self._execute(conversations, lambda runner: runner.run_all(experiment), **options)
+
+    def _execute(
+        self,
+        conversations: Sequence[Sequence[Any]],
+        run: Callable[[Runner], Iterator[PhaseResult | None]],
+        *,
+        preconnect: int = 1,
+        **settings: Any,
+    ) -> Outcome:
         self._write_payloads(conversations)
-        return uvloop.run(self._run(plan, streaming, timeout_s, reuse, preconnect))
+        with self._serving_all() as urls:
+            endpoint = EndpointSettings(urls=urls, **settings)
+            job = Job(
+                log=str(self._folder), settings=endpoint, files=(), sampling="sequential", seed=1, preconnect=preconnect
+            )
+            RunLog.write_header(str(self._folder), make_header())
+            epoch = monotonic_ns()
+            backend = InProcess(job, targets(endpoint, "/v1/chat/completions"), epoch)
+            runner = self.runner = Runner(backend, job.log, epoch=epoch, on_progress=self._tick)
+            with runner:
+                results = [result for result in run(runner) if result is not None]
+        log = RunLog(str(self._folder))
+        records = sorted(log.records(), key=lambda record: record.start)
+        reports = log.reports()
+        log.close()
+        return Outcome(records, reports, self.requests, runner, results)
 
     def _write_payloads(self, conversations: Sequence[Sequence[Any]]) -> None:
         writer = PayloadWriter(str(self._folder))
@@ -169,45 +247,42 @@ class Harness:
             writer.end_conversation(None)
         writer.close()
 
-    async def _run(self, plan: PhasePlan, streaming: bool, timeout_s: float, reuse: bool, preconnect: int) -> Outcome:
-        loop = asyncio.get_running_loop()
-        for number in range(len(self._answers)):
-            self._servers.append(await asyncio.start_server(self._serving(number), "127.0.0.1", 0))
-        urls = tuple(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}" for server in self._servers)
-        if self.close_servers:
-            for server in self._servers:
-                server.close()
-                await server.wait_closed()
-        settings = EndpointSettings(urls=urls, streaming=streaming)
-        job = Job(
-            log=str(self._folder),
-            endpoint="chat",
-            settings=settings,
-            files=(),
-            targets=targets(settings, "/v1/chat/completions"),
-            phases=(plan,),
-            sampling="sequential",
-            seed=1,
-            timeout_ns=round(timeout_s * 1e9),
-            reuse_connections=reuse,
-            preconnect=preconnect,
-            epoch=monotonic_ns(),
-        )
-        RunLog.write_header(str(self._folder), make_header())
-        self.worker = Worker(job, Share(), self.shared, loop, self._tick)
-        await asyncio.wait_for(self.worker.run(), LIMIT_S)
-        for server in self._servers:
-            server.close()
-        log = RunLog(str(self._folder))
-        (report,) = log.reports()
-        records = sorted(log.records(), key=lambda record: record.start)
-        log.close()
-        return Outcome(records, report, self.requests, self.controller)
+    @contextlib.contextmanager
+    def _serving_all(self) -> Iterator[tuple[str, ...]]:
+        """Serve in a thread, and yield the URLs."""
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        servers: list[asyncio.Server] = []
 
-    def _tick(self) -> None:
-        self.controller.step()
-        if self.on_tick is not None:
-            self.on_tick()
+        async def start() -> tuple[str, ...]:
+            for number in range(len(self._answers)):
+                servers.append(await asyncio.start_server(self._serving(number), "127.0.0.1", 0))
+            urls = tuple(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}" for server in servers)
+            if self.close_servers:
+                for server in servers:
+                    server.close()
+            return urls
+
+        async def stop() -> None:
+            for server in servers:
+                server.close()
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        try:
+            yield asyncio.run_coroutine_threadsafe(start(), loop).result(LIMIT_S)
+        finally:
+            asyncio.run_coroutine_threadsafe(stop(), loop).result(LIMIT_S)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(LIMIT_S)
+            loop.close()
+
+    def _tick(self, _: RunProgress) -> None:
+        if self.on_tick is not None and self.runner is not None:
+            self.on_tick(self.runner)
 
     def _serving(self, server: int) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

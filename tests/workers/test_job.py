@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from penstock import __version__
 from penstock.errors import UserError
 from penstock.secrets import Secret
 from penstock.settings.schema import EndpointSettings
-from penstock.workers.job import join, targets
+from penstock.workers.job import Job, join, restore_secrets, take_secrets, targets
 
 
 @pytest.mark.parametrize(
@@ -106,3 +108,29 @@ def test_proxy_gets_a_tunnel_request_for_https():
 def test_unknown_proxy_is_an_error():
     with pytest.raises(UserError, match=r"The proxy no-such-host.invalid:80 cannot be found"):
         targets(EndpointSettings(urls=("http://a:1",), proxy=Secret("no-such-host.invalid")), "/x")
+
+
+SECRETS = ("sk-api-key", "user:url-password", "query-token", "header-value", "proxy-password")
+
+
+def make_job() -> Job:
+    settings = EndpointSettings(
+        urls=(f"http://{SECRETS[1]}@127.0.0.1:8000/v1?api_key={SECRETS[2]}",),
+        api_key=Secret(SECRETS[0]),
+        headers=(("X-Tenant", Secret(SECRETS[3])),),
+        proxy=Secret(f"http://ann:{SECRETS[4]}@127.0.0.1:3128"),
+    )
+    return Job(log="log", settings=settings, files=("a",), sampling="shuffle", seed=3, preconnect=4)
+
+
+def test_pickled_job_holds_no_secret_and_gets_them_back():
+    public, secrets = take_secrets(make_job())
+    data = pickle.dumps(public)
+    for secret in SECRETS:
+        assert secret.encode() not in data
+    assert restore_secrets(pickle.loads(data), pickle.loads(pickle.dumps(secrets))) == make_job()
+
+
+def test_job_with_secrets_cannot_be_pickled():
+    with pytest.raises(TypeError, match="a secret cannot be pickled"):
+        pickle.dumps(make_job())

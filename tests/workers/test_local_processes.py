@@ -1,4 +1,4 @@
-"""Workers on this machine: their number, their limit of open files, and the memory that they share."""
+"""Workers on this machine: their number, their limit of open files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ import resource
 import pytest
 
 from penstock.errors import UserError
-from penstock.schedule.scheduler import Share
-from penstock.workers import local_processes
 from penstock.workers.local_processes import choose_workers, raise_file_limit
-from penstock.workers.shared_state import ENDED, SharedState
 
 
 @pytest.mark.parametrize(
@@ -109,27 +106,3 @@ def test_workers_share_the_connections(limits):
 def test_insufficient_file_limit_is_an_error(limits):
     with pytest.raises(UserError, match=r"20000 connections .* the system allows 4096; raise the limit \(ulimit -n\)"):
         raise_file_limit(20_000, 20_000, 1)
-
-
-def test_worker_without_a_parent_ends_at_once():
-    """Run in a child, because the worker asks the kernel to kill its process with the parent."""
-    pid = os.fork()
-    if pid == 0:
-        os._exit(local_processes._run_child(None, Share(), SharedState(1), -1, os.getpid()))  # type: ignore[arg-type]
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
-
-
-def test_state_is_shared_with_children():
-    shared = SharedState(2)
-    pid = os.fork()
-    if pid == 0:
-        shared.set(1, ENDED, 41)
-        while shared.stop != 2:
-            pass
-        shared.set(1, ENDED, 42)
-        os._exit(0)
-    shared.set(0, ENDED, 8)
-    shared.stop = 2
-    os.waitpid(pid, 0)
-    assert shared.total(ENDED) == 50
-    assert shared.minimum(ENDED) == 8

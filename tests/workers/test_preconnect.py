@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.schedule.scheduler import Share
+from penstock.schedule.share import Share
+from penstock.settings.schema import EndpointSettings
 from penstock.wire.exchange import WireError
 from penstock.workers.preconnect import ConnectError, Preconnect
-from penstock.workers.shared_state import CONNECTED, READY, SharedState
 
 ALONE = Share()
 REFUSED = WireError("ConnectionRefused", "Nothing listens there.", "server")
@@ -33,15 +33,14 @@ class FakePool:
         self.on_open(opened, error)
 
 
-def make(pools: list[FakePool], connections: int, share: Share = ALONE) -> tuple[Preconnect, SharedState]:
-    targets = [SimpleNamespace(url=f"http://server-{n}") for n in range(len(pools))]
-    job: Any = SimpleNamespace(
-        timeout_ns=5_000_000_000, reuse_connections=True, preconnect=connections, targets=targets
-    )
-    shared = SharedState(share.workers)
+def make(pools: list[FakePool], connections: int, share: Share = ALONE) -> tuple[Preconnect, list[int]]:
+    """Return the object and the list to which it adds the counts of open connections."""
+    targets: Any = [SimpleNamespace(url=f"http://server-{n}") for n in range(len(pools))]
+    job: Any = SimpleNamespace(settings=EndpointSettings(timeout_s=5), preconnect=connections)
     clock: Any = None
     untyped: Any = pools
-    return Preconnect(job, share, shared, asyncio.get_running_loop(), clock, untyped), shared
+    opened: list[int] = []
+    return Preconnect(job, targets, share, opened.append, asyncio.get_running_loop(), clock, untyped), opened
 
 
 async def start(preconnect: Preconnect) -> asyncio.Task[None]:
@@ -77,14 +76,14 @@ def test_connections_are_split_over_workers_and_urls(connections: int, share: Sh
 def test_worker_is_ready_when_all_connections_are_open() -> None:
     async def check() -> None:
         pool = FakePool()
-        preconnect, shared = make([pool], 2)
+        preconnect, opened = make([pool], 2)
         task = await start(preconnect)
         pool.report(1)
         await asyncio.sleep(0)
-        assert (shared.get(0, READY), shared.get(0, CONNECTED)) == (0, 1)
+        assert (task.done(), opened) == (False, [1])
         pool.report(2)
         await task
-        assert (shared.get(0, READY), shared.get(0, CONNECTED)) == (1, 2)
+        assert opened == [1, 2]
 
     asyncio.run(check())
 
@@ -104,12 +103,11 @@ def test_first_connection_that_fails_is_an_error() -> None:
 def test_later_connection_that_fails_is_no_error() -> None:
     async def check() -> None:
         pool = FakePool()
-        preconnect, shared = make([pool], 2)
+        preconnect, _ = make([pool], 2)
         task = await start(preconnect)
         pool.report(1)
         pool.report(1, REFUSED)
         await task
-        assert shared.get(0, READY) == 1
 
     asyncio.run(check())
 
@@ -118,7 +116,7 @@ def test_later_connection_that_fails_is_no_error() -> None:
 def test_timeout_is_an_error_only_without_a_connection(opened: int) -> None:
     async def check() -> None:
         pools = [FakePool(), FakePool()]
-        preconnect, shared = make(pools, 4)
+        preconnect, _ = make(pools, 4)
         task = await start(preconnect)
         pools[0].report(1)
         if opened:
@@ -129,7 +127,6 @@ def test_timeout_is_an_error_only_without_a_connection(opened: int) -> None:
         preconnect.check_timeout(preconnect._last_opened + 6_000_000_000)
         if opened:
             await task
-            assert shared.get(0, READY) == 1
         else:
             with pytest.raises(
                 ConnectError, match="The server at http://server-1 did not open a connection within 5 s"
@@ -143,12 +140,11 @@ def test_timeout_is_an_error_only_without_a_connection(opened: int) -> None:
 def test_cancel_ends_without_an_error(before: bool) -> None:
     async def check() -> None:
         pool = FakePool()
-        preconnect, shared = make([pool], 2)
+        preconnect, _ = make([pool], 2)
         if before:
             preconnect.cancel()
         task = await start(preconnect)
         preconnect.cancel()
         await task
-        assert shared.get(0, READY) == 1
 
     asyncio.run(check())

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from penstock.endpoints.chat import Chat
 from penstock.secrets import Secret
+from penstock.settings.endpoint_types import BUILTIN, load_endpoint
 from penstock.settings.schema import EndpointSettings
 from penstock.wire.connection import Origin
 from penstock.wire.exchange import Exchange, FollowedRedirect
@@ -22,11 +24,10 @@ class Scene:
     def __init__(self, **settings: Any) -> None:
         fields = {name: getattr(SETTINGS, name) for name in ("urls", "api_key", "headers")}
         endpoint = EndpointSettings(**(fields | settings))
-        (self.target,) = targets(endpoint, "/v1/x?k=1")
-        job: Any = type("FakeJob", (), {"settings": endpoint, "targets": (self.target,)})
+        (self.target,) = targets(endpoint, "/v1/x?k=1", load_endpoint(endpoint.type).declaration)
         pool: Any = "pool of the target"
         self.opened: list[Origin] = []
-        self.redirects = Redirects(job, [pool], self._open_pool)
+        self.redirects = Redirects(endpoint, (self.target,), [pool], self._open_pool)
 
     def _open_pool(self, origin: Origin) -> Any:
         self.opened.append(origin)
@@ -93,6 +94,22 @@ def test_other_origin_gets_no_credentials() -> None:
     assert lines[-1] == "{}"
     scene.hop(OTHER)
     assert len(scene.opened) == 1
+
+
+class Versioned(Chat):
+    declaration = Chat.declaration._replace(
+        method="PUT", credential_header="x-api-key", credential="{}", headers=(("x-version", "9"), ("x-team", "red"))
+    )
+
+
+def test_other_origin_gets_the_method_and_headers_that_the_endpoint_declares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BUILTIN, "versioned", f"{__name__}:Versioned")
+    hop = Scene(type="versioned", cross_origin_redirects=True).hop(OTHER)
+    assert hop is not None
+    lines = hop.data.decode().lower().split("\r\n")
+    assert lines[0] == "put /other?y=2 http/1.1"
+    assert "x-version: 9" in lines
+    assert not any(line.startswith(("x-api-key", "x-team")) for line in lines)
 
 
 def test_redirect_back_to_the_target_has_its_credentials_again() -> None:

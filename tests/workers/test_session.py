@@ -30,7 +30,7 @@ def make_builder(folder: Path, *turns: bytes | BodyParts) -> BodyBuilder:
 
 
 def make_session(turns: int) -> Session:
-    return Session(0, 0, range(turns), 0, "correlation")
+    return Session(0, 0, range(turns), 0)
 
 
 def test_stored_body_is_returned_unchanged(tmp_path: Path) -> None:
@@ -39,7 +39,6 @@ def test_stored_body_is_returned_unchanged(tmp_path: Path) -> None:
     assert builder.next(session).body == b"first"
     assert session.has_next
     assert not builder.waits_for_reply(session)
-    assert builder.next_entry(session).delay_ms == 5.0
     session.turn = 1
     outgoing = builder.next(session)
     assert (outgoing.body, outgoing.payload, outgoing.built) == (b"second", 1, None)

@@ -1,4 +1,4 @@
-"""The worker against scripted servers on its own event loop."""
+"""The worker against scripted servers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.reply import Failure
+from penstock.errors import UserError
 from penstock.records.payloads import BodyParts
+from penstock.runs.runner import Runner
 from penstock.wire import connection as wire_connection
 from penstock.workers import reply_processor, worker
-from penstock.workers.conversation_picker import ConversationPicker
 from penstock.workers.machine_counters import MachineCounters
-from penstock.workers.preconnect import ConnectError
-from penstock.workers.shared_state import ENDED, FAILED, PHASE_DONE, SENT
+from penstock.workers.stored_conversations import StoredConversations
 from support.worker_harness import (
     DONE,
     STREAM_END,
@@ -52,7 +52,9 @@ def test_reply_is_recorded(tmp_path: Path) -> None:
     assert [record.failure for record in outcome.records] == [None, None]
     assert [record.request_id for record in outcome.records] == [r.headers["x-request-id"] for r in outcome.requests]
     for record in outcome.records:
-        assert record.intended <= record.issued <= record.start <= record.sent <= record.first_byte <= record.end
+        assert record.intended <= record.issued <= record.start <= record.first_byte <= record.end
+        assert record.sent is not None
+        assert record.sent >= record.start  # the server may answer before the system call has returned
     assert outcome.report.requests == 2
     assert not outcome.report.stopped
 
@@ -73,7 +75,9 @@ def test_stream_is_recorded_with_the_arrival_of_each_token(tmp_path: Path) -> No
 def test_counters_are_published(tmp_path: Path) -> None:
     harness = Harness(tmp_path, always(http_reply(b"no", status="500 Oops")))
     harness.run([[body(n)] for n in range(3)])
-    assert [harness.shared.total(counter) for counter in (SENT, ENDED, FAILED, PHASE_DONE)] == [3, 3, 3, 1]
+    assert harness.runner is not None
+    progress = harness.runner.progress
+    assert (progress.sent, progress.ended, progress.failed, progress.in_flight) == (3, 3, 3, 0)
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
@@ -299,10 +303,11 @@ def test_unreachable_server_ends_the_run_before_its_first_request(tmp_path: Path
 
     harness = Harness(tmp_path, answer)
     harness.close_servers = True
-    with pytest.raises(ConnectError, match="Nothing listens on"):
+    with pytest.raises(UserError, match="Nothing listens on"):
         harness.run()
     assert harness.requests == []
-    assert not harness.controller.began
+    assert harness.runner is not None
+    assert not harness.runner.began
 
 
 # -- back-pressure ----------------------------------------------------------------------------------------------------
@@ -338,35 +343,35 @@ def answer_after(seconds: float) -> Answer:
 
 def test_first_interrupt_lets_requests_in_flight_finish(tmp_path: Path) -> None:
     harness = Harness(tmp_path, answer_after(0.1))
-    harness.on_tick = lambda: harness.controller.interrupt() if len(harness.requests) == 2 else None
+    harness.on_tick = lambda runner: runner.interrupt(1) if len(harness.requests) == 2 else None
     outcome = harness.run([[body(n)] for n in range(20)], slots=2, preconnect=2)
     assert [record.failure for record in outcome.records] == [None, None]
     assert outcome.report.stopped
-    assert outcome.controller.interrupts == 1
+    assert outcome.runner.interrupts == 1
 
 
 def test_second_interrupt_cancels_requests_in_flight(tmp_path: Path) -> None:
     harness = Harness(tmp_path, answer_after(30))
 
-    def interrupt_twice() -> None:
+    def interrupt_twice(runner: Runner) -> None:
         if len(harness.requests) == 2:
-            harness.controller.interrupt(1)
-            harness.controller.interrupt(1_000_000_000)
+            runner.interrupt(1)
+            runner.interrupt(1_000_000_000)
 
     harness.on_tick = interrupt_twice
     outcome = harness.run([[body(n)] for n in range(20)], slots=2, preconnect=2)
     assert [record.cancelled for record in outcome.records] == [True, True]
     for record in outcome.records:
         assert record.failure == Failure("Cancelled", "Cancelled: the run was interrupted.", "penstock")
-    assert harness.shared.total(FAILED) == 0
+    assert outcome.runner.progress.failed == 0
 
 
 def test_interrupt_while_connecting_ends_the_run_without_a_request(tmp_path: Path) -> None:
     harness = Harness(tmp_path, always(chat_reply()))
-    harness.controller.interrupt()
+    harness.on_tick = lambda runner: runner.interrupt()
     outcome = harness.run([[body(0)]])
     assert (outcome.records, outcome.requests) == ([], [])
-    assert not outcome.controller.began
+    assert not outcome.runner.began
 
 
 def test_requests_are_cut_off_after_the_grace_period(tmp_path: Path) -> None:
@@ -479,19 +484,19 @@ def test_connections_are_reused_only_if_configured(tmp_path: Path, reuse: bool, 
     assert harness.connections == [connections]  # without reuse, one more tests the URL before the run
 
 
-def test_machine_counters_start_with_the_first_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    starts: list[int | None] = []
+def test_machine_counters_start_with_the_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[bool] = []
     harness = Harness(tmp_path, always(chat_reply()))
 
     class Watched(MachineCounters):
         def __init__(self) -> None:
-            starts.append(harness.shared.phase_start(0))
+            assert harness.runner is not None
+            began.append(harness.runner.began)
             super().__init__()
 
     monkeypatch.setattr(worker, "MachineCounters", Watched)
     harness.run([[body(n)] for n in range(4)])
-    assert len(starts) == 1
-    assert starts[0] is not None
+    assert began == [True]
 
 
 # -- indexing while sending -------------------------------------------------------------------------------------------
@@ -501,23 +506,13 @@ def delay_pick(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
     """Let the picker return None the first time that it is asked for conversation `number`; return all that it is asked."""
     asked: list[int] = []
 
-    class Delayed(ConversationPicker):
+    class Delayed(StoredConversations):
         def pick(self, number_asked: int) -> int | None:
             asked.append(number_asked)
             return None if number_asked == number and asked.count(number) == 1 else super().pick(number_asked)
 
-    monkeypatch.setattr(worker, "ConversationPicker", Delayed)
+    monkeypatch.setattr(worker, "StoredConversations", Delayed)
     return asked
-
-
-@pytest.mark.parametrize("load", [{"slots": 2}, {"slots": None, "rate": 5.0}], ids=["slots in use", "nothing due"])
-def test_full_slots_are_not_reported_as_waiting_for_the_file(
-    load: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = delay_pick(monkeypatch, 2)
-    outcome = Harness(tmp_path, answer_after(0.05)).run([[body(n)] for n in range(3)], preconnect=2, **load)
-    assert asked.count(2) > 1
-    assert outcome.report.starved_ticks == 0
 
 
 def test_worker_that_waits_for_the_file_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

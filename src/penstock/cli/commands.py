@@ -25,7 +25,7 @@ COMMANDS = (
     Command(
         "gateway", "serve models behind caller keys, aliases, guardrails, limits and a usage ledger", ("validate",)
     ),
-    Command("usage", "print the usage per caller key and model from the gateway's ledger"),
+    Command("usage", "print the usage per caller key and model from the gateway's ledger", ("purge",)),
     Command("mock", "serve a mock model with exactly known timing"),
     Command("completion", "print a completion script for bash, zsh or fish"),
     Command("version", "print the version"),

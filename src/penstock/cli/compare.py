@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.exit_status import EXIT_FAILED
 from penstock.compare.compared_metrics import COMPARED, THROUGHPUTS
 from penstock.errors import UserError
+from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Flag, Group, Positional
 
@@ -159,7 +159,7 @@ def _runs(first: str, second: str, metric: str | None, as_json: bool, limits: li
 
 
 def _servers(parsed: ParsedArguments, metric: str | None, as_json: bool, limits: list[Condition]) -> int:
-    from penstock.cli.read_settings import read_settings
+    from penstock.runs.read_settings import read_settings
 
     settings = read_settings(parsed, "compare-")
     servers = len(settings.endpoint.urls)
@@ -176,7 +176,7 @@ def _servers(parsed: ParsedArguments, metric: str | None, as_json: bool, limits:
 
 
 def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: list[Condition]) -> int:
-    from penstock.cli.run import execute, open_folder, parse_assertions, report_server
+    from penstock.cli.run import open_folder, parse_assertions, report_server, run_on_terminal
     from penstock.compare.comparison import compare
     from penstock.compare.read_runs import pair, read_requests
     from penstock.secrets import redact_url
@@ -187,7 +187,7 @@ def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: 
     status = 0
     sides = []
     with open_folder(folder) as running:
-        done = execute(settings, running, servers=servers)
+        done = run_on_terminal(settings, running, servers=servers)
         for number, url in enumerate(settings.endpoint.urls):
             subfolder = os.path.join(folder, _LETTERS[number])
             status = max(status, report_server(done, number, subfolder))
@@ -195,7 +195,7 @@ def _interleaved(settings: Settings, metric: str | None, as_json: bool, limits: 
     try:
         first, *others = [read_requests(subfolder, url) for subfolder, url in sides]
     except UserError:
-        if not done.outcome.interrupts:
+        if not done.interrupts:
             raise
         print(
             "The run was interrupted before every server had completed a request, so there is nothing to compare.",

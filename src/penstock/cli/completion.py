@@ -6,8 +6,9 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 
-from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.commands import COMMANDS, Command
+from penstock.cli.help import flag_help
+from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Positional
 
@@ -63,9 +64,9 @@ def _words(command: Command) -> tuple[str, ...]:
 def _choices(flag: Flag) -> tuple[str, ...]:
     if flag.name != "--custom-dataset-type":
         return flag.choices
-    from penstock.datasets.registry import FORMATS
+    from penstock.datasets.format_table import FORMAT_MODULES
 
-    return tuple(known.name for known in FORMATS)
+    return tuple(FORMAT_MODULES)
 
 
 def _bash() -> Iterator[str]:
@@ -124,7 +125,7 @@ def _zsh() -> Iterator[str]:
         yield "        options=("
         for flag in flags:
             for spelling in flag.spellings:
-                yield f"            {_quoted(f'{spelling}:{flag.help}')}"
+                yield f"            {_quoted(f'{spelling}:{flag_help(flag)}')}"
         yield "        )"
         yield "        _describe -o option options ;;"
     yield "    esac"
@@ -151,7 +152,7 @@ def _fish() -> Iterator[str]:
                 yield f"{condition} -f -a '{' '.join(words)}'"
             for flag in _flags(command):
                 names = " ".join(map(_fish_name, flag.spellings))
-                yield f"{condition} {names}{_fish_value(flag)} -d {_quoted(flag.help, fish=True)}"
+                yield f"{condition} {names}{_fish_value(flag)} -d {_quoted(flag_help(flag), fish=True)}"
 
 
 def _fish_name(spelling: str) -> str:

@@ -6,16 +6,17 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from penstock.cli.command_line import HELP, CommandLine
 from penstock.errors import UserError
 from penstock.extras import require_extra
+from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group
 
 if TYPE_CHECKING:
+    from penstock.gateway.resources.config import GatewayConfig
     from penstock.gateway.serving.server import Gateway
 
-__all__ = ["COMMAND_LINE", "run"]
+__all__ = ["COMMAND_LINE", "load_config", "run"]
 
 _OPTIONS = Group(
     "Options",
@@ -43,6 +44,13 @@ _OPTIONS = Group(
             ge=0,
             le=65535,
         ),
+        Flag("--host", "str", "Address to listen on, instead of the configured one.", "host", "ADDRESS"),
+        Flag(
+            "--take-over",
+            "bool",
+            "Take the port from the gateway that uses it. That one finishes its requests, and no connection is lost.",
+            "take_over",
+        ),
         Flag("--demo", "bool", "Serve a mock model with a new caller key.", "demo"),
         HELP,
     ),
@@ -51,13 +59,13 @@ COMMAND_LINE = CommandLine(
     "gateway",
     "Serve language models behind caller keys, aliases, guardrails, limits and a usage ledger.",
     groups=(_OPTIONS,),
-    usage=("--resources FILE [--config FILE]", "--demo [--port PORT]", "validate FILE"),
+    usage=("--resources FILE [--config FILE]", "--demo [--port PORT]", "validate FILE [--config FILE]"),
     details="""\
-`validate FILE` checks a resource file and prints every error in it.
+`validate FILE` checks a resource file, with --config also the configuration, and prints every error.
 
-The gateway reloads a changed resource file without a restart, when it changes or on SIGHUP. A file with an error is
-rejected as a whole, and the previous resources stay in use. On SIGTERM the gateway finishes its requests and stops. A
-separate port (9090) serves /readyz, /status/config and /metrics.
+The gateway reloads the resource file, the configuration and TLS certificates when they change or on SIGHUP. A file with
+an error is rejected as a whole, and the previous one stays in use. On SIGTERM the gateway finishes its requests and
+stops. A separate port (9090) serves /readyz, /status/config and /metrics.
 """,
     examples=(
         ("Try it on this machine", "gateway --demo"),
@@ -68,34 +76,44 @@ separate port (9090) serves /readyz, /status/config and /metrics.
 
 
 def run(parsed: ParsedArguments) -> int:
-    resources, config, port = map(parsed.values.get, ("resources", "config", "port"))
+    resources, path = map(parsed.values.get, ("resources", "config"))
     if parsed.values.get("demo"):
         if resources is not None:
             raise UserError("--demo has its own resources; leave out --resources.")
         require_gateway_packages()
         from penstock.gateway.serving.demo import demo
 
-        return demo(config, port, announce)
+        status, message = demo(load_config(parsed), announce, keep=path is not None)
+        print(f"{parsed.program} gateway: {message}", file=sys.stderr)
+        return status
     if resources is None:
         raise UserError(f"Name a resource file: `{parsed.program} gateway --resources resources.yaml`, or try --demo.")
     require_gateway_packages()
-    return _serve(resources, config, port)
+    from penstock.gateway.serving.server import Gateway
+
+    gateway = Gateway(
+        os.path.abspath(resources),
+        load_config(parsed),
+        load_config=lambda: load_config(parsed),
+        config_path=path,
+        replace=bool(parsed.values.get("take_over")),
+    )
+    return gateway.run(announce)
 
 
 def require_gateway_packages() -> None:
     require_extra("gateway", "The gateway", "granian", "redis", "psycopg", "ahocorasick_rs", "regex")
 
 
-def _serve(resources: str, config_path: str | None, port: int | None) -> int:
+def load_config(parsed: ParsedArguments) -> GatewayConfig:
+    """Return the configuration with the options that override it."""
     import msgspec
 
-    from penstock.gateway.resources.config_file import load_config
-    from penstock.gateway.serving.server import Gateway
+    from penstock.gateway.resources import config_file
 
-    config = load_config(config_path)
-    if port is not None:
-        config = msgspec.structs.replace(config, listen=msgspec.structs.replace(config.listen, port=port))
-    return Gateway(os.path.abspath(resources), config).run(announce)
+    config = config_file.load_config(parsed.values.get("config"))
+    overridden = {name: parsed.values[name] for name in ("host", "port") if name in parsed.values}
+    return msgspec.structs.replace(config, listen=msgspec.structs.replace(config.listen, **overridden))
 
 
 def announce(gateway: Gateway, instructions: str = "") -> None:

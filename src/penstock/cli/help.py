@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.commands import COMMANDS
 from penstock.cli.terminal import Paint, columns, fit, wrap
+from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flags.flag import Flag, Positional
 
-__all__ = ["help_text", "overview", "unsupported_help"]
+__all__ = ["flag_help", "help_text", "overview", "unsupported_help"]
 
 _NAMES_WIDTH = 22
 """Longer names get a line of their own, above their text."""
@@ -57,6 +57,16 @@ def help_text(command: CommandLine, program: str) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
+def flag_help(flag: Flag) -> str:
+    """Return the help of a flag, with the dataset formats if it lists them."""
+    if "{formats}" not in flag.help:
+        return flag.help
+    from penstock.datasets.format_table import FORMAT_MODULES
+
+    *others, last = FORMAT_MODULES
+    return flag.help.replace("{formats}", f"{', '.join(others)} or {last}")
+
+
 def unsupported_help(command: CommandLine, program: str) -> str:
     """Return the list of unsupported flags, which is too long (two hundred names) for the help of the command."""
     about = (
@@ -79,7 +89,7 @@ def _entry(row: Flag | Positional, width: int, paint: Paint) -> list[str]:
     if isinstance(row, Positional):
         names, value, text, facts = row.name, "", f"{row.help[:1].upper()}{row.help[1:]}.", ""
     else:
-        names, value, text, facts = ", ".join(row.spellings), _value(row), row.help, _facts(row)
+        names, value, text, facts = ", ".join(row.spellings), _value(row), flag_help(row), _facts(row)
     head = f"  {paint.bold(names)}{value}"
     lines = wrap(text, width, _TEXT_COLUMN)
     if facts and len(lines[-1]) + 1 + len(facts) <= width:

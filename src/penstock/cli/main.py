@@ -89,7 +89,7 @@ def _run(name: str, words: list[str], program: str) -> int:
 
         sys.stdout.write(help_text(module.COMMAND_LINE, program))
         return 0
-    from penstock.cli.parse import parse
+    from penstock.settings.parse import parse
 
     status: int = module.run(parse(module.COMMAND_LINE, words, program))
     return status

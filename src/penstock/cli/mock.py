@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import sys
 
-from penstock.cli.command_line import HELP, CommandLine
 from penstock.errors import UserError
 from penstock.mock.options import OPTIONS
+from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group
 
@@ -15,6 +15,7 @@ __all__ = ["COMMAND_LINE", "run"]
 
 _GROUPS = {
     "timing": "Token timing",
+    "capacity": "Capacity and prefix cache",
     "reply": "Reply content",
     "stream": "Stream events",
     "wire": "Writes and connections",
@@ -42,8 +43,9 @@ COMMAND_LINE = CommandLine(
     "mock",
     """\
 Serve a mock model over OpenAI-compatible APIs, with generated replies at exactly the given times. The paths are
-/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/models and /health, under any prefix, and
-/mock/stats for the mock's counters. A request can change options for itself with a header: X-Mock: ttft=50;itl=5
+/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/models and /health, under any prefix,
+/mock/stats for the mock's counters, and /metrics for Prometheus, with vLLM's names. A request can change options for
+itself with a header: X-Mock: ttft=50;itl=5
 """,
     groups=(
         Group(
@@ -89,6 +91,10 @@ Serve a mock model over OpenAI-compatible APIs, with generated replies at exactl
         (
             "Prefill time that grows with the prompt, jitter, and a request log",
             "mock --port 0 --ttft 30 --input-cost 100 --jitter 5 --log mock-log.jsonl",
+        ),
+        (
+            "A capacity of 4 requests in 150 ms, and a prefix cache of 1,000 blocks",
+            "mock --ttft 50 --itl 10 --tokens 11 --slots 4 --prefix-cache 1000",
         ),
         (
             "Refuse one request in ten, the same requests in every run",

@@ -7,7 +7,7 @@ from glob import escape, glob
 
 from penstock.errors import UserError
 from penstock.records.log import RunLog
-from penstock.workers.run_folder import LOG_FOLDER
+from penstock.runs.run_folder import LOG_FOLDER
 
 __all__ = ["open_run"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from penstock.cli.command_line import HELP, CommandLine
+from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Flag, Group
 
@@ -54,7 +54,7 @@ def run(parsed: ParsedArguments) -> int:
 
         sys.stdout.write(unsupported_help(COMMAND_LINE, parsed.program))
         return 0
-    from penstock.cli.read_settings import read_settings
+    from penstock.runs.read_settings import read_settings
 
     settings = read_settings(parsed)  # mistakes on the command line are reported before the rest is imported
     from penstock.cli.run import profile

@@ -13,8 +13,8 @@ from time import monotonic_ns
 
 from penstock.cli.terminal import terminal_width
 from penstock.plural import counted
-from penstock.schedule.phases import PhasePlan
-from penstock.workers.phase_controller import RunProgress
+from penstock.runs.runner import RunProgress
+from penstock.schedule.phase import Phase
 
 __all__ = ["Display", "step_progress"]
 
@@ -28,7 +28,7 @@ _CLEAR = "\r\x1b[K"
 class Display:
     """Shows the progress of a run: a bar on a terminal, plain lines every few seconds elsewhere."""
 
-    def __init__(self, phases: tuple[PhasePlan, ...], expected: list[int | None]) -> None:
+    def __init__(self, phases: tuple[Phase, ...], expected: list[int | None]) -> None:
         self._phases = phases
         self._expected = expected
         self._ended_before = self._failed_before = 0

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.cli.command_line import HELP, CommandLine
 from penstock.errors import UserError
 from penstock.plural import counted
+from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group, Positional
 
@@ -50,7 +50,8 @@ Damaged parts of a log are skipped and counted. Files that contain more than a d
 
 def run(parsed: ParsedArguments) -> int:
     from penstock.cli.open_run import open_run
-    from penstock.cli.run import LazyTokenizer, report
+    from penstock.cli.run import report
+    from penstock.tokens.lazy_tokenizer import LazyTokenizer
 
     values = parsed.values
     folder = values["folder"]
@@ -62,13 +63,18 @@ def run(parsed: ParsedArguments) -> int:
     if not values.get("overwrite"):
         _check_not_worse(log, output)
     reports = log.reports("profiling")
-    missing = header.workers - len(reports)
+    missing = header.workers - len(reports) - len({lost.worker for lost in log.lost_workers()})
+    started = any(phase.kind == "profiling" for phase in log.phases)
     log.close()
-    tokenizer = LazyTokenizer(values.get("tokenizer") or header.tokenizer, header.models[0], header.tokenizer_revision)
+    settings = header.settings
+    name = values.get("tokenizer") or settings.tokenizer.name
+    tokenizer = LazyTokenizer(name, settings.models[0], settings.tokenizer.revision)
     incomplete = None
     if any(worker.stopped for worker in reports):
         incomplete = "The run was stopped before its end."
-    if missing:
+    if not started:
+        incomplete = "The run ended before its profiling phase began."
+    elif missing > 0:
         subject = (
             "its worker's report is"
             if header.workers == 1
@@ -93,7 +99,7 @@ class _Summary(msgspec.Struct):
 
 
 def _check_output(folder: str) -> None:
-    from penstock.workers.run_folder import LOG_FOLDER
+    from penstock.runs.run_folder import LOG_FOLDER
 
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise UserError(f"--output-dir {folder} is not a folder.")

@@ -1,75 +1,58 @@
-"""Preparing, running and reporting, for the commands `profile`, `compare` and `report`."""
+"""Running and reporting on the terminal, for the commands `profile`, `compare` and `report`."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.cli import interrupts
 from penstock.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER
 from penstock.cli.progress import Display, step_progress
-from penstock.datasets import load as datasets
+from penstock.datasets.load import Dataset
 from penstock.endpoints.base import Endpoint
-from penstock.endpoints.registry import endpoint as endpoint_named
-from penstock.errors import UserError
 from penstock.plural import counted
+from penstock.runs.execute import FinishedRun, execute
+from penstock.runs.observer import Observer
+from penstock.runs.prepare import Prepared
+from penstock.runs.run_folder import RunFolder
+from penstock.runs.runner import Runner, RunProgress
 from penstock.secrets import redact_url
 from penstock.settings.api_key import DEFAULT_VARIABLE
 from penstock.settings.schema import Settings
-from penstock.tokens.tokenizer import Tokenizer
-from penstock.workers import local_processes
-from penstock.workers.prepare import Prepared, default_entries, prepare, resolve_targets
-from penstock.workers.run_folder import LOG_FOLDER, RunFolder
+from penstock.tokens.lazy_tokenizer import LazyTokenizer
 
 if TYPE_CHECKING:
     from penstock.metrics.conditions import Condition
     from penstock.metrics.summary import Summary
 
-__all__ = [
-    "FinishedRun",
-    "LazyTokenizer",
-    "execute",
-    "open_folder",
-    "parse_assertions",
-    "profile",
-    "report",
-    "report_server",
-]
+__all__ = ["open_folder", "parse_assertions", "profile", "report", "report_server", "run_on_terminal"]
 
 _REASON_CHARACTERS = 300
-
-
-class FinishedRun(NamedTuple):
-    """A run that has ended and has no report yet."""
-
-    settings: Settings
-    tokenizer: LazyTokenizer
-    prepared: Prepared
-    outcome: local_processes.Outcome
 
 
 def profile(settings: Settings) -> int:
     assertions = parse_assertions(settings)
     with open_folder(settings.output.folder) as folder:
-        done = execute(settings, folder)
+        done = run_on_terminal(settings, folder)
         return report(
             settings.output.folder,
             tokenizer=done.tokenizer,
-            interrupted=done.outcome.interrupts > 0,
-            input_error=done.outcome.input_error,
+            interrupted=done.interrupts > 0,
+            input_error=done.input_error,
             expected=sum(n or 0 for n in done.prepared.expected),
             quiet=settings.output.quiet,
             show_progress=settings.output.ui != "none",
             show_http=settings.output.show_http,
             max_error_rate=settings.max_error_rate,
             require_valid=settings.require_valid,
+            fails_without_workers=True,
             assertions=assertions,
             response_field=settings.endpoint.extra.get("response_field"),
         )
@@ -89,11 +72,12 @@ def report_server(done: FinishedRun, url: int, into: str) -> int:
     return report(
         settings.output.folder,
         tokenizer=done.tokenizer,
-        interrupted=done.outcome.interrupts > 0,
-        input_error=done.outcome.input_error,
+        interrupted=done.interrupts > 0,
+        input_error=done.input_error,
         quiet=True,
         max_error_rate=settings.max_error_rate,
         require_valid=settings.require_valid,
+        fails_without_workers=True,
         assertions=parse_assertions(settings),
         response_field=settings.endpoint.extra.get("response_field"),
         url=url,
@@ -101,89 +85,65 @@ def report_server(done: FinishedRun, url: int, into: str) -> int:
     )
 
 
-def execute(settings: Settings, folder: RunFolder, servers: int = 1) -> FinishedRun:
-    """Prepare and run the benchmark; raise an exception if it ends before its first request.
-
-    `servers` is the number of servers that a comparison sends each conversation to.
-    """
+def run_on_terminal(settings: Settings, folder: RunFolder, servers: int = 1) -> FinishedRun:
+    """Run the benchmark and show its progress; raise an exception if it ends before its first request."""
     try:
-        done = _execute(settings, folder, servers)
-        if not folder.began:
-            raise UserError(done.outcome.input_error) if done.outcome.input_error is not None else KeyboardInterrupt
+        return execute(settings, folder, _TerminalObserver(settings, folder), servers=servers)
     except KeyboardInterrupt:
         if not folder.began:
             print("Interrupted before the first request: nothing was written.", file=sys.stderr)
         raise
-    return done
 
 
-def _execute(settings: Settings, folder: RunFolder, servers: int) -> FinishedRun:
-    quiet = settings.output.quiet
-    show_progress = settings.output.ui != "none" and not quiet
-    with _mock_servers(settings) as settings:  # noqa: PLR1704 - the URLs are now those of the mock servers
-        endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
-        targets = resolve_targets(settings, endpoint)
-        tokenizer = LazyTokenizer(settings.tokenizer.name, settings.models[0], settings.tokenizer.revision)
-        if not settings.endpoint.server_token_count:
-            tokenizer.check()
-        dataset = datasets.load(
-            settings.input,
-            default_entries(settings),
-            tokenizer.get,
-            step_progress("Preparing prompts", show_progress),
-            scheduled=settings.load.recorded is not None,
-        )
-        reading = step_progress(f"Reading {dataset.name}", show_progress)
-        prepared = prepare(
-            folder.log,
-            settings,
-            endpoint,
-            targets,
-            dataset,
-            reading,
-            prompt_tokenizer=tokenizer.identity,
-            servers=servers,
-        )
-        if not quiet:
+class _TerminalObserver(Observer):
+    """Prints what a run tells, and lets Ctrl-C interrupt it."""
+
+    def __init__(self, settings: Settings, folder: RunFolder) -> None:
+        self._folder = folder
+        self._output = settings.output
+        self._show_progress = settings.output.ui != "none" and not settings.output.quiet
+        self._display: Display | None = None
+
+    def step(self, task: str) -> Callable[[int, int], None] | None:
+        return step_progress(task, self._show_progress)
+
+    def prepared(
+        self, settings: Settings, endpoint: Endpoint, dataset: Dataset, tokenizer: LazyTokenizer, prepared: Prepared
+    ) -> None:
+        if not self._output.quiet:
             _announce(settings, endpoint, dataset, tokenizer, prepared)
-            if folder.replaces is not None:
-                path = os.path.join(settings.output.folder, "")
-                started = _format_time(folder.replaces)
+            if self._folder.replaces is not None:
+                path = os.path.join(self._output.folder, "")
+                started = _format_time(self._folder.replaces)
                 print(f"With its first request it replaces the run of {started} in {path}", flush=True)
-        outdated = _outdated_artifacts(settings, folder)
-        notes_shown = _show_notes(prepared, 0)
-        display = Display(prepared.job.phases, prepared.expected) if show_progress else None
+        if self._show_progress:
+            self._display = Display(prepared.phases, prepared.expected)
 
-        def begin() -> None:
-            interrupts.load_began(settings.output.folder)
-            folder.begin(outdated)
+    def note(self, text: str) -> None:
+        print(f"Note: {text}", file=sys.stderr)
 
-        outcome = local_processes.run(prepared.job, prepared.workers, display, prepared.input_files, begin)
-        if display is not None:
-            display.finish()
-        _show_notes(prepared, notes_shown)
-    return FinishedRun(settings, tokenizer, prepared, outcome)
+    @contextlib.contextmanager
+    def running(self, runner: Runner) -> Iterator[None]:
+        """Pass SIGINT and SIGTERM to the runner. The event loop's own signal handlers would lose a signal that arrives before
+        the loop runs."""
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, lambda *_: runner.interrupt()) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
+    def begin(self) -> None:
+        interrupts.load_began(self._output.folder)
 
-def _outdated_artifacts(settings: Settings, folder: RunFolder) -> list[str]:
-    """Return the paths of this run's artifacts and those of the run that it replaces, without the input file.
+    def progress(self, progress: RunProgress) -> None:
+        if self._display is not None:
+            self._display(progress)
 
-    Raise UserError if the run would overwrite its input file.
-    """
-    from penstock.records.log import RunLog
-    from penstock.reports.artifacts import Artifacts
-
-    source = os.path.realpath(settings.input.file) if settings.input.file else ""
-    output = settings.output.folder
-    paths = Artifacts.of(output, RunLog.read_header(folder.log)).every
-    if source in map(os.path.realpath, paths):
-        raise UserError(
-            f"The run would overwrite its own input file, {settings.input.file}; choose another --artifact-dir."
-        )
-    if folder.previous_log is not None:
-        with contextlib.suppress(UserError):  # the log of another version, whose artifacts are not known
-            paths += Artifacts.of(output, RunLog.read_header(folder.previous_log)).every
-    return [path for path in dict.fromkeys(paths) if os.path.realpath(path) != source]
+    def finished(self) -> None:
+        if self._display is not None:
+            self._display.finish()
 
 
 def report(
@@ -199,6 +159,7 @@ def report(
     show_http: bool = False,
     max_error_rate: float = 0.0,
     require_valid: bool = False,
+    fails_without_workers: bool = False,
     assertions: Sequence[Condition] = (),
     response_field: str | None = None,
     url: int | None = None,
@@ -206,44 +167,26 @@ def report(
 ) -> int:
     """Write the artifacts of the run in `folder` from its log, show the results, and return the exit status.
 
-    With `url`, report only the requests to that URL; with `into`, write to that folder.
+    With `fails_without_workers`, a worker that was lost is an error. With `url`, report only the requests to that URL; with
+    `into`, write to that folder.
     """
     from penstock.cli.screen import show
-    from penstock.metrics.certificate import certify
-    from penstock.records.log import RunLog
-    from penstock.reports.artifacts import Artifacts
-    from penstock.reports.write_artifacts import write_artifacts
+    from penstock.runs.summarise import summarise
 
-    log = RunLog(os.path.join(folder, LOG_FOLDER), url=url)
-    folder = into or folder
-    header = log.header
-    endpoint = endpoint_named(header.endpoint)
-    counter = tokenizer or LazyTokenizer(header.tokenizer, header.models[0], header.tokenizer_revision)
-    if interrupted:
-        incomplete = incomplete or "The run was interrupted before its end."
-    if input_error is not None:
-        incomplete = f"The run ended early: {input_error}"
-    open_loop = header.rate is not None or header.arrivals == "recorded"
-    summary = write_artifacts(
-        log,
+    summary, artifacts, counter, urls, lost = summarise(
         folder,
-        counter.load,
-        lambda body: _input_texts(endpoint, body),
-        partial(
-            certify,
-            log.reports("profiling"),
-            workers=header.workers,
-            open_loop=open_loop,
-            concurrency=header.concurrency,
-        ),
-        was_cancelled=interrupted,
-        incomplete_reason=incomplete,
+        tokenizer=tokenizer,
+        interrupted=interrupted,
+        incomplete=incomplete,
+        input_error=input_error,
         progress=step_progress("Counting tokens and writing records", show_progress and not quiet),
-        expected=expected or None,
+        expected=expected,
         show_http=show_http,
+        url=url,
+        into=into,
     )
-    artifacts = Artifacts.of(folder, header)
-    log.close()
+    folder = into or folder
+    incomplete = incomplete or (None if interrupted or input_error else summary.incomplete_reason)
     if counter.announced and summary.tokenizer.note == counter.note:
         summary.tokenizer = msgspec.structs.replace(summary.tokenizer, note=None)  # print the note only once
     if not quiet:
@@ -253,8 +196,9 @@ def report(
         _warn_if_not_valid(summary, require_valid)
     failed_assertions = _failed_assertions(assertions, summary)
     if url is not None:  # say which of the servers
-        failed_assertions = [f"{header.urls[url]}: {sentence}" for sentence in failed_assertions]
-    status = _status(summary, interrupted, max_error_rate, require_valid, failed_assertions)
+        failed_assertions = [f"{urls[url]}: {sentence}" for sentence in failed_assertions]
+    errors = [*(lost if fails_without_workers else []), *failed_assertions]
+    status = _status(summary, interrupted, max_error_rate, require_valid, errors)
     if input_error is not None:
         print(
             f"The run ended early, and the results cover the requests sent until then: {input_error}", file=sys.stderr
@@ -313,7 +257,7 @@ def _failed_assertions(assertions: Sequence[Condition], summary: Summary) -> lis
 
 
 def _status(
-    summary: Summary, interrupted: bool, max_error_rate: float, require_valid: bool, failed_assertions: list[str]
+    summary: Summary, interrupted: bool, max_error_rate: float, require_valid: bool, other_errors: list[str]
 ) -> int:
     total = summary.succeeded + summary.failed
     rate = summary.failed / total if total else 0.0
@@ -331,7 +275,7 @@ def _status(
     if require_valid and summary.certificate is not None and summary.certificate.verdict != "VALID":
         reasons = " ".join(summary.certificate.reasons)
         errors.append(f"The certificate is {summary.certificate.verdict}, and --require-valid was given: {reasons}")
-    errors += failed_assertions
+    errors += other_errors
     for error in errors:
         sys.stdout.flush()
         print(error, file=sys.stderr)
@@ -352,19 +296,8 @@ def _most_frequent_reason(summary: Summary) -> str:
     return f"{subject}: {code}{group.type}: {message.rstrip('.')}."
 
 
-def _show_notes(prepared: Prepared, shown: int) -> int:
-    """Print the notes about the input files after the first `shown`, and return how many there are.
-
-    Some appear during the run, while the files are indexed.
-    """
-    notes = [] if prepared.input_files is None else prepared.input_files.notes
-    for note in notes[shown:]:
-        print(f"Note: {note}", file=sys.stderr)
-    return len(notes)
-
-
 def _announce(
-    settings: Settings, endpoint: Endpoint, dataset: datasets.Dataset, tokenizer: LazyTokenizer, prepared: Prepared
+    settings: Settings, endpoint: Endpoint, dataset: Dataset, tokenizer: LazyTokenizer, prepared: Prepared
 ) -> None:
     from penstock import __version__
 
@@ -373,6 +306,8 @@ def _announce(
     rates = [f"concurrency {load.concurrency}"] if load.concurrency is not None else []
     if load.rate is not None:
         rates.append(f"{load.rate:g} requests/s ({load.arrivals})")
+    if load.conversation_rate is not None:
+        rates.append(f"{load.conversation_rate:g} conversations/s ({load.arrivals})")
     if load.recorded is not None:
         speedup = f", {load.recorded.speedup:g} times as fast" if load.recorded.speedup != 1 else ""
         rates.append(f"recorded times{speedup}")
@@ -393,7 +328,7 @@ def _announce(
         print(
             f"Note: Requests carry the API key in {DEFAULT_VARIABLE}; --api-key, --api-key-file or --api-key-env sets another."
         )
-    for proxy in dict.fromkeys(target.origin.proxy for target in prepared.job.targets if target.origin.proxy):
+    for proxy in dict.fromkeys(target.origin.proxy for target in prepared.targets if target.origin.proxy):
         print(f"Note: Requests go through the proxy {proxy}, whose delays are part of all times.")
     for note in (dataset.note, tokenizer.note):
         if note:
@@ -407,12 +342,12 @@ def _announce(
 def _decisions(tokenizer: LazyTokenizer, prepared: Prepared) -> Iterator[str]:
     """Yield the values that were chosen automatically."""
     job = prepared.job
-    for target in job.targets:
+    for target in prepared.targets:
         host, port = target.origin.address[:2]
         yield f"Address of {target.url}: {host}, port {port}{', TLS' if target.origin.tls else ''}"
     yield f"Worker processes: {prepared.workers}"
-    yield f"Connections opened before the first request: {job.preconnect if job.reuse_connections else 0:,}"
-    for phase, expected in zip(job.phases, prepared.expected, strict=True):
+    yield f"Connections opened before the first request: {job.preconnect if job.settings.connections == 'pooled' else 0:,}"
+    for phase, expected in zip(prepared.phases, prepared.expected, strict=True):
         yield f"Requests of the {phase.name} phase: {'not known beforehand' if expected is None else f'{expected:,}'}"
     yield f"Seed of the plan: {job.seed}"
     if tokenizer.identity is not None:
@@ -425,60 +360,3 @@ def _format_time(seconds: float) -> str:
     then = time.localtime(seconds)
     today = then[:3] == time.localtime()[:3]
     return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", then)
-
-
-def _input_texts(endpoint: Endpoint, body: bytes) -> list[str]:
-    document = msgspec.json.decode(body)
-    return endpoint.input_text(document) if isinstance(document, dict) else []
-
-
-class LazyTokenizer:
-    """The run's tokenizer, loaded on first use: before the load to generate text, or after it to count tokens."""
-
-    def __init__(self, name: str | None, model: str, revision: str) -> None:
-        self._arguments = (name, model, revision)
-        self._loaded: Any = None
-        self.announced = False
-        """True once the note has been printed."""
-
-    def load(self) -> Any:
-        if self._loaded is None:
-            from penstock.tokens.load import load
-
-            self._loaded = load(*self._arguments)
-        return self._loaded
-
-    def check(self) -> None:
-        """Load a tokenizer that the user named, so that an error appears before the run. (The builtin one has none.)"""
-        if self._arguments[0] is not None and self._arguments[0].lower() != "builtin":
-            self.load()
-
-    def get(self) -> Tokenizer:
-        tokenizer: Tokenizer = self.load().tokenizer
-        return tokenizer
-
-    @property
-    def identity(self) -> tuple[str, str] | None:
-        """Name and source of the tokenizer; None until it is loaded."""
-        return None if self._loaded is None else (self._loaded.tokenizer.name, self._loaded.tokenizer.source)
-
-    @property
-    def note(self) -> str | None:
-        return None if self._loaded is None else self._loaded.note
-
-
-@contextlib.contextmanager
-def _mock_servers(settings: Settings) -> Iterator[Settings]:
-    """Start a mock server for each mock:// URL and yield settings with the URLs of the servers."""
-    if not any(url.startswith("mock://") for url in settings.endpoint.urls):
-        yield settings
-        return
-    from penstock.mock.mock_process import MockProcess, parse_mock_url
-
-    with contextlib.ExitStack() as stack:
-        urls = tuple(
-            stack.enter_context(MockProcess(parse_mock_url(url))).url if url.startswith("mock://") else url
-            for url in settings.endpoint.urls
-        )
-        endpoint = msgspec.structs.replace(settings.endpoint, urls=urls)
-        yield msgspec.structs.replace(settings, endpoint=endpoint)

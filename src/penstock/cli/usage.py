@@ -6,41 +6,51 @@ import os
 import re
 import sys
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import msgspec
 
-from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.terminal import Paint
 from penstock.errors import UserError
-from penstock.gateway.ledger.ledger import DEFAULT_URL, DIMENSIONS, Dimension, UsageQuery, UsageRow, open_ledger
+from penstock.gateway.ledger.ledger import (
+    DEFAULT_DIMENSIONS,
+    DEFAULT_URL,
+    DIMENSIONS,
+    Dimension,
+    UsageQuery,
+    UsageRow,
+    open_ledger,
+)
 from penstock.gateway.observe.printable import escape_nonprintable
 from penstock.secrets import redact_url
+from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group
 
-__all__ = ["COMMAND_LINE", "run"]
+__all__ = ["COMMAND_LINE", "LEDGER", "ledger_url", "parse_time", "run"]
 
+LEDGER = Flag(
+    "--ledger",
+    "str",
+    "The gateway's ledger: sqlite:///FILE, sqlite:////ABSOLUTE/FILE or postgresql://...",
+    "ledger",
+    "URL",
+    default=f"PENSTOCK_LEDGER, else {DEFAULT_URL}",
+    url=True,
+)
 _OPTIONS = Group(
     "Options",
     (
-        Flag(
-            "--ledger",
-            "str",
-            "The gateway's ledger: sqlite:///FILE, sqlite:////ABSOLUTE/FILE or postgresql://...",
-            "ledger",
-            "URL",
-            default=f"PENSTOCK_LEDGER, else {DEFAULT_URL}",
-            url=True,
-        ),
+        LEDGER,
         Flag(
             "--by",
             "str",
-            "Group by any of key, model and day, separated by commas, or by none.",
+            "Group by any of key, team, model and day, separated by commas, or by none.",
             "by",
             "DIMENSIONS",
-            default=",".join(DIMENSIONS),
+            default=",".join(DEFAULT_DIMENSIONS),
         ),
         Flag(
             "--since",
@@ -71,6 +81,10 @@ Reasoning tokens are part of the output, cached tokens are part of the input. "e
 upstream reported. A request appears about a second after it has ended.
 """,
     groups=(_OPTIONS,),
+    usage=("[OPTIONS]", "purge --before WHEN [--ledger URL]"),
+    details="""\
+`purge --before WHEN` deletes the older entries from the ledger.
+""",
     examples=(
         ("All usage, by day, key and model", "usage"),
         ("The last thirty days, one line per key", "usage --by key --since 30d"),
@@ -92,17 +106,17 @@ _DAY_S = 86400.0
 
 _COUNTS = ("requests", "errors", "blocked", "input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens")
 _SUMMED = tuple(name for name in UsageRow.__struct_fields__ if name not in DIMENSIONS)
-_EMPTY_NAMES = {"key": "(no key)", "model": "(no model)"}
+_EMPTY_NAMES = {"key": "(no key)", "team": "(no team)", "model": "(no model)"}
 
 
 def run(parsed: ParsedArguments) -> int:
     values = parsed.values
     since, until = values.get("since"), values.get("until")
-    url = values.get("ledger") or os.environ.get("PENSTOCK_LEDGER") or DEFAULT_URL
+    url = ledger_url(values)
     query = UsageQuery(
-        by=_dimensions(values["by"]) if "by" in values else DIMENSIONS,
-        since=None if since is None else _timestamp(since, "--since"),
-        until=None if until is None else _timestamp(until, "--until", end=True),
+        by=_dimensions(values["by"]) if "by" in values else DEFAULT_DIMENSIONS,
+        since=None if since is None else parse_time(since, "--since"),
+        until=None if until is None else parse_time(until, "--until", end=True),
         keys=tuple(values.get("keys", ())),
         models=tuple(values.get("models", ())),
     )
@@ -119,6 +133,10 @@ def run(parsed: ParsedArguments) -> int:
     return 0
 
 
+def ledger_url(values: Mapping[str, Any]) -> str:
+    return values.get("ledger") or os.environ.get("PENSTOCK_LEDGER") or DEFAULT_URL
+
+
 def _total(rows: list[UsageRow]) -> UsageRow:
     return UsageRow(**{name: sum(getattr(row, name) for row in rows) for name in _SUMMED})
 
@@ -129,11 +147,11 @@ def _dimensions(text: str) -> tuple[Dimension, ...]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in DIMENSIONS:
-            raise UserError(f"--by takes key, model and day, separated by commas, or none; not {name!r}.")
+            raise UserError(f"--by takes key, team, model and day, separated by commas, or none; not {name!r}.")
     return cast(tuple[Dimension, ...], tuple(dict.fromkeys(names)))
 
 
-def _timestamp(text: str, flag: str, *, end: bool = False) -> float:
+def parse_time(text: str, flag: str, *, end: bool = False) -> float:
     if age := _AGE.match(text):
         return time.time() - int(age[1]) * _SECONDS[age[2]]
     try:
@@ -173,7 +191,7 @@ def _fields(row: UsageRow, query: UsageQuery) -> dict[str, Any]:
 def _table(query: UsageQuery, rows: list[UsageRow], total: UsageRow) -> str:
     if not total.requests:
         return "No requests.\n"
-    groups = [name for name in ("day", "key", "model") if name in query.by]
+    groups = [name for name in ("day", "team", "key", "model") if name in query.by]
     header = [*groups, *(name.removesuffix("_tokens") for name in _COUNTS), "estimated"]
     body = [[*(_name(row, group) for group in groups), *_counts(row)] for row in rows if groups]
     footer = [*(["total", *[""] * len(groups)][: len(groups)]), *_counts(total)]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.cli.command_line import HELP, CommandLine
 from penstock.cli.exit_status import EXIT_FAILED
 from penstock.errors import UserError
+from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags.flag import Flag, Group, Positional
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from penstock import __version__
-from penstock.cli.command_line import CommandLine
+from penstock.settings.command_line import CommandLine
 from penstock.settings.flag_values import ParsedArguments
 
 __all__ = ["COMMAND_LINE", "run"]

@@ -1,8 +1,4 @@
-"""Detect the format of a file from its first line.
-
-A line with a list `messages` is a request body of `raw_payload`, unless the run replays recorded times and the line
-has a timestamp.
-"""
+"""Detect the format of a file from its first line, or from the file if the format is not one object per line."""
 
 from __future__ import annotations
 
@@ -10,9 +6,8 @@ import json
 import os
 from typing import Any
 
-from penstock.datasets import inputs_json, raw_payload, trace
 from penstock.datasets.format import Format
-from penstock.datasets.jsonl import FileErrors, empty_file, explain, numbered_lines, open_failure
+from penstock.datasets.jsonl import FileErrors, empty_file, explain, jsonl_files, numbered_lines, open_failure
 from penstock.datasets.registry import FORMATS, is_known, lookup, supported_formats
 from penstock.errors import UserError
 
@@ -25,8 +20,9 @@ def detect(path: str, *, scheduled: bool = False) -> Format:
     """Return the format of a file or folder. `scheduled` is True if the run replays recorded times."""
     if os.path.isdir(path):
         return _folder_format(path)
-    if inputs_json.is_inputs_json(path):
-        return inputs_json.FORMAT
+    for format_ in FORMATS:
+        if format_.matches_file is not None and format_.matches_file(path):
+            return format_
     return _match(path, _first_object(path, *_first_line(path)), scheduled)
 
 
@@ -41,12 +37,12 @@ def _first_line(path: str) -> tuple[int, bytes]:
 
 def _folder_format(path: str) -> Format:
     """Detect the format from the first line of the first .jsonl file."""
-    first = raw_payload.payload_files(path)[0]
+    first = jsonl_files(path)[0]
     format_ = _match(first, _first_object(first, *_first_line(first)), scheduled=False)
-    if format_ is not raw_payload.FORMAT:
+    if not format_.reads_folders:
+        others = " or ".join(f"{each.name} may be a folder ({each.needs})" for each in FORMATS if each.reads_folders)
         raise UserError(
-            f"The folder '{path}' cannot be read: {os.path.basename(first)} in it looks like {format_.name}, and only "
-            f"raw_payload may be a folder ({raw_payload.FORMAT.needs})."
+            f"The folder '{path}' cannot be read: {os.path.basename(first)} in it looks like {format_.name}, and only {others}."
         )
     return format_
 
@@ -55,8 +51,9 @@ def _match(path: str, first: dict[str, Any], scheduled: bool) -> Format:
     name = first.get("type")
     if isinstance(name, str) and is_known(name):
         return lookup(name)
-    if scheduled and "timestamp" in first and isinstance(first.get("messages"), list):
-        return trace.FORMAT
+    for format_ in FORMATS if scheduled else ():
+        if format_.matches_scheduled is not None and format_.matches_scheduled(first):
+            return format_
     for format_ in FORMATS:
         if format_.matches(first):
             return format_

@@ -29,3 +29,11 @@ class Format(NamedTuple):
     matches: Callable[[dict[str, Any]], bool]
     """Whether a file with this first line has the format."""
     read: Callable[[str, InputSettings], Contents]
+    matches_scheduled: Callable[[dict[str, Any]], bool] | None = None
+    """Like `matches`, but for a run that replays recorded times; tried before `matches` of any format."""
+    matches_file: Callable[[str], bool] | None = None
+    """Whether a file has the format. For formats that are not one object per line; tried before the first line is read."""
+    has_times: Callable[[str], bool] | None = None
+    """Whether a file of this format has recorded times. A run with a file that the user says has this format follows them."""
+    reads_folders: bool = False
+    """True if the input may be a folder of .jsonl files."""

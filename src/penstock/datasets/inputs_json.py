@@ -23,7 +23,7 @@ from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, FileErrors
 from penstock.datasets.recording import BodyLocation, RecordedConversation, RecordingOptions, SourceFile, source_files
 from penstock.settings.schema import InputSettings
 
-__all__ = ["FORMAT", "InputsJson", "is_inputs_json"]
+__all__ = ["FORMAT", "InputsJson"]
 
 _NAME = "inputs_json"
 _BODY_STARTS = (b"{", b"[")
@@ -249,7 +249,7 @@ def _matches(first: dict[str, Any]) -> bool:
     return isinstance(data, list) and bool(data) and isinstance(data[0], dict) and "payloads" in data[0]
 
 
-def is_inputs_json(path: str) -> bool:
+def _matches_file(path: str) -> bool:
     """Detect the format of a file of any size and layout. Only the part up to the first session is read."""
     try:
         with open(path, "rb", buffering=0) as file:
@@ -278,4 +278,5 @@ FORMAT = Format(
     needs="the sessions of an earlier run: an object with a list 'data' of 'session_id' and 'payloads'",
     matches=_matches,
     read=_read,
+    matches_file=_matches_file,
 )

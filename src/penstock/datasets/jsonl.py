@@ -11,7 +11,17 @@ import msgspec
 from penstock.datasets.json_text import TOO_DEEP, syntax_error
 from penstock.errors import UserError
 
-__all__ = ["BOM", "IN_UTF16", "UTF16", "FileErrors", "empty_file", "explain", "numbered_lines", "open_failure"]
+__all__ = [
+    "BOM",
+    "IN_UTF16",
+    "UTF16",
+    "FileErrors",
+    "empty_file",
+    "explain",
+    "jsonl_files",
+    "numbered_lines",
+    "open_failure",
+]
 
 _SHOWN = 20
 BOM = b"\xef\xbb\xbf"
@@ -86,6 +96,22 @@ def numbered_lines(path: str, errors: FileErrors) -> Iterator[tuple[int, bytes]]
                     yield number, line
     except OSError as error:
         raise open_failure(path, error) from None
+
+
+def jsonl_files(folder: str) -> list[str]:
+    """Return the paths of the .jsonl files of a folder, sorted by name."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise UserError(f"The folder '{folder}' cannot be read: {error.strerror}; check --input-file.") from None
+    paths = [os.path.join(folder, name) for name in names if name.endswith(".jsonl")]
+    paths = [path for path in paths if os.path.isfile(path)]
+    if not paths:
+        reason = "is empty" if not names else "has no .jsonl file in it"
+        raise UserError(
+            f"The folder '{folder}' {reason}; give --input-file a folder with one .jsonl file for each conversation."
+        )
+    return paths
 
 
 def open_failure(path: str, error: OSError) -> UserError:

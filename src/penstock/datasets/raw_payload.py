@@ -14,23 +14,13 @@ import msgspec
 
 from penstock.datasets.format import Contents, Format
 from penstock.datasets.json_text import replace_lone_surrogates
-from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, FileErrors, explain
+from penstock.datasets.jsonl import BOM, IN_UTF16, UTF16, FileErrors, explain, jsonl_files
 from penstock.datasets.recording import BodyLocation, RecordedConversation, RecordingOptions, SourceFile, source_files
-from penstock.errors import UserError
 from penstock.settings.schema import InputSettings
 
-__all__ = ["FORMAT", "Lines", "RawPayload", "payload_files"]
+__all__ = ["FORMAT", "Lines", "RawPayload"]
 
 _NAME = "raw_payload"
-
-_REQUIRED_KEYS = {
-    "chat": "messages",
-    "messages": "messages",
-    "completions": "prompt",
-    "responses": "input",
-    "embeddings": "input",
-}
-"""The key that a request body for the endpoint type must have."""
 
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -42,7 +32,7 @@ class RawPayload:
 
     def __init__(self, path: str) -> None:
         self._folder = path if os.path.isdir(path) else None
-        self.files: list[SourceFile] = source_files([path] if self._folder is None else payload_files(path))
+        self.files: list[SourceFile] = source_files([path] if self._folder is None else jsonl_files(path))
         self._lines = Lines(self.files)
 
     @property
@@ -53,7 +43,7 @@ class RawPayload:
         return []
 
     def scan(self, options: RecordingOptions, errors: FileErrors) -> Iterator[RecordedConversation]:
-        check = _checker(_REQUIRED_KEYS.get(options.endpoint))
+        check = _checker(options.body_key)
         if self._folder is None:
             for _, offset, line in self._lines.read(0, errors):
                 if error := check(line):
@@ -124,22 +114,6 @@ class Lines:
                 yield self.number, begin, line
 
 
-def payload_files(folder: str) -> list[str]:
-    """Return the paths of the .jsonl files of a folder, sorted by name."""
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError as error:
-        raise UserError(f"The folder '{folder}' cannot be read: {error.strerror}; check --input-file.") from None
-    paths = [os.path.join(folder, name) for name in names if name.endswith(".jsonl")]
-    paths = [path for path in paths if os.path.isfile(path)]
-    if not paths:
-        reason = "is empty" if not names else "has no .jsonl file in it"
-        raise UserError(
-            f"The folder '{folder}' {reason}; give --input-file a folder with one .jsonl file for each conversation."
-        )
-    return paths
-
-
 def _checker(key: str | None) -> Callable[[bytes], str | None]:
     """Return a function that returns the error of a line, or None. The typed decoder accepts nearly all lines."""
     decode: Callable[[bytes], Any] = _decode_members
@@ -193,4 +167,5 @@ FORMAT = Format(
     needs="one request body per line, sent as it is: a JSON object with a list 'messages', or what the endpoint needs",
     matches=_matches,
     read=_read,
+    reads_folders=True,
 )

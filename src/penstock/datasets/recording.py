@@ -73,7 +73,8 @@ class SourceFile(NamedTuple):
 class RecordingOptions(NamedTuple):
     """How a run uses a recording."""
 
-    endpoint: str
+    body_key: str | None = None
+    """A key that every body must have."""
     schedule: ScheduleSettings | None = None
     """Set if requests are sent at their recorded times."""
     delay_ratio: float = 1.0

@@ -1,26 +1,17 @@
-"""The dataset formats by name.
-
-To add a format, define a FORMAT in a module of its own, list it in `FORMATS` and remove its name from `PLANNED`.
-"""
+"""The dataset formats by name."""
 
 from __future__ import annotations
 
-from penstock.datasets import inputs_json, multi_turn, raw_payload, single_turn, trace
+from importlib import import_module
+
 from penstock.datasets.format import Format
+from penstock.datasets.format_table import FORMAT_MODULES
 from penstock.errors import UserError
 from penstock.suggest import nearest
 
-__all__ = ["FORMATS", "PLANNED", "is_known", "lookup", "plain_name", "supported_formats"]
+__all__ = ["FORMATS", "PLANNED", "find", "is_known", "lookup", "supported_formats"]
 
-FORMATS: tuple[Format, ...] = (
-    single_turn.FORMAT,
-    multi_turn.FORMAT,
-    inputs_json.FORMAT,
-    raw_payload.FORMAT,
-    trace.FORMAT,
-)
-"""Formats are tried in this order to detect that of a file."""
-
+FORMATS: tuple[Format, ...] = tuple([import_module(module).FORMAT for module in FORMAT_MODULES.values()])
 
 PLANNED = (
     "bailian_trace",
@@ -38,11 +29,14 @@ _PLANNED_PREFIXES = ("speedbench",)
 """Prefixes of names that are not built either."""
 
 
+def find(name: str) -> Format | None:
+    key = _plain_name(name)
+    return next((each for each in FORMATS if _plain_name(each.name) == key), None)
+
+
 def lookup(name: str) -> Format:
-    key = plain_name(name)
-    for format_ in FORMATS:
-        if plain_name(format_.name) == key:
-            return format_
+    if format_ := find(name):
+        return format_
     if planned := _planned_name(name):
         raise UserError(f"The dataset format '{planned}' is not built yet. {supported_formats()}")
     guess = nearest(name.strip().lower().replace("-", "_"), [each.name for each in FORMATS])
@@ -52,14 +46,14 @@ def lookup(name: str) -> Format:
 
 def is_known(name: str) -> bool:
     """Return whether the name is that of a format, built or planned."""
-    return plain_name(name) in {plain_name(each.name) for each in FORMATS} or _planned_name(name) is not None
+    return find(name) is not None or _planned_name(name) is not None
 
 
 def _planned_name(name: str) -> str | None:
-    key = plain_name(name)
+    key = _plain_name(name)
     if key.startswith(_PLANNED_PREFIXES):
         return name
-    return next((each for each in PLANNED if plain_name(each) == key), None)
+    return next((each for each in PLANNED if _plain_name(each) == key), None)
 
 
 def supported_formats() -> str:
@@ -67,6 +61,6 @@ def supported_formats() -> str:
     return "\n  ".join(["This version reads:", *(f"{each.name}: {each.needs}" for each in FORMATS)])
 
 
-def plain_name(name: str) -> str:
+def _plain_name(name: str) -> str:
     """Return the name without case, hyphens and underscores, for comparisons."""
     return name.strip().lower().replace("-", "").replace("_", "")

@@ -231,6 +231,11 @@ def _matches(first: dict[str, Any]) -> bool:
     return bool({"payload", *_OTHER_FORMS} & first.keys())
 
 
+def _matches_scheduled(first: dict[str, Any]) -> bool:
+    """Match a request body with a timestamp as well, which is a line of `raw_payload` without a schedule."""
+    return "timestamp" in first and isinstance(first.get("messages"), list)
+
+
 def _read(path: str, _settings: InputSettings) -> Contents:
     return Contents([], recording=Trace(os.fspath(path)))
 
@@ -240,4 +245,6 @@ FORMAT = Format(
     needs="recorded requests: one object per line with 'payload' and, for a schedule, 'timestamp' in milliseconds",
     matches=_matches,
     read=_read,
+    matches_scheduled=_matches_scheduled,
+    has_times=first_row_is_timed,
 )

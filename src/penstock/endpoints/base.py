@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import msgspec
+import orjson
 
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.reply import Reply
+from penstock.settings.endpoint_types import DEFAULT, Declaration
 from penstock.settings.schema import EndpointSettings
 
-__all__ = ["NO_HISTORY", "Endpoint", "History"]
+__all__ = ["NO_HISTORY", "Declaration", "Endpoint", "History"]
 
 
 class History(msgspec.Struct):
@@ -32,15 +34,26 @@ NO_HISTORY = History()
 
 
 class Endpoint(Protocol):
+    """An API. Derive from this class, and declare what differs from the defaults of `Declaration`."""
+
     name: str
-    path: str
-    """Appended to the base URL unless the user gives another path."""
+    path: str = ""
+    """Appended to the base URL unless the user gives another path. If it is empty, the URL is complete."""
+    declaration: Declaration = DEFAULT
 
     def build(
         self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
     ) -> dict[str, Any]:
         """Return the request body of a turn."""
         ...
+
+    def encode(self, body: dict[str, Any]) -> bytes:
+        """Return a body as it is sent, in the declared content type."""
+        return orjson.dumps(body)
+
+    def decode(self, body: bytes) -> Any:
+        """Return a sent body as `build` returned it, or raise ValueError."""
+        return msgspec.json.decode(body)
 
     def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
         """Add a turn and its reply to the history."""

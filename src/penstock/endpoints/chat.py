@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.datasets.conversation import Media, Turn
-from penstock.endpoints.base import NO_HISTORY, History
+from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
 from penstock.endpoints.openai_common import read_choices_body, set_stream_options
 from penstock.endpoints.openai_streams import read_choices_stream
 from penstock.endpoints.reply import Reply
@@ -14,9 +14,12 @@ from penstock.settings.schema import EndpointSettings
 __all__ = ["Chat"]
 
 
-class Chat:
+class Chat(Endpoint):
     name = "chat"
     path = "/v1/chat/completions"
+    declaration = Declaration(
+        length_limits=("max_completion_tokens", "max_tokens"), chunk_usage=True, body_key="messages"
+    )
 
     def build(
         self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY

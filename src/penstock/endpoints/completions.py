@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import NO_HISTORY, History
+from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
 from penstock.endpoints.openai_common import read_choices_body, set_stream_options
 from penstock.endpoints.openai_streams import read_choices_stream
 from penstock.endpoints.reply import Reply
-from penstock.errors import UserError
 from penstock.settings.schema import EndpointSettings
 
 __all__ = ["Completions"]
 
 
-class Completions:
+class Completions(Endpoint):
     name = "completions"
     path = "/v1/completions"
+    declaration = Declaration(inputs=frozenset(), length_limits=("max_tokens",), body_key="prompt")
 
     def build(
         self,
@@ -26,10 +26,6 @@ class Completions:
         settings: EndpointSettings,
         history: History = NO_HISTORY,  # noqa: ARG002
     ) -> dict[str, Any]:
-        if turn.images or turn.audios:
-            raise UserError(
-                "The dataset has images or audio, which --endpoint-type completions cannot carry; use chat or responses."
-            )
         body: dict[str, Any] = {
             "prompt": turn.texts[0] if len(turn.texts) == 1 else list(turn.texts),
             "model": model,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import NO_HISTORY, History
+from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
 from penstock.endpoints.detect_reply import Extractor, input_texts, read_any_body, read_any_stream
 from penstock.endpoints.reply import Reply
 from penstock.errors import UserError
@@ -17,9 +17,10 @@ from penstock.settings.schema import EndpointSettings
 __all__ = ["Raw"]
 
 
-class Raw:
+class Raw(Endpoint):
     name = "raw"
     path = ""
+    declaration = Declaration(inputs=frozenset({"system", "turns"}), reply_options=("response_field",))
     must_match = False
     """Whether a reply fails if the expression matches nothing; otherwise its form is then detected."""
 

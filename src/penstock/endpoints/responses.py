@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import NO_HISTORY, History
+from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
 from penstock.endpoints.openai_common import set_stream_options
 from penstock.endpoints.reply import Reply
 from penstock.endpoints.responses_replies import read_response, read_response_stream
@@ -32,9 +32,10 @@ _NOT_SENT_BACK = frozenset(
 """Output items that a later request must not contain: reasoning, and calls of the server's own tools."""
 
 
-class Responses:
+class Responses(Endpoint):
     name = "responses"
     path = "/v1/responses"
+    declaration = Declaration(length_limits=("max_output_tokens",), body_key="input")
 
     def build(
         self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY

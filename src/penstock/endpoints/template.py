@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.datasets.conversation import Turn
-from penstock.endpoints.base import NO_HISTORY, History
+from penstock.endpoints.base import NO_HISTORY, Declaration, History
 from penstock.endpoints.raw import Raw
 from penstock.errors import UserError
 from penstock.settings.schema import EndpointSettings
@@ -31,6 +31,7 @@ _VARIABLES = (
 
 class Template(Raw):
     name = "template"
+    declaration = Declaration(reply_options=("response_field",))
     must_match = True
 
     def __init__(self) -> None:

@@ -16,15 +16,14 @@ from functools import lru_cache
 
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.resources.snapshot import CallerKey, Model, Snapshot
-from penstock.gateway.rsgi import Headers, Scope
+from penstock.gateway.resources.snapshot import CallerKey, Model, Snapshot, allows
+from penstock.gateway.rsgi import Headers
 from penstock.secrets import REDACTED
 
 __all__ = [
     "allows",
     "authenticate",
     "authorize",
-    "check_head",
     "client_ip",
     "contains_api_key",
     "networks",
@@ -36,17 +35,6 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _MAX_SHOWN_CHARS = 200
 """Characters of an unknown model name that a refusal or a ledger entry repeats."""
-
-
-def check_head(scope: Scope) -> None:
-    """Raise Refusal for a head that the servers before and behind the gateway may read in another way."""
-    headers = scope.headers
-    if "host" not in headers and scope.http_version == "1.1":
-        raise Refusal(400, "invalid_request_error", "The request has no Host header.")
-    if "transfer-encoding" in headers and [
-        coding.strip().lower() for value in headers.get_all("transfer-encoding") for coding in value.split(",")
-    ] != ["chunked"]:
-        raise Refusal(400, "invalid_request_error", "The only supported Transfer-Encoding is chunked.")
 
 
 def authenticate(headers: Headers, snapshot: Snapshot, entry: Entry) -> CallerKey:
@@ -117,18 +105,6 @@ def authorize(key: CallerKey, model_name: object, snapshot: Snapshot, client_ip:
             code="ip_restricted",
         )
     return model
-
-
-@lru_cache(maxsize=8192)
-def allows(allowed: tuple[str, ...], name: str) -> bool:
-    """Return whether a name matches the allow list: exact names, `*`, or patterns with one `*`. An empty list allows none."""
-    if name in allowed or "*" in allowed:
-        return True
-    for pattern in allowed:
-        head, star, tail = pattern.partition("*")
-        if star and len(name) >= len(head) + len(tail) and name.startswith(head) and name.endswith(tail):
-            return True
-    return False
 
 
 def client_ip(peer: str | None, forwarded_for: str | None, trusted: tuple[str, ...]) -> str | None:

@@ -20,7 +20,7 @@ _ABANDONED_S = 60.0
 
 def create(path: str, data: bytes = b"") -> int:
     """Create or replace the file and return a descriptor for appending. The caller owns the file until it closes it."""
-    file = os.open(path + NEW_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    file = os.open(path + NEW_SUFFIX, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if data and os.write(file, data) < len(data):

@@ -22,7 +22,7 @@ class Scope(Protocol):
     client: str
     """Address and port."""
     http_version: str
-    """`1` (for 1.0), `1.1` or `2`."""
+    """`1` (HTTP/1.0) or `1.1`; the gateway offers no other version."""
     method: str
     path: str
 

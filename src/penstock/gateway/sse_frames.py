@@ -88,7 +88,7 @@ class Frame:
         bom = _BOM if self.raw.startswith(_BOM) else b""
         lines = [(line, line.rstrip(b"\r\n")) for line in self.raw[len(bom) :].splitlines(keepends=True)]
         end = lines[0][0][len(lines[0][1]) :] or b"\n"
-        written = [line + end for line in others.split(b"\n")]
+        written = [line + end for line in others.split(b"\n") if line]
         kept = [line for line, text in lines if not text or text.partition(b":")[0] == b"data"]
         return bom + b"".join([*written, *kept])
 

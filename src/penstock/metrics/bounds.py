@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.metrics.measure import choice_count
+from penstock.metrics.reply_values import choice_count
 from penstock.metrics.statistics import Column, Values
 from penstock.records.record import Record
 

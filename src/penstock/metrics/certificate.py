@@ -93,19 +93,22 @@ def certify(
     workers: int,
     open_loop: bool,
     concurrency: int | None = None,
+    lost: Sequence[str] = (),
     extra_checks: Sequence[tuple[int, str]] = (),
 ) -> Certificate:
     """Check the bounds of the figures, the counts of the requests and the reports of the workers on the profiling phase. A
     missing report makes a run INVALID.
 
-    `extra_checks` are failed checks of the caller: a level (1: DEGRADED, 2: INVALID) and the reason.
+    `lost` has a sentence for each worker that is known to have been lost. `extra_checks` are failed checks of the caller: a
+    level (1: DEGRADED, 2: INVALID) and the reason.
     """
     if not reports:
-        return Certificate("INVALID", ["No worker reported: the run was cut short."], {})
+        return Certificate("INVALID", [*lost, "No worker reported: the run was cut short."], {})
     client = _Client(reports, requests)
     ttft = bounds.get("time_to_first_token")
     checks = [
-        *_outcome_checks(requests, workers - len(reports), workers, concurrency),
+        *(_Check(1, 0, 0, sentence) for sentence in lost),
+        *_outcome_checks(requests, workers - len({r.worker for r in reports}) - len(lost), workers, concurrency),
         *(_figure_check(tag, figures) for tag, figures in bounds.items() if tag not in _SAME or figures != ttft),
         *_client_checks(client, open_loop),
         *(_Check(level, 0, 1, sentence) for level, sentence in extra_checks),

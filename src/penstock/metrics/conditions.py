@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from penstock.errors import UserError
-from penstock.metrics.catalogue import ADJUSTED, CATALOGUE
+from penstock.metrics.catalogue import CATALOGUE
+from penstock.metrics.groups.error_adjusted import ADJUSTED
 from penstock.metrics.statistics import PERCENTILES, Stats
 from penstock.suggest import did_you_mean
 

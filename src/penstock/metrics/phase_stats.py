@@ -9,10 +9,12 @@ from collections.abc import Iterable
 import msgspec
 
 from penstock.metrics.bounds import FigureBounds, RequestBounds
-from penstock.metrics.catalogue import ADJUSTED, CATALOGUE
+from penstock.metrics.catalogue import CATALOGUE, GROUPS
 from penstock.metrics.certificate import RequestCounts
 from penstock.metrics.concurrency import effective_concurrency
-from penstock.metrics.measure import Measures, requested_length
+from penstock.metrics.groups.error_adjusted import ADJUSTED
+from penstock.metrics.metric import Measures, PhaseFigures
+from penstock.metrics.reply_values import requested_length
 from penstock.metrics.statistics import Column, Columns, Stats
 from penstock.records.record import ErrorOwner, Failure, Record
 
@@ -20,7 +22,6 @@ __all__ = ["ErrorGroup", "PhaseStats", "count_by_owner"]
 
 _MESSAGE_LIMIT = 500
 _WIDE_NS = 2_000_000
-_REPLAY_DEGRADED_MS = 500
 _GROUP_LIMIT = 1_000
 """Failures beyond this number of groups share one group per type, code and owner."""
 _VARIABLE = re.compile(r"(?<![\w-])[\w-]*\d[\w-]*")
@@ -33,14 +34,6 @@ _CONTEXT_OVERFLOW = re.compile(
     re.IGNORECASE,
 )
 _DIFFERENCES = tuple(f"usage_{part}_tokens_diff_pct" for part in ("prompt", "completion", "reasoning"))
-_TOTALS = {
-    "total_isl": "input_sequence_length",
-    "total_osl": "output_sequence_length",
-    "total_output_tokens": "output_token_count",
-    "total_reasoning_tokens": "reasoning_token_count",
-    "total_error_isl": "error_isl",
-    **{f"total_{tag}": tag for tag in CATALOGUE if tag.startswith("usage_") and tag.endswith("_tokens")},
-}
 
 
 class ErrorGroup(msgspec.Struct, frozen=True):
@@ -203,11 +196,10 @@ class PhaseStats:
                     stats[f"adj_{tag}"] = column.with_failures(CATALOGUE[tag].unit, self.failed)
         if self._starts and (concurrency := effective_concurrency(self._starts, self._ends, "requests")):
             stats["effective_concurrency"] = concurrency
-        scalars = self._counts() | _totals(stats)
-        if self._scheduled:
-            scalars |= _replay_lags(stats.get("credit_to_start_latency"))
-        scalars |= _rates(self.succeeded, self._duration_s(), scalars)
-        stats |= {tag: Stats(CATALOGUE[tag].unit, avg=float(value)) for tag, value in scalars.items()}
+        figures = PhaseFigures(stats, self._counts(), self.succeeded, self._duration_s(), self._scheduled)
+        scalars = [group.summarize(figures) for group in GROUPS if group.summarize is not None]
+        for values in scalars:
+            stats |= {tag: Stats(CATALOGUE[tag].unit, avg=float(value)) for tag, value in values.items()}
         return {tag: stats[tag] for tag in CATALOGUE if tag in stats}
 
     def _duration_s(self) -> float | None:
@@ -253,42 +245,6 @@ class _Span:
         first, last = self.bounds
         if record.start < first or record.end > last:
             self.bounds = min(first, record.start), max(last, record.end)
-
-
-def _replay_lags(delay: Stats | None) -> dict[str, float]:
-    """Return the delays of a replay behind its recorded times."""
-    if delay is None or delay.p50 is None or delay.p90 is None or delay.p99 is None:
-        return {}
-    lags = {"replay_sched_lag_p50": delay.p50, "replay_sched_lag_p90": delay.p90, "replay_sched_lag_p99": delay.p99}
-    return {**lags, "replay_sched_degraded": float(delay.p99 > _REPLAY_DEGRADED_MS)}
-
-
-def _totals(stats: dict[str, Stats]) -> dict[str, float]:
-    sums = {
-        total: metric.sum for total, tag in _TOTALS.items() if (metric := stats.get(tag)) and metric.sum is not None
-    }
-    cached, prompt = sums.get("total_usage_prompt_cache_read_tokens"), sums.get("total_usage_prompt_tokens")
-    if cached is not None and prompt:
-        sums["overall_usage_prompt_cache_read_pct"] = 100 * cached / prompt
-    return sums
-
-
-def _rates(succeeded: int, duration_s: float | None, scalars: dict[str, float]) -> dict[str, float]:
-    """Return the benchmark duration and the rates over it."""
-    if duration_s is None:
-        return {}
-    rates = {"benchmark_duration": duration_s}
-    if not duration_s:
-        return rates
-    rates["request_throughput"] = succeeded / duration_s
-    inputs, outputs = scalars.get("total_isl"), scalars.get("total_osl")
-    if inputs is not None:
-        rates["input_token_throughput"] = inputs / duration_s
-    if outputs is not None:
-        rates["output_token_throughput"] = outputs / duration_s
-    if inputs is not None and outputs is not None:
-        rates["total_token_throughput"] = (inputs + outputs) / duration_s
-    return rates
 
 
 def count_by_owner(groups: Iterable[ErrorGroup]) -> dict[str, int]:

@@ -5,8 +5,8 @@ Replies can have several tokens per chunk, can be longer than requested, and can
 
 from __future__ import annotations
 
-from penstock.metrics.measure import choice_count, requested_length
-from penstock.records.log import RunHeader
+from penstock.metrics.reply_values import choice_count, requested_length
+from penstock.records.header import RunHeader
 from penstock.records.record import Record
 
 __all__ = ["ReplyChecks"]
@@ -26,10 +26,12 @@ class ReplyChecks:
     """Counts over the successful requests of the profiling phases."""
 
     def __init__(self, header: RunHeader) -> None:
-        self._server_token_count = header.server_token_count
-        self._per_chunk_usage = header.per_chunk_usage
+        endpoint = header.settings.endpoint
+        self._server_token_count = endpoint.server_token_count
+        self._per_chunk_usage = endpoint.per_chunk_usage
         # The API of the other endpoints has one name for the limit, and recorded payloads have their own.
-        self._checks_limit = header.endpoint == "chat" and not header.legacy_max_tokens and not header.payload_files
+        has_two_names = len(header.declaration.length_limits) > 1
+        self._checks_limit = has_two_names and not endpoint.legacy_max_tokens and not header.payload_files
         self._chunked_tokens = 0
         self._chunks = 0
         self._chunked_choices = 0

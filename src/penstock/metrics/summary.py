@@ -6,13 +6,14 @@ import msgspec
 
 from penstock.metrics.bounds import FigureBounds
 from penstock.metrics.certificate import Certificate, RequestCounts
-from penstock.metrics.measure import Measures
+from penstock.metrics.metric import Measures
 from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
 from penstock.metrics.reply_checks import ReplyChecks
 from penstock.metrics.statistics import Stats
 from penstock.metrics.token_agreement import TokenAgreement, TokenTotals
-from penstock.records.log import RunHeader
+from penstock.records.log import RunLog
 from penstock.records.record import Record
+from penstock.records.root_hash import RootHash, schedule_key
 
 __all__ = ["Proof", "Summary", "SummaryBuilder", "TokenizerNote"]
 
@@ -95,30 +96,47 @@ _NOT_STREAMED = (
 class SummaryBuilder:
     """Builds the summary. Takes every record of a run once, in any order."""
 
-    def __init__(self, header: RunHeader, folder: str) -> None:
+    def __init__(self, log: RunLog, folder: str) -> None:
         """`folder` holds temporary files for large columns."""
-        self._header = header
-        self._profiling = PhaseStats(folder, "profiling", scheduled=header.arrivals == "recorded")
+        self._log = log
+        self._header = header = log.header
+        self._profiling = PhaseStats(folder, "profiling", scheduled=header.settings.load.recorded is not None)
         self._warmup = PhaseStats(folder, "warmup")
-        self._phases = [self._warmup if p.kind == "warmup" else self._profiling for p in header.phases]
+        self._phases = [self._warmup if p.kind == "warmup" else self._profiling for p in log.phases]
         self._token_totals = TokenTotals()
         self._reply_checks = ReplyChecks(header)
+        self._root = RootHash(folder)
+        self._broken_conversations = 0
 
     def add(self, record: Record, measures: Measures) -> None:
         phase = self._phases[record.phase]
         phase.add(record, measures)
+        if record.digest:
+            self._root.add(schedule_key(record.phase, record.number, record.turn), record.digest)
+        self._broken_conversations += self._ended_early(record)
         if phase is self._profiling and record.failure is None and not record.cancelled:
             self._reply_checks.add(record, measures.values)
-            if not self._header.server_token_count:
+            if not self._header.settings.endpoint.server_token_count:
                 self._token_totals.add(record, measures.values)
-        if self._header.streaming and not record.streamed and record.failure is None and not record.cancelled:
+        if (
+            self._header.settings.endpoint.streaming
+            and not record.streamed
+            and record.failure is None
+            and not record.cancelled
+        ):
             phase.warnings[_NOT_STREAMED] = phase.warnings.get(_NOT_STREAMED, 0) + 1
+
+    def _ended_early(self, record: Record) -> bool:
+        """Return whether this failed turn ended its conversation before the last turn."""
+        failed = record.built is not None and record.failure is not None and not record.cancelled
+        return failed and record.turn + 1 < len(self._log.payloads.turns(record.conversation))
 
     def request_counts(self) -> RequestCounts:
         """Return the counts of the profiling phases for the certificate."""
         return self._profiling.request_counts()
 
     def summary(self, tokenizer: TokenizerNote) -> Summary:
+        """Return the summary, without a certificate. Call this once, after the last record of the log."""
         profiling, warmup = self._profiling, self._warmup
         warmup_requests = warmup.succeeded + warmup.failed + warmup.cancelled
         first, last = profiling.span or (0, 0)
@@ -137,12 +155,18 @@ class SummaryBuilder:
             longest_queued_ms=profiling.longest_queued_ns / 1e6,
             without_usage=profiling.without_usage,
             finish_reasons=_most_frequent_first(profiling.finish_reasons),
+            broken_conversations=self._broken_conversations,
             warnings=_most_frequent_first(profiling.warnings),
             start_ns=epoch + first,
             end_ns=epoch + last,
             tokenizer=tokenizer,
             token_agreement=self._token_totals.agreement(),
             reply_notes=self._reply_checks.notes(),
+            torn_bytes=self._log.torn_bytes,
+            torn_requests=self._log.torn_requests,
+            skipped_bytes=self._log.skipped_bytes,
+            skipped_places=self._log.skipped_places,
+            proof=Proof(self._root.requests, self._root.root()),
         )
 
 

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from penstock.metrics.measure import Measures, choice_count, measure
+from penstock.metrics.measure import measure, unfit_metrics
+from penstock.metrics.metric import Measures
 from penstock.metrics.phase_stats import PhaseStats
+from penstock.metrics.reply_values import choice_count
 from penstock.metrics.statistics import Stats
 from penstock.metrics.token_counting import ServerCounter
 from penstock.records.log import RunLog
@@ -152,10 +154,12 @@ def token_metrics_by_server(log: RunLog, folder: str) -> dict[str, Stats]:
     `folder` holds temporary files for large columns.
     """
     counter = ServerCounter()
-    profiling = [phase.kind != "warmup" for phase in log.header.phases]
+    profiling = [phase.kind != "warmup" for phase in log.phases]
     stats = PhaseStats(folder, "by-server-count")
+    unfit = unfit_metrics(log.header)
     for record in log.records():
         if profiling[record.phase]:
-            values = measure(record, *counter.count((record,))).values
+            (counts,) = counter.count((record,))
+            values = measure(record, counts, unfit).values
             stats.add(record, Measures({tag: values[tag] for tag in _RECORD_METRICS if tag in values}, {}))
     return token_metrics(stats.metrics())

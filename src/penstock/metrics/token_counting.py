@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from penstock.errors import PenstockError
-from penstock.metrics.measure import UNCOUNTED, TokenCounts
+from penstock.metrics.metric import UNCOUNTED, TokenCounts
 from penstock.processes import cores
 from penstock.records.log import RunLog
 from penstock.records.record import Record
@@ -133,7 +133,7 @@ class ClientCounter:
             return known
         header = self._log.header
         if header.prompt_tokenizer is None:  # a log of an older version
-            same = tokenizer.name == header.tokenizer
+            same = tokenizer.name == header.settings.tokenizer.name
         else:
             same = header.prompt_tokenizer == (tokenizer.name, tokenizer.source)
         return known if same else _UNKNOWN

@@ -23,6 +23,10 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     jitter: float = 0.0
     input_cost: float = 0.0
 
+    slots: int | None = None
+    prefix_cache: int | None = None
+    block_size: int = 16
+
     tokens: int = 100
     chunk: int = 1
     token_words: int = 1
@@ -99,6 +103,8 @@ def read_options(pairs: Iterable[tuple[str, str]], base: Behaviour | None = None
     for fault in FAULTS:
         if f"{fault}_rate" in changed and not _is_set(behaviour, fault):
             raise UserError(f"{fault}_rate{where} needs {fault}, which says what happens")
+    if "block_size" in changed and behaviour.prefix_cache is None:
+        raise UserError(f"block_size{where} needs prefix_cache, which says how many blocks are cached")
     if behaviour.tools and behaviour.refusal:
         raise UserError(f"tools and refusal{where} exclude each other: choose one")
     return behaviour

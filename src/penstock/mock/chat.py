@@ -13,11 +13,12 @@ from penstock.mock.dialect import (
     PlannedReply,
     TokenRange,
     check_choices,
-    estimate_tokens,
     token_limit,
     usage_json,
 )
-from penstock.mock.media import InputAudio, audio_tokens, image_tokens
+from penstock.mock.media import AUDIO_TOKENS, IMAGE_TOKENS, InputAudio, audio_tokens, image_tokens
+from penstock.mock.prefix_cache import PromptBlocks
+from penstock.mock.prompt_tokens import estimate_tokens
 from penstock.mock.vocabulary import words
 
 __all__ = ["Chat"]
@@ -38,6 +39,7 @@ class Part(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
+    role: str | None = None
     content: str | list[Part] | None = None
 
 
@@ -104,6 +106,21 @@ class Chat(Dialect):
             audios=audios,
         )
 
+    def prompts(self, body: bytes, block_size: int) -> list[PromptBlocks]:
+        fields = decode(body)
+        prompt = PromptBlocks(block_size, fields.model or "")
+        for message in fields.messages or ():
+            if isinstance(message.content, str):
+                prompt.add_text(message.role, message.content)
+                continue
+            for part in message.content or ():
+                prompt.add_text(message.role, part.text)
+                if part.type == "image_url" and part.image_url is not None:
+                    prompt.add_opaque(part.image_url.url, IMAGE_TOKENS)
+                elif part.type == "input_audio" and part.input_audio is not None:
+                    prompt.add_opaque(part.input_audio.data, AUDIO_TOKENS)
+        return [prompt]
+
     def opening_events(self, reply: PlannedReply) -> list[Event]:
         if reply.behaviour.role == "off":
             return []
@@ -164,7 +181,7 @@ def usage_so_far(reply: PlannedReply, choice: int, tokens: TokenRange) -> bytes:
 
 def usage(reply: PlannedReply) -> bytes:
     reasoning = reply.reasoning * reply.request.choices
-    return usage_json(reply.request.prompt_tokens, reply.completion_tokens, reasoning)
+    return usage_json(reply.request.prompt_tokens, reply.completion_tokens, reasoning, reply.cached_tokens)
 
 
 def text_of(reply: PlannedReply, choice: int, tokens: TokenRange) -> str:

@@ -14,10 +14,11 @@ from penstock.mock.dialect import (
     PlannedReply,
     TokenRange,
     check_choices,
-    estimate_tokens,
     token_limit,
     usage_json,
 )
+from penstock.mock.prefix_cache import PromptBlocks
+from penstock.mock.prompt_tokens import estimate_tokens
 from penstock.mock.vocabulary import words
 
 __all__ = ["Completions", "Prompt", "measure"]
@@ -79,6 +80,15 @@ class Completions(Dialect):
             include_usage=options is not None and bool(options.include_usage),
         )
 
+    def prompts(self, body: bytes, block_size: int) -> list[PromptBlocks]:
+        fields = decode(body)
+        given = [fields.prompt] if isinstance(fields.prompt, str) else fields.prompt or []
+        inputs: list[str | list[int]] = [item for item in given if not isinstance(item, int)]
+        token_ids = [item for item in given if isinstance(item, int)]
+        if token_ids:
+            inputs.append(token_ids)
+        return [prompt_blocks(block_size, fields.model or "", item) for item in inputs]
+
     def token_events(self, reply: PlannedReply, tokens: TokenRange) -> list[Event]:
         return [
             chunk(reply, choice, text_json(reply, choice, tokens.start, tokens.size))
@@ -107,6 +117,15 @@ class Completions(Dialect):
         return b',"usage":' + usage(reply) + b"}" if reply.sends_usage else b"}"
 
 
+def prompt_blocks(block_size: int, model: str, prompt: str | list[int]) -> PromptBlocks:
+    blocks = PromptBlocks(block_size, model)
+    if isinstance(prompt, str):
+        blocks.add_text(None, prompt)
+    else:
+        blocks.add_token_ids(prompt)
+    return blocks
+
+
 def first_fields(reply: PlannedReply) -> bytes:
     """Return the beginning of a JSON object: id, created, object and model."""
     return b'{"id":"cmpl-%b,"object":"text_completion","model":%b' % (ID_PLACEHOLDER, encode(reply.request.model))
@@ -127,4 +146,4 @@ def chunk(reply: PlannedReply, choice: int, text: bytes, finish_reason: bytes = 
 
 
 def usage(reply: PlannedReply) -> bytes:
-    return usage_json(reply.request.prompt_tokens, reply.completion_tokens)
+    return usage_json(reply.request.prompt_tokens, reply.completion_tokens, cached=reply.cached_tokens)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import socket
 import struct
-import sys
 from collections import deque
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any
@@ -18,20 +17,14 @@ from typing import TYPE_CHECKING, Any
 import httptools
 
 from penstock.mock.request import MockRequest
+from penstock.wire.kernel_stamps import CONTROL_SPACE, READ_BUFFER, TIMESPEC
 
 if TYPE_CHECKING:
     from penstock.mock.server import Server
 
 __all__ = ["Connection"]
 
-SO_TIMESTAMPNS = 35
-HAS_KERNEL_STAMPS = sys.platform == "linux"
-TIMESPEC = struct.Struct("@ll")
-CONTROL_SPACE = socket.CMSG_SPACE(TIMESPEC.size) if HAS_KERNEL_STAMPS else 0
-
-BUFFER = bytearray(256 << 10)
-BUFFERS = [BUFFER]
-VIEW = memoryview(BUFFER)
+BUFFERS = [READ_BUFFER]
 
 MAX_UNSENT_BYTES = 1 << 20
 """A reply pauses when the connection keeps more unsent bytes than this."""
@@ -122,7 +115,7 @@ class Connection:
             self.closing = True
             return
         try:
-            self.parser.feed_data(VIEW[:size])
+            self.parser.feed_data(READ_BUFFER[:size])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.closing = True
             self.received = MockRequest(self, b"", self.url, {}, keep_alive=False)

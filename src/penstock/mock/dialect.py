@@ -10,11 +10,15 @@ and the time, and the server replaces it. `usage_events` and `body_suffix` hold 
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from penstock.mock.behaviour import Behaviour
+
+if TYPE_CHECKING:
+    from penstock.mock.prefix_cache import PromptBlocks
 
 __all__ = [
     "ID_PLACEHOLDER",
@@ -27,7 +31,6 @@ __all__ = [
     "check_choices",
     "describe_error",
     "error_body",
-    "estimate_tokens",
     "id_and_time",
     "token_limit",
     "usage_json",
@@ -96,8 +99,10 @@ class PlannedReply:
 
     __slots__ = (
         "behaviour",
+        "cached_tokens",
         "finish_reason",
         "kind",
+        "prompts",
         "reasoning",
         "request",
         "sends_chunk_usage",
@@ -126,8 +131,12 @@ class PlannedReply:
                 self.kind, self.finish_reason = "tools", "tool_calls"
             elif behaviour.refusal:
                 self.kind = "refusal"
-        if self.token_limit is not None:
+        if self.token_limit:
             self.finish_reason = "length"
+        self.prompts: Sequence[PromptBlocks] = ()
+        """The prompts, if the server has a prefix cache."""
+        self.cached_tokens: int | None = None
+        """Prompt tokens in the prefix cache; None if there is none."""
         usage = behaviour.usage
         self.sends_usage = usage == "always" or (usage == "asked" and (request.include_usage or not request.stream))
         self.sends_chunk_usage = request.chunk_usage and request.stream and usage != "never"
@@ -153,6 +162,10 @@ class PlannedReply:
         return self.request.prompt_tokens if self.sends_chunk_usage else None
 
     @property
+    def uncached_tokens(self) -> int:
+        return self.request.prompt_tokens - (self.cached_tokens or 0)
+
+    @property
     def completion_tokens(self) -> int:
         return self.tokens * self.request.choices
 
@@ -169,6 +182,10 @@ class Dialect:
     def parse(self, body: bytes) -> ParsedRequest:
         """Parse a request body. Raise BadRequest, or msgspec's DecodeError or ValidationError."""
         raise NotImplementedError
+
+    def prompts(self, body: bytes, block_size: int) -> list[PromptBlocks]:  # noqa: ARG002
+        """Return the prompts of a valid request body, for the prefix cache. A dialect without a cache returns none."""
+        return []
 
     def opening_events(self, reply: PlannedReply) -> list[Event]:  # noqa: ARG002
         """Return the events before the first token."""
@@ -245,16 +262,10 @@ def check_choices(n: int | None) -> int:
     return n
 
 
-def estimate_tokens(text: str) -> int:
-    """Estimate the tokens of English text: within 10 % of the builtin vocabulary for synthetic prompts of 100 tokens."""
-    size, spaces = len(text), text.count(" ")
-    if 14 * spaces <= size:  # not prose
-        return (3 * size + 13) // 14
-    return 1 + spaces + (size + 10 * (text.count(".") + text.count(",")) + 29) // 30
-
-
-def usage_json(prompt: int, completion: int, reasoning: int = 0) -> bytes:
+def usage_json(prompt: int, completion: int, reasoning: int = 0, cached: int | None = None) -> bytes:
     details = b',"completion_tokens_details":{"reasoning_tokens":%d}' % reasoning if reasoning else b""
+    if cached is not None:
+        details += b',"prompt_tokens_details":{"cached_tokens":%d}' % cached
     return b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d%b}' % (
         prompt,
         completion,

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.mock.dialect import BadRequest
 
-__all__ = ["InputAudio", "audio_tokens", "image_tokens"]
+__all__ = ["AUDIO_TOKENS", "IMAGE_TOKENS", "InputAudio", "audio_tokens", "image_tokens"]
 
 IMAGE_TOKENS = 256
 AUDIO_TOKENS = 128

@@ -14,9 +14,9 @@ from penstock.mock.dialect import (
     ParsedRequest,
     PlannedReply,
     TokenRange,
-    estimate_tokens,
     token_limit,
 )
+from penstock.mock.prompt_tokens import estimate_tokens
 from penstock.mock.vocabulary import words
 
 __all__ = ["Messages"]

@@ -51,6 +51,12 @@ class Reply:
         self.event_format = compiled.event_format(delivery)
         self.faults = compiled.faults_for(number, planned.request.stream) if compiled.faults else ()
 
+    @property
+    def replaced(self) -> bool:
+        """A fault replaces the whole reply."""
+        faults = self.faults
+        return "error" in faults or "empty" in faults or "html" in faults
+
     def whole(self) -> bytes:
         """Return the complete response. The behaviour must be immediate."""
         planned = self.planned
@@ -70,8 +76,7 @@ class Reply:
 
     def steps(self) -> Iterator[Step]:
         """Yield the writes of the reply and their times."""
-        faults = self.faults
-        if "error" in faults or "empty" in faults or "html" in faults:
+        if self.replaced:
             return self._shape(self._replacement())
         return self._shape(self._stream_steps() if self.planned.request.stream else self._json_steps())
 
@@ -156,7 +161,7 @@ class Reply:
     def _due_times(self) -> Iterator[int]:
         """Return an endless iterator over the due times of the token events."""
         compiled = self.compiled
-        first = compiled.ttft_ns + round(compiled.input_token_ns * self.planned.request.prompt_tokens)
+        first = compiled.ttft_ns + round(compiled.input_token_ns * self.planned.uncached_tokens)
         jitter = compiled.jitter_ns
         if not jitter:
             return itertools.count(first, compiled.gap_ns)

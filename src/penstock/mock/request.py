@@ -41,9 +41,12 @@ class MockRequest:
         "blocked_writes",
         "body",
         "connection",
+        "end_due_ns",
         "ended",
+        "ended_ns",
         "fault",
         "first_write_ns",
+        "has_slot",
         "headers",
         "keep_alive",
         "kernel_stamped",
@@ -52,6 +55,7 @@ class MockRequest:
         "parse_error",
         "paused",
         "planned",
+        "queue_ns",
         "sha256",
         "status",
         "step",
@@ -74,6 +78,10 @@ class MockRequest:
         self.body = b""
         self.sha256: str | None = None
         self.arrived_ns = 0
+        self.base_ns = 0
+        """Monotonic time from which the times of the steps count: when the request arrived, or got its slot."""
+        self.has_slot = False
+        self.queue_ns = 0
         self.kernel_stamped = False
         self.parse_error: str | None = None
         self.number: int | None = None
@@ -85,7 +93,10 @@ class MockRequest:
         self.write_ns: list[int] | None = None
         self.write_tokens: list[int] | None = None
         self.blocked_writes = 0
+        self.end_due_ns = 0
+        """Monotonic time at which the last byte was due; 0 if the reply is not complete or the client delayed it."""
         self.ended = False
+        self.ended_ns = 0
         self.paused = False
 
     # writing the reply
@@ -105,9 +116,12 @@ class MockRequest:
         self.finish("complete")
 
     def send_steps(self, steps: Iterator[Step]) -> None:
-        """Send the reply step by step, at times that count from the request's arrival."""
-        now, waited = time_since(self.arrived_ns)
-        self.base_ns = now - waited
+        """Send the reply step by step, at times that count from the request's arrival, or from `base_ns` if it is set."""
+        if self.base_ns:
+            now = monotonic_ns()
+        else:
+            now, waited = time_since(self.arrived_ns)
+            self.base_ns = now - waited
         self.steps = steps
         self.step = next(steps)
         due = self.base_ns + self.step[0]
@@ -147,6 +161,8 @@ class MockRequest:
                 break
             else:
                 if not self.ended:
+                    if not self.blocked_writes:
+                        self.end_due_ns = self.base_ns + self.step[0]
                     self.finish("complete")
         return 0
 
@@ -180,6 +196,7 @@ class MockRequest:
 
     def record_end(self, end: str) -> None:
         self.ended = True
+        self.ended_ns = time_ns()
         self.connection.server.record_end(self, end)
 
     def log_entry(self, end: str) -> LoggedRequest:
@@ -198,11 +215,13 @@ class MockRequest:
             status=self.status,
             arrived_ns=self.arrived_ns,
             kernel_stamp=self.kernel_stamped,
+            queue_ns=self.queue_ns,
             first_write_ns=self.first_write_ns,
-            ended_ns=time_ns(),
+            ended_ns=self.ended_ns,
             tokens=self.tokens,
             reasoning_tokens=0 if planned is None else min(self.tokens, planned.reasoning * planned.request.choices),
             prompt_tokens=0 if parsed is None else parsed.prompt_tokens,
+            cached_tokens=0 if planned is None else planned.cached_tokens or 0,
             completion_tokens=0 if planned is None else planned.completion_tokens,
             images=0 if parsed is None else parsed.images,
             audios=0 if parsed is None else parsed.audios,

@@ -30,6 +30,8 @@ class LoggedRequest(msgspec.Struct, omit_defaults=False, kw_only=True):
     status: int
     arrived_ns: int
     kernel_stamp: bool
+    queue_ns: int
+    """How long the request waited for a slot: it was processed from `arrived_ns + queue_ns` on, unless it was aborted."""
     first_write_ns: int | None
     ended_ns: int
     tokens: int
@@ -37,6 +39,8 @@ class LoggedRequest(msgspec.Struct, omit_defaults=False, kw_only=True):
     reasoning_tokens: int
     prompt_tokens: int
     """Prompt tokens in the usage block."""
+    cached_tokens: int
+    """Prompt tokens that were in the prefix cache."""
     completion_tokens: int
     """The planned number of tokens."""
     images: int

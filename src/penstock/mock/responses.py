@@ -22,10 +22,11 @@ from penstock.mock.dialect import (
     ParsedRequest,
     PlannedReply,
     TokenRange,
-    estimate_tokens,
     token_limit,
 )
 from penstock.mock.media import InputAudio, audio_tokens, image_tokens
+from penstock.mock.prefix_cache import PromptBlocks
+from penstock.mock.prompt_tokens import estimate_tokens
 from penstock.mock.vocabulary import words
 
 __all__ = ["Responses"]
@@ -77,9 +78,17 @@ class EchoedFields(NamedTuple):
     """The fields of the request that appear only in uncached bytes of the reply, or not at all."""
 
     previous_response_id: str | None
-    cached_tokens: int
-    """Tokens of the previous replies."""
+    previous_tokens: int
+    """Tokens of the stored conversation."""
     store: bool
+
+
+class StoredReply(NamedTuple):
+    """A reply that a later request can refer to, with the conversation before it."""
+
+    tokens: int
+    prompt: PromptBlocks | None
+    """The conversation and the reply, if the server has a prefix cache."""
 
 
 class Responses(Dialect):
@@ -88,8 +97,8 @@ class Responses(Dialect):
     has_output_kinds = True
 
     def __init__(self) -> None:
-        self._stored: OrderedDict[str, int] = OrderedDict()
-        """Tokens of a reply and of all replies before it in the conversation, by the reply's id."""
+        self._stored: OrderedDict[str, StoredReply] = OrderedDict()
+        """The replies by their ids."""
 
     def parse(self, body: bytes) -> ParsedRequest:
         fields = decode(body)
@@ -101,28 +110,40 @@ class Responses(Dialect):
         counts.add_text(fields.instructions)
         counts.add_input(fields.input)
         previous = fields.previous_response_id
-        cached_tokens = 0
+        previous_tokens = 0
         if previous is not None:
             if previous not in self._stored:
                 raise BadRequest(f"Previous response with id '{previous}' not found.", "previous_response_id")
-            cached_tokens = self._stored[previous]
+            previous_tokens = self._stored[previous].tokens
         return ParsedRequest(
             fields.model,
-            cached_tokens + counts.tokens,
+            previous_tokens + counts.tokens,
             stream=bool(fields.stream),
             token_limit=token_limit({"max_output_tokens": fields.max_output_tokens}),
             include_usage=True,
             cached_fields=(int(time.time()), fields.instructions),
-            uncached_fields=EchoedFields(previous, cached_tokens, fields.store is not False),
+            uncached_fields=EchoedFields(previous, previous_tokens, fields.store is not False),
             images=counts.images,
             audios=counts.audios,
         )
+
+    def prompts(self, body: bytes, block_size: int) -> list[PromptBlocks]:
+        fields = decode(body)
+        stored = self._stored.get(fields.previous_response_id or "")
+        if stored is not None and stored.prompt is not None:
+            prompt = stored.prompt.copy()
+        else:
+            prompt = PromptBlocks(block_size, fields.model or "")
+        prompt.add_text("system", fields.instructions)
+        InputBlocks(prompt).add_input(fields.input or [])
+        return [prompt]
 
     def reply_id(self, reply: PlannedReply, number: int, second: int) -> bytes:  # noqa: ARG002 -- created_at is cached
         # Chunk sizes are already rendered, so the id must be as long as the placeholder.
         reply_id = b"%0*x" % (len(ID_PLACEHOLDER), number)
         if reply.request.uncached_fields.store:
-            self._stored["resp_" + reply_id.decode()] = reply.request.prompt_tokens + reply.completion_tokens
+            tokens = reply.request.prompt_tokens + reply.completion_tokens
+            self._stored["resp_" + reply_id.decode()] = StoredReply(tokens, prompt_and_reply(reply, reply_id))
             if len(self._stored) > STORED_REPLIES:
                 self._stored.popitem(last=False)
         return reply_id
@@ -180,15 +201,27 @@ class Responses(Dialect):
         return encode_with_id({**response, "output": msgspec.Raw(output_json(reply, sent))})
 
 
+def prompt_and_reply(reply: PlannedReply, reply_id: bytes) -> PromptBlocks | None:
+    """Return the prompt of a conversation that continues after the reply."""
+    if not reply.prompts:
+        return None
+    prompt = reply.prompts[0].copy()
+    prompt.add_opaque(reply_id, reply.completion_tokens)
+    return prompt
+
+
 class InputCounts:
     """Counts of tokens, images and audio clips in a request's input."""
 
     def __init__(self) -> None:
         self.tokens = self.images = self.audios = 0
 
-    def add_text(self, text: str | None) -> None:
+    def add_text(self, text: str | None, role: str | None = None) -> None:  # noqa: ARG002
         if text:
             self.tokens += estimate_tokens(text)
+
+    def add_media(self, content: str | None, tokens: int) -> None:  # noqa: ARG002
+        self.tokens += tokens
 
     def add_input(self, items: str | list[Item]) -> None:
         if isinstance(items, str):
@@ -199,25 +232,41 @@ class InputCounts:
                 raise BadRequest(f"role must be one of {', '.join(ROLES)}, not {item.role!r}", f"input[{index}].role")
             if item.type == "message" and not item.content:
                 raise BadRequest("a message needs content", f"input[{index}].content")
-            self.add_text(item.arguments)
+            role = item.role or item.type
+            self.add_text(item.arguments, role)
             for content in (item.content, item.output):
                 if isinstance(content, list):
                     for part in content:
-                        self.add_part(part, f"input[{index}].content")
+                        self.add_part(part, role, f"input[{index}].content")
                 else:
-                    self.add_text(content)
+                    self.add_text(content, role)
 
-    def add_part(self, part: Part, param: str) -> None:
+    def add_part(self, part: Part, role: str, param: str) -> None:
         if part.type == "input_image":
-            self.tokens += image_tokens(part.image_url, param)
+            self.add_media(part.image_url, image_tokens(part.image_url, param))
             self.images += 1
         elif part.type == "input_audio":
-            self.tokens += audio_tokens(part.input_audio, param)
+            tokens = audio_tokens(part.input_audio, param)
+            self.add_media(None if part.input_audio is None else part.input_audio.data, tokens)
             self.audios += 1
         elif part.type in TEXT_TYPES:
-            self.add_text(part.text or part.refusal)
+            self.add_text(part.text or part.refusal, role)
         else:
             raise BadRequest(f"there is no content of the type {part.type!r}", param)
+
+
+class InputBlocks(InputCounts):
+    """Adds a request's input to a prompt."""
+
+    def __init__(self, prompt: PromptBlocks) -> None:
+        super().__init__()
+        self._prompt = prompt
+
+    def add_text(self, text: str | None, role: str | None = None) -> None:
+        self._prompt.add_text(role, text)
+
+    def add_media(self, content: str | None, tokens: int) -> None:
+        self._prompt.add_opaque(content, tokens)
 
 
 class OutputItemEvents:
@@ -401,7 +450,10 @@ def usage(reply: PlannedReply, completion_tokens: int) -> dict[str, Any] | None:
     if not reply.sends_usage:
         return None
     prompt_tokens = reply.request.prompt_tokens
-    cached_tokens = reply.request.uncached_fields.cached_tokens
+    # Without a simulated cache, the stored conversation counts as cached.
+    cached_tokens = (
+        reply.request.uncached_fields.previous_tokens if reply.cached_tokens is None else reply.cached_tokens
+    )
     return {
         "input_tokens": prompt_tokens,
         "input_tokens_details": {"cached_tokens": cached_tokens, "cache_write_tokens": 0},

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections import Counter
+from collections.abc import Iterator
 from time import monotonic_ns, time_ns
 from typing import Literal
 
@@ -15,13 +16,17 @@ from penstock.errors import UserError
 from penstock.mock import registry
 from penstock.mock.behaviour import Behaviour, read_header
 from penstock.mock.compiled_behaviour import CompiledBehaviour, Delivery
-from penstock.mock.connection import HAS_KERNEL_STAMPS, SO_TIMESTAMPNS, Connection
+from penstock.mock.connection import Connection
 from penstock.mock.dialect import BadRequest, Dialect, PlannedReply, describe_error, error_body
 from penstock.mock.pacer import Pacer
+from penstock.mock.prefix_cache import PrefixCache
 from penstock.mock.reply import JSON, Reply, error_type, http_response
 from penstock.mock.request import MockRequest
 from penstock.mock.request_log import RequestLog
+from penstock.mock.server_metrics import CONTENT_TYPE, ServerMetrics
+from penstock.mock.slots import Slots
 from penstock.mock.vocabulary import VARIANTS
+from penstock.wire import kernel_stamps
 
 __all__ = ["Server"]
 
@@ -33,7 +38,7 @@ WHOLE_REPLY_TOKENS = 8192
 CACHED_ROUTES = 1024
 CACHED_BEHAVIOURS = 256
 
-Route = Dialect | Literal["models", "health", "stats"] | None
+Route = Dialect | Literal["models", "health", "stats", "metrics"] | None
 
 
 class Server:
@@ -48,6 +53,11 @@ class Server:
         self.log = log
         self.pacer = Pacer(loop)
         self.compiled = CompiledBehaviour(behaviour)
+        self.slots = None if behaviour.slots is None else Slots(behaviour.slots, self._start)
+        self.prefix_cache: PrefixCache | None = None
+        if behaviour.prefix_cache is not None:
+            self.prefix_cache = PrefixCache(behaviour.prefix_cache, behaviour.block_size)
+        self.metrics = ServerMetrics()
         self.idle_ns = round((behaviour.idle_close or 0) * 1e6)
         self.started_ns = time_ns()
         self.model_requests = 0
@@ -67,9 +77,9 @@ class Server:
         self._first_id = (os.getpid() & 0xFFFF) << 48 | (self.started_ns // 1_000_000_000 & 0xFFFF) << 32
         self._listener = listener
         listener.setblocking(False)
-        if HAS_KERNEL_STAMPS:
+        if kernel_stamps.AVAILABLE:
             # Connections inherit the option, so requests that arrive before accept() are timestamped too.
-            listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            listener.setsockopt(socket.SOL_SOCKET, kernel_stamps.SO_TIMESTAMPNS, 1)
         listener.listen(BACKLOG)
         loop.add_reader(listener.fileno(), self._accept)
 
@@ -93,6 +103,8 @@ class Server:
     def close(self) -> None:
         self.loop.remove_reader(self._listener.fileno())
         self._listener.close()
+        if self.slots is not None:
+            self.slots.close()
         for connection in list(self.connections):
             connection.close()
         self.pacer.close()
@@ -128,6 +140,8 @@ class Server:
         planned = request.planned = PlannedReply(
             parsed, compiled.behaviour, number % VARIANTS, has_output_kinds=route.has_output_kinds
         )
+        if self.prefix_cache is not None:
+            planned.prompts = route.prompts(request.body, self.prefix_cache.block_size)
         delivery = compiled.delivery(parsed.stream, request.keep_alive)
         request.keep_alive = not delivery.close
         reply_id = route.reply_id(planned, self._first_id + number, request.arrived_ns // 1_000_000_000)
@@ -135,6 +149,16 @@ class Server:
         if self.log is not None and self.log.writes:
             request.write_ns = []
             request.write_tokens = []
+        if self.slots is None or reply.replaced:
+            self._start(request, reply)
+        else:
+            self.slots.enter(request, reply)
+
+    def _start(self, request: MockRequest, reply: Reply) -> None:
+        """Begin to process a request."""
+        compiled, planned = reply.compiled, reply.planned
+        if planned.prompts and self.prefix_cache is not None and not reply.replaced:
+            planned.cached_tokens = self.prefix_cache.use(planned.prompts)
         if compiled.immediate and planned.completion_tokens <= WHOLE_REPLY_TOKENS:
             request.send(reply.whole(), planned.completion_tokens)
             return
@@ -153,6 +177,8 @@ class Server:
             route = "health"
         elif path.endswith("/mock/stats"):
             route = "stats"
+        elif path.endswith("/metrics"):
+            route = "metrics"
         if len(self._routes) >= CACHED_ROUTES:
             self._routes.clear()
         self._routes[url] = route
@@ -187,7 +213,10 @@ class Server:
             self._send_error(request, 405, f"{path} takes GET, not {method}", allow="GET")
         else:
             delivery = Delivery("length", not request.keep_alive)
-            self._send(request, http_response(self._page(route), JSON, delivery))
+            if route == "metrics":
+                self._send(request, http_response(self.metrics.render(self), CONTENT_TYPE, delivery))
+            else:
+                self._send(request, http_response(self._page(route), JSON, delivery))
 
     def _send_error(
         self, request: MockRequest, status: int, message: str, param: str | None = None, *, allow: str = ""
@@ -223,16 +252,27 @@ class Server:
         }
         return msgspec.json.encode(stats)
 
+    def requests_in_progress(self) -> Iterator[tuple[MockRequest, PlannedReply]]:
+        """Return the requests to a model that have not ended, with their replies."""
+        for connection in self.connections:
+            request = connection.active
+            if request is not None and request.planned is not None:
+                yield request, request.planned
+
     def record_end(self, request: MockRequest, end: str) -> None:
         """Count and log a request that has ended."""
         self.active -= 1
-        if self._routes.get(request.url) == "stats":
+        planned = request.planned
+        if planned is None and self._routes.get(request.url) in ("stats", "metrics"):
             return
         self.requests += 1
         self.tokens += request.tokens
-        if request.planned is not None:
-            self.images += request.planned.request.images
-            self.audios += request.planned.request.audios
+        if planned is not None:
+            self.images += planned.request.images
+            self.audios += planned.request.audios
+            self.metrics.add(request, planned, end)
+            if self.slots is not None:
+                self.slots.leave(request)
         self.statuses[request.status] += 1
         self.ends[end] += 1
         if request.fault is not None:

@@ -2,9 +2,10 @@
 
 A log is a folder:
 
-    run.json        the header: settings and machine, written before the first request
+    run.json        the header, see `records.header`; written before the first request
     payloads.*      the request bodies, see `records.payloads`
-    worker-N.log    frames of worker N: its records, then its report
+    runner.log      frames of the runner: the phases, samples of telemetry, and workers that were lost
+    worker-N.log    frames of worker N: for each phase its records, then its report
 
 A killed worker can leave an incomplete frame at the end of its file. Reading stops before it; `RunLog` tells how many bytes
 were lost and whether they can contain requests. Damaged frames before the end are skipped and counted.
@@ -17,77 +18,112 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
 from penstock import frames
 from penstock.errors import UserError
+from penstock.records.header import LOG_FORMAT, LogVersion, RunHeader, decode_header, encode_header
 from penstock.records.payloads import Payload, PayloadStore
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
 
-__all__ = ["LOG_FORMAT", "LogWriter", "Phase", "RunHeader", "RunLog"]
+__all__ = ["LogWriter", "LoggedData", "LoggedPhase", "LostWorker", "RunLog", "RunnerLog", "Sample"]
 
-LOG_FORMAT = 2
-RECORD, REPORT = 1, 2
-_KINDS = bytes([RECORD, REPORT])
+T = TypeVar("T", bound=msgspec.Struct)
+
+RECORD, REPORT, PHASE, LOST, SAMPLE = 1, 2, 3, 4, 5
+_KINDS = bytes([RECORD, REPORT, PHASE, LOST, SAMPLE])
+_RUNNER_FILE = "runner.log"
 _FLUSH_BYTES = 1 << 18
 _FLUSH_NS = 500_000_000
 
 
-class Phase(msgspec.Struct, frozen=True):
+class LoggedData(msgspec.Struct, frozen=True):
+    """A dataset that replaced the first one."""
+
+    folder: str
+    """Folder of its payload store, within the log."""
+    files: tuple[str, ...] = ()
+    """The user's files from which bodies are read."""
+
+
+class LoggedPhase(msgspec.Struct, frozen=True):
+    """A phase that was started."""
+
+    index: int
     name: str
     kind: str
     """`warmup` or `profiling`."""
+    point: int = 0
+    """Which point of an experiment it measures."""
+    start: int = 0
+    """When it began, in ns from the epoch."""
+    load: dict[str, Any] = {}
+    """The fields of the schedule's `Phase`."""
+    data: LoggedData | None = None
+    """The dataset, if it is not the first one."""
+
+    @property
+    def open_loop(self) -> bool:
+        """True if times were given for the requests, instead of sending when an earlier one has ended."""
+        return self.load.get("arrivals") is not None
+
+    @property
+    def concurrency(self) -> int | None:
+        """The limit of active conversations; None if there was none or if it changed."""
+        return (self.load.get("slots") or {}).get("value")
+
+    @property
+    def requests(self) -> int | None:
+        return self.load.get("requests")
 
 
-class RunHeader(msgspec.Struct, kw_only=True):
-    penstock_version: str
-    log_format: int = 1
-    """Version 0.1 wrote none, which stands for 1."""
-    benchmark_id: str
-    epoch_wall_ns: int
-    """The wall clock (Unix time) at the run's epoch."""
-    phases: list[Phase]
-    endpoint: str
-    streaming: bool
-    """Whether the requests ask for a stream; each record tells whether the reply was one."""
-    server_token_count: bool
-    per_chunk_usage: bool = False
-    legacy_max_tokens: bool = False
-    models: list[str]
-    urls: list[str]
-    dataset: str
-    """`synthetic`, or the format of the input file."""
-    context_mode: str = "deltas_without_responses"
-    """Which earlier turns a request contains."""
-    payload_files: list[str] = []
-    """The user's files from which bodies are read."""
-    conversations: int | None
-    """None if the dataset was still being read when the run began."""
-    sampling: str
-    seed: int | None
-    """The seed asked for."""
-    plan_seed: int | None = None
-    """The seed that was used."""
-    concurrency: int | None
-    rate: float | None
-    arrivals: str
-    requests: int | None
-    duration_s: float | None
-    workers: int
-    tokenizer: str | None
-    """The tokenizer asked for, or None for the model's own."""
-    tokenizer_revision: str
-    prompt_tokenizer: tuple[str, str] | None = None
-    """Name and source of the tokenizer that counted the tokens of synthetic prompts."""
-    level: str
-    prefix: str | None
-    http_trace: bool
-    command: str
-    input_config: dict[str, Any]
-    machine: dict[str, Any]
+class LostWorker(msgspec.Struct, frozen=True):
+    """A worker whose process ended during the run."""
+
+    worker: int
+    phase: int
+    """Index of the phase that it was in."""
+    at: int
+    """When its end was noticed, in ns from the epoch."""
+    how: str
+    """What ended it, such as `was killed by signal 9`."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """Values that were observed beside the run."""
+
+    source: str
+    at: int
+    """In ns from the epoch."""
+    values: dict[str, Any]
+
+
+class RunnerLog:
+    """Appends the frames of the runner. They are few, and written at once."""
+
+    def __init__(self, folder: str) -> None:
+        path = os.path.join(folder, _RUNNER_FILE)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def phase(self, phase: LoggedPhase) -> None:
+        self._write(PHASE, phase)
+
+    def lost(self, worker: LostWorker) -> None:
+        self._write(LOST, worker)
+
+    def sample(self, sample: Sample) -> None:
+        self._write(SAMPLE, sample)
+
+    def _write(self, kind: int, value: msgspec.Struct) -> None:
+        data = frames.pack(kind, msgspec.msgpack.encode(value))
+        while data:
+            data = data[os.write(self._file, data) :]
+
+    def close(self) -> None:
+        os.close(self._file)
 
 
 class LogWriter:
@@ -135,13 +171,19 @@ class LogWriter:
 class RunLog:
     """Reads a log, also that of a killed run."""
 
-    def __init__(self, folder: str, *, url: int | None = None) -> None:
-        """With `url`, read only the records of requests to the url with this index."""
+    def __init__(self, folder: str, *, url: int | None = None, phase: int | None = None) -> None:
+        """With `url`, read only the records of requests to the url with this index; with `phase`, only the records and
+        reports of the phase with this index."""
         self.folder = folder
         self._url = url
+        self._phase = phase
         self.header = self.read_header(folder)
+        self.phases: list[LoggedPhase] = list(self._runner_frames(PHASE, LoggedPhase))
+        datasets = {covered.data for covered in self.covered_phases} or {None}
+        if len(datasets) > 1:
+            raise UserError(f"{folder} holds phases with different datasets; each has a report in a folder of its own.")
         try:
-            self.payloads = PayloadStore(folder, self.header.payload_files)
+            self.payloads = self._open_store(datasets.pop())
         except FileNotFoundError as error:
             raise UserError(f"{folder} is incomplete: {os.path.basename(error.filename)} is missing.") from None
         self._built: dict[int, PayloadStore] = {}
@@ -154,27 +196,33 @@ class RunLog:
         self.skipped_places = 0
         """Number of places with such bytes."""
 
+    def _open_store(self, data: LoggedData | None) -> PayloadStore:
+        if data is None:
+            return PayloadStore(self.folder, self.header.payload_files)
+        return PayloadStore(os.path.join(self.folder, data.folder), data.files)
+
     @staticmethod
     def read_header(folder: str) -> RunHeader:
         try:
             with open(os.path.join(folder, "run.json"), "rb") as f:
-                header = msgspec.json.decode(f.read(), type=RunHeader)
+                data = f.read()
+            version = msgspec.json.decode(data, type=LogVersion)
+            if version.log_format == LOG_FORMAT:
+                return decode_header(data)
         except FileNotFoundError:
             raise UserError(f"{folder} holds no run: there is no run.json in it.") from None
         except msgspec.MsgspecError as error:
             raise UserError(f"{folder}/run.json is not readable as a run of this version: {error}.") from None
-        if header.log_format != LOG_FORMAT:
-            raise UserError(
-                f"{folder} was written by Penstock {header.penstock_version}, whose log format this version does not read; "
-                "use that version for it."
-            )
-        return header
+        raise UserError(
+            f"{folder} was written by Penstock {version.penstock_version}, whose log format this version does not read; "
+            "use that version for it."
+        )
 
     @staticmethod
     def write_header(folder: str, header: RunHeader) -> None:
         path = os.path.join(folder, "run.json")
         with open(path + ".new", "wb") as f:
-            f.write(msgspec.json.format(msgspec.json.encode(header), indent=2))
+            f.write(encode_header(header))
         os.replace(path + ".new", path)
 
     def records(self) -> Iterator[Record]:
@@ -184,14 +232,38 @@ class RunLog:
         self._clear_damage()
         workers = [map(decode, self._read_frames(path, RECORD)) for path in self.worker_files()]
         records = iter(workers[0]) if len(workers) == 1 else heapq.merge(*workers, key=lambda record: record.end)
-        return records if self._url is None else (record for record in records if record.url == self._url)
+        if self._url is not None:
+            records = (record for record in records if record.url == self._url)
+        return records if self._phase is None else (record for record in records if record.phase == self._phase)
 
     def reports(self, kind: str | None = None) -> list[WorkerReport]:
         """Return the reports of the workers on the phases of a kind, or on all phases; killed workers wrote none."""
         decode = msgspec.msgpack.Decoder(WorkerReport).decode
         self._clear_damage()
         reports = [decode(data) for path in self.worker_files() for data in self._read_frames(path, REPORT)]
-        return [report for report in reports if kind is None or self.header.phases[report.phase].kind == kind]
+        wanted = {phase.index for phase in self.covered_phases if kind is None or phase.kind == kind}
+        return [report for report in reports if report.phase in wanted]
+
+    @property
+    def covered_phases(self) -> list[LoggedPhase]:
+        """The phases whose records are read."""
+        return [phase for phase in self.phases if self._phase is None or phase.index == self._phase]
+
+    def lost_workers(self) -> list[LostWorker]:
+        return list(self._runner_frames(LOST, LostWorker))
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of telemetry, in order of time."""
+        return self._runner_frames(SAMPLE, Sample)
+
+    def _runner_frames(self, kind: int, of: type[T]) -> Iterator[T]:
+        path = os.path.join(self.folder, _RUNNER_FILE)
+        if os.path.exists(path):
+            decode = msgspec.msgpack.Decoder(of).decode
+            with open(path, "rb", buffering=1 << 16) as file:
+                for found, data in frames.read(file):  # ends before an incomplete frame
+                    if found == kind:
+                        yield decode(data)
 
     def entry(self, record: Record) -> Payload:
         store, number = self._payload_location(record)

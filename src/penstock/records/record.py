@@ -1,7 +1,7 @@
 """The record of one request: text with times, token counts, and the error with its owner.
 
 All times are integer nanoseconds on the monotonic clock, counted from the run's epoch (`RunHeader.epoch_wall_ns` in
-`records.log` is the wall clock at that epoch). `None` means that the event did not happen.
+`records.header` is the wall clock at that epoch). `None` means that the event did not happen.
 """
 
 from __future__ import annotations

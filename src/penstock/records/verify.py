@@ -209,8 +209,8 @@ class _DigestTable:
         errors = FileErrors(path)
         recording = _open_recording(path, format_)
         files = PayloadFiles([file.path for file in recording.files])
-        # `raw` accepts any object: only the bytes matter here, not the endpoint of the run.
-        for number, recorded in enumerate(recording.scan(RecordingOptions("raw"), errors)):
+        # Without a `body_key` any object is accepted: only the bytes matter here, not the endpoint of the run.
+        for number, recorded in enumerate(recording.scan(RecordingOptions(), errors)):
             self._first.append(len(self._digests) // 32)
             if recorded.session is not None:
                 self._by_name.setdefault(recorded.session, number)

@@ -9,53 +9,79 @@ from typing import IO
 
 import msgspec
 
-from penstock.records.log import RunHeader
+from penstock.records.header import RunHeader
+from penstock.reports import registry
 
-__all__ = ["Artifacts", "remove", "replacing"]
+__all__ = ["Artifacts", "Draft", "replacing"]
 
 
 class Artifacts(msgspec.Struct, frozen=True):
-    summary_json: str
-    summary_csv: str
-    console: str
-    records: str | None
-    """None if the export level is `summary`."""
-    inputs: str | None
-    """None if this is the file that was replayed."""
+    paths: dict[str, str]
+    """The file of each sink, by the sink's name. `records` is missing if the export level is `summary`, and `inputs` if it
+    is the file that was replayed."""
     every: tuple[str, ...]
     """All files that a run may write. Those of an earlier run must be deleted, or they look like this run's."""
 
     @classmethod
     def of(cls, folder: str, header: RunHeader) -> Artifacts:
-        prefix = header.prefix
-        summary = os.path.join(folder, prefix or "profile_export_aiperf")
-        base = os.path.join(folder, prefix or "profile_export")
-        records = base + ".jsonl"
-        inputs = os.path.join(folder, "inputs.json")
-        replayed = os.path.realpath(inputs) in map(os.path.realpath, header.payload_files)
-        always = (summary + ".json", summary + ".csv", base + "_console.txt")
-        return cls(
-            *always,
-            records=None if header.level == "summary" else records,
-            inputs=None if replayed else inputs,
-            every=(*always, records) if replayed else (*always, records, inputs),
-        )
+        output = header.settings.output
+        names = {
+            "folder": os.path.join(folder, ""),
+            "summary": os.path.join(folder, output.prefix or "profile_export_aiperf"),
+            "export": os.path.join(folder, output.prefix or "profile_export"),
+        }
+        paths = {entry.name: entry.path.format_map(names) for entry in registry.SINKS}
+        if os.path.realpath(paths["inputs"]) in map(os.path.realpath, header.payload_files):
+            del paths["inputs"]
+        every = tuple(paths.values())
+        if output.level == "summary":
+            del paths["records"]
+        return cls(paths, every)
+
+    @property
+    def summary_json(self) -> str:
+        return self.paths["summary_json"]
+
+    @property
+    def summary_csv(self) -> str:
+        return self.paths["summary_csv"]
+
+    @property
+    def records(self) -> str | None:
+        return self.paths.get("records")
+
+    @property
+    def inputs(self) -> str | None:
+        return self.paths.get("inputs")
 
 
-def remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(path)
+class Draft:
+    """A new version of a file, which replaces the file when it is committed."""
+
+    def __init__(self, path: str) -> None:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        self._path = path
+        self._draft = path + ".new"
+        self.file: IO[bytes] = open(self._draft, "wb", buffering=1 << 20)  # noqa: SIM115
+
+    def commit(self) -> None:
+        self.file.close()
+        os.replace(self._draft, self._path)
+
+    def discard(self) -> None:
+        """Delete the draft; without effect after a commit."""
+        with contextlib.suppress(OSError):
+            self.file.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self._draft)
 
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[IO[bytes]]:
     """Open a file that replaces `path` when the block ends without an error."""
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    draft = path + ".new"
+    draft = Draft(path)
     try:
-        with open(draft, "wb", buffering=1 << 20) as f:
-            yield f
-        os.replace(draft, path)
-    except BaseException:
-        remove(draft)
-        raise
+        yield draft.file
+        draft.commit()
+    finally:
+        draft.discard()

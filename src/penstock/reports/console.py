@@ -7,19 +7,21 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.metrics.bounds import STATISTICS
-from penstock.metrics.catalogue import CATALOGUE, Metric, Table, in_table, label
+from penstock.metrics.catalogue import CATALOGUE, in_table
+from penstock.metrics.metric import Metric, Table, label
 from penstock.metrics.phase_stats import ErrorGroup
 from penstock.metrics.statistics import Stats
 from penstock.metrics.summary import Summary
 from penstock.metrics.token_agreement import TOKEN_METRICS
 from penstock.plural import counted
-from penstock.reports.artifacts import Artifacts
+from penstock.reports.artifacts import Artifacts, replacing
 from penstock.reports.error_text import one_line
+from penstock.reports.sink import Sink
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["WIDTH", "console_text", "draw"]
+__all__ = ["WIDTH", "ConsoleText", "console_text", "draw"]
 
 WIDTH = 140
 """Width of the file, and of the screen without a terminal."""
@@ -51,6 +53,14 @@ _ONE_LINE = 30
 """Metrics with a longer name show their unit on a second line."""
 _GROUPS_SHOWN = 10
 _COLOURS = {"VALID": "bold green", "DEGRADED": "bold yellow", "INVALID": "bold red"}
+
+
+class ConsoleText(Sink):
+    """Writes the screen as text, without colour and without the footer."""
+
+    def finish(self, summary: Summary) -> None:
+        with replacing(self.path) as file:
+            file.write(console_text(summary, show_http=self.context.show_http).encode())
 
 
 def draw(console: Console, summary: Summary, artifacts: Artifacts, *, show_http: bool = False) -> None:

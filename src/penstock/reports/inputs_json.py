@@ -7,6 +7,7 @@ The JSON around the bodies is indented; the bodies themselves are copied unchang
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import IO, NamedTuple
@@ -14,16 +15,53 @@ from typing import IO, NamedTuple
 import orjson
 
 from penstock.datasets.json_text import is_json
+from penstock.metrics.metric import Measures
+from penstock.metrics.summary import Summary
+from penstock.plural import counted
 from penstock.records.log import RunLog
 from penstock.records.payloads import PayloadStore
-from penstock.reports.sent_bodies import BodySequence, chained
+from penstock.records.record import Record
+from penstock.reports.artifacts import Draft
+from penstock.reports.check_inputs_json import check_inputs_json
+from penstock.reports.sent_bodies import BodySequence, SentBodies, chained
+from penstock.reports.sink import ReportContext, Sink
 
-__all__ = ["OmittedSessions", "write_inputs_json"]
+__all__ = ["InputsJson"]
 
 _WHITESPACE = b" \t\r\n"
 
 
-class OmittedSessions(NamedTuple):
+class InputsJson(Sink):
+    def __init__(self, context: ReportContext, path: str) -> None:
+        super().__init__(context, path)
+        self._sent = SentBodies(context.log, context.scratch)
+
+    def add(self, record: Record, _measures: Measures) -> None:
+        self._sent.add(record)
+
+    def finish(self, summary: Summary) -> None:
+        """Write the file, unless that would omit sessions that the existing file contains."""
+        self._sent.finish()
+        draft = Draft(self.path)
+        try:
+            summary.note = _omission_note(_write(draft.file, self._sent.sequences(), self.context.log))
+            if summary.note is not None and self._existing_is_complete():
+                summary.note = (
+                    "inputs.json was kept: it contains bodies that cannot be read from their source any more."
+                )
+            else:
+                draft.commit()
+        finally:
+            draft.discard()
+
+    def _existing_is_complete(self) -> bool:
+        return os.path.exists(self.path) and check_inputs_json(self.path, self.context.log) is None
+
+    def close(self) -> None:
+        self._sent.close()
+
+
+class _OmittedSessions(NamedTuple):
     """Number of sessions that could not be written, by reason."""
 
     changed: int
@@ -32,7 +70,16 @@ class OmittedSessions(NamedTuple):
     """The worker that built the bodies was killed before it wrote all of them."""
 
 
-def write_inputs_json(file: IO[bytes], sequences: Iterable[BodySequence], log: RunLog) -> OmittedSessions:
+def _omission_note(omitted: _OmittedSessions) -> str | None:
+    reasons = (
+        (omitted.changed, "the file with their payloads has changed since they were sent"),
+        (omitted.unwritten, "a worker was killed before it had written their payloads"),
+    )
+    notes = [f"inputs.json omits {counted(count, 'session')}: {reason}." for count, reason in reasons if count]
+    return " ".join(notes) or None
+
+
+def _write(file: IO[bytes], sequences: Iterable[BodySequence], log: RunLog) -> _OmittedSessions:
     changed = unwritten = 0
     with contextlib.ExitStack() as stack:
         stores: dict[int | None, PayloadStore] = {None: log.payloads}
@@ -56,7 +103,7 @@ def write_inputs_json(file: IO[bytes], sequences: Iterable[BodySequence], log: R
             file.write(b"\n      ]" + _padding(sent) + b"\n    }")
             separator = b",\n"
         file.write(b"\n  ]\n}\n")
-    return OmittedSessions(changed, unwritten)
+    return _OmittedSessions(changed, unwritten)
 
 
 def _hash(bodies: list[bytes]) -> bytes:

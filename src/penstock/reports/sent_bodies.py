@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import NamedTuple
 
-from penstock.metrics.summary import Proof
 from penstock.records.log import RunLog
 from penstock.records.record import Record
-from penstock.records.root_hash import RootHash, schedule_key
+from penstock.records.root_hash import schedule_key
 
 __all__ = ["BodySequence", "SentBodies", "chained"]
 
@@ -68,14 +67,11 @@ class SentBodies:
         self._rows: list[tuple[bytes, int, int, int | None, bytes]] = []
         self._database = sqlite3.connect(os.path.join(scratch, "sessions.sqlite"), isolation_level=None)
         self._database.executescript(_SCHEMA)
-        self._root = RootHash(scratch)
 
     def add(self, record: Record) -> None:
         if not record.digest:
             return  # nothing of it was handed to a socket
-        key = schedule_key(record.phase, record.number, record.turn)
-        self._root.add(key, record.digest)
-        number = key >> 20
+        number = schedule_key(record.phase, record.number, record.turn) >> 20
         session = self._open.get(number)
         if session is None:
             worker = None if record.built is None else record.worker
@@ -103,9 +99,6 @@ class SentBodies:
         for number in list(self._open):
             self._close(number)
         self._flush()
-
-    def proof(self) -> Proof:
-        return Proof(self._root.requests, self._root.root())
 
     def sequences(self) -> Iterator[BodySequence]:
         """Yield each distinct sequence of bodies once, by first use in the plan, so that a replay has the same root."""

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import IO
 
-from penstock.metrics.catalogue import CATALOGUE, Metric, label
+from penstock.metrics.catalogue import CATALOGUE
+from penstock.metrics.metric import Metric, label
 from penstock.metrics.statistics import PERCENTILES
 from penstock.metrics.summary import Summary
+from penstock.reports.artifacts import replacing
+from penstock.reports.sink import Sink
 
-__all__ = ["write_summary_csv"]
+__all__ = ["SummaryCsv"]
 
 _STATISTICS = ("avg", "min", "max", "sum", *(f"p{q}" for q in PERCENTILES), "std")
 _UNITS_OMITTED = ("count", "requests")
 
 
-def write_summary_csv(file: IO[bytes], summary: Summary) -> None:
+class SummaryCsv(Sink):
+    def finish(self, summary: Summary) -> None:
+        with replacing(self.path) as file:
+            file.write(_csv_text(summary).encode())
+
+
+def _csv_text(summary: Summary) -> str:
     text = io.StringIO(newline="")
     write = csv.writer(text).writerow
     rows = sorted(summary.metrics.items())
@@ -29,7 +37,7 @@ def write_summary_csv(file: IO[bytes], summary: Summary) -> None:
     for tag, stats in rows:
         if stats.scalar:
             write((_name(CATALOGUE[tag]), _number(stats.avg)))
-    file.write(text.getvalue().encode())
+    return text.getvalue()
 
 
 def _name(metric: Metric) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
 from penstock.metrics.phase_stats import ErrorGroup, count_by_owner
 from penstock.metrics.statistics import Stats
 from penstock.metrics.summary import Summary
-from penstock.records.log import RunHeader
+from penstock.records.header import RunHeader
+from penstock.reports.artifacts import replacing
+from penstock.reports.sink import Sink
+from penstock.settings.input_config import input_config
 
-__all__ = ["write_summary_json"]
+__all__ = ["SummaryJson"]
 
 SCHEMA_VERSION = "1.4"
 _FIRST = (
@@ -40,9 +43,11 @@ _FIRST = (
 )
 
 
-def write_summary_json(file: IO[bytes], summary: Summary, header: RunHeader) -> None:
-    document = msgspec.json.encode(_document(summary, header), enc_hook=str)
-    file.write(msgspec.json.format(document, indent=2))
+class SummaryJson(Sink):
+    def finish(self, summary: Summary) -> None:
+        document = msgspec.json.encode(_document(summary, self.context.header), enc_hook=str)
+        with replacing(self.path) as file:
+            file.write(msgspec.json.format(document, indent=2))
 
 
 def _document(summary: Summary, header: RunHeader) -> dict[str, Any]:
@@ -52,7 +57,7 @@ def _document(summary: Summary, header: RunHeader) -> dict[str, Any]:
         "aiperf_version": f"penstock-{header.penstock_version}",
         "benchmark_id": header.benchmark_id,
         **_ordered(metrics),
-        "input_config": header.input_config,
+        "input_config": input_config(header.settings),
         "run_info": _run_info(header),
         **_outcome(summary),
         **({} if summary.warmup_metrics is None else {"warmup_metrics": summary.warmup_metrics}),
@@ -66,8 +71,13 @@ def _ordered(metrics: dict[str, Stats]) -> dict[str, Stats]:
 
 
 def _run_info(header: RunHeader) -> dict[str, Any]:
-    seed = {} if header.seed is None else {"random_seed": header.seed}
-    return {"benchmark_id": header.benchmark_id, **seed, "trial": 0, "cli_command": header.command}
+    seed = header.settings.input.seed
+    return {
+        "benchmark_id": header.benchmark_id,
+        **({} if seed is None else {"random_seed": seed}),
+        "trial": 0,
+        "cli_command": header.settings.command,
+    }
 
 
 def _outcome(summary: Summary) -> dict[str, Any]:

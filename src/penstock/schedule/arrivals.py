@@ -1,34 +1,57 @@
-"""Arrival times of requests, in nanoseconds from the start of a phase, as seeded endless iterators.
+"""Arrival processes: when requests are due, in nanoseconds from the start of a phase.
 
-The times are absolute, so a request that is sent late does not delay the requests after it.
+The times are absolute, so a request that is sent late does not delay the requests after it. They are a pure function of the
+seed. Every worker computes all of them and takes its share, so workers exchange no messages and any number of them has the
+same times together. Random processes are in `schedule.random_arrivals`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from random import Random
+from itertools import count
+from typing import Protocol
 
-__all__ = ["arrivals", "constant", "poisson"]
+import msgspec
+
+from penstock.schedule.conversations import Conversations
+from penstock.schedule.share import Share
+
+__all__ = ["Arrivals", "Constant", "Recorded"]
 
 _SECOND = 1_000_000_000
 
 
-def constant(rate: float) -> Iterator[int]:
-    """Yield n / rate for n = 0, 1, 2, …"""
-    number = 0
-    while True:
-        yield round(number * _SECOND / rate)
-        number += 1
+class Arrivals(Protocol):
+    def times(self, share: Share, seed: int, conversations: Conversations) -> Iterator[int | None]:
+        """Yield the due times of arrivals number `share.worker`, `share.worker + share.workers`, … in ascending order.
+
+        None means that the next time is not known yet: ask again later. The iterator ends after the last arrival."""
+        ...
 
 
-def poisson(rate: float, seed: int) -> Iterator[int]:
-    """Yield times with independent, exponentially distributed gaps of mean 1 / rate, not rescaled to hit that mean."""
-    draw_gap = Random(f"{seed}:arrivals").expovariate
-    time = 0.0
-    while True:
-        time += draw_gap(rate)
-        yield round(time * _SECOND)
+class Constant(msgspec.Struct, frozen=True, tag="constant"):
+    """Arrivals at n / rate for n = 0, 1, 2, …"""
+
+    rate: float
+
+    def times(self, share: Share, seed: int, conversations: Conversations) -> Iterator[int]:
+        del seed, conversations
+        for number in count(share.worker, share.workers):
+            yield round(number * _SECOND / self.rate)
 
 
-def arrivals(pattern: str, rate: float, seed: int) -> Iterator[int]:
-    return constant(rate) if pattern == "constant" else poisson(rate, seed)
+class Recorded(msgspec.Struct, frozen=True, tag="recorded"):
+    """Conversations begin at their recorded times, multiplied by `scale`. Each begins `copies` times, once per server."""
+
+    scale: float = 1.0
+    copies: int = 1
+
+    def times(self, share: Share, seed: int, conversations: Conversations) -> Iterator[int | None]:
+        del seed
+        for number in count(share.worker, share.workers):
+            conversation = number // self.copies
+            while not conversations.has(conversation):
+                if conversations.size is not None:
+                    return
+                yield None
+            yield round((conversations.recorded_ns(conversation, 0) or 0) * self.scale)

@@ -2,53 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import msgspec
-
-from penstock.schedule.arrivals import arrivals
-from penstock.schedule.scheduler import Scheduler, Share
+from penstock.schedule.arrivals import Arrivals, Recorded
+from penstock.schedule.limits import Fixed
+from penstock.schedule.phase import Phase
+from penstock.schedule.registry import arrival_process
+from penstock.schedule.server_assignment import EachServer, RoundRobin, ServerAssignment
+from penstock.schedule.turn_timing import AfterReply, AtArrivals, AtRecordedTimes, TurnTiming
 from penstock.settings.schema import LoadSettings, WarmupSettings
 
-__all__ = ["PhasePlan", "phases"]
-
-
-class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    kind: str
-    first: int
-    """Position in the dataset at which the phase starts: profiling continues where the warmup stopped."""
-    slots: int | None
-    rate: float | None
-    pattern: str
-    seed: int
-    requests: int | None = None
-    conversations: int | None = None
-    duration_s: float | None = None
-    grace_s: float | None = None
-    whole: bool = False
-    """Send the whole dataset once."""
-    scale: float | None = None
-    """Send conversations at their recorded times, multiplied by this factor."""
-    servers: int = 1
-    """How many servers each conversation is sent to (`schedule.server_assignment`). With 1, the URLs are used round robin."""
-
-    def scheduler(self, share: Share, recorded: Iterator[int] | None = None) -> Scheduler:
-        """Return this worker's scheduler. `recorded` are the recorded times, for a phase with a `scale`."""
-        slots = self.slots
-        if slots is not None:
-            slots = slots // share.workers + (share.worker < slots % share.workers)
-        times = recorded
-        if times is None and self.rate is not None:
-            times = arrivals(self.pattern, self.rate, self.seed)
-        return Scheduler(
-            share=share,
-            slots=slots,
-            arrivals=times,
-            conversations=self.conversations,
-            requests=self.requests,
-            duration_ns=None if self.duration_s is None else round(self.duration_s * 1e9),
-        )
+__all__ = ["phases"]
 
 
 def phases(
@@ -59,13 +21,12 @@ def phases(
     seed: int,
     servers: int = 1,
     several_turns: bool = False,
-) -> list[PhasePlan]:
+) -> list[Phase]:
     """Return the warmup, if there is one, and the profiling phase.
 
-    Without a stop condition, a file is sent once and synthetic data ends after max(10, 2 x concurrency) conversations.
+    With `servers`, each conversation is sent to so many servers. Without a stop condition, a file is sent once and synthetic
+    data ends after max(10, 2 x concurrency) conversations.
     """
-    open_loop = load.rate is not None or load.recorded is not None
-    slots = load.concurrency if open_loop or load.concurrency is not None else 1
     requests, conversations = load.requests, load.conversations
     whole = load.recorded is not None  # a recording has no times for a second pass
     if requests is None and conversations is None and load.duration_s is None:
@@ -76,36 +37,58 @@ def phases(
         else:
             whole = True
     result = []
+    slots = _slots(load)
     if warmup.requests:
         result.append(
-            PhasePlan(
+            Phase(
                 name="warmup",
                 kind="warmup",
-                first=0,
                 slots=slots,
-                rate=load.rate,
-                pattern=load.arrivals,
+                arrivals=_rate_arrivals(load),
+                turn_timing=_rate_timing(load),
+                servers=_assignment(servers, 0),
                 seed=seed + 1,
                 requests=warmup.requests * servers,
-                servers=servers,
             )
         )
+    first = 0 if whole else warmup.requests
+    recorded = load.recorded
+    scale = 1.0 if recorded is None else 1 / recorded.speedup
     result.append(
-        PhasePlan(
+        Phase(
             name="profiling",
             kind="profiling",
-            first=0 if whole else warmup.requests,
+            first=first,
             slots=slots,
-            rate=load.rate,
-            pattern=load.arrivals,
+            arrivals=_rate_arrivals(load) if recorded is None else Recorded(scale, servers),
+            turn_timing=_rate_timing(load) if recorded is None else AtRecordedTimes(scale),
+            servers=_assignment(servers, first),
             seed=seed,
             requests=None if requests is None else requests * servers,
             conversations=None if conversations is None else conversations * servers,
             whole=whole,
-            scale=None if load.recorded is None else 1 / load.recorded.speedup,
-            servers=servers,
             duration_s=load.duration_s,
             grace_s=load.grace_s if load.duration_s is not None else None,
         )
     )
     return result
+
+
+def _slots(load: LoadSettings) -> Fixed | None:
+    if load.concurrency is not None:
+        return Fixed(load.concurrency)
+    return None if load.open_loop else Fixed(1)
+
+
+def _rate_arrivals(load: LoadSettings) -> Arrivals | None:
+    """Return the arrivals of the rate; None without a rate. A warmup before recorded times has none."""
+    rate = load.arrival_rate
+    return None if rate is None else arrival_process(load.arrivals, rate)
+
+
+def _rate_timing(load: LoadSettings) -> TurnTiming:
+    return AtArrivals() if load.rate is not None else AfterReply()
+
+
+def _assignment(servers: int, first: int) -> ServerAssignment:
+    return EachServer(servers) if servers > 1 else RoundRobin(first)

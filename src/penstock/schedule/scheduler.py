@@ -1,170 +1,374 @@
 """The scheduler of one phase on one worker: it decides when to send, does no I/O and reads no clock.
 
-    next(now) ─▶ send     start session `number` now; it was due at `intended`
-                 wait     nothing is due before `intended`
-                 full     all slots are in use: ask again when a session has ended
-                 over     nothing more will be sent
+    next(now) ─▶ Send       send a turn of a session now; it was due at `intended`
+                 Wait       nothing can be sent before `until`, or before an event if that is None
+                 STARVED    a request is due, and its conversation is not indexed yet
+                 CUT_OFF    the grace period is over: cancel the requests in flight
+                 OVER       nothing is active and nothing more will be sent
 
 Session n belongs to worker n mod workers, and the slots are split as evenly as possible, so workers exchange no messages.
-A session that is due while all slots are in use is sent late; none is dropped. In a closed loop (no arrivals) a session is
-due when its slot becomes free.
+Workers without a slot have no sessions. A request that is due while all slots are in use is sent late; none is dropped. In a
+closed loop (no arrivals) a session is due when its slot becomes free.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
-from typing import Literal, NamedTuple
+from enum import Enum
+from typing import NamedTuple
 
-__all__ = ["Decision", "Scheduler", "Share", "split"]
+from penstock.schedule.conversations import Conversations
+from penstock.schedule.limits import Fixed, Limit, limit_share
+from penstock.schedule.phase import Phase
+from penstock.schedule.share import Share, split
+from penstock.schedule.turn_timing import TurnEnd
 
+__all__ = ["CUT_OFF", "OVER", "STARVED", "Decision", "Scheduler", "Send", "Session", "State", "Wait"]
 
-class Share(NamedTuple):
-    """One worker's number, and the number of workers."""
-
-    worker: int = 0
-    workers: int = 1
-
-
-class Decision(NamedTuple):
-    kind: Literal["send", "wait", "full", "over"]
-    intended: int = 0
-    """When the session is due."""
-    slot_free_at: int = 0
-    """When the session was due and had a free slot. Any later delay is the sender's."""
-    number: int = 0
+_NEVER = 1 << 62
 
 
-_FULL = Decision("full")
-_OVER = Decision("over")
+class Session:
+    """An active conversation."""
+
+    __slots__ = ("conversation", "intended", "number", "prefilling", "server", "turn", "turns")
+
+    def __init__(self, number: int, conversation: int, turns: range, server: int) -> None:
+        self.number = number
+        """Position in the schedule of the phase, over all workers."""
+        self.conversation = conversation
+        self.turns = turns
+        self.turn = 0
+        self.server = server
+        self.intended = 0
+        """When the current turn was due."""
+        self.prefilling = False
+        """True while the current turn has a prefill slot."""
+
+    @property
+    def has_next(self) -> bool:
+        return self.turn + 1 < len(self.turns)
 
 
-def split(total: int, share: Share) -> int:
-    """Return this worker's part of `total` items that are assigned round robin."""
-    return (total - share.worker + share.workers - 1) // share.workers
+class Send(NamedTuple):
+    session: Session
+    intended: int
+    """When the request was due."""
+    slot_free_at: int
+    """When it was due and had a free slot. Any later delay is the sender's."""
+
+
+class Wait(NamedTuple):
+    until: int | None = None
+
+
+class State(Enum):
+    STARVED = "starved"
+    CUT_OFF = "cut off"
+    OVER = "over"
+
+
+STARVED, CUT_OFF, OVER = State.STARVED, State.CUT_OFF, State.OVER
+Decision = Send | Wait | State
+
+_EVENT = Wait()
+
+
+class _Slots:
+    """One worker's part of a limit: how many are in use, and since when one is free."""
+
+    def __init__(self, limit: Limit | None, share: Share, *, fifo: bool) -> None:
+        """With `fifo`, remember when each free slot became free: sessions of a closed loop are due then."""
+        self._limit = limit
+        self._share = share
+        self._start = 0
+        self.total = _NEVER if limit is None else 0
+        self.used = 0
+        self.free_since = 0
+        """When a slot last became free while all were in use."""
+        self.free: deque[int] | None = deque() if fifo else None
+        self.changes_at = _NEVER
+
+    def begin(self, now: int) -> None:
+        self._start = now
+        if self._limit is not None:
+            self.update(now)
+
+    def set(self, limit: Limit, now: int) -> None:
+        self._limit = limit
+        self._resize(limit_share(limit.at(now - self._start), self._share), now)
+        self._plan_change(now)
+
+    def update(self, now: int) -> None:
+        """Apply the changes of the limit up to now, each at its own time."""
+        if self._limit is None:
+            return
+        at = self._start if self.changes_at == _NEVER else self.changes_at
+        while at <= now:
+            self._resize(limit_share(self._limit.at(at - self._start), self._share), at)
+            self._plan_change(at)
+            at = self.changes_at
+
+    def _plan_change(self, now: int) -> None:
+        change = None if self._limit is None else self._limit.next_change(now - self._start)
+        self.changes_at = _NEVER if change is None else self._start + change
+
+    def _resize(self, total: int, now: int) -> None:
+        if self.used >= self.total and total > self.total:
+            self.free_since = now
+        self.total = total
+        if self.free is not None:
+            while len(self.free) + self.used < total:
+                self.free.append(now)
+            while self.free and len(self.free) + self.used > total:
+                self.free.pop()
+
+    def take(self) -> int:
+        """Take a slot and return since when it was free."""
+        self.used += 1
+        return self.free.popleft() if self.free else self.free_since
+
+    def release(self, at: int) -> None:
+        if self.used == self.total:
+            self.free_since = at
+        self.used -= 1
+        if self.free is not None and len(self.free) + self.used < self.total:
+            self.free.append(at)
 
 
 class Scheduler:
     def __init__(
         self,
-        *,
+        phase: Phase,
         share: Share,
-        slots: int | None,
-        arrivals: Iterator[int] | None,
-        conversations: int | None = None,
-        requests: int | None = None,
-        duration_ns: int | None = None,
+        conversations: Conversations,
+        *,
+        servers: int = 1,
+        session_type: type[Session] = Session,
     ) -> None:
-        """`slots` are this worker's; `arrivals`, `conversations` and `requests` are those of all workers."""
-        self._share = share
-        self._slots = slots
-        self._arrivals = None if arrivals is None else islice(arrivals, share.worker, None, share.workers)
-        self._max_conversations = conversations
-        self._conversations_left = None if conversations is None else split(conversations, share)
-        self._requests_left = None if requests is None else split(requests, share)
-        self._duration = duration_ns
+        """`servers` is the number of servers; sessions are made by `session_type`, which may add attributes."""
+        working = phase.working_share(share)
+        self._phase = phase
+        self._share = working or share
+        self._conversations = conversations
+        self._servers = servers
+        self._session_type = session_type
+        self._slots = _Slots(phase.slots, self._share, fifo=phase.arrivals is None)
+        self._prefill = None if phase.prefill_slots is None else _Slots(phase.prefill_slots, self._share, fifo=False)
+        self._arrivals: Iterator[int | None] | None = None
+        if phase.arrivals is not None:
+            self._arrivals = phase.arrivals.times(self._share, phase.seed, conversations)
+        self._arrival: int | None = None
+        """The next arrival; None if it is not known yet."""
+        self._timing = phase.turn_timing
+        self._turns: list[tuple[int, int, Session]] = []
+        """Heap of (due, session number, session): next turns that wait for their time."""
+        self._copies = phase.servers.copies
+        self._size_unknown = phase.whole
+        self._conversations_left = None if phase.conversations is None else split(phase.conversations, self._share)
+        self._requests_left = None if phase.requests is None else split(phase.requests, self._share)
         self._began_at = 0
-        self._ends_at: int | None = None
+        self._ends_at = _NEVER
         self._number = share.worker
-        self._next_arrival: int | None = None
-        self._free_slots: deque[int] = deque()
-        """Closed loop: when each free slot became free, oldest first."""
-        self._not_full_since = 0
-        self._active = 0
-        self._stopped = False
+        self._carried = 0
+        self._stopped = working is None
 
-    def begin(self, now: int) -> None:
-        """Start the phase. Slots that were never used count as free from now on."""
+    # -- the phase ----------------------------------------------------------------------------------------------------
+
+    def begin(self, now: int, carried: int = 0) -> None:
+        """Start the phase. `carried` sessions of the previous phase are still active and occupy slots until they end."""
         self._began_at = now
-        self._ends_at = None if self._duration is None else now + self._duration
+        if self._phase.duration_s is not None:
+            self._ends_at = now + round(self._phase.duration_s * 1e9)
+        self._slots.begin(now)
+        if self._prefill is not None:
+            self._prefill.begin(now)
+        for _ in range(carried):
+            self._slots.take()
+        self._carried = carried
         if self._arrivals is not None:
-            self._next_arrival = now + next(self._arrivals)
-
-    @property
-    def began_at(self) -> int:
-        return self._began_at
+            self._advance()
 
     @property
     def active(self) -> int:
-        """Number of sessions that have started and not ended."""
-        return self._active
-
-    @property
-    def ends_at(self) -> int | None:
-        """When the duration is over."""
-        return self._ends_at
+        """Number of sessions that have started and not ended, including carried ones."""
+        return self._slots.used
 
     @property
     def number(self) -> int:
         """Number of the next session."""
         return self._number
 
-    def limit(self, conversations: int) -> None:
-        """Set the total number of conversations, including those that have started."""
-        started = (self._number - self._share.worker) // self._share.workers
-        total = conversations if self._max_conversations is None else min(conversations, self._max_conversations)
-        self._conversations_left = max(0, split(total, self._share) - started)
-
-    def closed(self, now: int) -> bool:
-        """True if nothing more may be sent, not even the next turn of an active session."""
-        return self._stopped or self._requests_left == 0 or (self._ends_at is not None and now >= self._ends_at)
-
-    def ready(self, now: int) -> bool:
-        """True if `next` would send."""
-        return self._blocked(now) is None
-
-    def _blocked(self, now: int) -> Decision | None:
-        """Return the decision that keeps a session from being sent now, or None."""
-        if self._conversations_left == 0 or self.closed(now):
-            return _OVER
-        due = self._began_at if self._next_arrival is None else self._next_arrival
-        if self._ends_at is not None and due >= self._ends_at:
-            return _OVER
-        if due > now:
-            return Decision("wait", due)
-        if self._slots is not None and self._active >= self._slots:
-            return _FULL
-        return None
-
-    def next(self, now: int) -> Decision:
-        blocked = self._blocked(now)
-        if blocked is not None:
-            return blocked
-        if self._next_arrival is None:
-            intended = slot_free_at = self._free_slots.popleft() if self._free_slots else self._began_at
-        else:
-            intended = self._next_arrival
-            slot_free_at = max(intended, self._not_full_since)
-            assert self._arrivals is not None
-            self._next_arrival = self._began_at + next(self._arrivals)
-        number = self._number
-        self._number += self._share.workers
-        self._active += 1
-        if self._conversations_left is not None:
-            self._conversations_left -= 1
-        self._count_request()
-        return Decision("send", intended, slot_free_at, number)
-
-    def another_turn(self, now: int) -> bool:
-        """Return True and count a request if an active session may send its next turn."""
-        if self.closed(now):
-            return False
-        self._count_request()
-        return True
-
-    def _count_request(self) -> None:
-        if self._requests_left is not None:
-            self._requests_left -= 1
-
-    def ended(self, ended_at: int) -> None:
-        """Free the slot of a session that ended at `ended_at`."""
-        if self._active == self._slots:
-            self._not_full_since = ended_at
-        self._active -= 1
-        if self._next_arrival is None:
-            self._free_slots.append(ended_at)
+    @property
+    def waiting_turns(self) -> int:
+        return len(self._turns)
 
     def stop(self) -> None:
         """Send nothing more."""
         self._stopped = True
+
+    def set_limits(self, now: int, *, slots: int | None = None, prefill_slots: int | None = None) -> None:
+        """Change the limits of all workers together; None leaves a limit as it is. The limit must exist already."""
+        for value, held in ((slots, self._slots), (prefill_slots, self._prefill)):
+            if value is not None and held is not None:
+                held.set(Fixed(value), now)
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def first_content(self, session: Session, at: int) -> None:
+        """Free the prefill slot of a request whose reply has begun."""
+        if session.prefilling and self._prefill is not None:
+            session.prefilling = False
+            self._prefill.release(at)
+
+    def ended(self, session: Session, at: int, *, more: bool = True) -> None:
+        """Handle the end of a turn. The session ends too if it has no other turn, or without `more`."""
+        self.first_content(session, at)
+        if not more or not session.has_next:
+            self._slots.release(at)
+            return
+        turn, conversation = session.turn + 1, session.conversation
+        end = TurnEnd(
+            at,
+            session.intended,
+            self._conversations.delay_ns(conversation, turn),
+            self._conversations.recorded_ns(conversation, turn),
+            self._began_at,
+        )
+        heapq.heappush(self._turns, (self._timing.due(end), session.number, session))
+
+    def carried_ended(self, at: int) -> None:
+        """Free the slot of a session of an earlier phase."""
+        self._carried -= 1
+        self._slots.release(at)
+
+    # -- decisions ----------------------------------------------------------------------------------------------------
+
+    def next(self, now: int) -> Decision:
+        slots, prefill = self._slots, self._prefill
+        if now >= slots.changes_at:
+            slots.update(now)
+        if prefill is not None and now >= prefill.changes_at:
+            prefill.update(now)
+        if self._stopped or self._requests_left == 0 or now >= self._ends_at:
+            return self._drain(now)
+        if now < self._began_at:
+            return Wait(self._began_at)
+        if prefill is not None and prefill.used >= prefill.total:
+            return self._wait(now)
+        if self._turns and not self._timing.takes_arrivals and self._turns[0][0] <= now:
+            due, _, session = heapq.heappop(self._turns)
+            return self._send_turn(session, due, due)
+        return self._next_of_closed_loop(now) if self._arrivals is None else self._next_of_arrivals(now)
+
+    def _next_of_closed_loop(self, now: int) -> Decision:
+        slots = self._slots
+        if slots.used >= slots.total or self._exhausted():
+            return self._wait(now)
+        session = self._new_session()
+        if session is None:
+            return self._wait(now) if self._exhausted() else STARVED
+        due = slots.take()
+        return self._send(session, due, due)
+
+    def _next_of_arrivals(self, now: int) -> Decision:
+        slots, turns_take_arrivals = self._slots, self._timing.takes_arrivals
+        while True:
+            exhausted = self._exhausted()
+            if exhausted and not (turns_take_arrivals and slots.used):
+                return self._wait(now)
+            if self._arrival is None and not self._advance():
+                return STARVED
+            arrival = self._arrival
+            assert arrival is not None
+            if arrival > now:
+                return self._wait(now, arrival)
+            if turns_take_arrivals and self._turns and self._turns[0][0] <= now:
+                due, _, session = heapq.heappop(self._turns)
+                self._advance()
+                return self._send_turn(session, arrival, max(arrival, due))
+            if exhausted:
+                self._advance()  # no turn is ready for this arrival, and no conversation may start
+                continue
+            if slots.used >= slots.total:
+                return self._wait(now)
+            found = self._new_session()
+            if found is None:
+                return self._wait(now) if self._exhausted() else STARVED
+            free_since = slots.take()
+            self._advance()
+            return self._send(found, arrival, max(arrival, free_since))
+
+    def _advance(self) -> bool:
+        """Read the next arrival; return whether it is known."""
+        assert self._arrivals is not None
+        offset = next(self._arrivals, _NEVER)
+        self._arrival = None if offset is None else self._began_at + offset
+        return offset is not None
+
+    def _exhausted(self) -> bool:
+        """Return whether no new conversation may start."""
+        if self._size_unknown and self._conversations.size is not None:
+            self._size_unknown = False
+            self._limit(self._conversations.size * self._copies)
+        return self._conversations_left == 0
+
+    def _limit(self, conversations: int) -> None:
+        """Limit the number of conversations, including those that have started."""
+        started = self._number // self._share.workers
+        left = max(0, split(conversations, self._share) - started)
+        self._conversations_left = left if self._conversations_left is None else min(left, self._conversations_left)
+
+    def _new_session(self) -> Session | None:
+        """Return the next session; None if its conversation is not indexed yet, or if there is none."""
+        number = self._number
+        conversation = self._conversations.pick(self._phase.first + number // self._copies)
+        if conversation is None or (self._size_unknown and self._exhausted()):
+            return None
+        self._number += self._share.workers
+        if self._conversations_left is not None:
+            self._conversations_left -= 1
+        server = self._phase.servers.server(number, self._servers, self._phase.seed)
+        return self._session_type(number, conversation, self._conversations.turns(conversation), server)
+
+    def _send_turn(self, session: Session, intended: int, slot_free_at: int) -> Send:
+        session.turn += 1
+        return self._send(session, intended, slot_free_at)
+
+    def _send(self, session: Session, intended: int, slot_free_at: int) -> Send:
+        if self._requests_left is not None:
+            self._requests_left -= 1
+        session.intended = intended
+        if self._prefill is not None:
+            session.prefilling = True
+            slot_free_at = max(slot_free_at, self._prefill.take())
+        return Send(session, intended, slot_free_at)
+
+    def _wait(self, now: int, arrival: int = _NEVER) -> Decision:
+        """Return the decision when nothing can be sent now: wait for the next arrival, turn, change of a limit or end."""
+        limits = self._slots.changes_at
+        if self._prefill is not None:
+            limits = min(limits, self._prefill.changes_at)
+        if not self._slots.used and (self._exhausted() or arrival >= self._ends_at) and not self._turns:
+            return OVER  # nothing is active, so no event will come
+        if not self._slots.used and arrival == limits == _NEVER:
+            return OVER
+        until = min(arrival, limits, self._ends_at)
+        if self._turns and self._turns[0][0] > now and not (self._timing.takes_arrivals and arrival != _NEVER):
+            until = min(until, self._turns[0][0])
+        return _EVENT if until >= _NEVER else Wait(until)
+
+    def _drain(self, now: int) -> Decision:
+        """Return the decision when nothing more is sent: wait for the active sessions, and cut them off at last."""
+        while self._turns:
+            heapq.heappop(self._turns)
+            self._slots.release(now)
+        if not self._slots.used:
+            return OVER
+        grace = self._phase.grace_s
+        if grace is None or self._ends_at == _NEVER:
+            return _EVENT
+        cut_off = self._ends_at + round(grace * 1e9) if grace < 1e9 else _NEVER
+        return CUT_OFF if now >= cut_off else Wait(cut_off)

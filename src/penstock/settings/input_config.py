@@ -131,7 +131,7 @@ def _phases(settings: Settings) -> list[dict[str, Any]]:
                 "kind": "warmup",
                 "type": _load_type(load),
                 "exclude_from_results": True,
-                **_present(requests=settings.warmup.requests, concurrency=load.concurrency, rate=load.rate),
+                **_present(requests=settings.warmup.requests, concurrency=load.concurrency, rate=load.arrival_rate),
             }
         )
     phases.append(
@@ -142,7 +142,7 @@ def _phases(settings: Settings) -> list[dict[str, Any]]:
             requests=load.requests,
             sessions=load.conversations,
             concurrency=load.concurrency,
-            rate=load.rate,
+            rate=load.arrival_rate,
             duration=load.duration_s,
             grace_period=_grace(load),
             **_schedule(load),
@@ -154,7 +154,7 @@ def _phases(settings: Settings) -> list[dict[str, Any]]:
 def _load_type(load: LoadSettings) -> str:
     if load.recorded is not None:
         return "fixed_schedule"
-    return "concurrency" if load.rate is None else load.arrivals
+    return "concurrency" if load.arrival_rate is None else load.arrivals
 
 
 def _schedule(load: LoadSettings) -> dict[str, Any]:

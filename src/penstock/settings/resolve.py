@@ -12,6 +12,7 @@ from penstock.errors import UserError
 from penstock.secrets import Secret, redact_url
 from penstock.settings.api_key import KEY_FIELDS, default_key, read_key
 from penstock.settings.artifact_folder import artifact_folder
+from penstock.settings.endpoint_types import Declaration, EndpointType, load_endpoint
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.proxy import parse_proxy
 from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images
@@ -27,7 +28,7 @@ from penstock.settings.schema import (
 )
 from penstock.settings.urls import check_request_target, normalize_urls
 
-__all__ = ["resolve"]
+__all__ = ["resolve", "resolve_load"]
 
 
 def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
@@ -35,9 +36,10 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
     if "models" not in parsed.values:
         raise UserError("--model is missing: name the model to request, for example --model Qwen/Qwen3-0.6B.")
     models = tuple(parsed.values["models"])
-    endpoint = _endpoint(parsed)
-    load = _load(parsed)
-    check_endpoint(parsed, endpoint.type)
+    endpoint_type: EndpointType = load_endpoint(parsed.values.get("endpoint.type", EndpointSettings().type))
+    endpoint = _endpoint(parsed, endpoint_type)
+    load = resolve_load(parsed)
+    check_endpoint(parsed, endpoint.type, endpoint_type.declaration)
     return Settings(
         models=models,
         endpoint=endpoint,
@@ -51,7 +53,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
                 models,
                 endpoint.type,
                 load.concurrency,
-                load.rate,
+                load.arrival_rate,
                 scheduled=load.recorded is not None,
                 prefix=folder_prefix,
             ),
@@ -66,24 +68,23 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
     )
 
 
-def _endpoint(parsed: ParsedArguments) -> EndpointSettings:
+def _endpoint(parsed: ParsedArguments, endpoint_type: EndpointType) -> EndpointSettings:
+    declaration = endpoint_type.declaration
     fields = parsed.section("endpoint")
     spelling = parsed.spellings.get
     key_fields = [field for field in KEY_FIELDS if field in fields]
-    sources = [spelling(f"endpoint.{field}") for field in key_fields]
     headers = [(name, Secret(value)) for name, value in fields.pop("headers", ())]
-    sources += [f"an {name} header" for name, _ in headers if name.lower() == "authorization"]
+    sources = [(declaration.credential_header, str(spelling(f"endpoint.{field}"))) for field in key_fields]
+    credentials = {name.lower(): name for name in ("Authorization", declaration.credential_header)}
+    sources += [(credentials[name.lower()], f"an {name} header") for name, _ in headers if name.lower() in credentials]
     if "urls" in fields:
         fields["urls"], credential = normalize_urls(
-            fields["urls"], spelling("endpoint.urls", "--url"), keep_path=fields.get("type") in ("raw", "template")
+            fields["urls"], spelling("endpoint.urls", "--url"), keep_path=not endpoint_type.path
         )
         if credential is not None:
             headers.append(("Authorization", Secret(credential)))
-            sources.append(f"the user name in {spelling('endpoint.urls')}")
-    if len(sources) > 1:
-        raise UserError(
-            f"The Authorization header is set twice, by {sources[0]} and by {sources[1]}; keep one of them."
-        )
+            sources.append((credentials["authorization"], f"the user name in {spelling('endpoint.urls')}"))
+    _check_credentials(sources)
     for field in key_fields:
         fields["api_key"] = read_key(field, fields[field], str(spelling(f"endpoint.{field}")))
     if "proxy" in fields:
@@ -100,15 +101,38 @@ def _endpoint(parsed: ParsedArguments) -> EndpointSettings:
     endpoint = EndpointSettings(**fields, headers=tuple(headers))
     if not sources and (key := default_key(endpoint.urls)) is not None:
         endpoint = msgspec.structs.replace(endpoint, api_key=key, default_api_key=True)
-    if endpoint.legacy_max_tokens and endpoint.type not in ("chat", "completions"):
-        limit_name = " (max_output_tokens)" if endpoint.type == "responses" else ""
+    _check_abilities(endpoint, declaration, parsed)
+    return endpoint
+
+
+def _check_credentials(sources: list[tuple[str, str]]) -> None:
+    """Raise UserError if two of the sources, each with the header that it sets, set the same header."""
+    by_header: dict[str, str] = {}
+    for header, source in sources:
+        if header in by_header:
+            raise UserError(
+                f"The {header} header is set twice, by {by_header[header]} and by {source}; keep one of them."
+            )
+        by_header[header] = source
+
+
+def _check_abilities(endpoint: EndpointSettings, declaration: Declaration, parsed: ParsedArguments) -> None:
+    """Raise UserError for a flag that asks for something which the endpoint type does not have."""
+    spelling = parsed.spellings.get
+    if endpoint.streaming and not declaration.streams:
+        raise UserError(
+            f"{spelling('endpoint.streaming')} asks for streamed replies, which --endpoint-type {endpoint.type} does not "
+            "have; leave the flag out."
+        )
+    if endpoint.legacy_max_tokens and "max_tokens" not in declaration.length_limits:
+        limit_name = f" ({declaration.length_limits[0]})" if declaration.length_limits else ""
         raise UserError(
             f"{spelling('endpoint.legacy_max_tokens')} applies to --endpoint-type chat; {endpoint.type} has one name for "
             f"the length limit{limit_name}, so leave the flag out."
         )
     if endpoint.per_chunk_usage:
         missing = (
-            (endpoint.type == "chat", "--endpoint-type chat"),
+            (declaration.chunk_usage, "--endpoint-type chat"),
             (endpoint.streaming, "--streaming"),
             (endpoint.server_token_count, "--use-server-token-count"),
         )
@@ -117,7 +141,6 @@ def _endpoint(parsed: ParsedArguments) -> EndpointSettings:
                 f"{spelling('endpoint.per_chunk_usage')} reads the server's token counts in the chunks of chat streams; "
                 f"add {' and '.join(flags)}."
             )
-    return endpoint
 
 
 def _input(parsed: ParsedArguments) -> InputSettings:
@@ -157,7 +180,7 @@ _SYNTHETIC_ONLY = {
 """Fields that contradict --input-file, and what to do about it."""
 
 
-def _load(parsed: ParsedArguments) -> LoadSettings:
+def resolve_load(parsed: ParsedArguments) -> LoadSettings:
     fields = parsed.section("load")
     spelling = parsed.spellings.get
     if "grace_s" in fields and "duration_s" not in fields:
@@ -167,7 +190,12 @@ def _load(parsed: ParsedArguments) -> LoadSettings:
         )
     schedule = _schedule(parsed)
     fields = {name: value for name, value in fields.items() if not name.startswith("schedule.")}
-    if "rate" not in fields:
+    if "rate" in fields and "conversation_rate" in fields:
+        raise UserError(
+            f"{spelling('load.rate')} counts requests and {spelling('load.conversation_rate')} counts conversations; keep one "
+            "of them."
+        )
+    if "rate" not in fields and "conversation_rate" not in fields:
         if "arrivals" in fields:
             raise UserError(
                 f"{spelling('load.arrivals')} sets the gaps between the requests of --request-rate, but "
@@ -213,6 +241,7 @@ def _schedule(parsed: ParsedArguments) -> ScheduleSettings:
 
 _NOT_WITH_SCHEDULE = {
     "load.rate": "sets other times",
+    "load.conversation_rate": "sets other times",
     "input.sampling": "changes the order",
     "warmup.requests": "would use up requests before the schedule starts",
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from penstock.errors import UserError
+from penstock.settings.endpoint_types import Declaration, Input, types_that_take
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.flags import ENDPOINT_TYPES
 from penstock.settings.schema import AudioSettings, ConversationSettings, ImageSettings
 
 __all__ = ["audio", "check_endpoint", "conversation", "images"]
@@ -15,7 +15,10 @@ _DEPTHS = (8, 16, 24, 32)
 _MP3_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 _LOWEST_RATE, _HIGHEST_RATE = 1000, 192_000
 
-_WITH_MEDIA = ("chat", "responses")
+_MEDIA: tuple[tuple[Input, str, str], ...] = (
+    ("images", "input.images.width_mean", "an image"),
+    ("audio", "input.audio.seconds_mean", "audio"),
+)
 
 
 def conversation(parsed: ParsedArguments) -> ConversationSettings:
@@ -77,29 +80,29 @@ def audio(parsed: ParsedArguments) -> AudioSettings:
     return AudioSettings(**fields)
 
 
-def check_endpoint(parsed: ParsedArguments, endpoint: str) -> None:
-    # A plug-in checks by itself what its requests can carry.
-    if endpoint in (*_WITH_MEDIA, "template") or endpoint not in ENDPOINT_TYPES:
-        return
-    for target, medium in (("input.images.width_mean", "an image"), ("input.audio.seconds_mean", "audio")):
-        if parsed.values.get(target):
+def check_endpoint(parsed: ParsedArguments, endpoint: str, declaration: Declaration) -> None:
+    """Raise UserError for a flag that adds something which the requests of this endpoint type cannot carry."""
+    for medium, target, description in _MEDIA:
+        if parsed.values.get(target) and medium not in declaration.inputs:
             raise UserError(
-                f"{parsed.spellings[target]} adds {medium} to each request, which --endpoint-type {endpoint} cannot "
-                f"carry; use {' or '.join(_WITH_MEDIA)}."
+                f"{parsed.spellings[target]} adds {description} to each request, which --endpoint-type {endpoint} cannot "
+                f"carry; use {_alternatives(medium)}."
             )
-    if endpoint != "completions":
-        return
     for name in ("system_tokens", "context_tokens"):
-        if f"input.conversation.{name}" in parsed.values:
+        if f"input.conversation.{name}" in parsed.values and "system" not in declaration.inputs:
             raise UserError(
-                f"{parsed.spellings[f'input.conversation.{name}']} needs messages, but --endpoint-type completions "
-                "sends one prompt; use chat or responses."
+                f"{parsed.spellings[f'input.conversation.{name}']} needs messages, but --endpoint-type {endpoint} "
+                f"sends one prompt; use {_alternatives('system')}."
             )
-    if parsed.values.get("input.conversation.turns_mean", 1) > 1:
+    if parsed.values.get("input.conversation.turns_mean", 1) > 1 and "turns" not in declaration.inputs:
         raise UserError(
-            f"{parsed.spellings['input.conversation.turns_mean']} makes conversations, but --endpoint-type completions "
-            "cannot send earlier turns; use chat or responses."
+            f"{parsed.spellings['input.conversation.turns_mean']} makes conversations, but --endpoint-type {endpoint} "
+            f"cannot send earlier turns; use {_alternatives('turns')}."
         )
+
+
+def _alternatives(input_: Input) -> str:
+    return " or ".join(types_that_take(input_))
 
 
 def _rate(text: str, spelling: str, file_format: str | None) -> int:

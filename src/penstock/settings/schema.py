@@ -144,8 +144,11 @@ class ScheduleSettings(msgspec.Struct, frozen=True, kw_only=True):
 class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     rate: float | None = None
-    """Requests per second; None: closed loop."""
-    arrivals: Literal["poisson", "constant"] = "poisson"
+    """Requests per second."""
+    conversation_rate: float | None = None
+    """Conversations that start per second."""
+    arrivals: str = "poisson"
+    """A name of `settings.arrival_patterns`."""
     requests: int | None = None
     conversations: int | None = None
     """Stop after starting this many conversations, and finish them."""
@@ -157,6 +160,16 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     def recorded(self) -> ScheduleSettings | None:
         """The schedule if the run follows one, else None."""
         return self.schedule if self.schedule.on else None
+
+    @property
+    def arrival_rate(self) -> float | None:
+        """Arrivals per second, of requests or of conversations; None without a rate."""
+        return self.rate if self.rate is not None else self.conversation_rate
+
+    @property
+    def open_loop(self) -> bool:
+        """True if times are given for the requests, instead of sending when an earlier one has ended."""
+        return self.arrival_rate is not None or self.recorded is not None
 
 
 class WarmupSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,6 +38,8 @@ from penstock.wire.tls import TLS
 
 __all__ = ["Connection", "Origin"]
 
+_PRIVATE_BUFFER = 1 << 16
+
 
 class Origin(NamedTuple):
     host: str
@@ -70,6 +72,7 @@ class Origin(NamedTuple):
 
 class Connection:
     __slots__ = (
+        "_buffer",
         "_fd",
         "_info_before",
         "_loop",
@@ -102,9 +105,11 @@ class Connection:
         *,
         stamps: bool = True,
         marks: LoopMarks | None = None,
+        private_buffer: bool = False,
     ) -> None:
         """Start to connect. Without `stamps`, or on a system without them, a read is dated when it happens. `marks` narrow
-        the time in which the segments of one read can have arrived."""
+        the time in which the segments of one read can have arrived. With `private_buffer`, the connection has no stamps, and
+        its loop may run in another thread than that of other connections."""
         self._loop = loop
         self._origin = origin
         self._stats = stats
@@ -128,11 +133,12 @@ class Connection:
         self._fd = sock.fileno()
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = memoryview(bytearray(_PRIVATE_BUFFER)) if private_buffer else READ_BUFFER
         receiver: StampedReceiver | PlainReceiver
-        if stamps and kernel_stamps.AVAILABLE:
+        if stamps and kernel_stamps.AVAILABLE and not private_buffer:
             receiver = StampedReceiver(sock, clock, stats, marks)
         else:
-            receiver = PlainReceiver(sock, stats, marks)
+            receiver = PlainReceiver(sock, stats, marks, self._buffer)
         self._receive = receiver.receive
         self._sent_at = receiver.bounds.sent
         code = sock.connect_ex(origin.address)
@@ -169,7 +175,7 @@ class Connection:
             return
         reader = self._reader
         try:
-            reader.feed(READ_BUFFER[: read[0]])
+            reader.feed(self._buffer[: read[0]])
         except ProtocolError:
             self._close(proxy_error(self._origin.proxy, self._origin.host_port, "its reply is not valid HTTP/1.1"))
             return
@@ -283,7 +289,7 @@ class Connection:
     # -- receiving ----------------------------------------------------------------------------------------------------
 
     def _read(self) -> tuple[int, int, int | None] | None:
-        """Read once into READ_BUFFER. Return (bytes, newest arrival, earliest arrival if it can be another), or None if there
+        """Read once into the buffer. Return (bytes, newest arrival, earliest arrival if it can be another), or None if there
         was nothing or the connection ended, which this method then handles."""
         try:
             n, arrived, earliest, state = self._receive()
@@ -316,7 +322,7 @@ class Connection:
         if read is None:
             return
         n, arrived, earliest = read
-        self._feed(READ_BUFFER[:n], arrived, earliest, n)
+        self._feed(self._buffer[:n], arrived, earliest, n)
 
     def _readable_tls(self) -> None:
         tls = self._tls
@@ -326,7 +332,7 @@ class Connection:
         if read is None:
             return
         n, arrived, earliest = read
-        tls.feed(READ_BUFFER[:n])
+        tls.feed(self._buffer[:n])
         if not tls.ready:
             self._continue_handshake()
             if not tls.ready or self.closed:

@@ -53,7 +53,7 @@ _TCP_ESTABLISHED = 1
 TCP_CLOSE = 7
 """The TCP state of a socket that was reset, or closed by both sides."""
 
-# All connections of a process share one buffer: an allocation for each read halves the throughput.
+# All connections share one buffer: an allocation for each read halves the throughput.
 _BUFFER = bytearray(1 << 18)
 _BUFFERS = [_BUFFER]
 _BUFFER_SIZE = len(_BUFFER)
@@ -102,21 +102,24 @@ def is_open(sock: socket.socket, info: bytes) -> bool:
 class PlainReceiver:
     """Reads without stamps."""
 
-    __slots__ = ("_marks", "_sock", "_stats", "bounds")
+    __slots__ = ("_buffer", "_marks", "_sock", "_stats", "bounds")
 
-    def __init__(self, sock: socket.socket, stats: WireStats, marks: LoopMarks | None) -> None:
+    def __init__(
+        self, sock: socket.socket, stats: WireStats, marks: LoopMarks | None, buffer: memoryview = READ_BUFFER
+    ) -> None:
         self._sock = sock
+        self._buffer = buffer
         self._stats = stats
         self._marks = marks
         self.bounds = ArrivalBounds()
 
     def receive(self) -> Received:
-        """Read once into READ_BUFFER."""
+        """Read once into the buffer."""
         before = monotonic_ns()
-        n = self._sock.recv_into(_BUFFER)
+        n = self._sock.recv_into(self._buffer)
         self._stats.reads += 1
         earliest = self.bounds.read_without_stamp(
-            n < _BUFFER_SIZE, before, self._marks.known_empty if self._marks else 0
+            n < len(self._buffer), before, self._marks.known_empty if self._marks else 0
         )
         return n, monotonic_ns(), earliest, tcp_state(self._sock)
 

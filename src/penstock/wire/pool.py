@@ -40,7 +40,9 @@ class Pool:
         reuse: bool = True,
         stamps: bool = True,
         marks: LoopMarks | None = None,
+        private_buffers: bool = False,
     ) -> None:
+        self._private_buffers = private_buffers
         self._loop = loop
         self._origin = origin
         self._clock = clock
@@ -86,6 +88,7 @@ class Pool:
             self._on_closed,
             stamps=self._stamps,
             marks=self._marks,
+            private_buffer=self._private_buffers,
         )
 
     @property

@@ -1,4 +1,4 @@
-"""The job of a run: everything that a worker needs, computed once by the parent and the same for all workers."""
+"""The job of a worker: what to send and where, the same for all workers of a run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import ssl
 from typing import Literal, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+import msgspec
+
 from penstock import __version__
 from penstock.errors import UserError
-from penstock.schedule.phases import PhasePlan
-from penstock.secrets import redact_url
+from penstock.secrets import Secret, redact_url
+from penstock.settings.endpoint_types import DEFAULT, Declaration
 from penstock.settings.proxy import proxy_for
 from penstock.settings.schema import EndpointSettings
 from penstock.wire.connection import Origin
@@ -19,7 +21,17 @@ from penstock.wire.http1 import request_head
 from penstock.wire.pool import resolve
 from penstock.wire.tls import client_context
 
-__all__ = ["REQUEST_HEADERS", "Job", "Target", "proxy_headers", "resolve_origin", "targets"]
+__all__ = [
+    "REQUEST_HEADERS",
+    "Job",
+    "JobSecrets",
+    "Target",
+    "proxy_headers",
+    "resolve_origin",
+    "restore_secrets",
+    "take_secrets",
+    "targets",
+]
 
 REQUEST_HEADERS = (("X-Request-ID", 0), ("X-Correlation-ID", 1), ("X-Session-Affinity", 1), ("Content-Length", 2))
 """Headers that differ from request to request, with the argument of `Target.request_headers` that is their value."""
@@ -37,21 +49,54 @@ class Target(NamedTuple):
 
 
 class Job(NamedTuple):
+    """What a worker needs to start, as plain data that can be pickled. Pickling fails while a secret is in it: use
+    `take_secrets` before, and give the secrets to the worker separately."""
+
     log: str
-    endpoint: str
     settings: EndpointSettings
     files: tuple[str, ...]
     """Input files that bodies are read from."""
-    targets: tuple[Target, ...]
-    phases: tuple[PhasePlan, ...]
     sampling: Literal["sequential", "shuffle", "random"]
     seed: int
-    timeout_ns: int
-    reuse_connections: bool
     preconnect: int
     """Connections to open before the first request, over all workers and URLs."""
-    epoch: int
-    """Monotonic ns; the times in records are relative to it."""
+    growing: bool = False
+    """True if the input files are indexed while the run sends."""
+
+
+class JobSecrets(NamedTuple):
+    """The parts of a job that can contain credentials."""
+
+    urls: tuple[str, ...]
+    api_key: str | None
+    headers: tuple[tuple[str, str], ...]
+    proxy: str | None
+
+
+def take_secrets(job: Job) -> tuple[Job, JobSecrets]:
+    """Return the job without its secrets, and the secrets."""
+    settings = job.settings
+    secrets = JobSecrets(
+        settings.urls,
+        None if settings.api_key is None else settings.api_key.reveal(),
+        tuple((name, value.reveal()) for name, value in settings.headers),
+        None if settings.proxy is None else settings.proxy.reveal(),
+    )
+    public = msgspec.structs.replace(
+        settings, urls=tuple(map(redact_url, settings.urls)), api_key=None, headers=(), proxy=None
+    )
+    return job._replace(settings=public), secrets
+
+
+def restore_secrets(job: Job, secrets: JobSecrets) -> Job:
+    settings = msgspec.structs.replace(
+        job.settings,
+        urls=secrets.urls,
+        api_key=None if secrets.api_key is None else Secret(secrets.api_key),
+        headers=tuple((name, Secret(value)) for name, value in secrets.headers),
+        proxy=None if secrets.proxy is None else Secret(secrets.proxy),
+    )
+    return job._replace(settings=settings)
 
 
 def join(base: str, path: str) -> str:
@@ -69,18 +114,19 @@ def join(base: str, path: str) -> str:
     return "/".join([base, *segments]) or "/"
 
 
-def targets(settings: EndpointSettings, path: str) -> tuple[Target, ...]:
+def targets(settings: EndpointSettings, path: str, declaration: Declaration = DEFAULT) -> tuple[Target, ...]:
     """Resolve the host of each URL and render the request heads; raise UserError if a host cannot be found."""
     given = {name.lower(): value.reveal() for name, value in settings.headers}
     defaults = [
         ("User-Agent", f"penstock/{__version__}"),
-        ("Accept", "text/event-stream" if settings.streaming else "application/json"),
-        ("Content-Type", "application/json"),
+        ("Accept", "text/event-stream" if settings.streaming else declaration.accept),
+        ("Content-Type", declaration.content_type),
+        *declaration.headers,
     ]
     headers = [(name, value) for name, value in defaults if name.lower() not in given]
     headers += [(name, value.reveal()) for name, value in settings.headers if name.lower() != "host"]
     if settings.api_key is not None:
-        headers.append(("Authorization", f"Bearer {settings.api_key.reveal()}"))
+        headers.append((declaration.credential_header, declaration.credential.format(settings.api_key.reveal())))
     request_headers = (
         "".join(f"{name}: {{{n}}}\r\n" for name, n in REQUEST_HEADERS if name.lower() not in given) + "\r\n"
     )
@@ -99,7 +145,7 @@ def targets(settings: EndpointSettings, path: str) -> tuple[Target, ...]:
             Target(
                 redact_url(url),
                 origin,
-                request_head("POST", target, netloc, [*headers, *proxy_headers(origin)]),
+                request_head(declaration.method, target, netloc, [*headers, *proxy_headers(origin)]),
                 request_headers,
             )
         )

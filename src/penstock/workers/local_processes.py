@@ -1,38 +1,32 @@
-"""Workers on this machine: a single one runs in this process, several run in forked children with shared memory."""
+"""Workers in child processes of this machine, forked or started as new interpreters, with a socket to each.
+
+Forked workers start faster. A library must not fork the process of its caller, so it starts interpreters.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
+import select
 import signal
+import socket
+import subprocess
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
-import uvloop
+from penstock.errors import UserError
+from penstock.processes import cores, descriptor_limit, end_with_parent, fork, raise_descriptor_limit, spawn
+from penstock.schedule.share import Share
+from penstock.workers.backend import OnEvent
+from penstock.workers.child import Start, run_child
+from penstock.workers.job import Job, Target, take_secrets
+from penstock.workers.message_socket import MessageSocket
+from penstock.workers.messages import Close, Command, WorkerDied, WorkerFailed
 
-from penstock.errors import PenstockError, RunError, UserError, disk_full
-from penstock.processes import cores, end_with_parent, fork, parent_watch, raise_descriptor_limit
-from penstock.schedule.scheduler import Share
-from penstock.wire.exchange import WireError
-from penstock.workers.indexer import InputFiles
-from penstock.workers.job import Job
-from penstock.workers.phase_controller import PhaseController, RunProgress
-from penstock.workers.preconnect import ConnectError
-from penstock.workers.shared_state import PHASE_DONE, READY, SharedState
-from penstock.workers.worker import Worker
-
-__all__ = ["Outcome", "choose_workers", "max_workers", "raise_file_limit", "run"]
+__all__ = ["ForkedWorkers", "SpawnedWorkers", "choose_workers", "max_workers", "raise_file_limit"]
 
 _POLL_S = 0.01
-_USER_ERROR, _RUN_ERROR, _TRACEBACK = "u", "r", "f"
-"""First character of an error message that a child writes to its pipe."""
-_MESSAGE_END = "\0"
-_MESSAGE_BYTES = 4000
-"""Maximum length of a message. Writes of up to 4,096 bytes (PIPE_BUF) by several children are not interleaved."""
 _SPARE_FILES = 64
 """Open files of a process besides its connections."""
 _MAX_FILES = 1 << 20
@@ -63,181 +57,173 @@ def choose_workers(concurrency: int | None, rate: float | None, requests: int | 
     return max(1, workers)
 
 
-def raise_file_limit(slots: int | None, preconnect: int, workers: int) -> None:
-    """Raise the limit of open files for the run's connections; raise UserError if the system does not allow it.
+def raise_file_limit(slots: int | None, preconnect: int, workers: int, *, only_check: bool = False) -> int:
+    """Raise the limit of open files for the run's connections, and return how many files a worker needs; raise UserError if
+    the system does not allow it.
 
-    Without `slots` the number of connections is unlimited, and only those opened before the first request are required.
+    With `only_check`, the limit of this process stays as it is. Without `slots` the number of connections is unlimited, and
+    only those opened before the first request are required.
     """
     connections = preconnect if slots is None else slots
     needed = -(-connections // workers) + _SPARE_FILES
-    allowed = raise_descriptor_limit(max(needed, _MAX_FILES) if slots is None else needed)
+    wanted = max(needed, _MAX_FILES) if slots is None else needed
+    allowed = descriptor_limit() if only_check else raise_descriptor_limit(wanted)
     if allowed < needed:
         raise UserError(
             f"{connections} connections need {needed} open files a process, but the system allows {allowed}; "
             "raise the limit (ulimit -n), use more --workers-max, or lower --concurrency."
         )
+    return wanted
 
 
-class Outcome(NamedTuple):
-    interrupts: int
-    """How often the user interrupted the run."""
-    input_error: str | None = None
-    """Error in the input files that ended the run early."""
+class _Process(Protocol):
+    """A child process that has been started."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for a signal; None while the process runs."""
+        ...
+
+    def kill(self) -> None: ...
 
 
-def run(
-    job: Job,
-    workers: int,
-    display: Callable[[RunProgress], None] | None,
-    input_files: InputFiles | None = None,
-    on_begin: Callable[[], None] | None = None,
-) -> Outcome:
-    """Run the job. `input_files` are those that bodies are read from; `on_begin` is called before the first request."""
-    shared = SharedState(workers)
-    must_stop = None if input_files is None else input_files.poll
-    controller = PhaseController(shared, len(job.phases), display, must_stop, on_begin)
-    input_error = None
-    with _interrupts(controller):
-        try:
-            if input_files is not None:
-                input_files.start(shared)
-            if workers == 1:
-                _run_in_process(job, shared, controller)
-            else:
-                _run_children(job, shared, controller, workers)
-        except UserError:
-            if controller.began or not controller.interrupts:
-                raise
-        except RunError as error:
-            if not controller.began:
-                raise
-            folder = os.path.dirname(job.log)
-            raise RunError(
-                f"{error} The records up to then are in {job.log}; `penstock report {folder}` shows them."
-            ) from None
-        finally:
-            if input_files is not None:
-                input_error = input_files.finish()
-    controller.show()
-    return Outcome(controller.interrupts, input_error)
+class _Child(NamedTuple):
+    number: int
+    process: _Process
+    messages: MessageSocket
 
 
-def _run_in_process(job: Job, shared: SharedState, controller: PhaseController) -> None:
-    loop = uvloop.new_event_loop()
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_until_complete(Worker(job, Share(), shared, loop, controller.step).run())
-    except ConnectError as error:
-        raise _unreachable(job, error.error) from None
-    finally:
-        loop.close()
+class _Workers:
+    """Child processes and the messages to and from them."""
+
+    lead_ns = 30_000_000
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._children: list[_Child] = []
+        self._on_event: OnEvent | None = None
+        self._closing = False
+        self._failed: set[int] = set()
+        """Workers that have sent why they end."""
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Process ids of the workers that run, by number."""
+        return {child.number: child.process.pid for child in self._children}
+
+    def _start_child(self, share: Share, ours: socket.socket, theirs: socket.socket) -> _Process:
+        raise NotImplementedError
+
+    def start(self, on_event: OnEvent) -> None:
+        self._on_event = on_event
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number in range(self.workers):
+            ours, theirs = socket.socketpair()
+            process = self._start_child(Share(number, self.workers), ours, theirs)
+            theirs.close()
+            self._children.append(_Child(number, process, MessageSocket(ours)))
+
+    def send(self, command: Command) -> None:
+        self._closing = isinstance(command, Close)
+        for child in self._children:
+            child.messages.send(command)
+
+    def wait(self, step: Callable[[], bool]) -> None:
+        while not step():
+            open_sockets = [child.messages for child in self._children]
+            unsent = [messages for messages in open_sockets if messages.unsent]
+            select.select(open_sockets, unsent, [], _POLL_S)
+            self._poll()
+
+    def _poll(self) -> None:
+        """Pass on the events that have arrived, and the ends of processes."""
+        for child in list(self._children):
+            status = child.process.poll()  # before the last messages are read
+            child.messages.flush()
+            for event in child.messages.receive():
+                if isinstance(event, WorkerFailed):
+                    self._failed.add(child.number)
+                self._tell(child.number, event)
+            if status is not None:
+                self._children.remove(child)
+                child.messages.close()
+                if status != 0 and child.number not in self._failed:
+                    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+                    self._tell(child.number, WorkerDied(how))
+
+    def _tell(self, number: int, event: object) -> None:
+        assert self._on_event is not None
+        self._on_event(number, event)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        while self._closing and self._children:
+            select.select([child.messages for child in self._children], [], [], _POLL_S)
+            self._poll()
+        for child in self._children:
+            child.process.kill()
+            while child.process.poll() is None:
+                time.sleep(0.001)
+            child.messages.close()
+        self._children.clear()
 
 
-@contextlib.contextmanager
-def _interrupts(controller: PhaseController) -> Iterator[None]:
-    """Pass SIGINT and SIGTERM to the controller.
+class _ForkedProcess:
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._status: int | None = None
 
-    The event loop's own signal handlers would lose a signal that arrives before the loop runs.
-    """
-    before = {name: signal.signal(name, lambda *_: controller.interrupt()) for name in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
+    def poll(self) -> int | None:
+        if self._status is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                self._status = os.waitstatus_to_exitcode(status)
+        return self._status
 
-
-def _unreachable(job: Job, error: WireError) -> UserError:
-    if error.type in ("CertificateError", "TLSError"):
-        return UserError(error.message)  # the server is running, and the message says what to do
-    urls = ", ".join(target.url for target in job.targets)
-    return UserError(f"{error.message} Start the server or correct --url ({urls}).")
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
 
 
-def _run_children(job: Job, shared: SharedState, controller: PhaseController, workers: int) -> None:
-    failed, messages = _supervise(job, shared, controller, workers)
-    for kind, error in ((_USER_ERROR, UserError), (_RUN_ERROR, RunError)):
-        for message in messages:
-            if message.startswith(kind):
-                raise error(message[1:])
-    if failed is not None:
-        number, status = failed
-        how = f"was killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "failed"
-        raise RunError(" ".join([f"Worker {number} {how}.", *(message[1:] for message in messages)]))
+class ForkedWorkers(_Workers):
+    def __init__(self, job: Job, targets: Sequence[Target], epoch: int, workers: int) -> None:
+        super().__init__(workers)
+        self._job = job
+        self._targets = targets
+        self._epoch = epoch
 
-
-def _supervise(
-    job: Job, shared: SharedState, controller: PhaseController, workers: int
-) -> tuple[tuple[int, int] | None, list[str]]:
-    """Start the workers and run the controller until all have ended.
-
-    Return the number and wait status of the first worker that failed, and the error messages of all workers.
-    """
-    children: dict[int, int] = {}
-    read_end, write_end = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    parent = os.getpid()
-    for number in range(workers):
+    def _start_child(self, share: Share, ours: socket.socket, theirs: socket.socket) -> _Process:
+        parent = os.getpid()
         pid = fork()
         if pid == 0:
-            os.close(read_end)
-            os._exit(_run_child(job, Share(number, workers), shared, write_end, parent))
-        children[pid] = number
-    os.close(write_end)
-    os.set_blocking(read_end, False)
-    output = b""
-    failed = None
-    try:
-        while children:
-            time.sleep(_POLL_S)
-            controller.step()
-            output += _available(read_end)  # children that fail together would block on a full pipe
-            for pid in list(children):
-                ended, status = os.waitpid(pid, os.WNOHANG)
-                if ended:
-                    number = children.pop(pid)
-                    if status != 0:
-                        failed = failed or (number, status)
-                        shared.stop = 2
-                        shared.set(number, READY, 1)
-                        shared.set(number, PHASE_DONE, len(job.phases))
-    finally:
-        for pid in children:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-    output += _available(read_end)
-    os.close(read_end)
-    return failed, [message for message in output.decode("utf-8", "replace").split(_MESSAGE_END) if message]
+            ours.close()
+            for earlier in self._children:
+                earlier.messages.close()
+            messages = MessageSocket(theirs)
+            if not end_with_parent(parent, signal.SIGKILL):
+                os._exit(1)
+            os._exit(run_child(self._job, self._targets, share, self._epoch, messages, parent))
+        return _ForkedProcess(pid)
 
 
-def _available(pipe: int) -> bytes:
-    """Return what can be read without blocking."""
-    output = b""
-    with contextlib.suppress(BlockingIOError):
-        while data := os.read(pipe, 1 << 16):
-            output += data
-    return output
+class SpawnedWorkers(_Workers):
+    def __init__(self, job: Job, epoch: int, workers: int, open_files: int) -> None:
+        super().__init__(workers)
+        self._job, self._secrets = take_secrets(job)
+        self._epoch = epoch
+        self._open_files = open_files
 
-
-def _run_child(job: Job, share: Share, shared: SharedState, pipe: int, parent: int) -> int:
-    """Run a worker in a child process; return its exit status."""
-    if not end_with_parent(parent, signal.SIGKILL):
-        return 1
-    try:
-        loop = uvloop.new_event_loop()
-        asyncio.set_event_loop(loop)
-        loop.run_until_complete(Worker(job, share, shared, loop, parent_watch(parent)).run())
-    except BaseException as error:  # os._exit follows, which prints nothing
-        kind, text = _describe(job, error)
-        os.write(pipe, f"{kind}{text}{_MESSAGE_END}".encode())
-        return 1
-    return 0
-
-
-def _describe(job: Job, error: BaseException) -> tuple[str, str]:
-    """Return the kind and the text of a child's error message."""
-    known = _unreachable(job, error.error) if isinstance(error, ConnectError) else disk_full(error) or error
-    if not isinstance(known, PenstockError):
-        return _TRACEBACK, traceback.format_exc()[-_MESSAGE_BYTES:]
-    return _USER_ERROR if isinstance(known, UserError) else _RUN_ERROR, str(known)[:_MESSAGE_BYTES]
+    def _start_child(self, share: Share, ours: socket.socket, theirs: socket.socket) -> _Process:
+        process = spawn(
+            "penstock.workers.child",
+            str(theirs.fileno()),
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
+        messages = MessageSocket(ours)
+        messages.send(Start(self._job, self._secrets, share, self._epoch, self._open_files))
+        while messages.unsent:
+            select.select([], [messages], [])
+            messages.flush()
+        return process

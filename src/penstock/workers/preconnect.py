@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
-from penstock.schedule.scheduler import Share, split
+from penstock.schedule.share import Share, split
 from penstock.wire.clock import Clock
 from penstock.wire.exchange import WireError
 from penstock.wire.pool import Pool
 from penstock.wire.stats import WireStats
-from penstock.workers.job import Job
-from penstock.workers.shared_state import CONNECTED, READY, SharedState
+from penstock.workers.job import Job, Target
 
 __all__ = ["ConnectError", "Preconnect"]
 
@@ -38,22 +38,23 @@ class Preconnect:
     def __init__(
         self,
         job: Job,
+        targets: Sequence[Target],
         share: Share,
-        shared: SharedState,
+        on_connected: Callable[[int], None],
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         pools: list[Pool],
     ) -> None:
-        self._job = job
+        """`on_connected` is called with the number of open connections when it changes."""
+        self._targets = targets
         self._worker = share.worker
-        self._shared = shared
+        self._on_connected = on_connected
         self._loop = loop
-        self._timeout = min(job.timeout_ns, _TIMEOUT_NS)
+        self._timeout = min(round(job.settings.timeout_s * 1e9), _TIMEOUT_NS)
+        self._reuse = job.settings.connections == "pooled"
         # Without connection reuse these connections are only a test: they are closed again and not counted.
-        self._pools = (
-            pools if job.reuse_connections else [Pool(loop, t.origin, clock, WireStats()) for t in job.targets]
-        )
-        connections = split(job.preconnect, share) if job.reuse_connections else 0
+        self._pools = pools if self._reuse else [Pool(loop, t.origin, clock, WireStats()) for t in targets]
+        connections = split(job.preconnect, share) if self._reuse else 0
         minimum = 1 if self._worker == 0 else 0
         self._counts = [max(minimum, split(connections, Share(n, len(pools)))) for n in range(len(pools))]
         self._open = [0] * len(pools)
@@ -63,7 +64,6 @@ class Preconnect:
 
     async def run(self) -> None:
         """Open the connections; raise ConnectError if a URL has none."""
-        self._shared.set(self._worker, READY, 0)
         self._last_opened = monotonic_ns()
         self._all = asyncio.gather(*(self._open_to(url) for url, count in enumerate(self._counts) if count))
         if self._cancelled:
@@ -80,10 +80,9 @@ class Preconnect:
                 hint = "; it may speak http:// there"
             text = f"{self._server_name(url)} {failed} within {self._timeout / 1e9:g} s{hint}."
             raise ConnectError(WireError("ConnectTimeout", text, "server"))
-        if not self._job.reuse_connections:
+        if not self._reuse:
             for pool in self._pools:
                 pool.close()
-        self._shared.set(self._worker, READY, 1)
 
     def check_timeout(self, now: int) -> None:
         """Give up the remaining connections if none has opened for too long."""
@@ -105,7 +104,7 @@ class Preconnect:
         def on_open(count: int, error: WireError | None) -> None:
             self._open[url] = count
             self._last_opened = monotonic_ns()
-            self._shared.set(self._worker, CONNECTED, sum(self._open))
+            self._on_connected(sum(self._open))
             if done.done() or (error is None and count < self._counts[url]):
                 return
             if error is not None and count == 0:
@@ -117,4 +116,4 @@ class Preconnect:
         await done
 
     def _server_name(self, url: int) -> str:
-        return "The server" if len(self._job.targets) == 1 else f"The server at {self._job.targets[url].url}"
+        return "The server" if len(self._targets) == 1 else f"The server at {self._targets[url].url}"

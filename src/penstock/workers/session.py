@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import orjson
-
 from penstock.endpoints.base import Endpoint, History
 from penstock.endpoints.reply import Reply
 from penstock.records.payloads import PARTS, BodyParts, Payload, PayloadStore, PayloadWriter
+from penstock.schedule.scheduler import Session as ScheduledSession
 from penstock.settings.schema import EndpointSettings
 
 __all__ = ["BodyBuilder", "Outgoing", "Session"]
@@ -17,23 +16,19 @@ _CACHE_BYTES = 4 << 20
 _ENTRY_BYTES = 512  # memory of a cached entry besides its body
 
 
-class Session:
-    __slots__ = ("conversation", "correlation_id", "history", "number", "parts", "turn", "turns", "url")
+class Session(ScheduledSession):
+    """An active conversation, with what its request bodies are built from."""
 
-    def __init__(self, number: int, conversation: int, turns: range, url: int, correlation_id: str) -> None:
-        self.number = number
-        self.conversation = conversation
-        self.turns = turns
-        self.turn = 0
-        self.url = url
-        self.correlation_id = correlation_id
+    __slots__ = ("correlation_id", "history", "parts", "phase")
+
+    def __init__(self, number: int, conversation: int, turns: range, server: int) -> None:
+        super().__init__(number, conversation, turns, server)
+        self.phase = -1
+        """Index of the phase that began it; -1 until its first turn is sent."""
+        self.correlation_id = ""
         self.history: History | None = None
         self.parts: BodyParts | None = None
         """BodyParts of the turn in flight, if its body was built from parts."""
-
-    @property
-    def has_next(self) -> bool:
-        return self.turn + 1 < len(self.turns)
 
 
 class Outgoing(NamedTuple):
@@ -62,6 +57,12 @@ class BodyBuilder:
         self._cache: dict[int, Outgoing] = {}  # a small dataset is sent many times
         self._cache_bytes_left = _CACHE_BYTES
 
+    def use(self, store: PayloadStore) -> None:
+        """Take bodies from another store."""
+        self._store = store
+        self._cache.clear()
+        self._cache_bytes_left = _CACHE_BYTES
+
     def next(self, session: Session) -> Outgoing:
         payload = session.turns[session.turn]
         if (cached := self._cache.get(payload)) is not None:
@@ -76,7 +77,7 @@ class BodyBuilder:
         parts = session.parts = self._store.read_parts(entry)
         if session.history is None:
             session.history = History(parts.system, parts.context)
-        body = orjson.dumps(self._endpoint.build(parts.turn, parts.model, self._settings, session.history))
+        body = self._endpoint.encode(self._endpoint.build(parts.turn, parts.model, self._settings, session.history))
         if self._writer is None:
             self._writer = PayloadWriter(self._folder, self._worker)
         built = self._writer.add_body(
@@ -92,10 +93,6 @@ class BodyBuilder:
         """Add the reply to the history of the conversation."""
         if session.history is not None and session.parts is not None:
             self._endpoint.remember(session.history, session.parts.turn, reply, self._settings)
-
-    def next_entry(self, session: Session) -> Payload:
-        """Return the store's entry of the next turn."""
-        return self._store.entry(session.turns[session.turn + 1])
 
     def flush(self) -> None:
         if self._writer is not None:

@@ -1,7 +1,8 @@
 """The worker: sends its share of the requests and records the replies, on one event loop.
 
-The scheduler decides when to send, the conversation picker and the body builder what to send. The pools send it, and the
-reply processor reads the replies. While the reply processor is full nothing new is sent, and that time is counted.
+The scheduler decides when to send, the body builder what to send. The pools send it, and the reply processor reads the
+replies. While the reply processor is full nothing new is sent, and that time is counted. Commands start and stop the phases;
+events tell the run about them.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import heapq
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any
 
@@ -25,25 +26,39 @@ from penstock.records.log import LogWriter
 from penstock.records.payloads import MissingBody, PayloadStore
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
-from penstock.schedule.phases import PhasePlan
-from penstock.schedule.scheduler import Scheduler, Share
-from penstock.schedule.server_assignment import assign_server
+from penstock.schedule.phase import Phase
+from penstock.schedule.scheduler import CUT_OFF, OVER, STARVED, Scheduler, Send, Wait
+from penstock.schedule.share import Share
 from penstock.secrets import secret_values
 from penstock.wire.clock import Clock
 from penstock.wire.connection import Origin
 from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.loop_marks import LoopMarks
 from penstock.wire.pool import Pool
-from penstock.wire.stats import WireStats
+from penstock.wire.stats import LogHistogram, WireStats
 from penstock.wire.timer import Timer
-from penstock.workers.conversation_picker import ConversationPicker
-from penstock.workers.job import Job
+from penstock.workers.job import Job, Target
 from penstock.workers.machine_counters import MachineCounters
+from penstock.workers.messages import (
+    ChangedFile,
+    Close,
+    Command,
+    Connected,
+    DataComplete,
+    Event,
+    LoadData,
+    PhaseDone,
+    Progress,
+    Ready,
+    SetLimits,
+    StartPhase,
+    Stop,
+)
 from penstock.workers.preconnect import Preconnect
 from penstock.workers.redirects import FOLLOWED, Redirects
 from penstock.workers.reply_processor import ReplyProcessor
 from penstock.workers.session import BodyBuilder, Session
-from penstock.workers.shared_state import ENDED, FAILED, IN_FLIGHT, PHASE_DONE, SENT, SharedState
+from penstock.workers.stored_conversations import StoredConversations
 
 __all__ = ["Worker"]
 
@@ -62,61 +77,72 @@ class Worker:
     def __init__(
         self,
         job: Job,
+        targets: Sequence[Target],
         share: Share,
-        shared: SharedState,
         loop: asyncio.AbstractEventLoop,
+        *,
+        epoch: int,
+        on_event: Callable[[Event], None],
         on_tick: Callable[[], None] | None = None,
+        progress_ticks: int = 1,
     ) -> None:
+        """`epoch` is the zero of the times in records, on the monotonic clock of this process. `on_tick` is called every
+        10 ms, and progress is sent to `on_event` every `progress_ticks` of them."""
         self._job = job
+        self._targets = targets
         self._share = share
         self._number = share.worker
-        self._shared = shared
         self._loop = loop
+        self._epoch = epoch
+        self._on_event = on_event
         self._on_tick = on_tick
+        self._progress_ticks = progress_ticks
         self._clock = Clock()
         self._wire_stats = WireStats()
         self._marks = LoopMarks(loop)
         self._report = WorkerReport(worker=share.worker)
         self._payloads = PayloadStore(job.log, job.files)
-        self._picker = ConversationPicker(self._payloads, job.sampling, job.seed, shared)
-        self._endpoint = endpoint(job.endpoint, job.settings)
+        self._conversations = StoredConversations(self._payloads, job.sampling, job.seed, growing=job.growing)
+        self._endpoint = endpoint(job.settings.type, job.settings)
         self._bodies = BodyBuilder(job.log, self._payloads, self._endpoint, job.settings, share.worker)
         self._log = LogWriter(job.log, share.worker, self._bodies.flush)
+        self._reuse = job.settings.connections == "pooled"
+        self._timeout_ns = round(job.settings.timeout_s * 1e9)
         self._pools: list[Pool] = []
         """One for each target, then those of other origins that redirects led to."""
-        for target in job.targets:
+        for target in targets:
             self._open_pool(target.origin)
-        self._redirects = Redirects(job, self._pools, self._open_pool)
-        self._preconnect = Preconnect(job, share, shared, loop, self._clock, self._pools)
+        self._redirects = Redirects(job.settings, targets, self._pools, self._open_pool)
+        self._preconnect = Preconnect(
+            job, targets, share, lambda count: on_event(Connected(count)), loop, self._clock, self._pools
+        )
         self._timer = Timer(loop, self._pump)
         self._id_prefix = str(uuid.uuid4())[:24]
         self._id = secrets.randbits(40)
         hidden = secret_values(job.settings.headers, job.settings.api_key, job.settings.urls)
         self._processor = ReplyProcessor(
-            loop, self._endpoint, self._log, self._report, job.epoch, hidden, self._on_reply, self._on_space
+            loop, self._endpoint, self._log, self._report, epoch, hidden, self._on_reply, self._on_space
         )
         self._held_since = 0
-        self._next_turns: list[tuple[int, int, Session]] = []
-        """Heap of (due, session number, session): next turns that wait for their time."""
         self._sent = self._ended = 0
         self._ticking = False
         self._pump_scheduled = False
         self._error: Exception | None = None
-        self._phase_index = 0
-        self._phase: PhasePlan = job.phases[0]
-        self._scheduler: Scheduler = self._phase.scheduler(share)
+        self._starts: deque[StartPhase] = deque()
+        self._started = asyncio.Event()
+        """Set when there is a phase to start, or the worker has to end."""
+        self._closing = False
+        self._phase_index = -1
+        self._phase: Phase | None = None
+        self._scheduler: Scheduler | None = None
         self._running = False
         self._phase_over: asyncio.Future[None] | None = None
         self._ticks = 0
         self._tick_due = 0.0
         self._stop_level = 0
-        self._size_unknown = False
-        """True while the phase sends the whole dataset and its size is not known."""
 
     def _open_pool(self, origin: Origin) -> Pool:
-        pool = Pool(
-            self._loop, origin, self._clock, self._wire_stats, reuse=self._job.reuse_connections, marks=self._marks
-        )
+        pool = Pool(self._loop, origin, self._clock, self._wire_stats, reuse=self._reuse, marks=self._marks)
         self._pools.append(pool)
         return pool
 
@@ -135,8 +161,9 @@ class Worker:
             await self._preconnect.run()
             if self._error is not None:
                 raise self._error
-            for index, phase in enumerate(self._job.phases):
-                await self._run_phase(index, phase)
+            self._on_event(Ready())
+            while (start := await self._next_start()) is not None:
+                await self._run_phase(start)
         except MissingBody:
             raise RunError(
                 f"The file of request bodies in {self._job.log} was removed or truncated during the run."
@@ -162,34 +189,88 @@ class Worker:
             self._error = error if isinstance(error, Exception) else RuntimeError(repr(error))
         if self._phase_over is not None and not self._phase_over.done():
             self._phase_over.set_exception(self._error)
+        self._started.set()
         self._preconnect.cancel()
 
-    async def _run_phase(self, index: int, phase: PhasePlan) -> None:
-        while (start := self._shared.phase_start(index)) is None:
-            if self._shared.stop:
-                self._log.report(WorkerReport(self._number, index, stopped=True))
-                self._shared.set(self._number, PHASE_DONE, index + 1)
-                return
-            await asyncio.sleep(0.001)
-        self._report = self._processor.report = WorkerReport(self._number, index)
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def command(self, command: Command) -> None:
+        """Carry out a command of the run."""
+        match command:
+            case StartPhase():
+                self._starts.append(command)
+                self._stop_level = 0
+                self._started.set()
+                if self._running:
+                    self._loop.call_later(max(0, command.start - monotonic_ns()) / 1e9, self._leave_phase)
+            case SetLimits():
+                if self._scheduler is not None:
+                    self._scheduler.set_limits(monotonic_ns(), slots=command.slots, prefill_slots=command.prefill_slots)
+                    self._pump()
+            case Stop():
+                self._stop(command.level)
+            case LoadData():
+                self._load(command)
+            case DataComplete():
+                self._conversations.complete()
+            case Close():
+                self._closing = True
+                self._started.set()
+
+    def _load(self, data: LoadData) -> None:
+        self._payloads.close()
+        self._payloads = PayloadStore(data.folder, data.files)
+        self._conversations = StoredConversations(self._payloads, self._job.sampling, self._job.seed)
+        self._bodies.use(self._payloads)
+
+    def _stop(self, level: int) -> None:
+        if level <= self._stop_level:
+            return
+        self._stop_level = level
+        self._preconnect.cancel()
+        if self._scheduler is not None:
+            self._scheduler.stop()
+            if level > 1:
+                self._cancel_all("Cancelled: the run was interrupted.")
+        self._pump()
+
+    async def _next_start(self) -> StartPhase | None:
+        """Return the next phase to start; None when the worker has to end."""
+        while not self._starts:
+            if self._error is not None:
+                raise self._error
+            if self._closing:
+                return None
+            self._started.clear()
+            await self._started.wait()
+        return self._starts.popleft()
+
+    # -- a phase ------------------------------------------------------------------------------------------------------
+
+    async def _run_phase(self, start: StartPhase) -> None:
+        carried = 0 if self._scheduler is None else self._scheduler.active
+        phase = start.phase
+        self._report = self._processor.report = WorkerReport(self._number, start.index)
+        self._processor.latency, self._processor.first_content = LogHistogram(), LogHistogram()
         machine = MachineCounters()
         clock_steps = self._clock.steps
-        self._phase_index = index
-        self._phase = phase
-        self._scheduler = phase.scheduler(self._share, self._recorded_times() if phase.scale is not None else None)
-        self._size_unknown = phase.whole
-        self._limit_to_dataset()
-        if self._stop_level:
+        self._phase_index, self._phase = start.index, phase
+        self._scheduler = Scheduler(
+            phase, self._share, self._conversations, servers=len(self._targets), session_type=Session
+        )
+        self._scheduler.begin(start.start, carried)
+        if self._stop_level:  # the command came before the phase began
             self._scheduler.stop()
-        self._scheduler.begin(start)
         self._phase_over = self._loop.create_future()
         if self._error is not None:
             raise self._error
         self._running = True
-        self._timer.at(start)
+        self._timer.at(start.start)
+        if self._starts:  # the command for the next phase arrived before this one began
+            self._loop.call_later(max(0, self._starts[0].start - monotonic_ns()) / 1e9, self._leave_phase)
         await self._phase_over
         self._running = False
-        while not self._processor.empty:
+        while not self._processor.empty and not self._starts:
             await asyncio.sleep(0.001)
             if self._error is not None:
                 raise self._error
@@ -200,35 +281,23 @@ class Worker:
         self._log.report(self._report)
         self._wire_stats.clear()
         self._log.flush()
-        self._publish()
-        self._shared.set(self._number, PHASE_DONE, index + 1)
+        self._on_event(PhaseDone(start.index, self._progress(), self._scheduler.number))
 
-    def _limit_to_dataset(self) -> None:
-        """Limit a phase that sends the whole dataset to the dataset's size, once that is known."""
-        if self._size_unknown and self._picker.size is not None:
-            self._size_unknown = False
-            sessions = self._picker.size * self._phase.servers
-            limit = self._phase.conversations
-            self._scheduler.limit(sessions if limit is None else min(limit, sessions))
-
-    def _recorded_times(self) -> Iterator[int]:
-        """Yield the recorded start of each session, in ns from the start of the phase."""
-        number = 0
-        scale = (self._phase.scale or 1.0) * 1e6
-        while self._picker.size is None or number < self._picker.size:
-            first = self._payloads.turns(number)[0]
-            yield from (round(self._payloads.entry(first).timestamp_ms * scale),) * self._phase.servers
-            number += 1
-        while True:  # the scheduler reads one time ahead, and the phase ends before this one is used
-            yield 1 << 62
+    def _leave_phase(self) -> None:
+        """End the running phase because the next one begins. Its requests in flight go on."""
+        if self._scheduler is not None:
+            self._scheduler.stop()
+            self._scheduler.next(monotonic_ns())  # ends the sessions that wait for their next turn
+        if self._phase_over is not None and not self._phase_over.done():
+            self._phase_over.set_result(None)
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
         """Send what is due, but at most `_MAX_BURST` requests before the loop polls again."""
-        if not self._running:
+        scheduler = self._scheduler
+        if not self._running or scheduler is None:
             return
-        scheduler, next_turns = self._scheduler, self._next_turns
         for _ in range(_MAX_BURST):
             if self._processor.full:
                 self._held_since = self._held_since or monotonic_ns()
@@ -237,28 +306,20 @@ class Worker:
             if self._held_since:
                 self._report.held_ns += now - self._held_since
                 self._held_since = 0
-            if next_turns and (next_turns[0][0] <= now or scheduler.closed(now)):
-                due, _, session = heapq.heappop(next_turns)
-                self._next_turn(session, due, now)
-                continue
-            conversation = self._picker.pick(self._phase.first + scheduler.number // self._phase.servers)
-            if conversation is None and scheduler.ready(now):
-                self._report.starved_ticks += 1  # not indexed yet; the next tick tries again
-                if next_turns:
-                    self._timer.at(next_turns[0][0])
-                return
-            if self._size_unknown:
-                self._limit_to_dataset()  # `pick` may have found the end of the dataset
             decision = scheduler.next(now)
-            if decision.kind == "send" and conversation is not None:
-                self._begin(decision.number, conversation, decision.intended, decision.slot_free_at)
+            if isinstance(decision, Send):
+                self._send(decision)
                 continue
-            if decision.kind == "wait":
-                self._timer.at(min(decision.intended, next_turns[0][0]) if next_turns else decision.intended)
-            elif next_turns:
-                self._timer.at(next_turns[0][0])
-            elif decision.kind == "over":
-                self._check_over(now)
+            if isinstance(decision, Wait):
+                if decision.until is not None:
+                    self._timer.at(decision.until)
+            elif decision is STARVED:
+                self._report.starved_ticks += 1  # not indexed yet; the next tick tries again
+            elif decision is CUT_OFF:
+                grace = 0.0 if self._phase is None else self._phase.grace_s
+                self._cancel_all(f"Cut off: it was still running {grace:g} s after the end of the benchmark duration.")
+            elif decision is OVER and self._phase_over is not None and not self._phase_over.done():
+                self._phase_over.set_result(None)
             return
         self._pump_soon()
 
@@ -271,61 +332,49 @@ class Worker:
         self._pump_scheduled = False
         self._pump()
 
-    def _begin(self, number: int, conversation: int, intended: int, issued: int) -> None:
-        phase = self._phase
-        if phase.servers > 1:
-            url = assign_server(number, phase.servers, phase.seed)
-        else:
-            url = (phase.first + number) % len(self._job.targets)
-        session = Session(number, conversation, self._payloads.turns(conversation), url, self._uuid())
-        self._send(session, intended, issued)
-
-    def _next_turn(self, session: Session, due: int, now: int) -> None:
-        """Send the next turn, or end the session if the phase sends nothing more."""
-        if self._scheduler.another_turn(now):
-            session.turn += 1
-            self._send(session, due, due)
-        else:
-            self._scheduler.ended(now)
-
     def _uuid(self) -> str:
         """Return a string in the form of a UUID 4: a random prefix per worker and a counter, at a tenth of the cost."""
         self._id += 1
         return f"{self._id_prefix}{self._id & 0xFFFFFFFFFFFF:012x}"
 
-    def _send(self, session: Session, intended: int, issued: int) -> None:
+    def _send(self, send: Send) -> None:
+        session = send.session
+        assert isinstance(session, Session)
+        if session.phase < 0:
+            session.phase = self._phase_index
+            session.correlation_id = self._uuid()
         try:
             entry, payload, body, built = self._bodies.next(session)
         except MissingBody as missing:
             if missing.file == 0:
                 raise
-            self._shared.changed_file = missing.file
-            self._scheduler.stop()
-            self._scheduler.ended(monotonic_ns())
+            self._on_event(ChangedFile(missing.file))
+            self._stop(1)
+            self._end_turn(session, monotonic_ns(), more=False)
             return
         request = self._uuid()
         correlation = session.correlation_id
-        epoch, length = self._job.epoch, len(body)
+        epoch, length = self._epoch, len(body)
         record = Record(
-            self._phase_index,
+            session.phase,
             session.number,
             session.conversation,
             session.turn,
             payload,
             self._number,
-            session.url,
+            session.server,
             request,
             correlation,
-            intended - epoch,
-            issued - epoch,
+            send.intended - epoch,
+            send.slot_free_at - epoch,
             bytes_sent=length,
             requested_output=entry.output_tokens if entry.output_tokens >= 0 else None,
             built=built,
         )
-        target = self._job.targets[session.url]
+        target = self._targets[session.server]
         data = b"".join((target.head, target.request_headers.format(request, correlation, length).encode(), body))
         self._sent += 1
-        self._pools[session.url].start(Exchange(data, self._on_end, InFlight(record, session)))
+        self._pools[session.server].start(Exchange(data, self._on_end, InFlight(record, session)))
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
@@ -338,21 +387,26 @@ class Worker:
         if exchange.redirect is not None:
             self._end_redirects(exchange, exchange.redirect.first)
         if exchange.start >= 0:
-            delay = exchange.start - self._job.epoch - record.issued - exchange.connect_ns - exchange.lost_ns
+            delay = exchange.start - self._epoch - record.issued - exchange.connect_ns - exchange.lost_ns
             self._report.lateness.add(delay)
             if record.issued > record.intended:
                 self._report.queued.add(record.issued - record.intended)
         self._ended += 1
         self._processor.add(exchange)
         session: Session = in_flight.session
-        if not session.has_next:
-            self._scheduler.ended(exchange.end)
-        elif self._bodies.waits_for_reply(session):
+        if session.has_next and self._bodies.waits_for_reply(session):
             return  # `_on_reply` continues
-        else:
-            self._schedule_next_turn(session, exchange.end)
+        self._end_turn(session, exchange.end)
         # Not now: when 500 streams end in one poll, 500 sends between their reads would delay the last by 15 ms.
         self._pump_soon()
+
+    def _end_turn(self, session: Session, at: int, *, more: bool = True) -> None:
+        if self._scheduler is None:
+            return
+        if session.phase == self._phase_index:
+            self._scheduler.ended(session, at, more=more)
+        else:
+            self._scheduler.carried_ended(at)
 
     def _follow(self, exchange: Exchange, target: int) -> bool:
         """Follow a redirect, and return whether it is followed. The request keeps its slot."""
@@ -372,47 +426,28 @@ class Worker:
         exchange.reused = first.reused
         exchange.retries += first.retries
 
-    def _schedule_next_turn(self, session: Session, end: int) -> None:
-        """Schedule the next turn at its recorded time, or with its delay after the end of this one."""
-        entry = self._bodies.next_entry(session)
-        due = end + round(entry.delay_ms * 1e6)
-        if self._phase.scale is not None and entry.has_timestamp:
-            due = max(end, self._scheduler.began_at + round(entry.timestamp_ms * 1e6 * self._phase.scale))
-        heapq.heappush(self._next_turns, (due, session.number, session))
-
     def _on_reply(self, exchange: Exchange, record: Record, reply: Reply | None) -> None:
         """Continue a conversation whose next turn contains this reply, or end it if the request failed."""
         session: Session = exchange.tag.session
         if session.parts is None or not session.has_next:
             return
-        if reply is None or record.failure is not None:
-            self._scheduler.ended(exchange.end)
-        else:
+        more = reply is not None and record.failure is None
+        if reply is not None and more:
             self._bodies.remember(session, reply)
-            self._schedule_next_turn(session, exchange.end)
+        self._end_turn(session, exchange.end, more=more)
         self._pump()
 
     def _on_space(self) -> None:
         if self._held_since:
             self._pump()
 
-    def _check_over(self, now: int) -> None:
-        if self._phase_over is None or self._phase_over.done():
-            return
-        if self._scheduler.active == 0:
-            self._phase_over.set_result(None)
-            return
-        ends_at, grace = self._scheduler.ends_at, self._phase.grace_s
-        if ends_at is not None and grace is not None and now >= ends_at + grace * 1e9:
-            self._cancel_all(f"Cut off: it was still running {grace:g} s after the end of the benchmark duration.")
-
     def _cancel_all(self, reason: str) -> None:
-        self._running = False  # each ended exchange would check for the end of the phase, and call this again
+        running, self._running = self._running, False  # each ended exchange would call `_pump`, and that this
         for pool in self._pools:
             for exchange in list(pool.busy):
                 exchange.cancelled = True
                 pool.abort(exchange, WireError("Cancelled", reason, "penstock"))
-        self._running = self._phase_over is not None and not self._phase_over.done()
+        self._running = running
 
     # -- every 10 ms --------------------------------------------------------------------------------------------------
 
@@ -431,34 +466,26 @@ class Worker:
         if self._ticks % _PROBE_TICKS == 0:
             for pool in self._pools:
                 pool.check_resets(now - _PROBE_AGE_NS)
-        if self._size_unknown:
-            self._limit_to_dataset()
         self._abort_overdue(now)
         self._preconnect.check_timeout(now)
-        stop = self._shared.stop
-        if stop > self._stop_level:
-            self._stop_level = stop
-            self._preconnect.cancel()
-            self._scheduler.stop()
-            if stop >= 2:
-                self._cancel_all("Cancelled: the run was interrupted.")
-        self._publish()
+        if self._running and self._ticks % self._progress_ticks == 0:
+            self._on_event(self._progress())
         if self._running:
             self._pump()
         if self._on_tick is not None:
             self._on_tick()
 
-    def _publish(self) -> None:
-        worker, shared = self._number, self._shared
-        shared.set(worker, SENT, self._sent)
-        shared.set(worker, ENDED, self._ended)
-        shared.set(worker, FAILED, self._processor.failed)
-        shared.set(worker, IN_FLIGHT, self._scheduler.active)
+    def _progress(self) -> Progress:
+        processor = self._processor
+        in_flight = 0 if self._scheduler is None else self._scheduler.active
+        return Progress(
+            self._sent, self._ended, processor.failed, in_flight, processor.latency, processor.first_content
+        )
 
     def _abort_overdue(self, now: int) -> None:
-        limit = self._job.timeout_ns
+        limit = self._timeout_ns
         for pool in self._pools:
-            for exchange in _overdue(pool, now - limit - self._job.epoch):
+            for exchange in _overdue(pool, now - limit - self._epoch):
                 text = f"No complete reply within {limit / 1e9:g} s."
                 pool.abort(exchange, WireError("Timeout", text, "server"))
 

@@ -112,7 +112,7 @@ def test_word_is_found_in_any_sse_form_however_it_is_split(
         if blocked:
             assert_blocked(gateway.respond(stream=True))
         else:
-            assert gateway.stream().read_rest() == body
+            assert gateway.stream().read_rest() == body.replace(b": ping\n\n", b"")
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,16 @@ def test_request_content_that_is_not_a_string_is_inspected(
         b"id: BLOCKME\ndata: {}\n\n",
     ],
 )
-def test_event_stream_of_unexpected_shape_is_inspected(
+def test_only_events_of_a_guarded_stream_are_released(
     guarded: Callable[..., GatewayProcess], upstream: Upstream, body: bytes
 ) -> None:
     upstream.stream_with([body])
-    assert_blocked(guarded().respond(stream=True))
+    reply = guarded().respond(stream=True)
+    assert b"LOCKME" not in reply.body
+    if b"data:" in body:
+        assert (reply.status, reply.body) == (200, b"data: {}\n\n")
+    else:
+        assert reply.status == 502
 
 
 def test_reply_that_is_not_an_object_is_inspected(buffered: Callable[..., GatewayProcess], upstream: Upstream) -> None:
@@ -220,7 +225,8 @@ def test_interleaved_tool_calls_are_inspected_in_a_window(window: GatewayProcess
         )
         stream = window.stream("/v1/chat/completions")
         text = stream.read_rest()
-        assert stream.status == 200
+        # tool arguments are held to their end, so nothing has been sent
+        assert stream.status == (422 if blocked else 200)
         assert (b"BLOC" not in text) == blocked
         assert (b"content_filter" in text) == blocked
 
@@ -248,7 +254,8 @@ def test_only_the_last_duplicate_key_of_a_reply_is_sent(
     body = b'{"id":"r", "object":"response","output":[{"type":"message","content":[%b]}]}'
     upstream.reply_with(body % part)
     reply = gateway.respond()
-    assert (reply.status, reply.body) == (200, body % b'{"type":"output_text","text":"clean"}')
+    clean = body.replace(b", ", b",") % b'{"type":"output_text","text":"clean"}'
+    assert (reply.status, reply.body) == (200, clean)
     delta = b'data: {"type":"response.output_text.delta","output_index":0,%b"delta":"clean "}\n\n'
     end = event("response.completed", 9, response={})
     upstream.stream_with([delta % b'"delta":"it is BLOCKME ",', delta % b"", end])
@@ -258,7 +265,7 @@ def test_only_the_last_duplicate_key_of_a_reply_is_sent(
     chat = {"model": ALIAS, "messages": [{"role": "user", "content": "x"}]}
     assert gateway.post("/v1/chat/completions", chat).body == body.replace(b"a\\/b", ALIAS.encode()).replace(
         b'"content":"BLOCKME",', b""
-    )
+    )  # serialised again, it has the same bytes
 
 
 def test_masking_keeps_all_other_bytes_of_the_request(
@@ -345,7 +352,8 @@ def test_phases_add_up_for_blocks_and_refusals(buffered: Callable[..., GatewayPr
         (gateway.respond(), ("auth", "guardrail_in", "quota", "upstream", "guardrail_out")),
     ):
         assert_phases_add_up(timing(reply), *names)
-        assert_phases_add_up(gateway.ledger_entry(reply)["phases_ms"], *names)
+        if reply.status != 401:  # a 401 has no entry
+            assert_phases_add_up(gateway.ledger_entry(reply)["phases_ms"], *names)
         assert max(timing(reply).items(), key=lambda item: (item[0] != "total", item[1]))[0] != "serialise"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -207,9 +208,25 @@ def test_clean_buffered_stream_is_sent_unchanged(guarded: Callable[..., GatewayP
 def test_stream_above_the_buffer_limit_is_422(guarded: Callable[..., GatewayProcess], upstream: Upstream) -> None:
     """RA-11."""
     upstream.stream_with(response_events(["y" * 300_000]))
-    reply = guarded().respond(stream=True)
-    assert_blocked(reply, "response", None)
+    gateway = guarded()
+    reply = gateway.respond(stream=True)
+    assert (reply.status, reply.error["type"], reply.error["code"]) == (422, "content_filter", "stream_too_long")
+    assert b"yyy" not in reply.body
     assert "guardrail '" not in reply.error["message"]
+    log = gateway.log_text()
+    assert "guardrail 'words'" in log
+    assert "guardrails.max_buffer_bytes: 262144" in log
+    assert "stream_mode: window" in log
+
+
+def test_long_reply_in_short_deltas_is_within_the_buffer_limit(
+    guarded: Callable[..., GatewayProcess], upstream: Upstream
+) -> None:
+    """Only text counts, not the 240 bytes of JSON around each token."""
+    pieces = response_events(["word "] * 2000)
+    assert sum(map(len, pieces)) > 262144
+    upstream.stream_with([b"".join(pieces)])
+    assert guarded().stream().read_rest() == b"".join(pieces)
 
 
 def test_monitoring_relays_everything_and_records_hits(
@@ -259,7 +276,7 @@ def windowed(server: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iter
     process = GatewayProcess(
         tmp_path_factory.mktemp("window"),
         resources(server.url, guardrails=[keyword("words", WORD)]),
-        guardrails={"stream_mode": "window"},
+        guardrails={"stream_mode": "window", "heartbeat_s": 0.5},
     )
     yield process
     assert "internal error" not in process.log_text()
@@ -279,8 +296,6 @@ def test_window_sends_first_text_before_the_last_arrives(windowed: GatewayProces
             connection.chunk(piece)
         connection.end()
 
-    import threading
-
     seen = threading.Event()
     upstream.use_script(script)
     stream = windowed.stream()
@@ -290,6 +305,33 @@ def test_window_sends_first_text_before_the_last_arrives(windowed: GatewayProces
     received = stream.received + stream.read_rest()
     assert received == b"".join([*first, *rest])
     assert windowed.ledger_entry(stream)["usage_source"] == "upstream"
+
+
+@pytest.mark.parametrize(("text", "blocked"), [("Well. ", False), (f"{WORD}. ", True)])
+def test_window_sends_heartbeats_while_the_model_thinks(
+    windowed: GatewayProcess, upstream: Upstream, text: str, blocked: bool
+) -> None:
+    pieces = response_events([text])
+    seen = threading.Event()
+
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        connection.start()
+        connection.chunk(pieces[0])
+        assert seen.wait(30)
+        for piece in pieces[1:]:
+            connection.chunk(piece)
+        connection.end()
+
+    upstream.use_script(script)
+    stream = windowed.stream()
+    assert stream.status == 200
+    assert stream.next_event() == pieces[0]
+    assert stream.next_event() == b": keep-alive\n\n"
+    seen.set()
+    rest = stream.read_rest()
+    assert (b"response.completed" in rest) != blocked
+    assert (b"event: response.failed" in rest) == blocked
+    assert WORD.encode() not in rest
 
 
 def test_window_block_before_the_first_text_is_422(windowed: GatewayProcess, upstream: Upstream) -> None:

@@ -114,6 +114,52 @@ def test_environment_variables_are_used_in_resources(start: Any, upstream: Upstr
     assert upstream.requests[0].headers["authorization"] == "Bearer sk-from-env"
 
 
+def test_attached_guardrail_applies_to_its_keys_teams_and_models_only(
+    gateway: GatewayProcess, upstream: Upstream
+) -> None:
+    def caller(name: str, **fields: Any) -> dict[str, Any]:
+        return {"display_name": name, "key_hash": sha256(f"sk-{name}"), "allowed_models": ["*"], **fields}
+
+    other = {"display_name": "other", "provider": "openai", "model_name": "m", "provider_key": "up", "retries": 0}
+    attachments = [
+        {"guardrail": "for-key", "scope_type": "api_key", "scope_id": "ann"},
+        {"guardrail": "for-team", "scope_type": "team", "scope_id": "search"},
+        {"guardrail": "for-model", "scope_type": "model", "scope_id": "other"},
+    ]
+    gateway.reload(
+        resources(
+            upstream.url,
+            models=[other],
+            api_keys=[caller("ann"), caller("bob", team_id="search")],
+            guardrails=[
+                keyword("for-key", "apple"),
+                keyword("for-team", "pear"),
+                keyword("for-model", "plum"),
+                keyword("for-all", "fig"),
+            ],
+            guardrail_attachments=attachments,
+        )
+    )
+
+    def blocked(key: str, model: str) -> list[str]:
+        words = ("apple", "pear", "plum", "fig", "nut")
+        bodies = {word: {"model": model, "input": word} for word in words}
+        return [word for word in words if gateway.post("/v1/responses", bodies[word], key=key).status == 422]
+
+    assert blocked(CALLER, ALIAS) == ["fig"]
+    assert blocked("sk-ann", ALIAS) == ["apple", "fig"]
+    assert blocked("sk-bob", "other") == ["pear", "plum", "fig"]
+
+
+def test_wait_before_a_retry_is_a_phase_of_its_own(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(upstream.url, model={"retries": 1}))
+    statuses = [503, 200]
+    upstream.use_script(lambda _request, connection: connection.reply(statuses.pop(0), response_body()))
+    entry = gateway.ledger_entry(gateway.respond())
+    assert (entry["status"], len(entry["attempts"])) == (200, 2)
+    assert entry["phases_ms"]["backoff"] >= 200  # the delay is at least 250 ms
+
+
 # -- shutdown -------------------------------------------------------------------------------------------------------------
 
 
@@ -264,6 +310,18 @@ def test_killed_worker_is_replaced_without_losing_entries(start: Any, upstream: 
         assert gateway.ledger_entry(reply)["status"] == 200
     assert "starting a new one" in gateway.log_text()
     wait_for(lambda: f"{count}6\n" in gateway.metrics(), 5)  # counters survive the restart
+
+
+def test_live_requests_of_a_killed_worker_are_recorded(start: Any, upstream: Upstream) -> None:
+    gateway: GatewayProcess = start(resources(upstream.url))
+    PausedStream(upstream)
+    stream = gateway.stream()
+    stream.next_event()
+    os.kill(gateway.config()["workers"][0]["pid"], signal.SIGKILL)
+    entry = gateway.ledger_entry(stream)
+    assert (entry["error"], entry["finish"], entry["api_key_name"]) == ("worker_lost", "lost", "caller")
+    assert (entry["model"], entry["usage_source"]) == (ALIAS, "estimated")
+    assert entry["input_tokens"] > 0
 
 
 def test_gateway_stays_ready_while_a_worker_is_replaced(start: Any, upstream: Upstream) -> None:

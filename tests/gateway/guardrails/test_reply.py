@@ -30,6 +30,7 @@ def chat(**fields: Any) -> dict[str, Any]:
 
 
 REPLIES: dict[str, tuple[Route, dict[str, Any]]] = {
+    "two parts": ("responses", response(message({"text": "FORB"}, {"text": "IDDEN"}))),
     "RA-7 text": ("responses", response(message({"type": "output_text", "text": "a forbidden word"}))),
     "RA-12 arguments": (
         "responses",
@@ -82,11 +83,7 @@ def test_every_text_of_a_reply_is_inspected(route: Route, body: dict[str, Any]) 
     [
         response(message({"type": "output_text", "text": "RA-8: clean"})),
         response(instructions="Never say FORBIDDEN", tools=[{"description": "FORBIDDEN"}], metadata={"a": "FORBIDDEN"}),
-        response(message({"type": "output_text", "text": "for"}, {"type": "output_text", "text": "bidden"})),
         response({"type": "image_generation_call", "result": "FORBIDDEN"}),
-        response(
-            message({"type": "output_text", "text": "x", "logprobs": [{"top_logprobs": [{"token": "forbidden"}]}]})
-        ),
         chat(audio={"id": "a", "data": "FORBIDDEN"}),
         {
             "object": "list",
@@ -102,6 +99,15 @@ def test_echoed_request_fields_and_encoded_data_are_not_inspected(body: dict[str
     assert inspection.blocked_by is None
     assert not inspection.changed
     assert body == before
+
+
+def test_enforcing_guardrail_empties_logprobs() -> None:
+    part = {"type": "output_text", "text": "x", "logprobs": [{"top_logprobs": [{"token": "forbidden"}]}]}
+    body = response(message(part))
+    assert guards(BLOCK).reply("responses", body).blocked_by is None
+    assert body["output"][0]["content"][0]["logprobs"] == []
+    body = response(message(part))
+    assert not guards(keyword("FORBIDDEN", enforcement="monitor")).reply("responses", body).changed
 
 
 def test_masking_removes_logprobs() -> None:

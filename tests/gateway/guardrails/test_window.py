@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.guardrails import streamed_texts
+from penstock.gateway.guardrails import streamed_texts, window
 from penstock.gateway.guardrails.detectors import DETECTORS
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 from support.guardrail_streams import (
@@ -99,7 +99,7 @@ def test_ended_text_is_not_held() -> None:
     ended = [*chat("the se"), *chat_chunks([], finish=False)]
     assert released_counts(ended, keyword("secret"))[2] == 3
     named = chat(tool(0, "se", ""), tool(0, None, "{"), tool(0, None, "}"))
-    assert released_counts(named, keyword("secret")) == [0, 0, 3, 4, 5, 5]
+    assert released_counts(named, keyword("secret")) == [0, 0, 2, 2, 5, 5]
 
 
 def tool(index: int, name: str | None, arguments: str) -> dict[str, Any]:
@@ -109,10 +109,13 @@ def tool(index: int, name: str | None, arguments: str) -> dict[str, Any]:
 
 SWITCHES: dict[str, tuple[list[Any], list[int]]] = {
     "reasoning, then content": ([{"reasoning_content": "so se"}, "Hello", "!"], [0, 0, 3, 4, 6, 6]),
-    "one tool, then another": ([tool(0, None, "se"), tool(1, None, "x"), tool(1, None, "y")], [0, 0, 3, 4, 6, 6]),
     "switching back": (
-        [tool(0, None, "se"), tool(1, None, "x"), tool(0, None, "em"), tool(1, None, "y")],
+        [{"reasoning_content": "se"}, "x", {"reasoning_content": "em"}, "y"],
         [0, 0, 3, 5, 6, 7, 7],
+    ),
+    "tool arguments, which are held to their end": (
+        [tool(0, None, "se"), tool(1, None, "x"), tool(0, None, "em"), tool(1, None, "y")],
+        [0, 0, 0, 0, 0, 6, 6],
     ),
 }
 
@@ -220,14 +223,15 @@ def test_last_event_with_different_text_is_masked_on_its_own() -> None:
 
 
 def test_exceeding_the_hold_back_limit_blocks_without_a_guardrail_name() -> None:
-    guard = guards(pii("private_key"), mode="window", max_buffer_bytes=20_000).stream("chat")
+    guard = guards(pii("private_key"), mode="window", max_buffer_bytes=2000).stream("chat")
     outcome = run(guard, [event(p) for p in chat("-----BEGIN PRIVATE KEY-----\n", *["MIIE"] * 1000)])
     assert outcome.blocked is not None
     assert outcome.blocked.guardrail is None
     assert outcome.body == b""
 
 
-def test_large_events_without_text_are_released() -> None:
+def test_large_events_without_text_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "MAX_HELD_BYTES", 250_000)
     payloads = response_events(["Hello FORB", "IDDEN"])
     payloads[0]["response"]["instructions"] = "x" * 300_000
     guard = guards(keyword("forbidden"), mode="window").stream("responses")
@@ -356,6 +360,6 @@ def test_malformed_events_pass_unchanged() -> None:
         for mode in ("buffer", "window"):
             outcome = run(guards(keyword("secret"), pii("email", "jwt"), mode=mode).stream(route), [body])  # type: ignore[arg-type]
             assert outcome.blocked is None
-            assert outcome.body == body
+            assert outcome.body == body.replace(b":\n\n\n\nretry: 5\n\n", b"\n\n")
         monitored = guards(keyword("secret", enforcement="monitor")).stream(route)  # type: ignore[arg-type]
         assert run(monitored, [body]).body == body

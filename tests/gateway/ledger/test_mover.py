@@ -19,7 +19,8 @@ from penstock.errors import UserError
 from penstock.gateway.ledger.ledger import UsageQuery, open_ledger
 from penstock.gateway.ledger.mover import REFUSED_FILE, Mover
 from penstock.gateway.ledger.spool import ENTRY, Spool, segment_paths
-from support.ledger_entries import eventually, make_entry, start_worker
+from support import TESTS
+from support.ledger_entries import Messages, eventually, make_entry, start_worker
 from support.postgres_cluster import PASSWORD, QUOTED_PASSWORD, Cluster
 
 STOP_TIMEOUT_S = 60.0
@@ -38,8 +39,8 @@ def test_entries_of_running_and_ended_workers_reach_the_ledger(url: str, tmp_pat
     folder = tmp_path / "spool"
     ended = start_worker(folder, "ended", 500)
     ended.communicate()
-    messages: list[str] = []
-    mover = Mover(str(folder), url, messages.append)
+    messages = Messages()
+    mover = Mover(str(folder), url, messages)
     mover.start()
     running = Spool(str(folder), 1)
     for number in range(300):
@@ -97,9 +98,9 @@ def test_no_entry_is_lost_while_postgresql_is_unavailable(
     monkeypatch.setattr("penstock.gateway.ledger.mover.LAST_RETRY_S", 0.5)
     url = cluster.database()
     folder = tmp_path / "spool"
-    messages: list[str] = []
+    messages = Messages()
     spool = Spool(str(folder), 0)
-    mover = Mover(str(folder), url, messages.append)
+    mover = Mover(str(folder), url, messages)
     mover.start()
     spool.append(make_entry())
     eventually(lambda: mover.state().moved == 1)
@@ -126,20 +127,20 @@ def test_no_entry_is_lost_while_postgresql_is_unavailable(
 
 def test_mover_starts_and_stops_without_its_database(cluster: Cluster, tmp_path: Path) -> None:
     url = cluster.database()
-    messages: list[str] = []
+    messages = Messages()
     cluster.stop()
     try:
         spool = Spool(str(tmp_path), 0)
         for _ in range(10):
             spool.append(make_entry())
         spool.close()
-        mover = Mover(str(tmp_path), url, messages.append)
+        mover = Mover(str(tmp_path), url, messages)
         mover.start()
         assert mover.stop(1.0) == 10
         assert "10 usage entries wait in" in messages[-1]
     finally:
         cluster.start()
-    mover = Mover(str(tmp_path), url, messages.append)
+    mover = Mover(str(tmp_path), url, messages)
     mover.start()
     assert mover.stop(STOP_TIMEOUT_S) == 0
     assert count_requests(url) == 10
@@ -152,7 +153,7 @@ def test_entries_are_moved_after_another_program_releases_the_database(
     url = f"sqlite:///{tmp_path}/usage.db"
     assert count_requests(url) == 0
     spool = Spool(str(tmp_path / "spool"), 0)
-    mover = Mover(str(tmp_path / "spool"), url, lambda _: None)
+    mover = Mover(str(tmp_path / "spool"), url, Messages())
     with sqlite3.connect(tmp_path / "usage.db", isolation_level=None) as other:
         other.execute("BEGIN EXCLUSIVE")
         mover.start()
@@ -167,12 +168,23 @@ def test_entries_are_moved_after_another_program_releases_the_database(
     assert count_requests(url) == 100
 
 
+def test_entries_beyond_the_retention_time_are_deleted(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/usage.db"
+    ledger = open_ledger(url)
+    ledger.insert([make_entry(at=time.time() - 10 * 86400), make_entry(at=time.time() - 5 * 86400)])
+    ledger.close()
+    mover = Mover(str(tmp_path / "spool"), url, retention_s=7 * 86400)
+    mover.start()
+    eventually(lambda: count_requests(url) == 1)
+    mover.stop(STOP_TIMEOUT_S)
+
+
 def test_new_ledger_is_created_after_the_file_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.gateway.ledger.mover.FIRST_RETRY_S", 0.05)
     url = f"sqlite:///{tmp_path}/usage.db"
-    messages: list[str] = []
+    messages = Messages()
     spool = Spool(str(tmp_path / "spool"), 0)
-    mover = Mover(str(tmp_path / "spool"), url, messages.append)
+    mover = Mover(str(tmp_path / "spool"), url, messages)
     mover.start()
     spool.append(make_entry())
     eventually(lambda: mover.state().moved == 1)
@@ -221,8 +233,8 @@ def test_invalid_entries_do_not_block_the_others(url: str, tmp_path: Path) -> No
         file.write(frames.pack(ENTRY, b"\xc1 not msgpack"))
         file.write(frames.pack(ENTRY, b"\x80"))  # an entry without fields
         file.write(b"\x01\x00\x10")  # an incomplete frame
-    messages: list[str] = []
-    mover = Mover(str(tmp_path), url, messages.append)
+    messages = Messages()
+    mover = Mover(str(tmp_path), url, messages)
     mover.start()
     assert mover.stop(STOP_TIMEOUT_S) == 0
     state = mover.state()
@@ -244,9 +256,9 @@ def test_damaged_segment_is_kept_for_inspection(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 10 * 4 + 100] ^= 0xFF
     path.write_bytes(data)
-    messages: list[str] = []
+    messages = Messages()
     url = f"sqlite:///{tmp_path}/usage.db"
-    mover = Mover(str(tmp_path / "spool"), url, messages.append)
+    mover = Mover(str(tmp_path / "spool"), url, messages)
     mover.start()
     assert mover.stop(STOP_TIMEOUT_S) == 0
     assert count_requests(url) == 4
@@ -272,9 +284,9 @@ def test_frames_of_unknown_kind_are_kept_as_refused(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(frames.pack(ENTRY + 1, encoded_entry))
         file.write(frames.pack(ENTRY, msgspec.msgpack.encode(make_entry(request_id="third"))))
-    messages: list[str] = []
+    messages = Messages()
     url = f"sqlite:///{tmp_path}/usage.db"
-    mover = Mover(str(tmp_path / "spool"), url, messages.append)
+    mover = Mover(str(tmp_path / "spool"), url, messages)
     mover.start()
     assert mover.stop(STOP_TIMEOUT_S) == 0
     assert count_requests(url) == 2
@@ -282,3 +294,36 @@ def test_frames_of_unknown_kind_are_kept_as_refused(tmp_path: Path) -> None:
     assert "unknown frame kind 2" in messages[0]
     with (tmp_path / "spool" / REFUSED_FILE).open("rb") as refused:
         assert list(frames.read(refused)) == [(ENTRY + 1, encoded_entry)]
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+from support import TESTS
+from support.ledger_entries import make_entry
+from penstock.gateway.observe.recorder import Recorder
+recorder = Recorder({folder!r}, 3)
+entries = [make_entry(request_id=f"r{{n}}", team_id="t", status=0) for n in range(600)]
+for entry in entries:
+    recorder.live.begin(entry, 7)
+for entry in entries[:598]:
+    entry.status = 200
+    recorder.record(entry)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_requests_of_a_killed_worker_get_an_entry(url: str, tmp_path: Path) -> None:
+    folder = str(tmp_path / "spool")
+    subprocess.run([sys.executable, "-c", KILLED.format(tests=str(TESTS), folder=folder)])
+    messages = Messages()
+    mover = Mover(folder, url, messages)
+    mover.start()
+    assert mover.stop(STOP_TIMEOUT_S) == 0
+    ledger = open_ledger(url, read_only=True)
+    (row,) = ledger.usage(UsageQuery(by=("team",)))
+    ledger.close()
+    assert (row.team, row.requests, row.errors) == ("t", 600, 2)
+    assert (row.input_tokens, row.estimated_tokens) == (598 * 12 + 2 * 7, 2 * 7)
+    assert messages == ["A worker was killed while it served 2 requests."]
+    assert [name for name in os.listdir(folder) if name.startswith("live-")] == []

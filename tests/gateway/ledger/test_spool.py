@@ -131,6 +131,31 @@ def test_temporarily_full_disk_loses_no_entry(tmp_path: Path, limit: int) -> Non
     assert ids(tmp_path) == [f"r{n}" for n in range(1000)]
 
 
+def test_entries_lost_on_a_full_disk_are_counted_and_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("penstock.gateway.ledger.spool.MAX_BUFFERED_BYTES", 3000)
+    spool = Spool(str(tmp_path), 0)
+    spool.append(make_entry(request_id="written"))
+
+    def fail(*_: object) -> int:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("penstock.gateway.ledger.spool.os.write", fail)
+    for _ in range(20):
+        spool.append(make_entry())
+    assert (spool.appended, spool.dropped > 10) == (1, True)  # the others wait in memory
+    spool.tick()
+    spool.append(make_entry())
+    spool.tick()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"lost because the spool {tmp_path} could not be written" in line
+    spool.close()
+    assert (spool.appended, spool.dropped) == (1, 21)
+    assert "usage entries were lost" in capsys.readouterr().err
+    assert ids(tmp_path) == ["written"]
+
+
 def test_invalid_values_from_upstreams_are_written(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path), 0)
     spool.append(make_entry(request_id="a", upstream_id="\ud800 lone"))

@@ -19,6 +19,7 @@ from penstock.gateway.ledger.ledger import (
     UsageRow,
     check_url,
     open_ledger,
+    purge_all,
 )
 from penstock.gateway.ledger.usage_table import NAMES
 from support.ledger_entries import JUNE_1, make_entry
@@ -52,6 +53,25 @@ def test_entry_counts_once_however_often_it_is_inserted(url: str) -> None:
     assert ledger.insert([*entries, make_entry(request_id="r10"), make_entry(request_id="r10")]) == 1
     ledger.close()
     assert (totals(url).requests, totals(url).input_tokens) == (11, 11 * 12)
+
+
+def test_purge_deletes_what_is_older(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.gateway.ledger.ledger.PURGE_BATCH", 3)
+    ledger = open_ledger(url)
+    ledger.insert([make_entry(at=JUNE_1 + day * DAY) for day in range(10)])
+    assert purge_all(ledger, JUNE_1 + 7 * DAY) == 7
+    assert purge_all(ledger, JUNE_1 + 7 * DAY) == 0
+    ledger.close()
+    assert totals(url).requests == 3
+
+
+def test_sqlite_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
+    ledger = open_ledger(f"sqlite:///{tmp_path}/usage.db")
+    ledger.insert([make_entry()])
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir()} == dict.fromkeys(
+        ("usage.db", "usage.db-wal", "usage.db-shm"), "0o600"
+    )
+    ledger.close()
 
 
 def test_usage_is_grouped_by_key_model_and_day(url: str) -> None:

@@ -103,6 +103,30 @@ def test_options_filter_requests(
     assert usage_json(capsys, "--ledger", filled_ledger, "--by", "none", *arguments)["total"]["requests"] == requests
 
 
+def test_usage_is_grouped_by_team(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/usage.db"
+    ledger = open_ledger(url)
+    ledger.insert([make_entry(team_id=team) for team in ("search", "search", "ads", None)])
+    ledger.close()
+    rows = usage_json(capsys, "--ledger", url, "--by", "team")["rows"]
+    assert [(row["team"], row["requests"]) for row in rows] == [("", 1), ("ads", 1), ("search", 2)]
+    assert "(no team)" in usage_output(capsys, "--ledger", url, "--by", "team,key")
+
+
+def test_purge_deletes_entries_before_a_time(filled_ledger: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert usage_output(capsys, "purge", "--ledger", filled_ledger, "--before", "2026-06-02") == "Deleted 3 entries.\n"
+    assert usage_json(capsys, "--ledger", filled_ledger, "--by", "none")["total"]["requests"] == 3
+
+
+def test_purge_needs_a_time_and_an_existing_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/usage.db"
+    assert main(["usage", "purge", "--ledger", url]) == 2
+    assert "usage purge --before 90d" in capsys.readouterr().err
+    assert main(["usage", "purge", "--ledger", url, "--before", "90d"]) == 2
+    assert "There is no ledger at" in capsys.readouterr().err
+    assert not (tmp_path / "usage.db").exists()
+
+
 def test_since_accepts_ages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"sqlite:///{tmp_path}/usage.db"
     ledger = open_ledger(url)
@@ -129,7 +153,7 @@ def test_default_ledger_is_in_the_current_folder(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--by", "colour"], "--by takes key, model and day"),
+        (["--by", "colour"], "--by takes key, team, model and day"),
         (["--since", "yesterday"], "--since takes a date"),
         (["--since", "2026-06-02", "--until", "2026-06-01"], "is not before"),
         (["--sinse", "7d"], "There is no option --sinse; did you mean --since?"),

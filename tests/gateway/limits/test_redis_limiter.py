@@ -102,12 +102,12 @@ def test_redis_and_local_table_make_the_same_decisions(
 
     async def scenario() -> None:
         nonlocal now_us
-        for pause, tokens, spent in steps:
+        for number, (pause, tokens, spent) in enumerate(steps):
             now_us += pause
             now = now_us / 1e6
             exact = int(now * 1e6)
             amount = min(tokens, limit)
-            reply = admit(keys=["owners", "w"], args=[exact, "me", 1, limit, amount, width])
+            reply = admit(keys=["owners", f"r{number}", "w"], args=[exact, "me", 1, limit, amount, width])
             outcome = await attempt(limiter, caller, requested, tokens=tokens, now=now)
             assert bool(reply[0]) == admitted(outcome)
             headers = dict(outcome.headers)
@@ -116,7 +116,7 @@ def test_redis_and_local_table_make_the_same_decisions(
                 assert outcome.retry_after == max(1, -(-reply[4] // 1_000_000))
                 assert headers["x-ratelimit-reset-tokens"] == f"{-(-reply[3] // 1_000_000)}s"
             elif spent % 2:
-                settle(keys=["w"], args=[exact, "me", 1, reply[1], amount, spent, width])
+                settle(keys=[f"r{number}", "w"], args=[exact, "me", 1, reply[1], amount, spent, width])
                 await limiter.settle(outcome, spent, now)
 
     run(scenario())
@@ -140,14 +140,14 @@ def test_redis_outage_is_logged_once_and_limits_are_counted_locally_until_it_end
         assert limiter.degraded
         assert limiter.failures >= 1
         [line] = capsys.readouterr().err.splitlines()
-        assert line.startswith("penstock gateway: Redis at ")
+        assert json.loads(line)["message"].startswith("Redis at ")
         assert isinstance(before, Reservation)
         await limiter.settle(before, 0, time.time())
 
         redis_server.start()
         await wait_until(lambda: not limiter.degraded)
         [line] = capsys.readouterr().err.splitlines()
-        assert line.endswith("is back; limits are counted there again")
+        assert json.loads(line)["message"].endswith("is back; limits are counted there again")
         # the restarted Redis has no counts
         assert admitted(await attempt(limiter, caller, now=time.time()))
         assert redis.Redis.from_url(redis_server.url).keys(b"penstock:{limits}:w:*")
@@ -174,7 +174,7 @@ def test_workers_of_a_machine_log_an_outage_once(
             redis_server.start()
             await wait_until(lambda: not any(limiter.degraded for limiter in workers))
             [line] = capsys.readouterr().err.splitlines()
-            assert line.endswith("is back; limits are counted there again")
+            assert json.loads(line)["message"].endswith("is back; limits are counted there again")
         for limiter in workers:
             await limiter.close()
 
@@ -224,6 +224,73 @@ def test_hanging_redis_does_not_block_requests(redis_server: RedisServer) -> Non
         await limiter.close()
 
     run(scenario())
+
+
+def test_slow_redis_counts_no_request_twice(redis_server: RedisServer) -> None:
+    """Redis executes calls whose caller has timed out. The limiter cancels the admissions and repeats the settlements."""
+    client = redis.Redis.from_url(redis_server.url)
+
+    async def scenario() -> None:
+        limiter = open_limiter(LimitsConfig(redis_url=redis_server.short_timeout_url), None)
+        caller = key(rpm=5, tpm=100, concurrency=5)
+        first = await attempt(limiter, caller, tokens=40, now=time.time())
+        assert isinstance(first, Reservation)
+        assert (counted(client), held(client)) == ([1, 40], [1])
+        # After the first heartbeat, the connection is idle, so that the next call is sent on it at once.
+        pool = limiter._client.connection_pool  # type: ignore[attr-defined]
+        await wait_until(lambda: client.pttl("penstock:{limits}:owners") > 0 and not pool._in_use_connections)
+        redis_server.signal(signal.SIGSTOP)
+        try:
+            assert admitted(await attempt(limiter, caller, tokens=40, now=time.time()))
+            assert limiter.degraded
+            await limiter.settle(first, 30, time.time())
+        finally:
+            redis_server.signal(signal.SIGCONT)
+        await wait_until(lambda: not limiter.degraded)
+        assert (counted(client), held(client)) == ([1, 30], [])
+        await limiter.close()
+
+    run(scenario())
+    client.close()
+
+
+def counted(client: redis.Redis) -> list[int]:
+    """Return the sum of each window."""
+    import msgspec
+
+    rings = [msgspec.msgpack.decode(client.get(name)) for name in client.keys(b"penstock:{limits}:w:*")]
+    return sorted(sum(ring[:32]) for ring in rings)
+
+
+def held(client: redis.Redis) -> list[int]:
+    """Return the slots that each process holds of each concurrency limit."""
+    names = client.keys(b"penstock:{limits}:s:*")
+    return [int(count) for name in names for count in client.hvals(name)]
+
+
+def test_repeated_calls_of_the_scripts_have_no_effect(redis_server: RedisServer) -> None:
+    client = redis.Redis.from_url(redis_server.url, decode_responses=False)
+    admit, settle, cancel = map(client.register_script, (scripts.ADMIT, scripts.SETTLE, scripts.CANCEL))
+    window, slots = b"penstock:{limits}:w:1", b"penstock:{limits}:s:1"
+    now, width = 1_800_000_000_000_000, MINUTE_US // 32
+
+    def try_admit(id_: str) -> list[int]:
+        return admit(keys=["owners", id_, window, slots], args=[now, "me", 1, 100, 40, width, 5])
+
+    reply = try_admit("a")
+    assert try_admit("a") == reply
+    assert (counted(client), held(client)) == ([40], [1])
+    for _ in range(2):
+        settle(keys=["a", window, slots], args=[now, "me", 1, reply[1], 40, 10, width])
+    assert (counted(client), held(client)) == ([10], [])
+    try_admit("b")
+    for _ in range(2):
+        cancel(keys=["b", window, slots], args=[now, "me", 1, 40, width])
+        assert (counted(client), held(client)) == ([10], [])
+    cancel(keys=["c", window, slots], args=[now, "me", 1, 40, width])
+    assert try_admit("c") == [0]  # it arrives after its cancellation
+    assert (counted(client), held(client)) == ([10], [])
+    client.close()
 
 
 def test_read_only_redis_is_treated_as_unavailable(
@@ -283,7 +350,7 @@ def test_slots_of_a_gateway_without_heartbeat_are_released(redis_server: RedisSe
     now = 1_800_000_000_000_000
 
     def try_admit(owner: str, now_us: int) -> bool:
-        return bool(admit(keys=["owners", "s"], args=[now_us, owner, 0, 1])[0])
+        return bool(admit(keys=["owners", f"r{owner}{now_us}", "s"], args=[now_us, owner, 0, 1])[0])
 
     assert try_admit("first", now)
     assert not try_admit("second", now + scripts.LEASE_US)
@@ -303,7 +370,7 @@ def test_every_redis_key_has_an_expiry(redis_server: RedisServer) -> None:
         # the first heartbeat sets the expiry of the owners hash
         await wait_until(lambda: client.pttl("penstock:{limits}:owners") > 0)
         names = client.keys()
-        assert len(names) == 5
+        assert len(names) == 6
         for name in names:
             assert 0 < client.pttl(name) <= 86_402_000
         assert isinstance(outcome, Reservation)

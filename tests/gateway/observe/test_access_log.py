@@ -38,6 +38,11 @@ def log_lines(tmp_path: Path, form: Form, *entries: Entry) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+def test_log_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    log_lines(tmp_path, "text", finished_entry())
+    assert (tmp_path / "access.log").stat().st_mode & 0o777 == 0o600
+
+
 def test_text_line_has_all_fields(tmp_path: Path) -> None:
     attempts = [
         Attempt(model="a", upstream="x", provider_key="up", kind="initial", error="timeout"),

@@ -51,7 +51,7 @@ def render_after(tmp_path: Path, *entries: object, metrics: Metrics | None = Non
 def test_request_is_counted_in_every_family(tmp_path: Path) -> None:
     attempts = [
         Attempt(model="a", upstream="x", provider_key="up", kind="initial", status=503, error="upstream_status"),
-        Attempt(model="b", upstream="y", provider_key="up", kind="fallback", status=200),
+        Attempt(model="b", upstream="y", provider_key="up", kind="fallback", status=200, started_ms=2, first_byte_ms=9),
     ]
     hit = GuardrailHit(guardrail="names", hook="output", action="masked", count=3)
     values = render_after(
@@ -67,13 +67,15 @@ def test_request_is_counted_in_every_family(tmp_path: Path) -> None:
     assert values["requests_total", frozenset({**labels, "status": "200", "stream": "true"}.items())] == 1
     assert total(values, "requests_total", status="200") == 2
     assert total(values, "requests_total") == 4
-    assert total(values, "request_duration_seconds_bucket", le="0.05", status="2xx") == 2
+    assert total(values, "request_duration_seconds_bucket", le="0.05", status="200") == 2
     assert total(values, "request_duration_seconds_bucket", le="0.025") == 0
     assert total(values, "request_duration_seconds_count") == 4
     assert total(values, "request_duration_seconds_sum") == pytest.approx(0.16)
     assert total(values, "ttft_seconds_count") == 1
     assert total(values, "ttft_seconds_bucket", le="0.01") == 1
     assert total(values, "ttft_seconds_bucket", le="0.005") == 0
+    assert total(values, "upstream_ttfb_seconds_count") == 1
+    assert total(values, "upstream_ttfb_seconds_sum") == pytest.approx(0.007)
     assert total(values, "tokens_total", direction="input") == 36
     assert total(values, "tokens_total", direction="output") == 15
     assert total(values, "reasoning_tokens_total") == 2

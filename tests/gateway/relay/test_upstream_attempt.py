@@ -55,7 +55,7 @@ def test_request_ended_while_waiting_for_target_limits_makes_no_attempt(first_is
         scope: Any = SimpleNamespace(client="127.0.0.1:1")
         protocol: Any = None
         group = Model(id="g", name="g", routing=Routing(targets=("a", "b")))
-        compiled: Any = SimpleNamespace(guards=None)
+        compiled: Any = SimpleNamespace()
         request = GatewayRequest(app, compiled, scope, protocol, dialect, "id", "id")
         request._model, request._request, request._tokens = group, read_body(b'{"model":"g"}', dialect), 10
         # The targets have no host, so an attempt would fail.

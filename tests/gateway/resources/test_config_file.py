@@ -52,6 +52,13 @@ watch: false
     assert config.upstream == GatewayConfig().upstream
 
 
+def test_numbers_and_switches_may_come_from_the_environment(config_path: Path) -> None:
+    config_path.write_text('listen: {port: "${PORT}", workers: "${WORKERS}", drain_s: "${DRAIN}"}\nwatch: "${WATCH}"\n')
+    config = load_config(str(config_path), {"PORT": "8080", "WORKERS": "2", "DRAIN": "1.5", "WATCH": "false"})
+    assert (config.listen.port, config.listen.workers, config.listen.drain_s, config.watch) == (8080, 2, 1.5, False)
+    assert "listen.port is invalid" in error_message(config_path, "listen: {port: '${PORT}'}", {"PORT": "http"})
+
+
 @pytest.mark.parametrize("text", ["", "# nothing\n", "listen:\n", "listen: {}\n", "listen: {port: null}\n"])
 def test_empty_section_has_defaults(config_path: Path, text: str) -> None:
     config_path.write_text(text)
@@ -99,7 +106,7 @@ def test_all_errors_are_in_one_message(config_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("listen: {port: 70000}", "listen.port must be a port"),
+        ("listen: {port: 70000}", "listen.port must be a port from 0 to 65535 (line 1)"),
         ("listen: {status_port: -1}", "listen.status_port must be a port"),
         ("listen: {tls_cert: a}", "listen needs tls_cert and tls_key together"),
         ("listen: {trusted_proxies: [10.0.0.0/40]}", "listen.trusted_proxies[0] is not a network"),

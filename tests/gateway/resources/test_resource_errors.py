@@ -89,6 +89,16 @@ def test_unsupported_collection_is_an_error(files: Files, collection: str) -> No
         ("display_name: x, api_key: sk-1, api_base: 'http://h/v1#x'", "api_base has a fragment"),
         ("display_name: x, api_key: sk-1, api_base: 'http://h/v 1'", "api_base contains characters"),
         ("display_name: x, api_key: sk-1, adapter: gopher", "adapter must be one of openai, anthropic"),
+        ("display_name: x, api_key: sk-1, adapter: bedrock", "adapter must be one of openai, anthropic"),
+        ("display_name: x, api_key: sk-1, key_file: y", "key_file cannot be combined with api_key"),
+        ("display_name: x, key_file: /none", "key_file names a file that cannot be read: No such file or directory"),
+        ("display_name: x, key_file: /dev/null", "key_file names an empty file"),
+        ('display_name: x, api_key: "sk-1\\n"', "api_key contains a line break"),
+        (
+            'display_name: x, api_key: sk-1, request: {default_headers: {a: "b\\r\\nc: d"}}',
+            "default_headers.a contains",
+        ),
+        ('display_name: x, api_key: sk-1, request: {default_headers: {"a\\r\\nb": c}}', "not an HTTP header name"),
         ("display_name: x, api_key: sk-1, id: 7", "id is not a known field"),
         ("display_name: x, api_key: sk-1, request: {forward_client_headers: [x]}", "request.forward_client_headers"),
         ("display_name: x, api_key: sk-1, request: {param_constraints: {a: 1}}", "request.param_constraints is not"),
@@ -183,6 +193,9 @@ def test_invalid_model_is_reported(files: Files, fields: str, error: str) -> Non
         ),
         ("display_name: k, key_env: CALLER, allowed_models: gpt", "allowed_models must be a list of strings"),
         ("display_name: k, key_env: CALLER, allowed_models: ['a*b*']", "allowed_models[0] may contain only one *"),
+        ("display_name: k, key_env: CALLER, allowed_models: [gpd]", "allowed_models[0] is 'gpd', which matches no"),
+        ("display_name: k, key_env: CALLER, allowed_models: ['gpd*']", "allowed_models[0] is 'gpd*', which matches no"),
+        ("display_name: k, key_file: /none, allowed_models: []", "key_file names a file that cannot be read"),
         (f"{KEY}, expires_at: tomorrow", "expires_at must be a time with a time zone"),
         (f"{KEY}, expires_at: 2030-01-01T00:00:00", "expires_at must be a time with a time zone"),
         (f"{KEY}, expires_at: 2030-13-01T00:00:00Z", "expires_at must be a time with a time zone"),
@@ -197,6 +210,33 @@ def test_invalid_caller_key_is_reported(files: Files, fields: str, error: str) -
     reported = files.errors(f"api_keys: [{{{fields}}}]\n")
     assert reported[0].startswith("api_keys[0] 'k': ")
     assert any(error in line for line in reported)
+
+
+def test_errors_name_their_lines(files: Files) -> None:
+    errors = files.numbered_errors(
+        """
+provider_keys:
+  - display_name: up
+    api_key: sk-up
+models:
+  - display_name: gpt
+    provider: cohere
+    model_name: x
+    provider_key: up
+  - display_name: "two\\nlines"
+    provider: openai
+    model_name: x
+    provider_key: up
+    rate_limit:
+      rpm: 5
+      tmp: 5
+"""
+    )
+    assert errors == [
+        "models[1] 'two\\nlines': display_name contains a line break or control character (line 11)",
+        "models[1] 'two\\nlines': rate_limit.tmp is not a known field (line 17)",
+        "models[0] 'gpt': provider_key names 'up', which needs an api_base for this provider (line 10)",
+    ]
 
 
 def test_same_key_for_two_callers_is_an_error(files: Files) -> None:
@@ -256,6 +296,27 @@ def test_invalid_policy_is_reported(files: Files, fields: str, error: str) -> No
     reported = files.errors(f"rate_limit_policies: [{{name: p, {fields}}}]\n")
     assert all(line.startswith("rate_limit_policies[0] 'p': ") for line in reported)
     assert any(error in line for line in reported)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ("scope_type: team, scope_id: a", "needs guardrail or guardrail_id"),
+        ("guardrail: h, scope_type: team, scope_id: a", "guardrail names 'h', which is not in guardrails"),
+        ("guardrail: g, scope_id: a", "scope_type is missing"),
+        ("guardrail: g, scope_type: mcp_server, scope_id: a", "scope_type must be one of api_key, team, model, env"),
+        ("guardrail: g, scope_type: team", "scope_id is missing"),
+        ("guardrail: g, scope_type: env, scope_id: a", "scope_id cannot be combined with the scope env"),
+        ("guardrail: g, scope_type: api_key, scope_id: a", "scope_id names 'a', which is not in api_keys"),
+        ("guardrail: g, scope_type: model, scope_id: a", "scope_id names 'a', which is not in models"),
+        ("guardrail: g, scope_type: team, scope_id: a, priority: x", "priority must be a whole number"),
+    ],
+)
+def test_invalid_attachment_is_reported(files: Files, fields: str, error: str) -> None:
+    guardrail = "guardrails: [{name: g, kind: keyword, patterns: []}]\n"
+    (reported,) = files.errors(guardrail, f"guardrail_attachments: [{{{fields}}}]\n")
+    assert reported.startswith("guardrail_attachments[0]: ")
+    assert error in reported
 
 
 @pytest.mark.parametrize(

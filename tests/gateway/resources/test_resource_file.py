@@ -29,6 +29,7 @@ provider_keys:
     tls: {verify: false}
   - display_name: deepseek
     secret: "pa$$word"
+    api_base: https://api.deepseek.example
 
 models:
   - display_name: gpt-4o-prod
@@ -47,6 +48,7 @@ models:
     provider_key: deepseek
     timeout: 0
     stream_timeout: 0
+  - {display_name: internal/small, provider: openai, model_name: gpt-4o-mini, provider_key: openai-main}
   - display_name: best
     routing:
       strategy: failover
@@ -120,7 +122,11 @@ def test_all_supported_fields_are_read(tmp_path: Path) -> None:
     assert main.param_renames == {"max_tokens": "max_completion_tokens"}
     assert not main.verify_tls
     assert deepseek.secret.reveal() == "pa$word"
-    assert (deepseek.adapter, deepseek.api_base, deepseek.verify_tls) == ("openai", None, True)
+    assert (deepseek.adapter, deepseek.api_base, deepseek.verify_tls) == (
+        "openai",
+        "https://api.deepseek.example",
+        True,
+    )
 
     gpt, chat, best = (snapshot.models[name] for name in ("gpt-4o-prod", "chat", "best"))
     assert (gpt.provider, gpt.upstream, gpt.provider_key) == ("openai", "gpt-4o-mini", "openai-main")
@@ -182,6 +188,27 @@ def test_policy_may_refer_by_id_or_to_all(files: Files) -> None:
     assert by_none.scope_ref is None
 
 
+def test_guardrails_are_attached_in_the_order_of_their_priorities(files: Files) -> None:
+    words = "kind: keyword, patterns: []"
+    names = ("plain", "low", "off", "high")
+    guardrails = f"guardrails: [{', '.join(f'{{name: {name}, {words}}}' for name in names)}]\n"
+    attachments = """guardrail_attachments:
+  - {guardrail: low, scope_type: model, scope_id: gpt}
+  - {guardrail: low, scope_type: team, scope_id: search, enabled: false}
+  - {guardrail: off, scope_type: env, priority: 9, enabled: false}
+  - {guardrail: high, scope_type: api_key, scope_id: me, priority: 1}
+"""
+    specs = files.read(files.UP, files.GPT, files.ME, guardrails, attachments).guardrails
+    model, key = (str(uuid.uuid5(NAMESPACE, name)) for name in ("models/gpt", "api_keys/me"))
+    assert {spec.name: spec.attached_to for spec in specs} == {
+        "high": (("api_key", key),),
+        "low": (("model", model),),
+        "plain": None,
+        "off": (),
+    }
+    assert [spec.name for spec in specs][:2] == ["high", "low"]
+
+
 def test_file_without_entries_gives_an_empty_snapshot(files: Files) -> None:
     snapshot = files.read("models:\napi_keys: []\nguardrails: null\n")
     assert (snapshot.models, snapshot.caller_keys, snapshot.guardrails) == ({}, {}, ())
@@ -214,6 +241,22 @@ def test_anthropic_provider_uses_the_anthropic_adapter(files: Files) -> None:
 def test_strings_are_unchanged_except_for_variables(files: Files, text: str, value: str) -> None:
     snapshot = files.read(f"provider_keys:\n  - display_name: up\n    api_key: {text}\n")
     assert snapshot.provider_keys["up"].secret.reveal() == value
+
+
+def test_keys_are_read_from_files(tmp_path: Path) -> None:
+    """As mounted by orchestrators: a file per secret, often with a line break at its end."""
+    (tmp_path / "up.key").write_text("sk-from-file\n")
+    (tmp_path / "caller.key").write_text("sk-caller\n")
+    path = tmp_path / "resources.yaml"
+    path.write_text(
+        Files.HEAD
+        + "provider_keys: [{display_name: up, provider: openai, key_file: up.key}]\n"
+        + f"api_keys: [{{display_name: me, key_file: {tmp_path}/caller.key, allowed_models: ['*']}}]\n"
+    )
+    snapshot = load_resources(str(path), {})
+    assert snapshot.provider_keys["up"].secret.reveal() == "sk-from-file"
+    assert list(snapshot.caller_keys) == [hashlib.sha256(b"sk-caller").hexdigest()]
+    assert snapshot.key_files == (str(tmp_path / "up.key"), str(tmp_path / "caller.key"))
 
 
 def test_key_is_stripped_before_hashing() -> None:

@@ -15,6 +15,7 @@ from penstock.errors import RunError
 from penstock.gateway.ledger.mover import Mover
 from penstock.gateway.resources.config_file import load_config
 from penstock.gateway.serving.server import Gateway
+from penstock.gateway.serving.worker_pool import WorkerPool
 from penstock.processes import spawn
 from support.programs import wait_for
 
@@ -26,7 +27,7 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway
     def spawned(*_: object) -> subprocess.Popen[bytes]:
         return spawn("penstock.no_such_module")
 
-    monkeypatch.setattr(Gateway, "_spawn", spawned)
+    monkeypatch.setattr(WorkerPool, "_spawn", spawned)
     (tmp_path / "resources.yaml").write_text('_format_version: "1"\n')
     settings = {"listen": {"port": 0, "status_port": 0}, "ledger": {"url": "sqlite:///usage.db", "spool": "spool"}}
     (tmp_path / "gateway.yaml").write_text(json.dumps(settings))

@@ -234,15 +234,18 @@ class Dialect:
     def error_body(self, refusal: Refusal) -> bytes:
         return refusal.body()
 
-    def error_event(self, kind: str, message: str, sequence: int) -> bytes:
+    def error_event(self, kind: str, message: str, sequence: int, code: str | None = None) -> bytes:
         """Return the event that ends an incomplete stream whose head has been sent."""
         del sequence
-        return b"data: " + orjson.dumps({"error": {"message": message, "type": kind}}) + b"\n\n"
+        error = {"message": message, "type": kind} | ({} if code is None else {"code": code})
+        return b"data: " + orjson.dumps({"error": error}) + b"\n\n"
 
-    def block_event(self, kind: str, message: str, sequence: int, response_id: str | None, model: str) -> bytes:
+    def block_event(
+        self, kind: str, message: str, sequence: int, response_id: str | None, model: str, code: str | None
+    ) -> bytes:
         """Return the event that ends a stream whose rest is blocked."""
         del response_id, model
-        return self.error_event(kind, message, sequence)
+        return self.error_event(kind, message, sequence, code)
 
 
 def content_strings(value: object) -> Iterator[tuple[str, str]]:

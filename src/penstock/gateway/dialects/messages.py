@@ -125,8 +125,8 @@ class Messages(Dialect):
     def error_body(self, refusal: Refusal) -> bytes:
         return orjson.dumps({"type": "error", "error": {"type": refusal.type, "message": refusal.message}})
 
-    def error_event(self, kind: str, message: str, sequence: int) -> bytes:
-        del sequence
+    def error_event(self, kind: str, message: str, sequence: int, code: str | None = None) -> bytes:
+        del sequence, code
         event = {"type": "error", "error": {"type": kind, "message": message}}
         return b"event: error\ndata: " + orjson.dumps(event) + b"\n\n"
 

@@ -124,17 +124,19 @@ class Responses(Dialect):
     def stream_reader(self) -> StreamReader:
         return _ResponsesReader()
 
-    def error_event(self, kind: str, message: str, sequence: int) -> bytes:
-        event = {"type": "error", "sequence_number": sequence, "code": kind, "message": message, "param": None}
+    def error_event(self, kind: str, message: str, sequence: int, code: str | None = None) -> bytes:
+        event = {"type": "error", "sequence_number": sequence, "code": code or kind, "message": message, "param": None}
         return b"event: error\ndata: " + orjson.dumps(event) + b"\n\n"
 
-    def block_event(self, kind: str, message: str, sequence: int, response_id: str | None, model: str) -> bytes:
+    def block_event(
+        self, kind: str, message: str, sequence: int, response_id: str | None, model: str, code: str | None
+    ) -> bytes:
         response = {
             "id": response_id or "",
             "object": "response",
             "created_at": int(time.time()),
             "status": "failed",
-            "error": {"code": kind, "message": message, "type": kind},
+            "error": {"code": code or kind, "message": message, "type": kind},
             "incomplete_details": None,
             "instructions": None,
             "max_output_tokens": None,

@@ -1,22 +1,28 @@
 """Guardrails: content inspection of requests and replies.
 
 `Guards` is compiled once per resource snapshot. It inspects requests and whole replies, and creates a `StreamGuard` for
-each streamed reply. It does no I/O.
+each streamed reply. All verdicts can be awaited, so that a check by another service has the same interface as a local one;
+the relay pauses the upstream while it waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from penstock.gateway.guardrails.block_errors import block_event, block_message, block_type
-from penstock.gateway.guardrails.chain import Blocked, Chain, guardrail_errors
+from penstock.gateway.guardrails.block_errors import block_code, block_event, block_message, block_type
+from penstock.gateway.guardrails.chain import Blocked, Chain, compile_guards, guardrail_errors
 from penstock.gateway.guardrails.inspection import GuardrailErrors, Inspection, MatchCounts, StreamBlocked
-from penstock.gateway.guardrails.json_edits import duplicate_member_spans, remove_spans, replace_texts
-from penstock.gateway.guardrails.json_input import DuplicateKeyError, read_reply, read_request
+from penstock.gateway.guardrails.json_input import (
+    DuplicateKeyError,
+    read_reply,
+    read_request,
+    without_duplicate_keys,
+    write_changes,
+)
 from penstock.gateway.guardrails.offload import run_offloaded
 from penstock.gateway.guardrails.search_budget import SearchBudgets
-from penstock.gateway.guardrails.streams import BufferGuard, MonitorGuard, StreamGuard
+from penstock.gateway.guardrails.streams import KEEP_ALIVE, BufferGuard, MonitorGuard, StreamGuard, StreamLimits
 from penstock.gateway.guardrails.texts import InspectedText, reply_texts, request_texts
 from penstock.gateway.guardrails.window import WindowGuard
 from penstock.gateway.resources.config import GuardrailMode
@@ -24,6 +30,7 @@ from penstock.gateway.resources.snapshot import GuardrailSpec
 from penstock.gateway.routes import Route
 
 __all__ = [
+    "KEEP_ALIVE",
     "DuplicateKeyError",
     "GuardrailErrors",
     "Guards",
@@ -31,58 +38,72 @@ __all__ = [
     "SearchBudgets",
     "StreamBlocked",
     "StreamGuard",
+    "block_code",
     "block_event",
     "block_message",
     "block_type",
     "guardrail_errors",
 ]
 
-_T = TypeVar("_T")
-_STREAM_SHARE = 0.25
-"""Share of `max_inspection_ms` for streams, whose searches block the event loop."""
-
 
 class Guards:
-    """The compiled guardrails of a snapshot. The constructor raises `GuardrailErrors` with every configuration error."""
+    """The compiled guardrails of a snapshot. The constructor raises `GuardrailErrors` with every configuration error.
+
+    The relay awaits `request` and `reply`, and the verdicts of a `StreamGuard`. None of them blocks the event loop for
+    longer than a few milliseconds.
+    """
 
     def __init__(self, specs: Sequence[GuardrailSpec], mode: GuardrailMode) -> None:
         errors = [error for spec in specs for error in guardrail_errors(spec)]
         if errors:
             raise GuardrailErrors(errors)
         enabled = [spec for spec in specs if spec.enabled]
-        self._input = Chain([spec for spec in enabled if spec.hook != "output"], mode.max_lengths)
-        self._output = Chain([spec for spec in enabled if spec.hook != "input"], mode.max_lengths)
-        self._limit = mode.max_buffer_bytes
+        self._input = _chain([spec for spec in enabled if spec.hook != "output"], mode)
+        self._output = _chain([spec for spec in enabled if spec.hook != "input"], mode)
+        self._enforcing, self._monitoring = self._output.split()
         self._seconds = mode.max_inspection_ms / 1000
+        self._limits = StreamLimits(mode.max_buffer_bytes, self._seconds, mode.heartbeat_s)
         self._use_window = mode.stream_mode == "window" and self._output.supports_window
         self.has_input = bool(self._input.guards)
         self.has_output = bool(self._output.guards)
 
-    async def run_inspection(self, size: int, inspect: Callable[[SearchBudgets], _T]) -> _T:
-        """Run `inspect` on `size` bytes within `max_inspection_ms`, without blocking the event loop."""
-        return await run_offloaded(size, inspect, self._seconds)
-
-    def request(self, body: bytes, budgets: SearchBudgets) -> Inspection:
+    async def request(self, body: bytes) -> Inspection:
         """Inspect a request body. Raises `DuplicateKeyError` if an object in it has a duplicate key."""
-        source, root = read_request(body)
-        return _inspect(self._input, body, source, root, request_texts(root[0]), MatchCounts("input"), budgets)
+        return await run_offloaded(len(body), lambda budgets: self.inspect_request(body, budgets), self._seconds)
 
-    def reply(self, body: bytes, budgets: SearchBudgets) -> Inspection:
+    async def reply(self, body: bytes) -> Inspection:
         """Inspect a whole JSON reply. Raises ValueError if the body is not JSON."""
-        source, root = read_reply(body)
-        if self._output.enforced and (spans := duplicate_member_spans(source, root[0])):
-            body, source = remove_spans(body, spans), remove_spans(source, spans)
-        texts = reply_texts(root[0] if type(root[0]) is dict else root)
-        return _inspect(self._output, body, source, root, texts, MatchCounts("output"), budgets)
+        return await run_offloaded(len(body), lambda budgets: self.inspect_reply(body, budgets), self._seconds)
 
     def stream(self, route: Route) -> StreamGuard | None:
         """Return a guard for one stream, or None if there are no output guardrails."""
         if not self.has_output:
             return None
-        budgets = SearchBudgets(self._seconds * _STREAM_SHARE, stream=True)
         if not self._output.enforced:
-            return MonitorGuard(self._output, route, self._limit, budgets)
-        return (WindowGuard if self._use_window else BufferGuard)(self._output, route, self._limit, budgets)
+            return MonitorGuard(self._output, route, self._limits)
+        if not self._use_window:
+            return BufferGuard(self._output, route, self._limits)
+        monitor = MonitorGuard(self._monitoring, route, self._limits) if self._monitoring.guards else None
+        return WindowGuard(self._enforcing, route, self._limits, monitor)
+
+    def inspect_request(self, body: bytes, budgets: SearchBudgets) -> Inspection:
+        """Inspect a request body within the budgets, in the calling thread."""
+        source, root = read_request(body)
+        return _inspect(self._input, body, source, root, request_texts(root[0]), MatchCounts("input"), budgets)
+
+    def inspect_reply(self, body: bytes, budgets: SearchBudgets) -> Inspection:
+        """Inspect a whole JSON reply within the budgets, in the calling thread."""
+        source, root = read_reply(body)
+        if self._output.enforced:
+            unique = without_duplicate_keys(source, root[0])
+            if unique is not source:
+                body = source = unique
+        texts = reply_texts(root[0] if type(root[0]) is dict else root)
+        return _inspect(self._output, body, source, root, texts, MatchCounts("output"), budgets)
+
+
+def _chain(specs: list[GuardrailSpec], mode: GuardrailMode) -> Chain:
+    return Chain(compile_guards(specs, mode.max_lengths))
 
 
 def _inspect(
@@ -100,5 +121,6 @@ def _inspect(
     except Blocked as blocked:
         blocked.count(match_counts)
         return Inspection(body, match_counts.hits(), blocked_by=blocked.guard.name, timed_out=blocked.timed_out)
-    masked = replace_texts(body, source, root, changed) if changed else body
+    is_reply = match_counts.hook == "output"
+    masked = write_changes(body, source, root, changed, drop_logprobs=is_reply and chain.enforced)
     return Inspection(masked, match_counts.hits(), blocked_by=None, timed_out=False)

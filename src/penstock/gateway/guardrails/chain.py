@@ -6,7 +6,8 @@ in file order, ends the inspection, and nothing is masked then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import regex
 
@@ -16,15 +17,20 @@ from penstock.gateway.guardrails.finders import RegexFinder
 from penstock.gateway.guardrails.inspection import MatchCounts
 from penstock.gateway.guardrails.literals import Literals
 from penstock.gateway.guardrails.masking import Masking
+from penstock.gateway.guardrails.normalise import normalise
 from penstock.gateway.guardrails.search_budget import MATCH_S, InspectionTimeout, SearchBudgets
-from penstock.gateway.guardrails.search_texts import SearchText, build_search_texts
-from penstock.gateway.guardrails.texts import InspectedText, TextRef
+from penstock.gateway.guardrails.texts import IdRef, InspectedText, TextRef
+from penstock.gateway.guardrails.views import SearchText, build_search_texts
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 
-__all__ = ["Blocked", "Chain", "Guard", "LiteralMatcher", "Rule", "guardrail_errors"]
+__all__ = ["Blocked", "Chain", "Guard", "Rule", "compile_guards", "guardrail_errors"]
 
-_DETECTOR_CONTEXT = 64
-"""Characters of context kept for the detectors' look-behinds, with a margin. A configured regex gets its maximum length."""
+_CONTEXT = 64
+"""Characters of context kept for the detectors' look-behinds and for split escapes, with a margin. A configured regex gets its
+maximum length."""
+
+_MAX_SPACES = 64
+"""The longest run of white space within a phrase that is masked."""
 
 _MAX_LITERAL = 4096
 """Bounds the work per stream event, which compares the end of the text with the prefixes of the literals."""
@@ -85,13 +91,14 @@ class Rule:
 class Guard:
     """One compiled guardrail."""
 
-    __slots__ = ("enforced", "name", "order", "rules")
+    __slots__ = ("enforced", "literals", "name", "order", "rules")
 
     def __init__(self, name: str, *, order: int, enforced: bool) -> None:
         self.name = name
         self.order = order
         self.enforced = enforced
         self.rules: list[Rule] = []
+        self.literals: list[str] = []
 
     def record_block(self, match_counts: MatchCounts, source: str) -> None:
         if self.enforced:
@@ -108,25 +115,59 @@ class Guard:
         match_counts.add(self.order, self.name, "masked" if self.enforced else "would_mask", source)
 
 
+class Folder:
+    """Folds the case of a text piece by piece, and collapses runs of white space, for literals that are phrases."""
+
+    __slots__ = ("_ends_in_space",)
+
+    def __init__(self) -> None:
+        self._ends_in_space = False
+
+    def feed(self, text: str) -> str:
+        folded = text.casefold()
+        if not folded:
+            return folded
+        starts_in_space = folded[0].isspace() and not self._ends_in_space
+        self._ends_in_space = folded[-1].isspace()
+        words = " ".join(folded.split())
+        if not words:
+            return " " if starts_in_space else ""
+        return (" " if starts_in_space else "") + words + (" " if self._ends_in_space else "")
+
+
 class LiteralMatcher:
-    """The case-folded literals of several guardrails, in one automaton."""
+    """The folded literals of several guardrails, in one automaton."""
 
-    __slots__ = ("guards_of", "literals", "separator")
+    __slots__ = ("_collapses", "guards_of", "literals", "max_length", "separator")
 
-    def __init__(self, entries: Iterable[tuple[str, Guard]]) -> None:
+    def __init__(self, guards: Sequence[Guard]) -> None:
+        entries = [(literal, guard) for guard in guards for literal in guard.literals]
+        self._collapses = any(len(literal.split()) > 1 for literal, _ in entries)
         guards_of: dict[str, list[Guard]] = {}
         for literal, guard in entries:
-            guards = guards_of.setdefault(literal.casefold(), [])
-            if guard not in guards:
-                guards.append(guard)
+            for spelling in _spellings(literal):
+                sharing = guards_of.setdefault(self.fold(spelling), [])
+                if guard not in sharing:
+                    sharing.append(guard)
         self.literals = Literals(guards_of)
         self.guards_of = list(guards_of.values())
+        self.max_length = max(map(len, guards_of))
         # Separates texts that are searched together: a character that no literal contains. ASCII if possible, because
         # folding 4 KB of ASCII takes 1 µs, and 20 µs otherwise.
-        candidates = map(chr, (*range(1, 9), *range(14, 32), *range(0xFDD0, 0xFDF0)))
+        candidates = map(chr, (*range(1, 9), *range(14, 28), *range(0xFDD0, 0xFDF0)))
         self.separator = next(
             character for character in candidates if not any(character in literal for literal in guards_of)
         )
+
+    def folder(self) -> Callable[[str], str]:
+        """Return a function that folds a text piece by piece."""
+        return Folder().feed if self._collapses else str.casefold
+
+    def fold(self, text: str) -> str:
+        return self.folder()(text)
+
+    def contained_in(self, texts: Iterable[str]) -> bool:
+        return bool(self.literals.find(self.fold(self.separator.join(texts))))
 
     def matching_guards(self, folded: str, after: int = 0) -> Iterator[Guard]:
         """Yield the guards of each literal in `folded` that ends after position `after`."""
@@ -135,51 +176,44 @@ class LiteralMatcher:
                 yield from self.guards_of[number]
 
 
+def _spellings(literal: str) -> set[str]:
+    """Return the spellings of a literal: as configured, composed, decomposed and normalised."""
+    composed = unicodedata.normalize("NFC", literal)
+    return {
+        spelling
+        for spelling in (
+            literal,
+            composed,
+            unicodedata.normalize("NFD", literal),
+            normalise(literal),
+            normalise(composed),
+        )
+        if spelling
+    }
+
+
 class Chain:
-    """The guardrails of one hook. Their specs must be valid: see `guardrail_errors`."""
+    """Compiled guardrails that inspect the same texts (see `compile_guards`)."""
 
-    __slots__ = (
-        "bounded_rules",
-        "context",
-        "enforced_literals",
-        "guards",
-        "monitored_literals",
-        "numeric_rules",
-        "rules",
-        "supports_window",
-        "unbounded_rules",
-    )
+    __slots__ = ("context", "enforced", "guards", "literals", "numeric_rules", "rules", "supports_window")
 
-    def __init__(self, specs: Sequence[GuardrailSpec], max_lengths: dict[str, int]) -> None:
-        self.guards: list[Guard] = []
-        self.rules: list[Rule] = []
-        literals: list[tuple[str, Guard]] = []
-        for order, spec in enumerate(specs):
-            guard = Guard(spec.name, order=order, enforced=spec.enforcement == "block")
-            self.guards.append(guard)
-            for finder, blocks, token in _finders(spec, max_lengths.get(spec.name)):
-                guard.rules.append(Rule(guard, finder, order=len(self.rules), blocks=blocks, token=token))
-                self.rules.append(guard.rules[-1])
-            if spec.kind == "keyword":
-                literals.extend((pattern.value, guard) for pattern in spec.patterns if pattern.kind == "literal")
-        enforced = [entry for entry in literals if entry[1].enforced]
-        monitored = [entry for entry in literals if not entry[1].enforced]
-        self.enforced_literals = LiteralMatcher(enforced) if enforced else None
-        self.monitored_literals = LiteralMatcher(monitored) if monitored else None
-        """Kept apart, because monitored literals hold nothing back."""
-        self.bounded_rules = [rule for rule in self.rules if rule.finder.max_length is not None]
-        self.unbounded_rules = [rule for rule in self.rules if rule.finder.max_length is None]
-        """Rules without a bound on the length of a match."""
-        self.numeric_rules = [index for index, rule in enumerate(self.bounded_rules) if rule.finder.numeric]
-        """Indexes into `bounded_rules`."""
-        self.supports_window = not any(rule.guard.enforced for rule in self.unbounded_rules)
+    def __init__(self, guards: Sequence[Guard]) -> None:
+        self.guards = guards
+        self.rules = [rule for guard in guards for rule in guard.rules]
+        self.literals = LiteralMatcher(guards) if any(guard.literals for guard in guards) else None
+        self.numeric_rules = [index for index, rule in enumerate(self.rules) if rule.finder.numeric]
+        """Indexes into `rules`."""
+        self.enforced = any(guard.enforced for guard in guards)
+        self.supports_window = all(rule.finder.max_length is not None for rule in self.rules if rule.guard.enforced)
         regex_lengths = [rule.finder.max_length or 0 for rule in self.rules if isinstance(rule.finder, RegexFinder)]
-        self.context = max([_DETECTOR_CONTEXT, *regex_lengths])
+        self.context = max([_CONTEXT, *regex_lengths, self.literals.max_length if self.literals is not None else 0])
         """Number of characters before a position that can affect a match at it."""
 
-    @property
-    def enforced(self) -> bool:
-        return any(guard.enforced for guard in self.guards)
+    def split(self) -> tuple[Chain, Chain]:
+        """Return the enforcing and the monitoring guardrails."""
+        return Chain([guard for guard in self.guards if guard.enforced]), Chain(
+            [guard for guard in self.guards if not guard.enforced]
+        )
 
     def inspect(
         self, texts: Sequence[InspectedText], match_counts: MatchCounts, budgets: SearchBudgets
@@ -187,65 +221,100 @@ class Chain:
         """Set the replacements of the masked texts and return their refs. Raises `Blocked` and `InspectionTimeout`."""
         if not texts:
             return []
-        search_texts = build_search_texts(texts)
-        strings = [search_text.text for search_text in search_texts]
-        literal_sources = self._literal_sources(search_texts) if self._has_literal(strings) else {}
-        joined = "\0".join(strings) if self.rules else ""
+        views, hidden = build_search_texts(texts)
+        if hidden:
+            self.block_hidden_text()
         maskings: dict[int, Masking] = {}
+        for view, first, last, rule in self.search(views, match_counts, budgets, texts):
+            masking = maskings.setdefault(view.index, Masking())
+            masking.add(*view.source_span(first, last), rule.order, view.escape_token(rule.token))
+        return [ref for number, masking in maskings.items() for ref in _apply_masks(texts[number], masking)]
+
+    def block_hidden_text(self) -> None:
+        """Block a text that hides more than guardrails can see."""
+        for guard in self.guards:
+            if guard.enforced:
+                raise Blocked(guard)
+
+    def search(
+        self,
+        views: Sequence[SearchText],
+        match_counts: MatchCounts,
+        budgets: SearchBudgets,
+        texts: Sequence[InspectedText] = (),
+        after: int = -1,
+    ) -> Iterator[tuple[SearchText, int, int, Rule]]:
+        """Record all matches, and yield those to mask. `texts` are the texts of the views, to find ids among them. The
+        matches of rules that end before position `after` of the text are ignored."""
+        strings = [view.text for view in views]
+        found = self.literals is not None and self.literals.contained_in(strings)
+        literal_sources = self._literal_sources(views) if found else {}
+        joined = "\0".join(strings) if self.rules else ""
         for guard in self.guards:
             for source in literal_sources.get(guard.order, ()):
                 guard.record_block(match_counts, source)
             for rule in guard.rules:
-                if rule.may_match(joined):
-                    for search_text in search_texts:
-                        _apply(rule, search_text, maskings, match_counts, budgets)
-        return [ref for number, masking in maskings.items() for ref in _apply_masks(texts[number], masking)]
+                if not rule.may_match(joined):
+                    continue
+                for view in views:
+                    # not ids: random ones contain valid numbers, and a masked id leads nowhere
+                    if not texts or not isinstance(texts[view.index], IdRef):
+                        yield from _matches(rule, view, match_counts, budgets, after)
 
-    def _has_literal(self, strings: list[str]) -> bool:
-        return any(
-            matcher.literals.find(matcher.separator.join(strings).casefold())
-            for matcher in (self.enforced_literals, self.monitored_literals)
-            if matcher is not None
-        )
-
-    def _literal_sources(self, search_texts: Sequence[SearchText]) -> dict[int, list[str]]:
+    def _literal_sources(self, views: Sequence[SearchText]) -> dict[int, list[str]]:
         """Return the source of every literal match, by the order of its guardrail."""
         sources: dict[int, list[str]] = {}
-        for matcher in (self.enforced_literals, self.monitored_literals):
-            if matcher is None:
-                continue
-            for search_text in search_texts:
-                accepts = search_text.accepts_folded()
-                for number, start, end in matcher.literals.find(search_text.text.casefold()):
-                    if accepts is None or accepts(start, end):
-                        for guard in matcher.guards_of[number]:
-                            sources.setdefault(guard.order, []).append(search_text.source)
+        matcher = self.literals
+        assert matcher is not None
+        for view in views:
+            accepts = view.accepts_folded(matcher.folder())
+            for number, start, end in matcher.literals.find(matcher.fold(view.text)):
+                if accepts is None or accepts(start, end):
+                    for guard in matcher.guards_of[number]:
+                        sources.setdefault(guard.order, []).append(view.source)
         return sources
 
 
-def _apply(
-    rule: Rule, search_text: SearchText, maskings: dict[int, Masking], match_counts: MatchCounts, budgets: SearchBudgets
-) -> None:
-    for start, end, first, last in rule.find_all(search_text.text, match_counts, budgets):
-        if search_text.accepts is not None and not search_text.accepts(start, end):
+def _matches(
+    rule: Rule, view: SearchText, match_counts: MatchCounts, budgets: SearchBudgets, after: int
+) -> Iterator[tuple[SearchText, int, int, Rule]]:
+    for start, end, first, last in rule.find_all(view.text, match_counts, budgets):
+        if view.accepts is not None and not view.accepts(start, end):
+            continue
+        if after >= 0 and view.source_span(start, end)[1] <= after:
             continue
         if rule.blocks:
-            rule.guard.record_block(match_counts, search_text.source)
+            rule.guard.record_block(match_counts, view.source)
         elif first < last:
-            rule.guard.record_mask(match_counts, search_text.source)
+            rule.guard.record_mask(match_counts, view.source)
             if rule.guard.enforced:
-                masking = maskings.setdefault(search_text.index, Masking())
-                masking.add(*search_text.source_span(first, last), rule.order, search_text.escape_token(rule.token))
+                yield view, first, last, rule
 
 
 def _apply_masks(inspected: InspectedText, masking: Masking) -> Iterator[TextRef]:
     position = 0
-    for ref in (inspected,) if isinstance(inspected, TextRef) else inspected.refs:
+    refs = [inspected] if isinstance(inspected, TextRef) else [ref for part in inspected.parts for ref in part]
+    for ref in refs:
         text = masking.apply(ref.text, position)
         position += len(ref.text)
         if text != ref.text:
             ref.replacement = text
             yield ref
+
+
+def compile_guards(specs: Sequence[GuardrailSpec], max_lengths: dict[str, int]) -> list[Guard]:
+    """Compile guardrails. Their specs must be valid: see `guardrail_errors`."""
+    guards: list[Guard] = []
+    rules = 0
+    for order, spec in enumerate(specs):
+        guard = Guard(spec.name, order=order, enforced=spec.enforcement == "block")
+        guards.append(guard)
+        for finder, blocks, token in _finders(spec, max_lengths.get(spec.name)):
+            guard.rules.append(Rule(guard, finder, order=rules, blocks=blocks, token=token))
+            rules += 1
+        if spec.kind == "keyword":
+            guard.literals = [pattern.value for pattern in spec.patterns if pattern.kind == "literal"]
+    return guards
 
 
 def _finders(spec: GuardrailSpec, max_length: int | None) -> Iterator[tuple[Finder | RegexFinder, bool, str]]:
@@ -258,12 +327,19 @@ def _finders(spec: GuardrailSpec, max_length: int | None) -> Iterator[tuple[Find
     for name, action in spec.detectors:
         yield DETECTORS[name], action == "block", _token(name)
     for pattern in spec.patterns:
-        if pattern.kind == "regex":
-            finder = RegexFinder(pattern.value, max_length)
-        else:
-            finder = RegexFinder(f"(?i:{regex.escape(pattern.value)})", len(pattern.value))
+        is_regex = pattern.kind == "regex"
+        finder = RegexFinder(pattern.value, max_length) if is_regex else _literal_finder(pattern.value)
         token = _token(pattern.name or "custom") if pattern.replacement is None else pattern.replacement
         yield finder, pattern.action == "block", token
+
+
+def _literal_finder(literal: str) -> RegexFinder:
+    """Return a finder for a literal in which any run of white space stands for a space."""
+    words = literal.split()
+    if len(words) < 2 or literal != literal.strip():
+        return RegexFinder(f"(?i:{regex.escape(literal)})", len(literal))
+    pattern = rf"\s{{1,{_MAX_SPACES}}}".join([regex.escape(word) for word in words])
+    return RegexFinder(f"(?i:{pattern})", len(literal) + _MAX_SPACES * (len(words) - 1))
 
 
 def _token(name: str) -> str:

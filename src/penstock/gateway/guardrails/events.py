@@ -14,11 +14,13 @@ from typing import Any
 
 from penstock.gateway.guardrails.texts import (
     PLAIN,
+    IdRef,
     InspectedText,
     KeyRef,
     TextRef,
     child_mode,
     has_user_keys,
+    is_id,
     is_numeric_text,
     is_protocol_value,
     is_text,
@@ -27,7 +29,7 @@ from penstock.gateway.guardrails.texts import (
     walk,
 )
 
-__all__ = ["DELTA", "NO_TEXTS", "Address", "EventReader", "EventTexts", "single_piece_chunk"]
+__all__ = ["DELTA", "NO_TEXTS", "Address", "EventReader", "EventTexts", "is_arguments", "single_piece_chunk"]
 
 Address = tuple[Any, ...]
 
@@ -64,6 +66,7 @@ _INITIAL_TEXTS = {
 """Part or item type -> the field that may hold the beginning of a text, and the type of the deltas that continue it."""
 
 _MAX_DEPTH = 16
+_MAX_IDS = 64
 
 EventTexts = tuple[list[tuple[Address, TextRef]], list[InspectedText], list[Address], list[Address]]
 """Pieces with their addresses; complete texts; address prefixes of texts that have ended; addresses that the stream has
@@ -77,9 +80,11 @@ _CHUNK_HEADER_KEYS = ("id", "object", "created", "model", "system_fingerprint", 
 class EventReader:
     """Reads the events of one stream."""
 
-    __slots__ = ("_fields",)
+    __slots__ = ("_fields", "_ids")
 
     def __init__(self) -> None:
+        self._ids: set[str] = set()
+        """Ids that have been read, since every event repeats them."""
         self._fields: dict[Any, tuple[Address, ...]] = {}
         """Choice index -> addresses of the fields with text in the choice's last event with text."""
 
@@ -88,7 +93,19 @@ class EventReader:
             return [], walk([payload], "event"), [], []
         # Decided by shape, not by route: an upstream may reply in another dialect than the request's.
         choices = payload.get("choices")
-        return self._chunk(payload, choices) if type(choices) is list else _response_event(payload, name)
+        if type(choices) is list:
+            texts = self._chunk(payload, choices)
+            key = "id"
+        else:
+            texts = _response_event(payload, name)
+            key = "item_id"
+        value = payload.get(key)
+        if type(value) is str and value not in self._ids:
+            if len(self._ids) < _MAX_IDS:
+                self._ids.add(value)
+            pieces, complete, ended, switched = texts
+            texts = pieces, [*complete, IdRef(payload, key, value, "event")], ended, switched
+        return texts
 
     def _chunk(self, payload: dict[str, Any], choices: list[Any]) -> EventTexts:
         pieces: list[tuple[Address, TextRef]] = []
@@ -138,6 +155,17 @@ class EventReader:
         return [address for address in before if address not in fields]
 
 
+def is_arguments(address: Address) -> bool:
+    """Return True if the text is the arguments of a tool call."""
+    field = address[2] if len(address) > 2 else None
+    if type(field) is tuple:
+        field = field[-1]
+    return field in _ARGUMENTS or (type(field) is str and field.endswith("_arguments.delta"))
+
+
+_ARGUMENTS = ("arguments", "partial_json")
+
+
 def _is_name_field(address: Address) -> bool:
     path = address[-1]
     return type(path) is tuple and path[-1] == "name"
@@ -184,10 +212,12 @@ def _response_event(payload: dict[str, Any], name: bytes) -> EventTexts:
             pieces = [(address, ref) for _, ref in pieces]
         return pieces, complete, [], []
     if not kind.startswith("response.") and kind not in _TERMINAL:
-        # Unknown dialect: strings at the same path of two events may be one text.
+        # Another dialect: strings at the same path of two events may be one text.
         complete = []
-        pieces = [((None, None, kind, path), ref) for path, ref in _text_leaves(None, None, payload, complete)]
-        return pieces, complete, [], []
+        index = payload.get("index")
+        pieces = [((index, None, path, kind), ref) for path, ref in _text_leaves(None, None, payload, complete)]
+        ended = [(index,)] if kind == "content_block_stop" else [()] if kind == "message_stop" else []
+        return pieces, complete, ended, []
     complete = walk(payload, kind, skip=_RESPONSE)
     response = payload.get("response")
     if type(response) is dict:
@@ -264,7 +294,9 @@ def _text_leaves(
             complete += [KeyRef(node, name, name, "event") for name in node if name]
         for name, value in node.items():
             if type(value) is str:
-                if is_text(name, value, mode, node):
+                if is_id(name, mode):
+                    complete.append(IdRef(node, name, value, "event"))
+                elif is_text(name, value, mode, node):
                     leaves += _text_leaves(node, name, value, complete, mode, (*path, name))
             elif type(value) is int:
                 leaves += _text_leaves(node, name, value, complete, mode)

@@ -20,11 +20,13 @@ class GuardrailErrors(ValueError):
 
 
 class StreamBlocked(Exception):
-    """The rest of a stream must not be released. `guardrail` is None if the hold-back limit was exceeded."""
+    """The rest of a stream must not be released. `guardrail` is None if the stream could not be inspected."""
 
-    def __init__(self, guardrail: str | None, *, timed_out: bool = False) -> None:
+    def __init__(self, guardrail: str | None, *, timed_out: bool = False, too_long: bool = False) -> None:
         super().__init__("the stream was blocked" if guardrail is None else f"the stream was blocked by {guardrail!r}")
         self.guardrail = guardrail
+        self.too_long = too_long
+        """True if the stream has more text than may be held."""
         self.timed_out = timed_out
         """True if the block is due to a timeout, not to a match."""
 
@@ -49,21 +51,25 @@ class MatchCounts:
     event. So matches are counted per `source`, and the hit has the largest count.
     """
 
-    __slots__ = ("_counts", "_hook")
+    __slots__ = ("_counts", "hook")
 
     def __init__(self, hook: Literal["input", "output"]) -> None:
-        self._hook = hook
+        self.hook = hook
         self._counts: dict[tuple[int, str, Action], dict[str, int]] = {}
 
     def add(self, order: int, name: str, action: Action, source: str) -> None:
         counts = self._counts.setdefault((order, name, action), {})
         counts[source] = counts.get(source, 0) + 1
 
+    def add_all(self, other: MatchCounts) -> None:
+        for key, counts in other._counts.items():
+            self._counts.setdefault(key, {}).update(counts)
+
     def hits(self) -> list[GuardrailHit]:
         return [
             GuardrailHit(
                 guardrail=name,
-                hook=self._hook,
+                hook=self.hook,
                 action=action,
                 count=1 if action in ("blocked", "timed_out") else max(counts.values()),
             )

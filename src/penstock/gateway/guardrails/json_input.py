@@ -1,21 +1,34 @@
-"""Parsing of JSON bodies for inspection.
+"""JSON bodies and events: parsing for inspection, and writing of masks.
 
 The recipient may use another parser, and parsers differ on duplicate keys: some use the first value, some the last. So a
-request with a duplicate key is refused, and earlier duplicates are removed from a reply (see `duplicate_member_spans`). An
-escaped lone surrogate is read as U+FFFD.
+request with a duplicate key is refused, and a reply with one is serialised again. An escaped lone surrogate is read as
+U+FFFD.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import orjson
 
+from penstock.gateway.guardrails.texts import KeyRef, TextRef
+from penstock.gateway.json_edits import Replacements, replace_in_place
 from penstock.gateway.surrogates import replace_unpaired_surrogates
 
-__all__ = ["DuplicateKeyError", "read_reply", "read_request"]
+__all__ = [
+    "DuplicateKeyError",
+    "may_have_logprobs",
+    "read_reply",
+    "read_request",
+    "without_duplicate_keys",
+    "write_changes",
+]
+
+_LOGPROBS = re.compile(rb'"logprobs"\s*:\s*[\[{](?!\s*\])')
+_BACKSLASH = ord("\\")
 
 
 class DuplicateKeyError(ValueError):
@@ -69,3 +82,83 @@ def _decode(source: bytes, decode: Callable[[str], Any]) -> Any:
         raise ValueError("nested too deeply") from None
     except ValueError:  # an integer above the digit limit; parse_int is slow, so it is not used by default
         return _decode_long(text)
+
+
+def without_duplicate_keys(source: bytes, value: Any) -> bytes:
+    """Return `source`, whose parsed value is `value`, or the value serialised again if an object has a duplicate key.
+
+    The value is serialised and the colons are counted: a dropped member had one colon, and new colons appear only if the
+    source escapes a colon. Only if the counts differ or a colon may be escaped is the source parsed once more.
+    """
+    try:
+        serialised = orjson.dumps(value)
+    except TypeError:  # a lone surrogate, a long integer, or nested deeper than orjson allows
+        return _dumps(value) if _has_duplicates(source) else source
+    if serialised == source:
+        return source
+    may_escape_colon = _BACKSLASH in source and rb"\u003" in source
+    if not may_escape_colon and _count_colons(serialised) == _count_colons(source):
+        return source
+    return serialised if _has_duplicates(source) else source
+
+
+def _count_colons(data: bytes) -> int:
+    """Count the colons in a third of the time of `bytes.count`."""
+    return len(data) - len(data.replace(b":", b""))
+
+
+def _has_duplicates(source: bytes) -> bool:
+    try:
+        _decode(source, _decode_unique)
+    except DuplicateKeyError:
+        return True
+    return False
+
+
+def _dumps(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def write_changes(
+    body: bytes, source: bytes, root: list[Any], refs: Iterable[TextRef], *, drop_logprobs: bool = False
+) -> bytes:
+    """Return the body with the replacements of `refs`. The log probabilities, which repeat the text token by token, are
+    emptied if there are replacements, or with `drop_logprobs`.
+
+    `source` is the body as it was parsed: it has the same length and the same token positions.
+    """
+    keys: Replacements = {}
+    values: Replacements = {}
+    for ref in refs:
+        if ref.replacement is not None:
+            replacements = keys if isinstance(ref, KeyRef) else values
+            replacements[id(ref.container), ref.key] = _dumps(ref.written(ref.replacement))
+    if (keys or values or drop_logprobs) and may_have_logprobs(source):
+        for holder in _with_logprobs(root):
+            values[id(holder), "logprobs"] = b"[]" if type(holder["logprobs"]) is list else b"null"
+    return replace_in_place(body, source, root, keys, values) if keys or values else body
+
+
+def may_have_logprobs(source: bytes) -> bool:
+    """Return False if no log probabilities are in the source. The key may be written with an escape."""
+    if _BACKSLASH in source and rb"\u00" in source:
+        return True
+    count = source.count(b"logprobs")
+    if count == 0 or (count == 1 and b'"logprobs":[]' in source):  # the usual cases, twice as fast as the search
+        return False
+    return _LOGPROBS.search(source) is not None
+
+
+def _with_logprobs(root: Any) -> Iterator[dict[str, Any]]:
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if type(node) is dict:
+            if type(node.get("logprobs")) in (dict, list) and node["logprobs"]:
+                yield node
+            stack += node.values()
+        elif type(node) is list:
+            stack += node

@@ -7,13 +7,13 @@ run in a thread, where searches release the GIL so that the event loop keeps ser
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from penstock.gateway.guardrails.search_budget import QUICK_S, InspectionTimeout, SearchBudgets
 
-__all__ = ["run_offloaded"]
+__all__ = ["INLINE_BYTES", "run_in_thread", "run_offloaded"]
 
 INLINE_BYTES = 1 << 16
 """Parsing and searching this many bytes takes about 1 ms."""
@@ -33,4 +33,8 @@ async def run_offloaded(size: int, inspect: Callable[[SearchBudgets], _T], secon
             return inspect(SearchBudgets(min(QUICK_S, seconds), final=False))
         except InspectionTimeout:
             pass
-    return await asyncio.get_running_loop().run_in_executor(_threads, inspect, SearchBudgets(seconds))
+    return await run_in_thread(lambda: inspect(SearchBudgets(seconds)))
+
+
+def run_in_thread(work: Callable[[], _T]) -> Awaitable[_T]:
+    return asyncio.get_running_loop().run_in_executor(_threads, work)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
 import orjson
@@ -15,88 +15,62 @@ from penstock.gateway.guardrails.block_errors import block_event
 from penstock.gateway.guardrails.chain import Blocked, Chain
 from penstock.gateway.guardrails.events import NO_TEXTS, Address, EventReader, EventTexts
 from penstock.gateway.guardrails.inspection import MatchCounts, StreamBlocked
-from penstock.gateway.guardrails.json_edits import duplicate_member_spans, remove_spans, replace_texts
+from penstock.gateway.guardrails.json_input import may_have_logprobs, without_duplicate_keys, write_changes
+from penstock.gateway.guardrails.offload import INLINE_BYTES, run_in_thread, run_offloaded
 from penstock.gateway.guardrails.search_budget import SearchBudgets
-from penstock.gateway.guardrails.streamed_texts import StreamedTexts
-from penstock.gateway.guardrails.texts import InspectedText, JoinedText, TextRef, is_protocol_value
+from penstock.gateway.guardrails.texts import IdRef, InspectedText, JoinedText, TextRef, is_protocol_value
 from penstock.gateway.ledger.entry import GuardrailHit
+from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.routes import Route
-from penstock.gateway.sse_frames import Frame, Part
+from penstock.gateway.sse_frames import Frame, Frames, Part
 
-__all__ = ["MAX_EVENT_BYTES", "BufferGuard", "Event", "MonitorGuard", "StreamGuard"]
+__all__ = [
+    "KEEP_ALIVE",
+    "MAX_EVENT_BYTES",
+    "BufferGuard",
+    "Event",
+    "MonitorGuard",
+    "StreamGuard",
+    "StreamLimits",
+    "stream_texts",
+]
 
 MAX_EVENT_BYTES = 32 << 20
 """An event can only be parsed when it is complete. The last event of a response repeats all of its text, so this limit is
 far above the number of bytes held of a stream."""
+MAX_HELD_BYTES = 16 << 20
+"""Raw bytes of a stream that are held at most. `max_buffer_bytes` limits the text in them."""
+MAX_MONITORED_BYTES = 32 << 20
+
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment, which clients ignore."""
 
 _DONE = b"[DONE]"
 _INVALID = object()
-_MAX_CLEAN_LINES = 64
-"""Maximum number of clean non-data lines to remember. Streams repeat the same few."""
-_FIELD = re.compile(r"(?:event|id|retry)?: ?")
-_NAMES = frozenset(("message", "error", "ping", "done"))
+_NAMES = frozenset((b"message", b"error", b"ping", b"done"))
 """Event names that are protocol values although the data does not repeat them."""
 
 
-_LinesKey = tuple[bytes, str | None]
-"""The lines other than data, and the event's type, which is not inspected in an `event:` line that repeats it."""
+class StreamLimits:
+    """Limits of one stream guard."""
 
+    __slots__ = ("heartbeat_s", "inspection_s", "max_text_bytes")
 
-class NonDataLines:
-    """The lines of a frame other than data, as one text. An upstream may put text into them."""
-
-    __slots__ = ("_fields", "_lines", "joined")
-
-    def __init__(self, frame: Frame, payload: Any) -> None:
-        kind = _protocol_type(payload)
-        self._fields: list[str] = []
-        self._lines: list[TextRef] = []
-        for line in frame.others.decode("utf-8", "replace").splitlines(keepends=True):
-            match = _FIELD.match(line)
-            field = match[0] if match is not None else ""
-            text = line[len(field) :]
-            name = text.rstrip("\n")
-            if field.startswith("event") and (name == kind or name in _NAMES):
-                field, text = line, ""
-            self._fields.append(field)
-            self._lines.append(TextRef(None, None, text, "lines"))
-        self.joined = JoinedText(self._lines, search_parts=False)
-
-    def __bool__(self) -> bool:
-        """Return True if there is text to inspect."""
-        return any(ref.text for ref in self._lines)
-
-    @property
-    def masked(self) -> str | None:
-        """The lines with masks applied, or None if nothing is masked."""
-        if all(ref.replacement is None for ref in self._lines):
-            return None
-        texts = [ref.text if ref.replacement is None else ref.replacement for ref in self._lines]
-        return "".join([field + text for field, text in zip(self._fields, texts, strict=True)])
-
-
-def _protocol_type(payload: Any) -> str | None:
-    """Return the event's type if it is a protocol value."""
-    kind = payload.get("type") if type(payload) is dict else None
-    return kind if type(kind) is str and is_protocol_value(kind) else None
-
-
-def _only_names_type(frame: Frame, payload: Any) -> bool:
-    """Return True if the only other line names the event's type, as in most events of a response."""
-    kind = _protocol_type(payload)
-    return kind is not None and frame.others == b"event: " + kind.encode()
+    def __init__(self, max_text_bytes: int, inspection_s: float, heartbeat_s: float) -> None:
+        self.max_text_bytes = max_text_bytes
+        """`max_buffer_bytes`: bytes of text that are held at most."""
+        self.inspection_s = inspection_s
+        self.heartbeat_s = heartbeat_s
 
 
 class Event:
     """A frame and its texts. Data that is not JSON is one plain text."""
 
-    __slots__ = ("_root", "_source", "frame", "non_data", "plain", "texts")
+    __slots__ = ("_has_logprobs", "_root", "_source", "frame", "plain", "texts")
 
     def __init__(self, frame: Frame, reader: EventReader) -> None:
         self.frame = frame
-        self.plain = False
-        self.non_data: NonDataLines | None = None
-        """The lines other than data, if they must be inspected."""
+        self.plain = self._has_logprobs = False
         self.texts: EventTexts = NO_TEXTS
         self._root: list[Any] = [None]
         self._source = data = frame.data or b""
@@ -108,20 +82,66 @@ class Event:
             if data.strip() == _DONE:
                 self.texts = ([], [], [()], [])
                 return
-            self._source = data.decode("utf-8", "replace").encode()
-            self._root[0] = _loads_lenient(self._source)
-            if self._root[0] is _INVALID:
-                self.plain = True
-                self._root[0] = text = self._source.decode()
-                self.texts = ([(("plain",), TextRef(self._root, 0, text, "delta"))], [], [], [])
+            self._read_lenient(data)
+            if self.plain:
                 return
         self.texts = reader.read(self._root[0], frame.name)
 
-    def drop_duplicate_members(self) -> None:
-        """Drop earlier duplicates: only the last value is inspected, and another parser may use the first."""
-        if not self.plain and (spans := duplicate_member_spans(self._source, self._root[0])):
-            self._source = remove_spans(self._source, spans)
-            self.frame = Frame(self.frame.with_data(self._source))
+    def _read_lenient(self, data: bytes) -> None:
+        self._source = data.decode("utf-8", "replace").encode()
+        self._root[0] = _loads_lenient(self._source)
+        if self._root[0] is not _INVALID:
+            return
+        lines = self._source.split(b"\n")
+        if len(lines) > 1:
+            # some clients join the lines without a line break
+            self._source = b"".join(lines)
+            self._root[0] = _loads_lenient(self._source)
+            if self._root[0] is not _INVALID:
+                self.frame = Frame(self.frame.with_data(self._source))
+                return
+            self._source = b"\n".join(lines)
+        self.plain = True
+        self._root[0] = text = self._source.decode()
+        joined = text.replace("\n", "")
+        complete: list[InspectedText] = [TextRef(None, None, joined, "lines")] if joined != text else []
+        self.texts = ([(("plain",), TextRef(self._root, 0, text, "delta"))], complete, [], [])
+
+    def clean(self) -> None:
+        """Remove what is not inspected: lines other than data and the event's name, logprobs, and duplicate keys."""
+        frame = self.frame
+        if frame.data is None:
+            if frame.others:
+                self.frame = Frame(b"")
+            return
+        if frame.others and not self._only_names_type():
+            name = frame.name if self._is_known_name(frame.name) else b""
+            self.frame = frame = Frame(frame.with_others(b"event: " + name if name else b""))
+        if self.plain:
+            return
+        self._has_logprobs = may_have_logprobs(self._source)
+        source = without_duplicate_keys(self._source, self._root[0])
+        if source is not self._source:
+            self._source = source
+            self.frame = Frame(frame.with_data(source))
+
+    def _only_names_type(self) -> bool:
+        """Return True if the only other line names the event's type, as in most events of a response."""
+        kind = self._type()
+        return kind is not None and self.frame.others == b"event: " + kind
+
+    def _is_known_name(self, name: bytes) -> bool:
+        return name == self._type() or name in _NAMES
+
+    def _type(self) -> bytes | None:
+        """Return the event's type if it is a protocol value."""
+        payload = self.payload
+        kind = payload.get("type") if type(payload) is dict else None
+        return kind.encode() if type(kind) is str and is_protocol_value(kind) else None
+
+    @property
+    def has_complete_text(self) -> bool:
+        return any(not isinstance(text, IdRef) for text in self.texts[1])
 
     @property
     def payload(self) -> Any:
@@ -129,22 +149,34 @@ class Event:
 
     @property
     def raw(self) -> bytes:
-        """The bytes of the event with masks applied."""
+        """The bytes of the event with masks applied and log probabilities removed."""
         frame = self.frame
-        if self.non_data is not None and (masked := self.non_data.masked) is not None:
-            frame = Frame(frame.with_others(masked.encode("utf-8", "replace")))
-        refs = [ref for _, ref in self.texts[0] if ref.replacement is not None]
-        for inspected in self.texts[1]:
-            refs += [
-                ref
-                for ref in ((inspected,) if isinstance(inspected, TextRef) else inspected.refs)
-                if ref.replacement is not None
-            ]
-        if not refs:
+        if frame.data is None:
             return frame.raw
+        refs = [ref for _, ref in self.texts[0] if ref.replacement is not None]
+        refs += [ref for ref in _all_refs(self.texts[1]) if ref.replacement is not None]
         if self.plain:
-            return frame.with_data((refs[0].replacement or "").encode("utf-8", "replace"))
-        return frame.with_data(replace_texts(self._source, self._source, self._root, refs))
+            return frame.with_data((refs[-1].replacement or "").encode("utf-8", "replace")) if refs else frame.raw
+        return self.raw_unmasked if not refs else self._written(refs)
+
+    @property
+    def raw_unmasked(self) -> bytes:
+        """The bytes of an event without masks."""
+        return self._written([]) if self._has_logprobs else self.frame.raw
+
+    def _written(self, refs: list[TextRef]) -> bytes:
+        changed = write_changes(self._source, self._source, self._root, refs, drop_logprobs=True)
+        return self.frame.raw if changed is self._source else self.frame.with_data(changed)
+
+
+def _all_refs(texts: list[InspectedText]) -> list[TextRef]:
+    refs: list[TextRef] = []
+    for inspected in texts:
+        if isinstance(inspected, TextRef):
+            refs.append(inspected)
+        else:
+            refs += [ref for part in inspected.parts for ref in part]
+    return refs
 
 
 def _loads_lenient(data: bytes) -> Any:
@@ -155,23 +187,65 @@ def _loads_lenient(data: bytes) -> Any:
         return _INVALID
 
 
+def stream_texts(events: Iterable[Event]) -> list[InspectedText]:
+    """Return the texts of complete streams: those of the deltas, joined over parts of one item, and complete ones."""
+    texts: dict[Address, dict[Address, list[TextRef]]] = {}
+    inspected: list[InspectedText] = []
+    for event in events:
+        pieces, complete, _, _ = event.texts
+        for address, ref in pieces:
+            item = (address[0], *address[2:]) if len(address) == 4 else address
+            try:
+                texts.setdefault(item, {}).setdefault(address, []).append(ref)
+            except TypeError:
+                texts.setdefault((repr(item),), {}).setdefault((repr(address),), []).append(ref)
+        inspected += complete
+    inspected += [JoinedText(list(parts.values())) for parts in texts.values()]
+    return inspected
+
+
+class TextSize:
+    """Counts the bytes of text in a stream. A stream repeats its text in other events; those are not counted again."""
+
+    __slots__ = ("_sizes", "largest")
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+        self.largest = 0
+
+    def add(self, event: Event) -> None:
+        for _, ref in event.texts[0]:
+            self._add(ref)
+        for ref in _all_refs(event.texts[1]):
+            self._add(ref)
+
+    def _add(self, ref: TextRef) -> None:
+        text = ref.text
+        size = self._sizes.get(ref.source, 0)
+        size += len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        self._sizes[ref.source] = size
+        self.largest = max(self.largest, size)
+
+
 class StreamGuard:
-    """Inspects one stream: takes SSE frames and returns the bytes to release, unchanged unless masked."""
+    """Inspects one stream: takes SSE frames and returns the bytes to release.
+
+    A verdict may take time: it is then awaitable, and the caller of `feed` pauses the stream meanwhile.
+    """
 
     holds = True
     """True if only the bytes that the guard returns may be sent."""
-    inspects_at_end = False
-    """True if all inspection happens in `finish`, which may be called again until it returns."""
     max_event_bytes = MAX_EVENT_BYTES
     """A longer event may be passed to the guard in parts."""
+    heartbeat_s: float | None = None
+    """If the guard has released nothing for so long, `heartbeat` is due."""
 
-    def __init__(self, chain: Chain, route: Route, budgets: SearchBudgets) -> None:
+    def __init__(self, chain: Chain, route: Route, limits: StreamLimits) -> None:
         self._chain = chain
         self._route = route
-        self._budgets = budgets
+        self._limits = limits
         self._match_counts = MatchCounts("output")
         self._reader = EventReader()
-        self._clean_lines: set[_LinesKey] = set()
         self._last_released: Any = None
         self.response_id: str | None = None
         """The id of the response, or of the first chunk."""
@@ -197,16 +271,20 @@ class StreamGuard:
         """The size of the held events."""
         return 0
 
-    def feed(self, frames: list[Frame], pending: int) -> bytes:
-        """Return the bytes to release now. Raises `StreamBlocked`. `pending` is the size of the incomplete next frame."""
-        raise NotImplementedError
+    def feed(self, frames: list[Frame], pending: int) -> bytes | Awaitable[bytes]:
+        """Return the bytes to release now. Raises `StreamBlocked`. `pending` is the size of the incomplete next frame.
 
-    def finish(self, rest: Frame | None, budgets: SearchBudgets | None = None) -> bytes:
-        """Return the remaining bytes at the end of the stream. Raises `StreamBlocked`.
-
-        `rest` is an unterminated last frame. `budgets` is for guards that inspect at the end; the others ignore it.
+        If the result is awaitable, the guard must not be fed before it is done.
         """
         raise NotImplementedError
+
+    async def finish(self, rest: Frame | None) -> bytes:
+        """Return the remaining bytes at the end of the stream. Raises `StreamBlocked`. `rest` is an unterminated last frame."""
+        raise NotImplementedError
+
+    def heartbeat(self) -> bytes:
+        """Return bytes that keep the connection alive."""
+        return KEEP_ALIVE
 
     def block_event(self, blocked: StreamBlocked) -> bytes:
         """Return the event that ends this stream after part of it has been released."""
@@ -217,6 +295,7 @@ class StreamGuard:
             self.next_sequence,
             model=self.model,
             timed_out=blocked.timed_out,
+            too_long=blocked.too_long,
         )
 
     def _identify(self, payload: Any) -> None:
@@ -230,27 +309,20 @@ class StreamGuard:
         blocked.count(self._match_counts)
         return StreamBlocked(blocked.guard.name, timed_out=blocked.timed_out)
 
-    def _event(self, frame: Frame) -> Event:
-        """Parse a frame. `non_data` is set unless the other lines are known to be clean."""
-        event = Event(frame, self._reader)
-        if self.holds:
-            event.drop_duplicate_members()
-        if (
-            frame.others
-            and not _only_names_type(frame, event.payload)
-            and (frame.others, _protocol_type(event.payload)) not in self._clean_lines
-        ):
-            event.non_data = NonDataLines(frame, event.payload) or None
-        return event
+    def _too_long(self, mode: str) -> StreamBlocked:
+        """Return the block of a stream that has more text than may be held, and tell the operator what to do."""
+        names = ", ".join([repr(guard.name) for guard in self._chain.guards if guard.enforced])
+        advice = "" if mode == "window" else "; `stream_mode: window` inspects streams of any length"
+        log_operator_message(
+            f"blocked a stream: it has more text than guardrail {names} may hold "
+            f"(guardrails.max_buffer_bytes: {self._limits.max_text_bytes}, {MAX_HELD_BYTES} bytes in all){advice}"
+        )
+        return StreamBlocked(None, too_long=True)
 
-    def _inspect_non_data(self, event: Event) -> None:
-        """Inspect the lines other than data, which never continue in another event."""
-        if (
-            event.non_data is not None
-            and not self._chain.inspect([event.non_data.joined], self._match_counts, self._budgets)
-            and len(self._clean_lines) < _MAX_CLEAN_LINES
-        ):
-            self._clean_lines.add((event.frame.others, _protocol_type(event.payload)))
+    def _event(self, frame: Frame) -> Event:
+        event = Event(frame, self._reader)
+        event.clean()
+        return event
 
     def _last_event(self, rest: Frame | None) -> Event | None:
         """Parse the unterminated last frame.
@@ -266,14 +338,13 @@ class StreamGuard:
 class BufferGuard(StreamGuard):
     """Holds all events until the end of the stream, and inspects them there."""
 
-    inspects_at_end = True
+    max_event_bytes = MAX_HELD_BYTES
 
-    def __init__(self, chain: Chain, route: Route, limit: int, budgets: SearchBudgets) -> None:
-        super().__init__(chain, route, budgets)
-        self.max_event_bytes = self._limit = limit
+    def __init__(self, chain: Chain, route: Route, limits: StreamLimits) -> None:
+        super().__init__(chain, route, limits)
         self._size = 0
+        self._text_size = TextSize()
         self._events: list[Event] = []
-        self._non_data: dict[_LinesKey, NonDataLines] = {}
 
     @property
     def waiting(self) -> bool:
@@ -283,96 +354,82 @@ class BufferGuard(StreamGuard):
     def held_bytes(self) -> int:
         return self._size
 
-    def feed(self, frames: list[Frame], pending: int) -> bytes:
-        self._size += sum([len(frame.raw) for frame in frames])
-        if self._size + pending > self._limit:
-            raise StreamBlocked(None)
-        self._events.extend(self._event(frame) for frame in frames)
+    def feed(self, frames: list[Frame], pending: int) -> bytes | Awaitable[bytes]:
+        size = sum([len(frame.raw) for frame in frames])
+        self._size += size
+        if self._size + pending > MAX_HELD_BYTES:
+            raise self._too_long("buffer")
+        if size > INLINE_BYTES:
+            return run_in_thread(lambda: self._hold(frames))
+        return self._hold(frames)
+
+    def _hold(self, frames: list[Frame]) -> bytes:
+        for frame in frames:
+            event = self._event(frame)
+            self._text_size.add(event)
+            self._events.append(event)
+        if self._text_size.largest > self._limits.max_text_bytes:
+            raise self._too_long("buffer")
         return b""
 
-    def _event(self, frame: Frame) -> Event:
-        """Share the non-data lines of events that repeat them, so that they are inspected once."""
-        event = super()._event(frame)
-        if event.non_data is not None:
-            event.non_data = self._non_data.setdefault((frame.others, _protocol_type(event.payload)), event.non_data)
-        return event
+    async def finish(self, rest: Frame | None) -> bytes:
+        return await run_offloaded(self._size, lambda budgets: self._finish(rest, budgets), self._limits.inspection_s)
 
-    def finish(self, rest: Frame | None, budgets: SearchBudgets | None = None) -> bytes:
+    def _finish(self, rest: Frame | None, budgets: SearchBudgets) -> bytes:
         last = self._last_event(rest)
         events = self._events if last is None else [*self._events, last]
         self._match_counts = MatchCounts("output")
+        for event in events:
+            if self.response_id is None:
+                self._identify(event.payload)
         try:
-            self._inspect(events, budgets or self._budgets)
+            self._chain.inspect(stream_texts(events), self._match_counts, budgets)
         except Blocked as blocked:
             raise self._blocked(blocked) from None
         self._events = []
         return b"".join([event.raw for event in events])
 
-    def _inspect(self, events: list[Event], budgets: SearchBudgets) -> None:
-        texts: dict[Address, list[TextRef]] = {}
-        inspected: list[InspectedText] = []
-        for event in events:
-            if self.response_id is None:
-                self._identify(event.payload)
-            pieces, complete, _, _ = event.texts
-            for address, ref in pieces:
-                try:
-                    texts.setdefault(address, []).append(ref)
-                except TypeError:
-                    texts.setdefault((repr(address),), []).append(ref)
-            inspected += complete
-        inspected += [non_data.joined for non_data in self._non_data.values()]
-        inspected += [JoinedText(refs, search_parts=False) for refs in texts.values()]
-        self._chain.inspect(inspected, self._match_counts, budgets)
-
 
 class MonitorGuard(StreamGuard):
-    """Counts the matches of a chain that enforces nothing. Events pass unheld and unchanged."""
+    """Counts the matches of a chain that enforces nothing. Events pass unheld and unchanged; they are searched at the end."""
 
     holds = False
+    max_event_bytes = MAX_MONITORED_BYTES
 
-    def __init__(self, chain: Chain, route: Route, limit: int, budgets: SearchBudgets) -> None:
-        super().__init__(chain, route, budgets)
-        self._streamed_texts = StreamedTexts(chain, self._match_counts, limit, budgets)
-        self._active = True
+    def __init__(self, chain: Chain, route: Route, limits: StreamLimits) -> None:
+        super().__init__(chain, route, limits)
+        self._data = bytearray()
+        self._complete = True
+        """False if the stream is longer than what is searched of it."""
 
-    def feed(self, frames: list[Frame], pending: int) -> bytes:
+    def feed(self, frames: list[Frame], pending: int) -> bytes | Awaitable[bytes]:
         del pending  # an event above `max_event_bytes` arrives as a Part
         for frame in frames:
-            if isinstance(frame, Part) and self._active:
-                self._record_timeouts()
-            if self._active:
-                self._inspect_event(self._event(frame))
+            if isinstance(frame, Part) or len(self._data) + len(frame.raw) > MAX_MONITORED_BYTES:
+                self._complete = False
+            if self._complete:
+                self._data += frame.raw
         return b""
 
-    def finish(self, rest: Frame | None, budgets: SearchBudgets | None = None) -> bytes:
-        del budgets
-        if self._active:
-            event = self._last_event(rest)
-            if event is not None:
-                self._inspect_event(event)
-            self._streamed_texts.close(())
-            self._active = False
+    async def finish(self, rest: Frame | None) -> bytes:
+        if rest is not None:
+            self.feed([rest], 0)
+        await run_offloaded(len(self._data), self._search, self._limits.inspection_s)
         return b""
 
-    def _inspect_event(self, event: Event) -> None:
-        if self.response_id is None:
-            self._identify(event.payload)
-        self._last_released = event.payload
-        pieces, complete, ended, _ = event.texts
-        try:
-            self._inspect_non_data(event)
-            for address, ref in pieces:
-                self._streamed_texts.get(address).add(ref.text)
-            if complete:
-                self._chain.inspect(complete, self._match_counts, self._budgets)
-            for prefix in ended:
-                self._streamed_texts.close(prefix)
-        except StreamBlocked:
-            self._record_timeouts()
-
-    def _record_timeouts(self) -> None:
-        """Stop inspecting and record a timeout for every guard: an event is too long, or there are too many texts."""
-        self._active = False
-        for guard in self._chain.guards:
-            guard.record_timeout(self._match_counts)
+    def _search(self, budgets: SearchBudgets) -> None:
+        self._match_counts = MatchCounts("output")
+        frames = Frames(MAX_MONITORED_BYTES)
+        found = frames.feed(bytes(self._data))
+        last = frames.rest()
+        if last is not None:
+            found.append(last)
+        events = [Event(frame, self._reader) for frame in found]
+        lines = b"\n".join(dict.fromkeys([frame.others for frame in found if frame.others])).decode("utf-8", "replace")
+        texts = stream_texts(events)
+        if lines:
+            texts.append(TextRef(None, None, lines, "lines"))
+        self._chain.inspect(texts, self._match_counts, budgets)
+        if not self._complete:
+            for guard in self._chain.guards:
+                guard.record_timeout(self._match_counts)

@@ -1,8 +1,9 @@
 """The stream guard of `stream_mode: window`, which releases events as soon as they are clean.
 
 Events are released whole and in order, each as soon as all of its text is decided (see `streamed_texts`) and no earlier
-event is held. Nothing is released before the first text is decided, so that an early block is an HTTP error and not the end
-of a started stream. The held bytes are bounded; leading events without text are released when they alone reach the bound.
+event is held. Nothing is released before the first text is decided or the first heartbeat is due, so that an early block is
+an HTTP error and not the end of a started stream. The held text and bytes are bounded; leading events without text are
+released when they alone reach the bound.
 
 When a chat switches away from a field whose end is undecided, later events do not wait for it: the undecided piece is
 removed from its event and detached as an event of its own, which is released when the field continues or ends.
@@ -12,34 +13,31 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Awaitable
 from typing import Any
 
 from penstock.gateway.guardrails.chain import Blocked, Chain
 from penstock.gateway.guardrails.events import Address, EventReader, single_piece_chunk
-from penstock.gateway.guardrails.inspection import StreamBlocked
+from penstock.gateway.guardrails.inspection import MatchCounts
+from penstock.gateway.guardrails.offload import INLINE_BYTES, run_in_thread
 from penstock.gateway.guardrails.search_budget import SearchBudgets
 from penstock.gateway.guardrails.streamed_texts import StreamedText, StreamedTexts
-from penstock.gateway.guardrails.streams import Event, StreamGuard
+from penstock.gateway.guardrails.streams import MAX_HELD_BYTES, Event, MonitorGuard, StreamGuard, StreamLimits
 from penstock.gateway.guardrails.texts import TextRef
+from penstock.gateway.ledger.entry import GuardrailHit
 from penstock.gateway.routes import Route
 from penstock.gateway.sse_frames import Frame, Part
 
 __all__ = ["WindowGuard"]
 
+_LOOP_SHARE = 0.25
+"""Share of `max_inspection_ms` for streams that are searched as they arrive, because most searches block the event loop."""
+
 
 class _Segment:
     """A piece of a streamed text and its end position in the text."""
 
-    __slots__ = (
-        "_folded_end",
-        "_unescaped_ends",
-        "address",
-        "end",
-        "own_chunk",
-        "ref",
-        "streamed_text",
-        "text",
-    )
+    __slots__ = ("address", "end", "own_chunk", "ref", "streamed_text", "text")
 
     def __init__(self, address: Address, streamed_text: StreamedText, ref: TextRef, text: str) -> None:
         self.address = address
@@ -49,17 +47,9 @@ class _Segment:
         self.own_chunk: dict[str, Any] | None = None
         """The piece as an event of its own, if the stream has switched away from its text. Then nothing waits for it."""
         self.end = streamed_text.end
-        self._folded_end = streamed_text.folded_end
-        self._unescaped_ends = streamed_text.unescaped.ends() if streamed_text.unescaped is not None else ()
 
     def decided(self) -> bool:
-        streamed_text = self.streamed_text
-        if streamed_text.decided < self.end or streamed_text.folded_decided < self._folded_end:
-            return False
-        return not self._unescaped_ends or all(
-            unescaped.decided >= end and unescaped.folded_decided >= folded_end
-            for unescaped, end, folded_end in self._unescaped_ends
-        )
+        return self.streamed_text.decided >= self.end
 
     def release(self) -> None:
         """Apply the masks to the piece. Must be called in stream order."""
@@ -75,12 +65,13 @@ class _Segment:
 class _HeldEvent:
     """An event that waits for its segments to be decided."""
 
-    __slots__ = ("event", "segments", "size")
+    __slots__ = ("event", "segments", "size", "text_size")
 
     def __init__(self, event: Event, segments: list[_Segment]) -> None:
         self.event = event
         self.segments = segments
         self.size = len(event.frame.raw)
+        self.text_size = sum([len(segment.text) for segment in segments])
 
     def decided(self) -> bool:
         return all(map(_Segment.decided, self.segments))
@@ -108,18 +99,28 @@ class _HeldEvent:
 
 
 class WindowGuard(StreamGuard):
-    """Releases events as soon as their text is decided."""
+    """Releases events as soon as their text is decided. `monitor` gets all events."""
 
-    def __init__(self, chain: Chain, route: Route, limit: int, budgets: SearchBudgets) -> None:
-        super().__init__(chain, route, budgets)
-        self._limit = limit
-        self._streamed_texts = StreamedTexts(chain, self._match_counts, limit, budgets)
+    def __init__(self, chain: Chain, route: Route, limits: StreamLimits, monitor: MonitorGuard | None) -> None:
+        super().__init__(chain, route, limits)
+        self._budgets = SearchBudgets(limits.inspection_s * _LOOP_SHARE, stream=True)
+        self._monitor = monitor
+        self._streamed_texts = StreamedTexts(chain, self._match_counts, self._budgets)
         self._held: deque[_HeldEvent] = deque()
         self._detached: list[_HeldEvent] = []
         """Pieces removed from released events. Those of one text are in order, and precede its held pieces."""
-        self._size = 0
+        self._size = self._text_size = 0
         self._started = False
         """True once text has been released."""
+        self.heartbeat_s = limits.heartbeat_s or None
+
+    @property
+    def hits(self) -> list[GuardrailHit]:
+        counts = MatchCounts("output")
+        counts.add_all(self._match_counts)
+        if self._monitor is not None:
+            counts.add_all(self._monitor._match_counts)
+        return counts.hits()
 
     @property
     def waiting(self) -> bool:
@@ -129,10 +130,19 @@ class WindowGuard(StreamGuard):
     def held_bytes(self) -> int:
         return self._size
 
-    def feed(self, frames: list[Frame], pending: int) -> bytes:
+    def feed(self, frames: list[Frame], pending: int) -> bytes | Awaitable[bytes]:
         del pending  # an event above `max_event_bytes` arrives as a Part
         if frames and isinstance(frames[-1], Part):
-            raise StreamBlocked(None)
+            raise self._too_long("window")
+        if self._monitor is not None:
+            self._monitor.feed(frames, 0)
+        # The end of a held text is a search of all of it.
+        size = len(frames[0].raw) if len(frames) == 1 else sum([len(frame.raw) for frame in frames])
+        if self._size + size > INLINE_BYTES:
+            return run_in_thread(lambda: self._feed(frames))
+        return self._feed(frames)
+
+    def _feed(self, frames: list[Frame]) -> bytes:
         try:
             if len(frames) == 1 and self._started and not self.waiting:
                 released = self._pass_if_clean(frames[0])
@@ -144,12 +154,17 @@ class WindowGuard(StreamGuard):
         except Blocked as blocked:
             raise self._blocked(blocked) from None
         released = self._release()
-        if self._size > self._limit:
+        if self._is_over_limit():
             released += self._release_over_limit()
         return released
 
-    def finish(self, rest: Frame | None, budgets: SearchBudgets | None = None) -> bytes:
-        del budgets
+    async def finish(self, rest: Frame | None) -> bytes:
+        released = await run_in_thread(lambda: self._finish(rest)) if self._size > INLINE_BYTES else self._finish(rest)
+        if self._monitor is not None:
+            await self._monitor.finish(rest)
+        return released
+
+    def _finish(self, rest: Frame | None) -> bytes:
         event = self._last_event(rest)
         try:
             if event is not None:
@@ -160,11 +175,19 @@ class WindowGuard(StreamGuard):
         self._started = True
         return self._release()
 
+    def heartbeat(self) -> bytes:
+        """Release the head of the stream, which is held for the first text, or else a comment."""
+        self._started = True
+        return self._release() or super().heartbeat()
+
+    def _is_over_limit(self) -> bool:
+        return self._size > MAX_HELD_BYTES or self._text_size > self._limits.max_text_bytes
+
     def _pass_if_clean(self, frame: Frame) -> bytes:
         """Return the event if it has exactly one piece, which is clean; otherwise hold it. The fast path of a stream."""
         event = self._event(frame)
         pieces, complete, ended, switched = event.texts
-        if len(pieces) != 1 or complete or ended or switched or event.non_data is not None:
+        if len(pieces) != 1 or complete or ended or switched:
             self._inspect(event)
             return b""
         address, ref = pieces[0]
@@ -174,7 +197,7 @@ class WindowGuard(StreamGuard):
         if streamed_text.fully_decided and not streamed_text.masking.overlaps(streamed_text.released, end):
             streamed_text.released = end
             self._last_released = event.payload
-            return event.frame.raw
+            return event.raw_unmasked
         self._hold(event, [_Segment(address, streamed_text, ref, text)])
         return b""
 
@@ -182,7 +205,6 @@ class WindowGuard(StreamGuard):
         if self.response_id is None:
             self._identify(event.payload)
         pieces, complete, ended, switched = event.texts
-        self._inspect_non_data(event)
         segments: list[_Segment] = []
         for address, ref in pieces:
             streamed_text = self._streamed_texts.get(address)
@@ -193,7 +215,9 @@ class WindowGuard(StreamGuard):
         for prefix in ended:
             self._streamed_texts.close(prefix)
         for address in switched:
-            self._detach(self._streamed_texts.get(address))
+            streamed_text = self._streamed_texts.get(address)
+            if not streamed_text.held_whole:
+                self._detach(streamed_text)
         self._hold(event, segments)
 
     def _detach(self, streamed_text: StreamedText) -> None:
@@ -208,7 +232,11 @@ class WindowGuard(StreamGuard):
     def _hold(self, event: Event, segments: list[_Segment]) -> None:
         held = _HeldEvent(event, segments)
         self._held.append(held)
-        self._size += held.size
+        self._count(held, 1)
+
+    def _count(self, held: _HeldEvent, sign: int) -> None:
+        self._size += sign * held.size
+        self._text_size += sign * held.text_size
 
     def _release(self) -> bytes:
         held = self._held
@@ -217,11 +245,12 @@ class WindowGuard(StreamGuard):
         out = self._release_detached() if self._detached else []
         while held and held[0].ready():
             first = held.popleft()
-            self._size -= first.size
+            self._count(first, -1)
             if not first.decided():
                 pieces = first.split()
                 self._detached += pieces
-                self._size += sum([piece.size for piece in pieces])
+                for piece in pieces:
+                    self._count(piece, 1)
             out.append(first.release())
             if first.event.payload is not None:
                 self._last_released = first.event.payload
@@ -232,7 +261,7 @@ class WindowGuard(StreamGuard):
         waiting: list[_HeldEvent] = []
         for held in self._detached:
             if held.decided():
-                self._size -= held.size
+                self._count(held, -1)
                 out.append(held.release())
             else:
                 waiting.append(held)
@@ -243,7 +272,7 @@ class WindowGuard(StreamGuard):
         for held in self._held:
             if not held.ready():
                 return False
-            if held.event.texts[1] or any(map(_Segment.decided, held.segments)):
+            if any(map(_Segment.decided, held.segments)) or held.event.has_complete_text:
                 self._started = True
                 return True
         return False
@@ -251,9 +280,9 @@ class WindowGuard(StreamGuard):
     def _release_over_limit(self) -> bytes:
         """Release leading events without text, the only ones that may pass undecided. Raises if that is not enough."""
         if not all(map(_HeldEvent.ready, self._held)):
-            raise StreamBlocked(None)
+            raise self._too_long("window")
         self._started = True
         released = self._release()
-        if self._size > self._limit:
-            raise StreamBlocked(None)
+        if self._is_over_limit():
+            raise self._too_long("window")
         return released

@@ -77,7 +77,7 @@ class Entry(msgspec.Struct, kw_only=True):
     ttft_ms: float | None = None
     """From the arrival of the request to the first body byte sent to the caller; None if none was sent."""
     phases_ms: dict[str, float] = {}
-    """auth, receive, guardrail_in, quota, connect, upstream, guardrail_out, serialise, total."""
+    """auth, receive, guardrail_in, quota, connect, upstream, backoff, guardrail_out, serialise, total."""
     attempts: list[Attempt] = []
     guardrails: list[GuardrailHit] = []
     client: str = ""

@@ -14,6 +14,7 @@ from penstock.gateway.ledger.entry import Entry
 from penstock.secrets import redact_url
 
 __all__ = [
+    "DEFAULT_DIMENSIONS",
     "DEFAULT_URL",
     "DIMENSIONS",
     "Dimension",
@@ -24,12 +25,15 @@ __all__ = [
     "UsageRow",
     "check_url",
     "open_ledger",
+    "purge_all",
 ]
 
 DEFAULT_URL = "sqlite:///penstock-usage.db"
+PURGE_BATCH = 5000
 
-Dimension = Literal["key", "model", "day"]
+Dimension = Literal["key", "team", "model", "day"]
 DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
+DEFAULT_DIMENSIONS: tuple[Dimension, ...] = ("key", "model", "day")
 
 
 class LedgerUnavailableError(RunError):
@@ -43,7 +47,7 @@ class EntryRefusedError(Exception):
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which requests to sum, and by which dimensions to group them."""
 
-    by: tuple[Dimension, ...] = DIMENSIONS
+    by: tuple[Dimension, ...] = DEFAULT_DIMENSIONS
     since: float | None = None
     """Unix time, inclusive."""
     until: float | None = None
@@ -54,10 +58,11 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageRow(msgspec.Struct, kw_only=True):
-    """Sums of one group. `key`, `model` and `day` are None if the query does not group by them, and empty if the
+    """Sums of one group. `key`, `team`, `model` and `day` are None if the query does not group by them, and empty if the
     requests have none."""
 
     key: str | None = None
+    team: str | None = None
     model: str | None = None
     day: str | None = None
     """In UTC."""
@@ -91,6 +96,10 @@ class Ledger(Protocol):
 
     def usage(self, query: UsageQuery) -> list[UsageRow]: ...
 
+    def purge(self, before: float, limit: int) -> int:
+        """Delete up to `limit` entries that arrived before this Unix time, and return their number."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -104,6 +113,14 @@ def open_ledger(url: str, *, read_only: bool = False) -> Ledger:
     from penstock.gateway.ledger.sqlite import SqliteLedger
 
     return SqliteLedger(_sqlite_path(url), read_only=read_only)
+
+
+def purge_all(ledger: Ledger, before: float) -> int:
+    """Delete all entries that arrived before this Unix time, in batches that lock the table for a moment only."""
+    deleted = 0
+    while batch := ledger.purge(before, PURGE_BATCH):
+        deleted += batch
+    return deleted
 
 
 def check_url(url: str) -> None:

@@ -2,7 +2,8 @@
 
 The position in a segment advances after the ledger has committed the entries. A segment is removed when all its entries
 are moved and no worker owns it. After a crash, entries may be inserted again; the ledger ignores them because their
-request ids exist. Positions are therefore kept in memory only.
+request ids exist. Positions are therefore kept in memory only. Requests that a killed worker was serving get an entry, too
+(`ledger.live_requests`).
 
 While the database is unavailable, the mover retries for ever at growing intervals, and the spool grows on disk. If the
 database rejects an entry, the mover repairs it. If it is rejected again, the mover writes it to `refused.frames` in the
@@ -17,17 +18,26 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from penstock import frames
 from penstock.gateway.ledger.entry import Entry
-from penstock.gateway.ledger.ledger import EntryRefusedError, Ledger, LedgerUnavailableError, check_url, open_ledger
+from penstock.gateway.ledger.ledger import (
+    EntryRefusedError,
+    Ledger,
+    LedgerUnavailableError,
+    check_url,
+    open_ledger,
+    purge_all,
+)
+from penstock.gateway.ledger.live_requests import live_paths, orphaned, read_lost
 from penstock.gateway.ledger.repair import repair_entry, repair_fields
 from penstock.gateway.ledger.segment import PendingCounter, Segment
 from penstock.gateway.ledger.spool import ENTRY, prepare_folder, segment_paths
-from penstock.gateway.operator_log import log_operator_message
+from penstock.gateway.operator_log import OperatorLog, log_operator_message
+from penstock.plural import counted
 
 __all__ = ["Mover", "MoverState"]
 
@@ -35,6 +45,7 @@ BATCH = 1000
 MAX_BATCHES = 50
 """Batches moved from one segment before the next segment. A full segment has fewer."""
 POLL_S = 0.25
+PURGE_EVERY_S = 3600.0
 FIRST_RETRY_S, LAST_RETRY_S = 0.5, 30.0
 REFUSED_FILE = "refused.frames"
 
@@ -58,8 +69,11 @@ class MoverState(msgspec.Struct, frozen=True, kw_only=True):
 class Mover:
     """Moves entries from the spool in `folder` into the ledger at `url`."""
 
-    def __init__(self, folder: str, url: str, log: Callable[[str], None] = log_operator_message) -> None:
-        """Raise UserError if the folder cannot be used or the URL is invalid."""
+    def __init__(
+        self, folder: str, url: str, log: OperatorLog = log_operator_message, *, retention_s: float = 0.0
+    ) -> None:
+        """Delete entries that are older than `retention_s`, unless that is 0. Raise UserError if the folder cannot be used
+        or the URL is invalid."""
         check_url(url)
         prepare_folder(folder)
         self._folder = folder
@@ -73,6 +87,8 @@ class Mover:
         self._pending_lock = threading.Lock()
         self._moved = self._failures = self._refused = self._incomplete_bytes = 0
         self._unavailable_since: float | None = None
+        self._retention_s = retention_s
+        self._next_purge = 0.0
         self._stop = threading.Event()
         self._deadline = 0.0
         self._thread = threading.Thread(target=self._run, name="penstock-ledger", daemon=True)
@@ -90,7 +106,10 @@ class Mover:
             self._thread.join(timeout_s + 0.5)
         remaining = self.state().pending_entries
         if remaining:
-            self._log(f"{remaining:,} usage entries wait in {self._folder}; the next start moves them into the ledger.")
+            self._log(
+                f"{remaining:,} usage entries wait in {self._folder}; the next start moves them into the ledger.",
+                "warning",
+            )
         return remaining
 
     def state(self) -> MoverState:
@@ -117,6 +136,7 @@ class Mover:
             stopping = self._stop.wait(pause_s)
             try:
                 more = self._move_segments()
+                self._purge()
                 self._on_success()
                 retry_s, pause_s = FIRST_RETRY_S, 0.0 if more else POLL_S
                 if stopping and not more:
@@ -140,6 +160,8 @@ class Mover:
             # Create the ledger before the first entry arrives, so that `penstock usage` finds it.
             self._ledger = open_ledger(self._url)
         more = False
+        # Check before the segments are read: they then contain all entries of these workers.
+        orphans = [path for path in live_paths(self._folder) if orphaned(path)]
         paths = segment_paths(self._folder)
         for removed in self._segments.keys() - set(paths):
             self._close_segment(removed)
@@ -155,7 +177,27 @@ class Mover:
                 self._close_segment(path)
             if self._overdue():
                 break
+        if not more and not self._overdue():
+            self._store_lost(orphans)
         return more
+
+    def _store_lost(self, paths: Sequence[str]) -> None:
+        """Insert entries for the requests that workers were serving when they were killed."""
+        for path in paths:
+            try:
+                lost = read_lost(path)
+            except FileNotFoundError:
+                continue  # another process has moved them
+            if lost:
+                self._insert(lost)
+                self._log(f"A worker was killed while it served {counted(len(lost), 'request')}.", "warning")
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def _purge(self) -> None:
+        if self._retention_s and self._ledger is not None and time.monotonic() >= self._next_purge:
+            purge_all(self._ledger, time.time() - self._retention_s)
+            self._next_purge = time.monotonic() + PURGE_EVERY_S
 
     def _overdue(self) -> bool:
         return self._stop.is_set() and time.monotonic() >= self._deadline
@@ -184,7 +226,8 @@ class Mover:
             path = segment.mark_damaged()
             self._log(
                 f"The last {incomplete_bytes:,} bytes of {path} are not a usage entry: a worker was killed while writing, "
-                "or the file is damaged."
+                "or the file is damaged.",
+                "error",
             )
         else:
             segment.remove()
@@ -227,7 +270,7 @@ class Mover:
         path = os.path.join(self._folder, REFUSED_FILE)
         with open(path, "ab") as file:
             file.write(frames.pack(kind, data))
-        self._log(f"The ledger refused a usage entry, which is kept in {path} ({reason}).")
+        self._log(f"The ledger refused a usage entry, which is kept in {path} ({reason}).", "error")
 
     def _on_failure(self, error: Exception) -> None:
         self._failures += 1
@@ -239,7 +282,7 @@ class Mover:
             self._unavailable_since = time.monotonic()
             known = isinstance(error, LedgerUnavailableError)
             cause = error if known else f"Usage entries cannot be moved ({type(error).__name__}: {error})."
-            self._log(f"{cause} Usage entries wait in {self._folder} until it works again.")
+            self._log(f"{cause} Usage entries wait in {self._folder} until it works again.", "error")
 
     def _on_success(self) -> None:
         if self._unavailable_since is not None:

@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.ledger import EntryRefusedError, LedgerUnavailableError, UsageQuery, UsageRow
-from penstock.gateway.ledger.usage_table import COLUMNS, INDEXES, NAMES, TABLE, Column, usage_row, usage_sql
+from penstock.gateway.ledger.usage_table import COLUMNS, INDEXES, NAMES, TABLE, Column, purge_sql, usage_row, usage_sql
 from penstock.secrets import REDACTED, redact_url
 
 __all__ = ["PostgresLedger", "check_conninfo"]
@@ -101,6 +101,10 @@ class PostgresLedger:
         sql, values = usage_sql(query, "%s", "SUM")
         with self._wrap_errors(), self._connection.transaction():
             return [usage_row(query, row) for row in self._connection.execute(sql, values)]
+
+    def purge(self, before: float, limit: int) -> int:
+        with self._wrap_errors(), self._connection.transaction():
+            return self._connection.execute(purge_sql("%s"), [before, limit]).rowcount
 
     def close(self) -> None:
         self._connection.close()

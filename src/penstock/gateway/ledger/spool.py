@@ -22,6 +22,8 @@ from penstock.errors import UserError
 from penstock.gateway import owned_file
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.repair import repair_entry
+from penstock.gateway.operator_log import log_operator_message
+from penstock.plural import counted
 
 __all__ = ["ENTRY", "Spool", "prepare_folder", "segment_paths"]
 
@@ -33,6 +35,8 @@ SEGMENT_S = 30.0
 MAX_BUFFERED_BYTES = 64 << 20
 """Limit of the memory for entries while writes fail: about 80,000 entries."""
 RETRY_S = 0.1
+REPORT_S = 60.0
+"""Lost entries are logged at most so often."""
 
 
 def prepare_folder(folder: str) -> None:
@@ -73,7 +77,12 @@ class Spool:
         self._next_retry = 0.0
         self._mid_frame = False
         """The file ends within a frame, and the buffer begins with the rest of that frame."""
+        self._buffered = 0
+        """Entries in the buffer."""
+        self._next_report = 0.0
+        self._reported = 0
         self.appended = 0
+        """Entries written to the file."""
         self.failures = 0
         """Failed writes. Their entries stay in the buffer and are written again later."""
         self.dropped = 0
@@ -89,7 +98,6 @@ class Spool:
                 self.dropped += 1
                 return
         frame = frames.pack(ENTRY, data)
-        self.appended += 1
         if self._buffer or self._file < 0 or self._size >= SEGMENT_BYTES:
             self._append_to_buffer(frame)
             return
@@ -98,11 +106,15 @@ class Spool:
         except OSError:
             self.failures += 1
             self._buffer += frame
+            self._buffered += 1
             return
         self._size += written
-        if written < len(frame):
+        if written == len(frame):
+            self.appended += 1
+        else:
             self._mid_frame = True
             self._buffer += frame[written:]
+            self._buffered += 1
 
     def tick(self) -> None:
         """Write the buffer and close an old segment. Call this about once a second."""
@@ -110,17 +122,30 @@ class Spool:
             self._write_buffer()
         elif self._file >= 0 and time.monotonic() - self._opened >= SEGMENT_S:
             self._close_segment()
+        if self.dropped > self._reported and time.monotonic() >= self._next_report:
+            self._next_report = time.monotonic() + REPORT_S
+            self._report_dropped()
 
     def close(self) -> None:
         if self._buffer:
             self._write_buffer()
+        self.dropped += self._buffered
+        self._buffered = 0
         self._close_segment()
+        if self.dropped > self._reported:
+            self._report_dropped()
+
+    def _report_dropped(self) -> None:
+        lost = counted(self.dropped - self._reported, "usage entry was", "usage entries were")
+        self._reported = self.dropped
+        log_operator_message(f"{lost} lost because the spool {self._folder} could not be written", "error")
 
     def _append_to_buffer(self, frame: bytes) -> None:
         if len(self._buffer) + len(frame) > MAX_BUFFERED_BYTES:
             self.dropped += 1
             return
         self._buffer += frame
+        self._buffered += 1
         if time.monotonic() >= self._next_retry:
             self._write_buffer()
 
@@ -135,6 +160,8 @@ class Spool:
                 self._size += written
                 self._mid_frame = True  # until the whole buffer is written
             self._mid_frame = False
+            self.appended += self._buffered
+            self._buffered = 0
         except OSError:
             self.failures += 1
             self._next_retry = time.monotonic() + RETRY_S

@@ -12,7 +12,17 @@ from urllib.parse import quote
 from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.ledger import EntryRefusedError, LedgerUnavailableError, UsageQuery, UsageRow
-from penstock.gateway.ledger.usage_table import COLUMNS, INDEXES, NAMES, TABLE, Column, rows, usage_row, usage_sql
+from penstock.gateway.ledger.usage_table import (
+    COLUMNS,
+    INDEXES,
+    NAMES,
+    TABLE,
+    Column,
+    purge_sql,
+    rows,
+    usage_row,
+    usage_sql,
+)
 
 __all__ = ["SqliteLedger"]
 
@@ -37,6 +47,8 @@ class SqliteLedger:
         self._path = path
         if read_only and not os.path.exists(path):
             raise UserError(f"There is no ledger at {path}; give the URL of the gateway's ledger with --ledger.")
+        if not read_only:
+            self._create_private_file()
         self._connection = self._connect(read_only)
         try:
             with self._wrap_errors():
@@ -68,6 +80,10 @@ class SqliteLedger:
         with self._wrap_errors():
             return [usage_row(query, row) for row in self._connection.execute(sql, values)]
 
+    def purge(self, before: float, limit: int) -> int:
+        with self._wrap_errors(), self._connection:
+            return self._connection.execute(purge_sql("?"), (before, limit)).rowcount
+
     def close(self) -> None:
         self._connection.close()
 
@@ -79,6 +95,11 @@ class SqliteLedger:
             status = None
         if status is None or (status.st_dev, status.st_ino) != self._identity:
             raise LedgerUnavailableError(f"The ledger {self._path} was moved or deleted while it was in use.")
+
+    def _create_private_file(self) -> None:
+        """Create the file so that only its owner can read it; SQLite gives its -wal and -shm files the same mode."""
+        with contextlib.suppress(OSError):  # it exists, or SQLite will report the error
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
     def _connect(self, read_only: bool) -> sqlite3.Connection:
         mode = "ro" if read_only else "rwc"

@@ -16,7 +16,7 @@ import msgspec
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.ledger import EntryRefusedError, UsageQuery, UsageRow
 
-__all__ = ["COLUMNS", "INDEXES", "NAMES", "TABLE", "Column", "rows", "usage_row", "usage_sql"]
+__all__ = ["COLUMNS", "INDEXES", "NAMES", "TABLE", "Column", "purge_sql", "rows", "usage_row", "usage_sql"]
 
 TABLE = "penstock_usage"
 
@@ -100,8 +100,13 @@ def _day(at: float) -> str:
     return day
 
 
-_GROUPS = {"key": "CASE WHEN api_key_name = '' THEN api_key_id ELSE api_key_name END", "model": "model", "day": "day"}
-_ORDER = ("day", "key", "model")
+_GROUPS = {
+    "key": "CASE WHEN api_key_name = '' THEN api_key_id ELSE api_key_name END",
+    "team": "COALESCE(team_id, '')",
+    "model": "model",
+    "day": "day",
+}
+_ORDER = ("day", "team", "key", "model")
 _FAILED = "(error IS NOT NULL OR status >= 400)"
 _SUMS = {
     "requests": "1",
@@ -145,6 +150,12 @@ def usage_sql(query: UsageQuery, placeholder: str, sum_function: str) -> tuple[s
         positions = ", ".join(str(position) for position in range(1, len(groups) + 1))
         sql += f" GROUP BY {positions} ORDER BY {positions}"
     return sql, values
+
+
+def purge_sql(placeholder: str) -> str:
+    """Return the statement that deletes entries before a time; its values are the time and the maximum number."""
+    selected = f"SELECT request_id FROM {TABLE} WHERE at < {placeholder} ORDER BY at LIMIT {placeholder}"  # noqa: S608
+    return f"DELETE FROM {TABLE} WHERE request_id IN ({selected})"  # noqa: S608 - constant names
 
 
 def usage_row(query: UsageQuery, values: Sequence[Any]) -> UsageRow:

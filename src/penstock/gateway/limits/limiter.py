@@ -17,7 +17,7 @@ class Reservation:
     of the limiter that created the reservation.
     """
 
-    __slots__ = ("charges", "headers", "owner", "settled", "slots")
+    __slots__ = ("charges", "headers", "id", "owner", "settled", "slots")
 
     def __init__(
         self,
@@ -25,12 +25,15 @@ class Reservation:
         charges: tuple[tuple[object, int, int], ...] = (),
         slots: tuple[object, ...] = (),
         owner: object = None,
+        id_: bytes = b"",
     ) -> None:
         self.headers = headers
         self.charges = charges
         """(bucket, tick, tokens reserved)"""
         self.slots = slots
         self.owner = owner
+        self.id = id_
+        """Makes the settlement in Redis idempotent."""
         self.settled = not charges and not slots
 
 

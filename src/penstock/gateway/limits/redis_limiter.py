@@ -3,11 +3,15 @@
 While Redis is unreachable, limits are counted on this machine: `degraded` is set, `failures` increases, one process of the
 machine logs it, and a probe checks once a second whether Redis accepts writes again. Requests that are counted meanwhile
 are not transferred to Redis.
+
+A call that timed out may still have been executed. When Redis is back, admissions without a reply are cancelled and
+settlements without a reply are repeated; the scripts ignore what they have already executed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 import uuid
 from collections import Counter
@@ -18,6 +22,8 @@ from urllib.parse import urlsplit
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.commands.core import AsyncScript
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from penstock.gateway.limits import scripts
@@ -50,7 +56,11 @@ class RedisLimiter(BaseLimiter):
         self._table = table
         self._address = _redact_url(url)
         self._owner = uuid.uuid4().hex
+        self._id_prefix = _PREFIX + b"r:" + uuid.uuid4().hex.encode()
+        self._ids = itertools.count()
         self._held: Counter[bytes] = Counter()
+        self._unconfirmed: list[tuple[AsyncScript, list[bytes], list[Any]]] = []
+        """Calls to make when Redis is back."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._background: set[asyncio.Task[Any]] = set()
         self._heartbeat_running = False
@@ -61,12 +71,13 @@ class RedisLimiter(BaseLimiter):
             timeout=_TIMEOUT_S,
             socket_timeout=_TIMEOUT_S,
             socket_connect_timeout=_TIMEOUT_S,
-            # one retry, because the server may have closed a pooled connection
-            retry=Retry(NoBackoff(), 1),
+            # One retry, because the server may have closed a pooled connection. A slow server is not asked again.
+            retry=Retry(NoBackoff(), 1, (RedisConnectionError,)),
         )
         self._client = redis.asyncio.Redis.from_pool(pool)
         self._admit_script = self._client.register_script(scripts.ADMIT)
         self._settle_script = self._client.register_script(scripts.SETTLE)
+        self._cancel_script = self._client.register_script(scripts.CANCEL)
         self._heartbeat_script = self._client.register_script(scripts.HEARTBEAT)
 
     @property
@@ -111,8 +122,9 @@ class RedisLimiter(BaseLimiter):
 
     async def _admit_in_redis(self, limits: RequestLimits, tokens: int, now: float, *, charge: bool) -> Reservation:
         owner = self._owner
+        id_ = b"%b:%x" % (self._id_prefix, next(self._ids))
         keys = [
-            _OWNERS,
+            id_,
             *(_window_key(window) for window in limits.windows),
             *(_concurrency_key(limit) for limit in limits.concurrency),
         ]
@@ -122,8 +134,12 @@ class RedisLimiter(BaseLimiter):
             arguments += (window.limit, amount if charge else -amount, window.width)
         arguments += (limit.limit for limit in limits.concurrency)
         try:
-            reply: list[int] = await self._admit_script(keys=keys, args=arguments)
+            reply: list[int] = await self._admit_script(keys=[_OWNERS, *keys], args=arguments)
         except _REDIS_ERRORS as error:
+            refund: list[Any] = ["", owner, len(amounts)]
+            for window, amount in zip(limits.windows, amounts, strict=True):
+                refund += (amount if charge else 0, window.width)
+            self._unconfirmed.append((self._cancel_script, keys, refund))
             self._record_failure(error)
             return self._local.admit_now(limits, tokens, now, charge=charge)
         states = [(reply[index + 1], reply[index + 2]) for index in range(1, 4 * len(amounts), 4)]
@@ -137,11 +153,12 @@ class RedisLimiter(BaseLimiter):
             self._spawn(self._heartbeat(), self._background)
         charged = limits.token_windows if charge else ()
         charges = tuple((limits.windows[index], reply[1 + 4 * index], amounts[index]) for index in charged)
-        return Reservation(limits.headers(states, [left - 1 for left in free]), charges, limits.concurrency, owner)
+        headers = limits.headers(states, [left - 1 for left in free])
+        return Reservation(headers, charges, limits.concurrency, owner, id_)
 
     async def _settle(self, reservation: Reservation, tokens: int) -> None:
         owner = str(reservation.owner)
-        keys: list[bytes] = []
+        keys: list[bytes] = [reservation.id]
         arguments: list[Any] = ["", owner, len(reservation.charges)]
         for window, tick, reserved in reservation.charges:
             assert isinstance(window, WindowLimit)
@@ -153,13 +170,13 @@ class RedisLimiter(BaseLimiter):
             keys.append(key)
             if owner == self._owner:
                 self._held[key] -= 1
-        # the slots of an owner from before an outage expire by themselves
-        if self.degraded or (owner != self._owner and not reservation.charges):
-            return
-        try:
-            await self._settle_script(keys=keys, args=arguments)
-        except _REDIS_ERRORS as error:
-            self._record_failure(error)
+        if not self.degraded:
+            try:
+                await self._settle_script(keys=keys, args=arguments)
+                return
+            except _REDIS_ERRORS as error:
+                self._record_failure(error)
+        self._unconfirmed.append((self._settle_script, keys, arguments))
 
     def _refund(self, admission: asyncio.Task[Reservation]) -> None:
         if not admission.cancelled() and admission.exception() is None:
@@ -187,7 +204,8 @@ class RedisLimiter(BaseLimiter):
             if self._table.claim_outage_report(down=True):
                 log_operator_message(
                     f"Redis at {self._address} is unavailable ({type(error).__name__}); "
-                    "limits are counted on this machine only until it is back"
+                    "limits are counted on this machine only until it is back",
+                    "error",
                 )
             self._spawn(self._probe(), self._background)
 
@@ -198,6 +216,7 @@ class RedisLimiter(BaseLimiter):
             await asyncio.sleep(_PROBE_S)
             try:
                 await self._heartbeat_script(keys=[_OWNERS], args=["", owner])
+                await self._repeat_unconfirmed()
             except _REDIS_ERRORS:
                 self.failures += 1
             else:
@@ -207,6 +226,12 @@ class RedisLimiter(BaseLimiter):
                 if self._table.claim_outage_report(down=False):
                     log_operator_message(f"Redis at {self._address} is back; limits are counted there again")
                 return
+
+    async def _repeat_unconfirmed(self) -> None:
+        while self._unconfirmed:
+            script, keys, arguments = self._unconfirmed[0]
+            await script(keys=keys, args=arguments)
+            self._unconfirmed.pop(0)
 
     def _spawn(self, work: Coroutine[Any, Any, Any], tasks: set[asyncio.Task[Any]] | None = None) -> asyncio.Task[Any]:
         tasks = self._tasks if tasks is None else tasks

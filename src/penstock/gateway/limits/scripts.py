@@ -4,6 +4,9 @@ A window is a packed string with an expiry: 32 counters, indexed by `tick % 32`,
 hash: the number of slots that each owner (a gateway process) holds. Another hash has the last heartbeat of each owner; the
 slots of an owner without a heartbeat for LEASE_US are free.
 
+ADMIT, SETTLE and CANCEL may be sent again, because the reply to the first call may be lost: a key for each admission holds
+the reply of ADMIT for LEASE_US, or notes that the admission is settled. An ADMIT that arrives after its CANCEL has no effect.
+
 The arithmetic is that of `windows.py` in doubles. It is exact while counts times microseconds are below 2^53, which for a
 limit per minute means counts up to 4.8 billion.
 """
@@ -14,12 +17,12 @@ from typing import Final
 
 from penstock.gateway.limits.windows import TICKS
 
-__all__ = ["ADMIT", "HEARTBEAT", "LEASE_US", "SETTLE"]
+__all__ = ["ADMIT", "CANCEL", "HEARTBEAT", "LEASE_US", "SETTLE"]
 
 LEASE_US: Final = 15_000_000
 
 _COMMON: Final = f"""
-local TICKS, LEASE = {TICKS}, {LEASE_US}
+local TICKS, LEASE, SETTLED = {TICKS}, {LEASE_US}, 'settled'
 
 local function clock()
   if ARGV[1] ~= '' then return tonumber(ARGV[1]) end
@@ -46,15 +49,46 @@ end
 local function save(key, ring, width)
   redis.call('SET', key, cmsgpack.pack(ring), 'PX', math.ceil(TICKS * width / 1000) + 1000)
 end
+
+-- Add to the counter of a tick, unless it has left the window. An increase goes to the current tick.
+local function change(key, tick, amount, width, now)
+  local ring, current = load(key, math.floor(now / width))
+  if amount > 0 then tick = current end
+  if amount ~= 0 and tick > current - TICKS and tick <= current then
+    local slot = tick % TICKS + 1
+    ring[slot] = math.max(0, ring[slot] + amount)
+    save(key, ring, width)
+  end
+end
+
+local function release(key, owner)
+  local held = tonumber(redis.call('HGET', key, owner) or 0)
+  if held > 1 then
+    redis.call('HINCRBY', key, owner, -1)
+  elseif held == 1 then
+    redis.call('HDEL', key, owner)
+  end
+end
+
+-- Mark an admission as settled. Return its reply, or nil, and whether it was settled before.
+local function settle(admission)
+  local stored = redis.call('GET', admission)
+  if stored == SETTLED then return nil, true end
+  redis.call('SET', admission, SETTLED, 'PX', LEASE / 1000)
+  return stored and cmsgpack.unpack(stored), false
+end
 """
 
 ADMIT: Final = (
     _COMMON
     + """
--- KEYS: owners, windows, concurrency limits
+-- KEYS: owners, admission, windows, concurrency limits
 -- ARGV: now or '', owner, number of windows, {limit, amount, width} of each, {limit} of each concurrency limit
 --       a negative amount is checked, but not charged
 -- reply: 1 or 0, {tick, remaining, reset, wait} of each window, {free slots} of each concurrency limit
+local stored = redis.call('GET', KEYS[2])
+if stored == SETTLED then return {0} end
+if stored then return cmsgpack.unpack(stored) end
 local now, owner, windows = clock(), ARGV[2], tonumber(ARGV[3])
 local reply, rings, admitted = {0}, {}, true
 for w = 1, windows do
@@ -63,7 +97,7 @@ for w = 1, windows do
   local charged = math.max(amount, 0)
   amount = math.abs(amount)
   local now_tick = math.floor(now / width)
-  local ring, tick = load(KEYS[1 + w], now_tick)
+  local ring, tick = load(KEYS[2 + w], now_tick)
   local elapsed = tick == now_tick and now - tick * width or 0
   local total = 0
   for i = 1, TICKS do total = total + ring[i] end
@@ -89,7 +123,7 @@ for w = 1, windows do
 end
 
 local free = {}
-for s = 2 + windows, #KEYS do
+for s = 3 + windows, #KEYS do
   local held = 0
   local all = redis.call('HGETALL', KEYS[s])
   for i = 1, #all, 2 do
@@ -100,7 +134,7 @@ for s = 2 + windows, #KEYS do
     end
     held = held + count
   end
-  local left = tonumber(ARGV[3 + 3 * windows + (s - 1 - windows)]) - held
+  local left = tonumber(ARGV[3 + 3 * windows + (s - 2 - windows)]) - held
   if left <= 0 then admitted = false end
   free[#free + 1] = left
 end
@@ -110,7 +144,7 @@ for w = 1, windows do
   if admitted then
     ring[tick % TICKS + 1] = ring[tick % TICKS + 1] + amount
     total = total + amount
-    save(KEYS[1 + w], ring, width)
+    save(KEYS[2 + w], ring, width)
   end
   local reset = 0
   for age = 0, TICKS - 1 do
@@ -126,14 +160,15 @@ for w = 1, windows do
 end
 for s, left in ipairs(free) do
   if admitted then
-    redis.call('HINCRBY', KEYS[1 + windows + s], owner, 1)
-    redis.call('PEXPIRE', KEYS[1 + windows + s], 4 * LEASE / 1000)
+    redis.call('HINCRBY', KEYS[2 + windows + s], owner, 1)
+    redis.call('PEXPIRE', KEYS[2 + windows + s], 4 * LEASE / 1000)
   end
   reply[#reply + 1] = left
 end
 if admitted then
   reply[1] = 1
   if #free > 0 then redis.call('HSET', KEYS[1], owner, string.format('%.0f', now)) end
+  redis.call('SET', KEYS[2], cmsgpack.pack(reply), 'PX', LEASE / 1000)
 end
 return reply
 """
@@ -142,29 +177,32 @@ return reply
 SETTLE: Final = (
     _COMMON
     + """
--- KEYS: windows, concurrency limits
+-- KEYS: admission, windows, concurrency limits
 -- ARGV: now or '', owner, number of windows, {tick, reserved, tokens, width} of each
 local now, owner, windows = clock(), ARGV[2], tonumber(ARGV[3])
+local _, repeated = settle(KEYS[1])
+if repeated then return 0 end
 for w = 1, windows do
   local a = 4 * w
-  local tick, width = tonumber(ARGV[a]), tonumber(ARGV[a + 3])
-  local change = tonumber(ARGV[a + 2]) - tonumber(ARGV[a + 1])
-  local ring, current = load(KEYS[w], math.floor(now / width))
-  if change > 0 then tick = current end
-  if change ~= 0 and tick > current - TICKS and tick <= current then
-    local slot = tick % TICKS + 1
-    ring[slot] = math.max(0, ring[slot] + change)
-    save(KEYS[w], ring, width)
-  end
+  change(KEYS[1 + w], tonumber(ARGV[a]), ARGV[a + 2] - ARGV[a + 1], tonumber(ARGV[a + 3]), now)
 end
-for s = 1 + windows, #KEYS do
-  local held = tonumber(redis.call('HGET', KEYS[s], owner) or 0)
-  if held > 1 then
-    redis.call('HINCRBY', KEYS[s], owner, -1)
-  elseif held == 1 then
-    redis.call('HDEL', KEYS[s], owner)
-  end
+for s = 2 + windows, #KEYS do release(KEYS[s], owner) end
+return 1
+"""
+)
+
+CANCEL: Final = (
+    _COMMON
+    + """
+-- KEYS: admission, windows, concurrency limits
+-- ARGV: now or '', owner, number of windows, {amount, width} of each
+local now, owner, windows = clock(), ARGV[2], tonumber(ARGV[3])
+local reply = settle(KEYS[1])
+if not reply then return 0 end
+for w = 1, windows do
+  change(KEYS[1 + w], reply[4 * w - 2], -ARGV[2 * w + 2], tonumber(ARGV[2 * w + 3]), now)
 end
+for s = 2 + windows, #KEYS do release(KEYS[s], owner) end
 return 1
 """
 )

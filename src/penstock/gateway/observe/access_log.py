@@ -216,7 +216,7 @@ def check_log(path: str | None) -> None:
 
 def _open(path: str) -> int:
     try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise UserError(f"The access log {path} cannot be written ({error.strerror}).") from None
 

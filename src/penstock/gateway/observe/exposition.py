@@ -20,7 +20,7 @@ from penstock.gateway.observe.families import DURATION_EDGES, FAMILIES, TTFT_EDG
 from penstock.gateway.observe.metrics import Counts, Labels, MetricValues, Series, resident_bytes
 from penstock.gateway.observe.printable import escape_nonprintable
 
-__all__ = ["CONTENT_TYPE", "ConfigState", "Exposition"]
+__all__ = ["CONTENT_TYPE", "ConfigState", "Exposition", "WorkerMetrics"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "penstock_gateway_"
@@ -35,6 +35,15 @@ class ConfigState(msgspec.Struct, frozen=True, kw_only=True):
     succeeded_at: float = 0.0
     reloads: int = 0
     failures: int = 0
+    generation: int = 0
+
+
+class WorkerMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """What the main process knows about a worker."""
+
+    restarts: int
+    generation: int
+    """The generation of the resources that it serves; 0 while it does not run."""
 
 
 class Exposition:
@@ -50,7 +59,12 @@ class Exposition:
         self._read_running()
         self._retired = MetricValues(series={}, counts={})
 
-    def render(self, ledger: MoverState | None = None, config: ConfigState | None = None) -> bytes:
+    def render(
+        self,
+        ledger: MoverState | None = None,
+        config: ConfigState | None = None,
+        workers: Sequence[WorkerMetrics] = (),
+    ) -> bytes:
         with self._lock:
             running = self._read_running()
             sums = MetricValues(series={}, counts={})
@@ -63,6 +77,9 @@ class Exposition:
             _add_ledger(counts, ledger)
         if config is not None:
             _add_config(counts, config)
+        for number, worker in enumerate(workers):
+            counts[("worker_restarts_total", str(number))] = worker.restarts
+            counts[("worker_generation", str(number))] = worker.generation
         counts[("build_info", __version__)] = 1
         return "".join(_text(counts, sums.series)).encode()
 
@@ -131,6 +148,7 @@ def _add_gauges(counts: Counts, running: Sequence[MetricValues]) -> None:
     for worker in running:
         memory = worker.gauges.get("process_resident_memory_bytes", 0)
         counts[("process_resident_memory_bytes", f"worker-{worker.worker}")] = memory
+        counts[("loop_lag_seconds", str(worker.worker))] = worker.gauges.get("loop_lag_seconds", 0)
 
 
 def _add_ledger(counts: Counts, ledger: MoverState) -> None:
@@ -148,6 +166,7 @@ def _add_config(counts: Counts, config: ConfigState) -> None:
     counts[("config_last_reload_success_timestamp_seconds",)] = config.succeeded_at
     counts[("config_reloads_total",)] = config.reloads
     counts[("config_reload_failures_total",)] = config.failures
+    counts[("config_generation",)] = config.generation
     counts[("config_hash_info", config.hash)] = 1
 
 
@@ -161,6 +180,8 @@ def _text(counts: Counts, series: dict[Labels, Series]) -> Iterator[str]:
             yield from _histogram(family, labels, DURATION_EDGES, _durations(series))
         elif family == "ttft_seconds":
             yield from _histogram(family, labels, TTFT_EDGES, _ttfts(series))
+        elif family == "upstream_ttfb_seconds":
+            yield from _histogram(family, labels, TTFT_EDGES, _ttfbs(series))
         for values, number in sorted(by_family.get(family, [])):
             yield f"{PREFIX}{family}{_labels(labels, values)} {_number(number)}\n"
 
@@ -171,8 +192,7 @@ Histogram = dict[tuple[str, ...], tuple[list[int], float]]
 def _durations(series: dict[Labels, Series]) -> Histogram:
     histogram: Histogram = {}
     for labels, values in series.items():
-        status = f"{labels.status[0]}xx" if labels.status[0].isdecimal() else labels.status
-        name = (labels.endpoint, labels.model, labels.provider, status, labels.stream)
+        name = (labels.endpoint, labels.model, labels.provider, labels.status, labels.stream)
         _add(histogram, name, values.durations, values.duration_s)
     return histogram
 
@@ -182,6 +202,13 @@ def _ttfts(series: dict[Labels, Series]) -> Histogram:
     for labels, values in series.items():
         if labels.stream == "true":
             _add(histogram, (labels.endpoint, labels.model, labels.provider), values.ttfts, values.ttft_s)
+    return histogram
+
+
+def _ttfbs(series: dict[Labels, Series]) -> Histogram:
+    histogram: Histogram = {}
+    for labels, values in series.items():
+        _add(histogram, (labels.endpoint, labels.model, labels.provider), values.ttfbs, values.ttfb_s)
     return histogram
 
 

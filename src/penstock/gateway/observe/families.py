@@ -43,6 +43,7 @@ PHASES = frozenset(
         "guardrail_in",
         "quota",
         "connect",
+        "backoff",
         "upstream",
         "guardrail_out",
         "serialise",
@@ -74,6 +75,9 @@ FAMILIES = {
     "ttft_seconds": Family(
         "histogram", _TARGET, "Time from the arrival of a streamed request to the first byte of its reply."
     ),
+    "upstream_ttfb_seconds": Family(
+        "histogram", _TARGET, "Time from the start of the last attempt, with its connect, to the upstream's first byte."
+    ),
     "tokens_total": Family("counter", ("direction", *_TOKEN_LABELS), "Input and output tokens, reported or estimated."),
     "reasoning_tokens_total": Family("counter", _TOKEN_LABELS, "Output tokens used for reasoning."),
     "cached_tokens_total": Family("counter", _TOKEN_LABELS, "Input tokens that an upstream read from its cache."),
@@ -87,6 +91,13 @@ FAMILIES = {
     "phase_seconds_total": Family("counter", ("phase",), "Time that requests spent in each phase."),
     "inflight_requests": Family("gauge", (), "Requests in progress."),
     "workers": Family("gauge", (), "Running worker processes."),
+    "worker_restarts_total": Family("counter", ("worker",), "Worker processes that ended or hung and were replaced."),
+    "worker_generation": Family("gauge", ("worker",), "Generation of the resources that a worker serves."),
+    "loop_lag_seconds": Family(
+        "gauge",
+        ("worker",),
+        "Longest delay of a worker's event loop in the last second, or in the last five if it is idle.",
+    ),
     "limits_degraded": Family("gauge", (), "1 while limits are counted locally because Redis is unavailable."),
     "limits_failures_total": Family("counter", (), "Failed Redis calls; the limits were counted locally instead."),
     "limits_evicted_windows_total": Family(
@@ -96,6 +107,12 @@ FAMILIES = {
     "spool_write_failures_total": Family("counter", (), "Failed writes to the spool; they are retried."),
     "spool_dropped_entries_total": Family("counter", (), "Lost usage entries; alert on any value above 0."),
     "access_log_dropped_lines_total": Family("counter", (), "Access log lines dropped: slow reader or failed write."),
+    "collapsed_series_total": Family(
+        "counter", (), "Combinations of labels that are counted under `other`, because there are too many."
+    ),
+    "access_log_unlogged_refusals_total": Family(
+        "counter", (), "Refused requests without a line in the access log, which contains a sample of 401 and 404."
+    ),
     "observation_failures_total": Family(
         "counter", (), "Requests missing from metrics or access log because of an error in Penstock."
     ),
@@ -116,6 +133,7 @@ FAMILIES = {
     ),
     "config_reloads_total": Family("counter", (), "Resource files accepted."),
     "config_reload_failures_total": Family("counter", (), "Resource files rejected."),
+    "config_generation": Family("gauge", (), "Generation of the active resource file."),
     "config_hash_info": Family("gauge", ("hash",), "SHA-256 of the active resource file."),
     "process_resident_memory_bytes": Family("gauge", ("process",), "Resident memory of each process."),
     "build_info": Family("gauge", ("version",), "The version of Penstock."),

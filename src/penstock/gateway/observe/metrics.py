@@ -56,6 +56,8 @@ class Series(msgspec.Struct, array_like=True):
     durations: list[int] = msgspec.field(default_factory=lambda: [0] * (len(DURATION_EDGES) + 1))
     ttft_s: float = 0.0
     ttfts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(TTFT_EDGES) + 1))
+    ttfb_s: float = 0.0
+    ttfbs: list[int] = msgspec.field(default_factory=lambda: [0] * (len(TTFT_EDGES) + 1))
     input_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
@@ -103,8 +105,11 @@ class Metrics:
         self._values = MetricValues(worker=worker, series={}, counts={})
         self._series_cache: dict[tuple[object, ...], Series] = {}  # values as in the entry -> series
         self._known_names: set[str] | None = None
+        self._collapsed = 0
         self.in_flight = 0
         self.limits_degraded = False
+        self.loop_lag_s = 0.0
+        """Longest delay of the event loop since the last write."""
         self.totals: dict[str, float] = {}
         """Counters without labels that other objects in this process maintain."""
 
@@ -145,6 +150,10 @@ class Metrics:
             series.ttfts[bisect_left(TTFT_EDGES, seconds)] += 1
         if entry.usage_source != "none":
             self._add_tokens(series, entry)
+        if entry.attempts and (first_byte := entry.attempts[-1].first_byte_ms) is not None:
+            seconds = (first_byte - entry.attempts[-1].started_ms) * 0.001
+            series.ttfb_s += seconds
+            series.ttfbs[bisect_left(TTFT_EDGES, seconds)] += 1
         counts = self._values.counts
         for phase, ms in phases.items():
             phase_key = ("phase_seconds_total", phase)
@@ -172,13 +181,16 @@ class Metrics:
             self.write()
 
     def write(self) -> None:
+        self.totals["collapsed_series_total"] = self._collapsed
         for name, total in self.totals.items():
             self._values.counts[(name,)] = total
         self._values.gauges = {
             "inflight_requests": self.in_flight,
             "limits_degraded": float(self.limits_degraded),
+            "loop_lag_seconds": self.loop_lag_s,
             "process_resident_memory_bytes": resident_bytes(),
         }
+        self.loop_lag_s = 0.0
         self._dirty = False
         self._written_at = time.monotonic()
         with contextlib.suppress(OSError):  # for example a full disk: the next tick retries
@@ -211,6 +223,7 @@ class Metrics:
     def _count(self, name: tuple[str, ...], increment: float = 1) -> None:
         counts = self._values.counts
         if name not in counts and len(counts) >= MAX_COUNTS:
+            self._collapsed += 1
             name = (name[0], *(OTHER for _ in name[1:]))
         counts[name] = counts.get(name, 0) + increment
 
@@ -228,8 +241,8 @@ class Metrics:
         series = self._values.series.get(labels)
         if series is None:
             if len(self._values.series) >= MAX_SERIES:
-                status = f"{labels.status[0]}xx"
-                labels = Labels(labels.endpoint, OTHER, OTHER, status, labels.stream, OTHER)
+                self._collapsed += 1
+                labels = Labels(labels.endpoint, OTHER, OTHER, labels.status, labels.stream, OTHER)
             series = self._values.series.setdefault(labels, Series())
         return series
 

@@ -1,11 +1,17 @@
-"""Recording of ended requests in a worker: spool, metrics and access log."""
+"""Recording of ended requests in a worker: spool, metrics and access log.
+
+Anyone can cause a 401 or 404 without a key or with a name that does not exist, as fast as the gateway answers. So these are
+counted in the metrics, but not stored in the ledger, and only the first ones of each second are logged.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Literal
 
 from penstock.gateway.ledger.entry import Entry
+from penstock.gateway.ledger.live_requests import LiveRequests
 from penstock.gateway.ledger.spool import Spool
 from penstock.gateway.observe.access_log import AccessLog
 from penstock.gateway.observe.metrics import Metrics
@@ -13,6 +19,9 @@ from penstock.gateway.observe.metrics import Metrics
 __all__ = ["Recorder"]
 
 TICK_S = 1.0
+UNSTORED = frozenset((401, 404))
+"""Statuses without an entry in the ledger, unless an upstream sent them."""
+SAMPLES_PER_S = 10
 
 
 class Recorder:
@@ -22,19 +31,46 @@ class Recorder:
         self, folder: str, worker: int, access_log: Literal["text", "json", "off"] = "off", log_path: str | None = None
     ) -> None:
         self.spool = Spool(folder, worker)
+        self.live = LiveRequests(folder, worker)
         self.metrics = Metrics(folder, worker)
         self.log = AccessLog(access_log, log_path)
         self._timer: asyncio.TimerHandle | None = None
         self._failures = 0
+        self._sample_second = 0
+        self._samples = 0
+        self._unlogged = 0
 
     def record(self, entry: Entry) -> None:
         """Record an entry. Call this exactly once per request. It never raises, and writes the spool first."""
+        if entry.status in UNSTORED and not entry.attempts:
+            self.live.end(entry.request_id)
+            self.record_local(entry)
+            return
         self.spool.append(entry)
+        self.live.end(entry.request_id)
         try:
             self.metrics.observe(entry)
             self.log.write(entry)
         except Exception:
             self._failures += 1
+
+    def record_local(self, entry: Entry) -> None:
+        """Record a request without a ledger entry. Log a sample of the errors."""
+        try:
+            self.metrics.observe(entry)
+            if entry.status < 400 or self._is_sampled():
+                self.log.write(entry)
+            else:
+                self._unlogged += 1
+        except Exception:
+            self._failures += 1
+
+    def _is_sampled(self) -> bool:
+        second = int(time.monotonic())
+        if second != self._sample_second:
+            self._sample_second, self._samples = second, 0
+        self._samples += 1
+        return self._samples <= SAMPLES_PER_S
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Call `tick` now and once a second until `close`."""
@@ -51,6 +87,7 @@ class Recorder:
             self._timer.cancel()
             self._timer = None
         self.spool.close()
+        self.live.close()
         self.log.close()
         self._update_totals()
         self.metrics.close()
@@ -61,5 +98,6 @@ class Recorder:
             "spool_write_failures_total": self.spool.failures,
             "spool_dropped_entries_total": self.spool.dropped,
             "access_log_dropped_lines_total": self.log.dropped,
+            "access_log_unlogged_refusals_total": self._unlogged,
             "observation_failures_total": self._failures,
         }

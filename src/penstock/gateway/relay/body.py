@@ -9,8 +9,8 @@ import msgspec
 import orjson
 
 from penstock.gateway.dialects.base import Dialect, RequestBody
+from penstock.gateway.json_edits import MAX_BRACKETS, TooComplexError, top_level_spans
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.json_members import MAX_BRACKETS, TooComplexError, top_level_spans
 from penstock.gateway.surrogates import replace_unpaired_surrogates
 
 __all__ = ["Request", "check_complexity", "read_body", "replace_model", "too_complex"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 import orjson
 
-from penstock.gateway.relay.json_members import top_level_spans
+from penstock.gateway.json_edits import top_level_spans
 from penstock.gateway.sse_frames import Frame, Part
 
 __all__ = ["ModelNames", "restore_model"]
@@ -37,8 +37,9 @@ def _spans(data: bytes, raw: bytes) -> list[tuple[int, int]]:
     if not raw:
         return []
     if data.count(_KEY) == 1 and _ESCAPED not in data:  # the only occurrence is the key
-        start = data.index(raw, data.index(_KEY) + len(_KEY))
-        return [(start, start + len(raw))]
+        start = data.find(raw, data.index(_KEY) + len(_KEY))
+        if start >= 0:  # a guardrail may have serialised the reply again
+            return [(start, start + len(raw))]
     return top_level_spans(data, "model")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.gateway.guardrails import block_message, block_type
+from penstock.gateway.guardrails import block_code, block_message, block_type
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.upstream import Target
 
@@ -49,8 +49,9 @@ def unknown_reference(param: str) -> Refusal:
     return Refusal(404, "invalid_request_error", message, code=f"{param}_not_found", param=param)
 
 
-def blocked(side: str, guardrail: str | None, *, timed_out: bool = False) -> Refusal:
-    return Refusal(422, block_type(timed_out=timed_out), block_message(side, guardrail, timed_out=timed_out))
+def blocked(side: str, guardrail: str | None, *, timed_out: bool = False, too_long: bool = False) -> Refusal:
+    message = block_message(side, guardrail, timed_out=timed_out, too_long=too_long)
+    return Refusal(422, block_type(timed_out=timed_out), message, code=block_code(too_long=too_long))
 
 
 def content_type(headers: dict[bytes, bytes], default: str) -> tuple[str, str]:

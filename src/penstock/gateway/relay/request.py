@@ -19,9 +19,10 @@ from typing import Any
 
 import orjson
 
-from penstock.gateway.auth import authenticate, authorize, check_head, client_ip, recorded_model_name
+from penstock.gateway.auth import authenticate, authorize, client_ip, recorded_model_name
 from penstock.gateway.dialects.base import Dialect, Reply, StreamReader
 from penstock.gateway.guardrails import DuplicateKeyError, Guards, StreamBlocked
+from penstock.gateway.json_edits import TooComplexError, set_member
 from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
@@ -29,7 +30,6 @@ from penstock.gateway.relay.accounting import Accounting, AttemptKind
 from penstock.gateway.relay.body import Request, check_complexity, read_body, replace_model, too_complex
 from penstock.gateway.relay.compiled_snapshot import CompiledSnapshot
 from penstock.gateway.relay.context import WorkerContext
-from penstock.gateway.relay.json_members import TooComplexError, set_member
 from penstock.gateway.relay.model_names import restore_model
 from penstock.gateway.relay.replies import (
     JSON,
@@ -89,6 +89,7 @@ class GatewayRequest:
         "_body_future",
         "_compiled",
         "_context",
+        "_guards",
         "_model",
         "_protocol",
         "_request",
@@ -139,6 +140,7 @@ class GatewayRequest:
         """Bytes counted in `WorkerContext.body_bytes`."""
         self._request: Request
         self._model: Model
+        self._guards: Guards | None = None
         self._tokens = self._reserved_output = 0
         """Estimated tokens of the request, and the part of them that is reserved for the reply."""
         self._reservation: Reservation | None = None
@@ -185,7 +187,6 @@ class GatewayRequest:
 
     def _authenticate(self) -> CallerKey:
         context, entry = self._context, self.accounting.entry
-        check_head(self._scope)
         headers = self._scope.headers
         length = headers.get("content-length")
         if length is not None and (not length.isdigit() or int(length) > context.max_body):
@@ -267,6 +268,7 @@ class GatewayRequest:
         entry.model = recorded_model_name(request.model, self._scope.headers, snapshot)
         model = self._model = authorize(key, request.model, snapshot, entry.client)
         entry.provider = model.provider
+        self._guards = self._compiled.guards_for(key, model)
         return self._compiled.targets(model, self.dialect)
 
     async def _check_references(self, key: CallerKey, targets: tuple[Target, ...]) -> tuple[Target, ...]:
@@ -285,7 +287,7 @@ class GatewayRequest:
 
     async def _check_tokens(self, key: CallerKey) -> None:
         """Estimate the tokens, and refuse a request that exceeds a limit before it is inspected."""
-        context, request, guards = self._context, self._request, self._compiled.guards
+        context, request, guards = self._context, self._request, self._guards
         self._reserved_output = self.dialect.output_limit(request.members, context.default_output)
         self._tokens = estimate_tokens(len(request.data)) + self._reserved_output
         if guards is not None and guards.has_input:  # otherwise `reserve` follows at once
@@ -295,14 +297,14 @@ class GatewayRequest:
     # -- inspect input ------------------------------------------------------------------------------------------------
 
     async def _inspect_input(self) -> None:
-        guards = self._compiled.guards
+        guards = self._guards
         if guards is None or not guards.has_input:
             return
         self.accounting.enter("guardrail_in")
         check_complexity(self._request)
         data = self._request.data
         try:
-            inspection = await guards.run_inspection(len(data), lambda budgets: guards.request(data, budgets))
+            inspection = await guards.request(data)
         except DuplicateKeyError:
             raise Refusal(400, "invalid_request_error", "An object in the request body has a duplicate key.") from None
         except ValueError:
@@ -320,6 +322,7 @@ class GatewayRequest:
         policies, limiter = self._compiled.snapshot.policies, self._context.limiter
         self._reservation = await limiter.admit(key, self._model, policies, self._tokens, time(), self._slot)
         self._response.set_headers(self._reservation.headers + self._slot_headers)
+        self._context.recorder.live.begin(self.accounting.entry, estimate_tokens(len(self._request.data)))
         if self._shutting_down:
             raise shutting_down()
 
@@ -397,13 +400,14 @@ class GatewayRequest:
         timeouts = self._compiled.timeouts(target, model, request.stream)
         attempt = UpstreamAttempt(self._context.loop, self, target, message, timeouts)
         alias = model.name if dialect.restores_model else None
-        guards = self._compiled.guards
+        guards = self._guards
         if guards is not None or alias is not None or usage_request is not None:
             attempt.prepare(guards, alias, strips_usage=usage_request is not None)
         return attempt
 
     async def _sleep(self, seconds: float) -> None:
         self.watch()
+        self.accounting.enter("backoff")
         backoff = self._backoff = self._context.loop.create_future()
         timer = self._context.loop.call_later(seconds, _wake, backoff)
         await backoff
@@ -508,7 +512,7 @@ class GatewayRequest:
     def block(self, attempt: UpstreamAttempt, cause: StreamBlocked) -> None:
         """Tell the caller about a block: with a status, or with an event if the stream has begun."""
         entry = self.accounting.entry
-        refusal = blocked("response", cause.guardrail, timed_out=cause.timed_out)
+        refusal = blocked("response", cause.guardrail, timed_out=cause.timed_out, too_long=cause.too_long)
         entry.blocked = True
         entry.status, entry.error = refusal.status, refusal.type
         self._forbid_reply(attempt.reader.id if attempt.reader is not None else None, attempt.target)
@@ -587,7 +591,7 @@ class GatewayRequest:
     # -- inspect output -----------------------------------------------------------------------------------------------
 
     async def _inspect_output(self, body: bytes) -> bytes:
-        guards = self._compiled.guards
+        guards = self._guards
         if guards is None or not guards.has_output:
             return body
         self.accounting.enter("guardrail_out")
@@ -596,7 +600,7 @@ class GatewayRequest:
         return body
 
     async def _inspect_reply(self, guards: Guards, body: bytes) -> bytes:
-        inspection = await guards.run_inspection(len(body), lambda budgets: guards.reply(body, budgets))
+        inspection = await guards.reply(body)
         self.accounting.record_inspection(inspection)
         if inspection.blocked_by is not None:
             raise blocked("response", inspection.blocked_by, timed_out=inspection.timed_out)
@@ -604,7 +608,7 @@ class GatewayRequest:
 
     async def _inspect_refusal(self, refusal: Refusal) -> None:
         """Inspect an error text of the upstream like a reply: it may quote the request or the model's output."""
-        guards = self._compiled.guards
+        guards = self._guards
         if guards is None or not guards.has_output:
             return
         self.accounting.enter("guardrail_out")
@@ -708,7 +712,8 @@ class GatewayRequest:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         log_operator_message(
             f"internal error in request {self.request_id}: {type(error).__name__} in {frame.name} "
-            f"({frame.filename}:{frame.lineno})"
+            f"({frame.filename}:{frame.lineno})",
+            "error",
         )
         refusal = Refusal(500, "internal_error", "The gateway failed with an internal error; its log has the details.")
         if self.stream is None:

@@ -13,9 +13,9 @@ import orjson
 
 from penstock import __version__
 from penstock.gateway.dialects.base import Dialect
+from penstock.gateway.json_edits import with_members
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.hosts import Host, Hosts
-from penstock.gateway.relay.json_members import with_members
 from penstock.gateway.resources.snapshot import Model, ProviderKey
 from penstock.gateway.routes import BY_PATH, DEFAULT_BASES, PREFIX
 from penstock.secrets import REDACTED

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from math import inf
 from time import monotonic, perf_counter
 from typing import Literal, Protocol
 
 from penstock.gateway.dialects.base import Dialect, StreamReader
-from penstock.gateway.guardrails import Guards, StreamBlocked, StreamGuard
+from penstock.gateway.guardrails import KEEP_ALIVE, Guards, StreamBlocked, StreamGuard
 from penstock.gateway.relay.decompression import CODINGS, PIECE_BYTES, Decompressor
 from penstock.gateway.relay.model_names import ModelNames
 from penstock.gateway.relay.response_stream import ResponseStream
@@ -92,19 +93,21 @@ class UpstreamAttempt:
         "_edits_frames",
         "_end_pending",
         "_frames",
-        "_guards",
         "_incomplete_frame",
         "_internal_error",
         "_last_data_at",
+        "_last_sent_at",
         "_loop",
         "_model_names",
         "_owner",
         "_paused",
         "_plain_pieces",
+        "_queued",
         "_started_at",
         "_strips_usage",
         "_terminal_at",
         "_timeouts",
+        "_verdict",
         "blocked_by",
         "due",
         "exchange",
@@ -130,7 +133,11 @@ class UpstreamAttempt:
         self.due = self._started_at + WATCH_S
         """The time of the next call of `tick`."""
         self._paused = False
-        self._guards: Guards | None = None
+        self._verdict: asyncio.Future[bytes] | None = None
+        """The verdict of the guard that is awaited."""
+        self._queued: list[Frame] = []
+        """Frames that arrived meanwhile."""
+        self._last_sent_at = 0.0
         self._model_names: ModelNames | None = None
         self._strips_usage = False
         self._edits_frames = False
@@ -161,7 +168,6 @@ class UpstreamAttempt:
         """Set the output guardrails for a stream, and the `alias` that replaces the model name in it. `strips_usage` says
         that the caller did not ask for the event with the usage."""
         if guards is not None and guards.has_output:
-            self._guards = guards
             self.guard = guards.stream(self._owner.dialect.name)
         if alias is not None:
             self._model_names = ModelNames(alias)
@@ -174,6 +180,8 @@ class UpstreamAttempt:
         self.target.host.start(exchange, self._timeouts.connect_s)
         try:
             await self._done
+            while self._verdict is not None:
+                await asyncio.wait((self._verdict,))
         finally:
             self.abort(CALLER_GONE)
             # Break reference cycles: collecting them would cost 25 µs per request.
@@ -296,7 +304,7 @@ class UpstreamAttempt:
                 self._process(self.exchange)
 
     def _continue_decompressing(self) -> None:
-        if self._done.done() or self._plain_pieces is None or self.reader is None:
+        if self._done.done() or self._paused or self._plain_pieces is None or self.reader is None:
             return
         self._last_data_at = monotonic()
         try:
@@ -327,6 +335,8 @@ class UpstreamAttempt:
                 self._decompressor = Decompressor()
             self.reader = self._owner.dialect.stream_reader()
             self._frames = Frames(FRAME_BYTES if self.guard is None else self.guard.max_event_bytes)
+            self._last_sent_at = monotonic()
+            self.due = min(self.due, self._next_deadline())
         else:
             self.mode = "collect"
 
@@ -334,12 +344,7 @@ class UpstreamAttempt:
         guard = self.guard
         if guard is not None and guard.holds:
             frames = self._prepare_frames(reader, self._frames.feed(data))
-            try:
-                clean = self._feed(guard, frames)
-            except StreamBlocked as blocked:
-                self._block(blocked, reader)
-                return
-            self._send(clean)
+            self._inspect(guard, frames, reader)
         else:
             if self._edits_frames or self._awaits_id:
                 frames = self._prepare_frames(reader, self._frames.feed(data))
@@ -352,17 +357,56 @@ class UpstreamAttempt:
                 frames = self._frames.feed(data)
                 _read_frames(reader, frames)
             if guard is not None:
-                self._feed(guard, frames)
+                self._inspect(guard, frames, reader)
         if not self._terminal_at and self.complete:
             self._terminal_at = monotonic()
             self.due = min(self.due, self._next_deadline())
 
-    def _feed(self, guard: StreamGuard, frames: list[Frame]) -> bytes:
+    def _inspect(self, guard: StreamGuard, frames: list[Frame], reader: StreamReader) -> None:
+        """Send what the guard releases. While a verdict is awaited, pause the upstream and queue the frames."""
+        if self._verdict is not None:
+            self._queued += frames
+            return
         began = perf_counter()
         try:
-            return guard.feed(frames, len(self._frames))
+            verdict = guard.feed(frames, len(self._frames))
+        except StreamBlocked as blocked:
+            self._block(blocked, reader)
+            return
         finally:
             self.guard_s += perf_counter() - began
+        if isinstance(verdict, bytes):
+            self._send(verdict)
+            return
+        self._verdict = asyncio.ensure_future(verdict)
+        self._verdict.add_done_callback(lambda done: self._on_verdict(done, guard, reader, began))
+        if not self._done.done():
+            self._paused = True
+            self.target.host.pause(self.exchange)
+
+    def _on_verdict(
+        self, verdict: asyncio.Future[bytes], guard: StreamGuard, reader: StreamReader, began: float
+    ) -> None:
+        self._verdict = None
+        self._last_data_at = monotonic()
+        self.guard_s += perf_counter() - began
+        frames, self._queued = self._queued, []
+        try:
+            clean = verdict.result()
+            if not self._owner.caller_gone:  # may have changed meanwhile
+                self._send(clean)
+        except StreamBlocked as blocked:
+            self._block(blocked, reader)
+        except Exception as error:
+            self._internal_error = error
+            self.abort(WireError("InternalError", "Penstock failed.", "penstock"))
+        else:
+            if frames:
+                self._inspect(guard, frames, reader)
+        self._resume()
+        if not self._terminal_at and self.complete:
+            self._terminal_at = monotonic()
+            self.due = min(self.due, self._next_deadline())
 
     def read_rest(self) -> None:
         """Read the last event, which may lack its blank line, after the upstream has ended its stream."""
@@ -376,12 +420,10 @@ class UpstreamAttempt:
         assert reader is not None
         if guard is None or not guard.holds:
             if guard is not None:
-                guard.finish(rest)
+                await guard.finish(rest)
             return rest.raw if rest is not None and (self._edits_frames or self._awaits_id) else b""
         try:
-            if guard.inspects_at_end and self._guards is not None:
-                return await self._guards.run_inspection(guard.held_bytes, lambda budgets: guard.finish(rest, budgets))
-            return guard.finish(rest)
+            return await guard.finish(rest)
         except StreamBlocked as blocked:
             self._block(blocked, reader)
             return b""
@@ -411,6 +453,7 @@ class UpstreamAttempt:
         stream = self._owner.stream
         if stream is None:
             stream = self._owner.begin_stream(self)
+        self._last_sent_at = monotonic()
         stream.send(data)
         if stream.closed:
             self._owner.caller_gone = True
@@ -422,7 +465,12 @@ class UpstreamAttempt:
 
     def _on_writable(self) -> None:
         self._last_data_at = monotonic()
-        if self._done.done():
+        self._resume()
+
+    def _resume(self) -> None:
+        """Read on, unless a verdict is awaited or the caller does not read."""
+        stream = self._owner.stream
+        if self._done.done() or self._verdict is not None or (stream is not None and stream.full):
             return
         self._paused = False
         if self._plain_pieces is not None:
@@ -454,6 +502,11 @@ class UpstreamAttempt:
             self.target.host.try_next_address(self.exchange, _TIMED_OUT)
             if self._done.done():
                 return
+        if now >= self._heartbeat_due():
+            assert self.guard is not None
+            self._send(KEEP_ALIVE if self._verdict is not None else self.guard.heartbeat())
+            if self._done.done():
+                return
         # Data may have arrived since and moved the deadline.
         self.due = self._next_deadline()
         if now < self.due:
@@ -476,9 +529,18 @@ class UpstreamAttempt:
         due = self.target.host.connect_due(self.exchange)
         if timeouts.total_s is not None:
             due = min(due, self._started_at + timeouts.total_s)
-        if timeouts.silence_s is not None:
+        if timeouts.silence_s is not None and self._verdict is None:
             due = min(due, self._last_data_at + timeouts.silence_s)
-        return due
+        return min(due, self._heartbeat_due())
+
+    def _heartbeat_due(self) -> float:
+        """Return when a guarded stream needs a comment, so that no proxy takes it for dead."""
+        stream = self._owner.stream
+        if self.guard is None or self.guard.heartbeat_s is None or self.mode != "stream" or self._terminal_at:
+            return inf
+        if stream is not None and stream.full:
+            return inf
+        return self._last_sent_at + self.guard.heartbeat_s
 
 
 def _read_frames(reader: StreamReader, frames: list[Frame]) -> None:

@@ -28,8 +28,11 @@ class ListenConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_body_bytes: int = 64 << 20
     drain_s: float = 30.0
     """How long requests in progress may continue after SIGTERM."""
-    drain_notice_s: float = 0.0
-    """How long new connections are accepted after SIGTERM while /readyz returns 503. The drain begins afterwards."""
+    drain_notice_s: float = 5.0
+    """How long new connections are accepted after SIGTERM while /readyz returns 503. The drain begins afterwards. SIGINT
+    skips it."""
+    worker_timeout_s: float = 10.0
+    """A worker whose event loop does not run for so long is killed and replaced."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks whose X-Forwarded-For header is trusted."""
 
@@ -55,6 +58,8 @@ class LedgerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """`sqlite:///file` or `postgresql://…`."""
     spool: str = "penstock-spool"
     """Folder to which workers append usage entries until they are in the ledger."""
+    retention_days: float = 0.0
+    """The gateway deletes older entries from the ledger. 0 keeps all of them."""
 
 
 class ResponsesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,8 +72,11 @@ class ResponsesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class GuardrailMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stream_mode: Literal["buffer", "window"] = "buffer"
     max_buffer_bytes: int = 262144
+    """Bytes of text that are held of a stream at most."""
     max_lengths: dict[str, int] = {}
     """Guardrail name -> maximum match length of its regexes. Window mode needs it."""
+    heartbeat_s: float = 15.0
+    """In window mode, a comment is sent after so many seconds without an event. 0 sends none."""
     max_inspection_ms: int = 1000
     """Time for all searches in one request, reply or stream, in addition to what ordinary patterns need."""
 

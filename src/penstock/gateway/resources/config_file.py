@@ -23,6 +23,7 @@ _MINIMUMS: Final = {
     "listen.max_body_bytes": 1,
     "listen.drain_s": 0,
     "listen.drain_notice_s": 0,
+    "listen.worker_timeout_s": 1,
     "upstream.timeout_s": 0,
     "upstream.stream_timeout_s": 0,
     "upstream.max_stream_s": 0,
@@ -30,8 +31,10 @@ _MINIMUMS: Final = {
     "upstream.retries": 0,
     "limits.default_output_tokens": 0,
     "responses.id_ttl_s": 0,
+    "ledger.retention_days": 0,
     "guardrails.max_buffer_bytes": 1,
     "guardrails.max_inspection_ms": 1,
+    "guardrails.heartbeat_s": 0,
 }
 _SQLITE: Final = "sqlite:///"
 
@@ -81,7 +84,7 @@ def _section(type_: type[_T], mapping: dict[str, Any], section: str, errors: Con
                 errors.add(path, "must be a mapping")
         else:
             try:
-                values[name] = msgspec.convert(value, field.type, strict=True)
+                values[name] = msgspec.convert(value, field.type, strict=path not in errors.interpolated)
             except msgspec.ValidationError as error:
                 # the message contains the value only for an invalid choice
                 message = str(error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -21,12 +21,14 @@ from penstock.gateway.resources.snapshot import (
     ProviderKey,
     RateLimit,
     Routing,
+    allows,
 )
 from penstock.secrets import Secret
 
 __all__ = ["caller_key", "model", "provider_key"]
 
-_ADAPTERS: Final = ("openai", "anthropic", "bedrock", "vertex", "azure-openai")
+_ADAPTERS: Final = ("openai", "anthropic")
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _UNAVAILABLE: Final[tuple[Literal["fail", "try_anyway"], ...]] = ("fail", "try_anyway")
 _DONE_MARKERS: Final[tuple[Literal["required", "optional", "none"], ...]] = ("required", "optional", "none")
 _PROVIDER: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
@@ -34,8 +36,14 @@ _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*\Z")
 _HASH: Final = re.compile(r"[0-9a-f]{64}\Z")
 
 
-def provider_key(fields: Fields, id_: str, name: str) -> ProviderKey:
-    secret = fields.one_of("api_key", "secret")
+def provider_key(fields: Fields, id_: str, name: str, folder: str) -> ProviderKey:
+    """Read a provider key. `folder` is that of the resource file."""
+    secret = fields.one_of("api_key", "secret", "key_file")
+    if fields.has("key_file") and not fields.has("api_key") and not fields.has("secret"):
+        secret = fields.secret("key_file", folder)
+    for field in ("api_key", "secret", "key_file"):
+        if fields.has(field):
+            fields.check_printable(field, secret)
     api_base = (fields.string("api_base") if fields.raw("api_base") != "" else None) or None
     if api_base is not None and (error := _api_base_error(api_base.strip())) is not None:
         fields.error("api_base", error)
@@ -66,6 +74,9 @@ def _request_changes(fields: Fields) -> dict[str, Any]:
     for header, value in headers.items():
         if "${" in value:
             request.error(f"default_headers.{header}", "is a template, which Penstock does not support")
+        if not _HEADER_NAME.match(header):
+            request.error("default_headers", "contains a name that is not an HTTP header name")
+        request.check_printable(f"default_headers.{header}", value)
     body = request.raw("default_body_fields")
     if body is not None and not isinstance(body, dict):
         request.error("default_body_fields", "must be a mapping")
@@ -212,7 +223,10 @@ def _cooldown(fields: Fields) -> Cooldown:
     return built
 
 
-def caller_key(fields: Fields, id_: str, name: str, environment: Mapping[str, str]) -> CallerKey:
+def caller_key(
+    fields: Fields, id_: str, name: str, environment: Mapping[str, str], aliases: Collection[str], folder: str
+) -> CallerKey:
+    """Read a caller key. `aliases` are the names of the models, and `folder` is that of the resource file."""
     for field in ("jwt_subject", "jwt_provider", "allowed_routes", "allowed_agents", "allowed_tools"):
         fields.refuse(field, "is not supported")
     fields.refuse("mcp_access", "is not supported")
@@ -222,10 +236,12 @@ def caller_key(fields: Fields, id_: str, name: str, environment: Mapping[str, st
     for index, pattern in enumerate(allowed):
         if pattern.count("*") > 1:
             fields.error(f"allowed_models[{index}]", "may contain only one *")
+        elif pattern != "*" and not any(allows((pattern,), alias) for alias in aliases):
+            fields.error(f"allowed_models[{index}]", f"is {fields.errors.show(pattern)}, which matches no model")
     return CallerKey(
         id=id_,
         name=name,
-        hash=_key_hash(fields, environment),
+        hash=_key_hash(fields, environment, folder),
         allowed_models=allowed,
         rate_limit=_rate_limit(fields),
         expires_at=fields.time("expires_at"),
@@ -235,10 +251,13 @@ def caller_key(fields: Fields, id_: str, name: str, environment: Mapping[str, st
     )
 
 
-def _key_hash(fields: Fields, environment: Mapping[str, str]) -> str:
+def _key_hash(fields: Fields, environment: Mapping[str, str], folder: str) -> str:
     """Return the hash of the caller's key, or an empty string after recording an error."""
-    if fields.one_of("key_env", "key_hash") is None:
+    if fields.one_of("key_env", "key_hash", "key_file") is None:
         return ""
+    if fields.has("key_file"):
+        key = fields.secret("key_file", folder)
+        return hashlib.sha256(key.encode()).hexdigest() if key is not None else ""
     hashed = fields.string("key_hash")
     if hashed is not None:
         if not _HASH.match(hashed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
@@ -13,6 +14,7 @@ __all__ = ["Fields", "entries"]
 
 _T = TypeVar("_T")
 _ABSENT = object()
+_MAX_SECRET_CHARS = 1 << 16
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)\Z")
 
 
@@ -111,7 +113,7 @@ class Fields:
 
     def list(self, name: str) -> Iterator[Fields]:
         for index, item in enumerate(self.items(name)):
-            yield Fields(item, f"{self.path}.{name}[{index}]", self.errors)
+            yield Fields(item, f"{self.path}.{name}[{index}]" if self.path else f"{name}[{index}]", self.errors)
 
     def items(self, name: str) -> Sequence[Any]:
         """Return the items of a list, of any type."""
@@ -123,14 +125,38 @@ class Fields:
             return ()
         return value
 
-    def one_of(self, first: str, second: str, *, required: bool = True) -> str | None:
-        """Return the value of the field that is given. Giving both is an error."""
-        if self.has(first) and self.has(second):
-            self.error(second, f"cannot be combined with {first}: give only one of them")
-        elif required and not self.has(first) and not self.has(second):
-            self.errors.add(self.path, f"needs {first} or {second}")
-        values = (self.string(first), self.string(second))
-        return values[0] or values[1]
+    def one_of(self, *names: str, required: bool = True) -> str | None:
+        """Return the value of the field that is given. Giving several is an error."""
+        given = [name for name in names if self.has(name)]
+        for other in given[1:]:
+            self.error(other, f"cannot be combined with {given[0]}: give only one of them")
+        if required and not given:
+            self.errors.add(self.path, f"needs {' or '.join(names)}")
+        values = [self.string(name) for name in names]
+        return next((value for value in values if value), None)
+
+    def secret(self, name: str, folder: str) -> str | None:
+        """Return the text of the file that the field names, relative to `folder`, without white space around it."""
+        path = self.string(name)
+        if path is None:
+            return None
+        path = os.path.join(folder, path)
+        self.errors.files.append(path)
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read(_MAX_SECRET_CHARS).strip()
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            self.error(name, f"names a file that cannot be read: {reason}")
+            return None
+        if not text:
+            self.error(name, "names an empty file")
+        return text or None
+
+    def check_printable(self, name: str, value: str | None) -> None:
+        """Record an error for a value with line breaks or other control characters. The message does not quote it."""
+        if value is not None and not value.isprintable():
+            self.error(name, "contains a line break or control character")
 
     def time(self, name: str) -> float | None:
         text = self.string(name)
@@ -163,6 +189,7 @@ def entries(top: Fields, collection: str, name_field: str) -> Iterator[tuple[Fie
         name = fields.string(name_field, required=True)
         if name is not None:
             top.errors.set_name(path, name)
+            fields.check_printable(name_field, name)
             first = seen.setdefault(name, index)
             if first != index:
                 fields.error(name_field, f"is already used by {collection}[{first}]")

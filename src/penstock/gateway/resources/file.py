@@ -4,6 +4,7 @@
     models                 aliases: direct, or routing by failover or round_robin
     api_keys               the callers
     guardrails             kinds keyword and pii
+    guardrail_attachments  restrict guardrails to keys, teams and models
     rate_limit_policies    the form with scope and window
 
 Everything else is an error. All errors are reported together, and a file with an error is not loaded: a limit or filter in
@@ -13,17 +14,19 @@ it must never be ignored silently. Fields that are descriptive, or that have no 
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 import uuid
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from penstock.errors import UserError
 from penstock.gateway.resources.entries import caller_key, model, provider_key
 from penstock.gateway.resources.fields import Fields, entries
-from penstock.gateway.resources.rules import guardrail, policy
+from penstock.gateway.resources.rules import Attachment, attach, attachment, attachment_order, guardrail, policy
 from penstock.gateway.resources.snapshot import CallerKey, GuardrailSpec, Model, Policy, ProviderKey, Snapshot
 from penstock.gateway.resources.yaml_tree import INVALID, ConfigErrors, read_tree
+from penstock.gateway.routes import DEFAULT_BASES
 
 __all__ = ["ResourceErrors", "load_resources", "parse_resources", "read_resources", "resource_id"]
 
@@ -34,7 +37,6 @@ _UNSUPPORTED: Final = (
     "a2a_agents",
     "cache_policies",
     "claim_mappings",
-    "guardrail_attachments",
     "mcp_auth_settings",
     "mcp_policies",
     "mcp_servers",
@@ -47,11 +49,12 @@ _UNSUPPORTED: Final = (
 class ResourceErrors(UserError):
     """The errors because of which a resource file was not loaded."""
 
-    def __init__(self, path: str, errors: list[str]) -> None:
+    def __init__(self, path: str, errors: list[str], key_files: Sequence[str] = ()) -> None:
         count = f"{len(errors)} errors" if len(errors) > 1 else "an error"
         super().__init__("\n".join((f"{path} has {count} and was not loaded:", *(f"  {error}" for error in errors))))
         self.path = path
         self.errors = errors
+        self.key_files = tuple(key_files)
 
 
 def load_resources(path: str, environment: Mapping[str, str]) -> Snapshot:
@@ -73,9 +76,9 @@ def parse_resources(data: bytes, environment: Mapping[str, str], *, source: str 
         if tree is not INVALID:
             errors.add("", "the file must be a mapping of collections")
         raise ResourceErrors(source, errors.lines())
-    snapshot = _Reader(Fields(tree or {}, "", errors), environment).snapshot(data, source)
+    snapshot = _Reader(Fields(tree or {}, "", errors), environment, os.path.dirname(source)).snapshot(data, source)
     if errors:
-        raise ResourceErrors(source, errors.lines())
+        raise ResourceErrors(source, errors.lines(), errors.files)
     return snapshot
 
 
@@ -85,13 +88,15 @@ def resource_id(kind: str, name: str) -> str:
 
 
 class _Reader:
-    def __init__(self, top: Fields, environment: Mapping[str, str]) -> None:
+    def __init__(self, top: Fields, environment: Mapping[str, str], folder: str) -> None:
         self._top = top
         self._environment = environment
+        self._folder = folder
         self.provider_keys: dict[str, ProviderKey] = {}
         self.models: dict[str, Model] = {}
         self.caller_keys: dict[str, CallerKey] = {}
-        self.guardrails: list[tuple[float, GuardrailSpec]] = []
+        self.guardrails: list[tuple[Any, GuardrailSpec]] = []
+        """With their sort keys."""
         self.policies: list[Policy] = []
         self._names: dict[str, set[str]] = {}
 
@@ -114,6 +119,7 @@ class _Reader:
             hash=hashlib.sha256(data).hexdigest(),
             loaded_at=time.time(),
             source=source,
+            key_files=tuple(self._top.errors.files),
         )
 
     def _version(self) -> None:
@@ -127,7 +133,7 @@ class _Reader:
         names = self._names["provider_keys"] = set()
         for fields, name in entries(self._top, "provider_keys", "display_name"):
             names.add(name or "")
-            built = provider_key(fields, resource_id("provider_keys", name or ""), name or "")
+            built = provider_key(fields, resource_id("provider_keys", name or ""), name or "", self._folder)
             self.provider_keys.setdefault(built.name, built)
             fields.finish()
 
@@ -141,6 +147,7 @@ class _Reader:
             fields.finish()
         self._names["models"] = {built_model.name for _, built_model in built}
         for fields, built_model in built:
+            self._check_base(fields, built_model)
             for target in built_model.routing.targets if built_model.routing is not None else ():
                 target_model = self.models.get(target)
                 shown = fields.errors.show(target)
@@ -149,12 +156,19 @@ class _Reader:
                 elif target_model.routing is not None:
                     fields.error("routing.targets", f"names {shown}, which is itself a routing model")
 
+    def _check_base(self, fields: Fields, direct: Model) -> None:
+        key = self.provider_keys.get(direct.provider_key or "")
+        if key is not None and not key.api_base and not {direct.provider, key.provider} & DEFAULT_BASES.keys():
+            field = "provider_key" if fields.has("provider_key") else "provider_key_id"
+            fields.error(field, f"names {fields.errors.show(key.name)}, which needs an api_base for this provider")
+
     def _caller_keys(self) -> None:
         names = self._names["api_keys"] = set()
         hashes: dict[str, str] = {}
         for fields, name in entries(self._top, "api_keys", "display_name"):
             names.add(name or "")
-            built = caller_key(fields, resource_id("api_keys", name or ""), name or "", self._environment)
+            id_ = resource_id("api_keys", name or "")
+            built = caller_key(fields, id_, name or "", self._environment, self.models, self._folder)
             fields.finish()
             if not built.hash:
                 continue
@@ -164,20 +178,43 @@ class _Reader:
             self.caller_keys.setdefault(built.hash, built)
 
     def _guardrails(self) -> None:
+        self._names["guardrails"] = set()
         for fields, name in entries(self._top, "guardrails", "name"):
             built = guardrail(fields, name or "")
             if built is not None:
                 self.guardrails.append(built)
                 fields.finish()
+            self._names["guardrails"].add(name or "")
+        self._attach_guardrails()
 
-    def _policies(self) -> None:
-        references = {
+    def _attach_guardrails(self) -> None:
+        attachments: dict[str, list[Attachment]] = {}
+        for fields in self._top.list("guardrail_attachments"):
+            built = attachment(fields, self._guardrail_names(), self._references())
+            fields.finish()
+            if built is not None:
+                attachments.setdefault(built.guardrail, []).append(built)
+        self.guardrails = [
+            ((*attachment_order(attachments.get(spec.name, [])), created), attach(spec, attachments.get(spec.name)))
+            for created, spec in self.guardrails
+        ]
+
+    def _guardrail_names(self) -> dict[str, str]:
+        names = self._names["guardrails"]
+        return {**{resource_id("guardrails", name): name for name in names}, **{name: name for name in names}}
+
+    def _references(self) -> dict[str, dict[str, str]]:
+        """Return, for the scopes api_key and model, a mapping of names and ids to ids."""
+        return {
             scope: {
                 **{resource_id(kind, name): resource_id(kind, name) for name in self._names[kind]},
                 **{name: resource_id(kind, name) for name in self._names[kind]},
             }
             for scope, kind in (("api_key", "api_keys"), ("model", "models"))
         }
+
+    def _policies(self) -> None:
+        references = self._references()
         for fields, name in entries(self._top, "rate_limit_policies", "name"):
             built = policy(fields, resource_id("rate_limit_policies", name or ""), name or "", references)
             if built is not None:

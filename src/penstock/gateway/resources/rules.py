@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, Literal
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+import msgspec
 
 from penstock.gateway.guardrail_patterns import DETECTOR_NAMES, regex_error
 from penstock.gateway.resources.fields import Fields
-from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern, Policy
+from penstock.gateway.resources.snapshot import AttachmentScope, GuardrailSpec, Pattern, Policy
 
-__all__ = ["guardrail", "policy"]
+__all__ = ["Attachment", "attach", "attachment", "attachment_order", "guardrail", "policy"]
 
 _REMOTE_GUARDRAILS: Final = (
     "bedrock",
@@ -31,6 +33,7 @@ _HOOKS: Final[tuple[Literal["input", "output", "both"], ...]] = ("input", "outpu
 _MODES: Final[tuple[Literal["block", "monitor"], ...]] = ("block", "monitor")
 _KINDS: Final[tuple[Literal["literal", "regex"], ...]] = ("literal", "regex")
 _WINDOWS: Final[tuple[Literal["second", "minute", "hour", "day"], ...]] = ("second", "minute", "hour", "day")
+_ATTACHMENT_SCOPES: Final[tuple[AttachmentScope, ...]] = ("api_key", "team", "model", "env")
 _SCOPES: Final[tuple[Literal["api_key", "model", "team", "member", "team_member"], ...]] = (
     "api_key",
     "model",
@@ -75,6 +78,56 @@ def guardrail(fields: Fields, name: str) -> tuple[float, GuardrailSpec] | None:
         detectors=detectors,
     )
     return (created if created is not None else float("inf")), built
+
+
+class Attachment(NamedTuple):
+    """The restriction of a guardrail to a key, a team or a model."""
+
+    guardrail: str
+    scope: AttachmentScope
+    reference: str | None
+    priority: int
+    enabled: bool
+
+
+def attachment(
+    fields: Fields, names: Mapping[str, str], references: Mapping[str, Mapping[str, str]]
+) -> Attachment | None:
+    """Read an attachment. `names` maps names and ids of guardrails to names, and `references` is that of `policy`."""
+    name = fields.one_of("guardrail", "guardrail_id")
+    if name is not None and name not in names:
+        field = "guardrail" if fields.has("guardrail") else "guardrail_id"
+        fields.error(field, f"names {fields.errors.show(name)}, which is not in guardrails")
+    scope = fields.choice("scope_type", _ATTACHMENT_SCOPES, required=True)
+    reference = fields.string("scope_id", required=scope is not None and scope != "env")
+    if scope == "env" and reference is not None:
+        fields.error("scope_id", "cannot be combined with the scope env")
+    if reference is not None and scope is not None and scope in references:
+        if reference not in references[scope]:
+            kind = "api_keys" if scope == "api_key" else "models"
+            fields.error("scope_id", f"names {fields.errors.show(reference)}, which is not in {kind}")
+        reference = references[scope].get(reference)
+    priority = fields.integer("priority", -(2**31), 2**31 - 1, default=0) or 0
+    enabled = fields.flag("enabled", True)
+    if name is None or scope is None:
+        return None
+    return Attachment(names.get(name, name), scope, reference, priority, enabled)
+
+
+def attachment_order(attachments: Sequence[Attachment]) -> tuple[float, int]:
+    """Return the sort key of a guardrail: by descending priority, then by how specific its scope is; those without
+    attachments last."""
+    return min(
+        ((-one.priority, _ATTACHMENT_SCOPES.index(one.scope)) for one in attachments if one.enabled),
+        default=(float("inf"), 0),
+    )
+
+
+def attach(spec: GuardrailSpec, attachments: Sequence[Attachment] | None) -> GuardrailSpec:
+    if attachments is None:
+        return spec
+    attached_to = tuple((one.scope, one.reference) for one in attachments if one.enabled)
+    return msgspec.structs.replace(spec, attached_to=attached_to)
 
 
 def _keyword_patterns(fields: Fields) -> tuple[Pattern, ...]:

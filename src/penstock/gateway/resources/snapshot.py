@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from penstock.secrets import Secret
 
 __all__ = [
+    "AttachmentScope",
     "CallerKey",
     "Cooldown",
     "GuardrailSpec",
@@ -22,7 +24,23 @@ __all__ = [
     "RateLimit",
     "Routing",
     "Snapshot",
+    "allows",
 ]
+
+
+AttachmentScope = Literal["env", "api_key", "team", "model"]
+
+
+@lru_cache(maxsize=8192)
+def allows(allowed: tuple[str, ...], name: str) -> bool:
+    """Return whether a name matches the allow list: exact names, `*`, or patterns with one `*`. An empty list allows none."""
+    if name in allowed or "*" in allowed:
+        return True
+    for pattern in allowed:
+        head, star, tail = pattern.partition("*")
+        if star and len(name) >= len(head) + len(tail) and name.startswith(head) and name.endswith(tail):
+            return True
+    return False
 
 
 class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +152,8 @@ class GuardrailSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The patterns of a keyword guardrail, or the custom patterns of a pii guardrail."""
     detectors: tuple[tuple[str, Literal["mask", "block"]], ...] = ()
     """(detector, action) pairs of a pii guardrail."""
+    attached_to: tuple[tuple[AttachmentScope, str | None], ...] | None = None
+    """What the guardrail applies to: keys and models by id, teams, or everything (`env`). None is everything, too."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,3 +185,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """SHA-256 of the resource file."""
     loaded_at: float = 0.0
     source: str = ""
+    key_files: tuple[str, ...] = ()
+    """The files that contain keys."""

@@ -24,11 +24,12 @@ _MAX_NODES = 500_000
 
 _TAG = "tag:yaml.org,2002:"
 _REFERENCE = re.compile(r"\$(?:(\$)|\{([A-Za-z_][A-Za-z0-9_]*)\}|(\{))")
+_LINE = re.compile(r"\bline [0-9]")
 _ENTRY = re.compile(r"(\w+\[\d+\])\.?(.*)")
 
 
 class ConfigErrors:
-    """The errors in a file, each with the path of its value, such as `models[2].routing.strategy`.
+    """The errors in a file, each with the path of its value, such as `models[2].routing.strategy`, and its line.
 
     Values from the environment may be secrets and are never shown.
     """
@@ -37,6 +38,12 @@ class ConfigErrors:
         self._errors: list[tuple[str, str]] = []
         self._hidden: set[str] = set()
         self._names: dict[str, str] = {}
+        self.files: list[str] = []
+        """Other files that were read."""
+        self.line_numbers: dict[str, int] = {}
+        """Line number by path."""
+        self.interpolated: set[str] = set()
+        """Paths of the values that contain an environment variable."""
 
     def __bool__(self) -> bool:
         return bool(self._errors)
@@ -54,12 +61,24 @@ class ConfigErrors:
     def show(self, value: str) -> str:
         if value in self._hidden:
             return "'…' (from the environment)"
+        if not value.isprintable():
+            value = value.encode("unicode_escape").decode()
         return f"'{value}'" if len(value) <= 80 else f"'{value[:79]}…'"
 
     def lines(self) -> list[str]:
         return [self._line(path, message) for path, message in self._errors]
 
     def _line(self, path: str, message: str) -> str:
+        number = self._line_number(path)
+        return self._text(path, message if number is None or _LINE.search(message) else f"{message} (line {number})")
+
+    def _line_number(self, path: str) -> int | None:
+        """Return the line of a value, or of the closest value around it."""
+        while path and path not in self.line_numbers:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return self.line_numbers.get(path)
+
+    def _text(self, path: str, message: str) -> str:
         match = _ENTRY.match(path)
         if match is None:
             return f"{path} {message}".lstrip()
@@ -109,6 +128,8 @@ class _Builder:
 
     def value(self, node: Any, path: str, depth: int) -> Any:
         self._nodes += 1
+        if path:
+            self._errors.line_numbers.setdefault(path, node.start_mark.line + 1)
         if depth > _MAX_DEPTH or self._nodes == _MAX_NODES:
             self._errors.add(path, "is nested too deeply or refers to itself")
         if depth > _MAX_DEPTH or self._nodes >= _MAX_NODES:
@@ -132,6 +153,7 @@ class _Builder:
             elif (key := key_node.value) in built:
                 self._errors.add(path, f"repeats the key '{key}' on line {line}")
             else:
+                self._errors.line_numbers.setdefault(f"{path}.{key}" if path else key, line)
                 built[key] = self.value(value_node, f"{path}.{key}" if path else key, depth + 1)
         return built
 
@@ -179,4 +201,5 @@ class _Builder:
         replaced = "".join((*parts, text[position:]))
         if "${" in text:
             self._errors.hide(replaced)
+            self._errors.interpolated.add(path)
         return replaced

@@ -32,6 +32,8 @@ __all__ = ["App"]
 
 TICK_S = 0.1
 RESET_CHECK_TICKS, SWEEP_TICKS = 10, 50
+FIRST_LOAD_RETRY_S, LAST_LOAD_RETRY_S = 0.5, 10.0
+"""Delays between attempts to load resources after a failure."""
 RECEIVE_S = 120.0
 """How long the body of a request may take to arrive."""
 _MAX_ID_CHARS = 256
@@ -65,14 +67,22 @@ class App:
         self.hosts: Hosts
         self._compiled: CompiledSnapshot
         self._generation = b""
+        """The generation that was loaded last, or whose load was tried last."""
+        self._failed_generation = 0
+        self._load_delay_s = 0.0
+        self._next_load = 0.0
         self._ticks = 0
+        self._next_tick = 0.0
         self._cut_off = False
+        self.replaced = False
+        """True once another process reports in the slot of this worker."""
         # Ids are unique over all workers and restarts, and cheap: a random prefix and a counter.
         self._id_prefix = f"req_{os.urandom(9).hex()}"
         self._ids = 0
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self._next_tick = monotonic()
         self.hosts = Hosts(loop)
         self._load_snapshot()
         self.recorder.start(loop)
@@ -82,7 +92,7 @@ class App:
 
     async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
         dialect = BY_PATH.get(scope.path)
-        if dialect is None or scope.method != "POST":
+        if dialect is None or scope.method != "POST" or _head_error(scope) is not None:
             self._serve_locally(scope, protocol)
             return
         self._ids += 1
@@ -130,10 +140,12 @@ class App:
         headers.append(("server-timing", server_timing(entry.phases_ms)))
         protocol.response_bytes(status, headers, body)
         if path not in (_ALIVE, _READY):
-            self.recorder.metrics.observe(entry)
-            self.recorder.log.write(entry)
+            self.recorder.record_local(entry)
 
     def _local_response(self, scope: Scope, entry: Entry) -> bytes:
+        error = _head_error(scope)
+        if error is not None:
+            raise error
         path, method = scope.path, scope.method
         if path == _ALIVE:
             return b"ok"
@@ -171,7 +183,7 @@ class App:
     # -- background work ----------------------------------------------------------------------------------------------
 
     def _load_snapshot(self) -> None:
-        """Use the newest resources for new requests."""
+        """Use the newest resources for new requests. If they cannot be loaded, keep the previous ones and retry later."""
         self._generation = self.runtime.state.generation_bytes()
         try:
             generation, snapshot = self.runtime.snapshot()
@@ -179,29 +191,49 @@ class App:
         except Exception as error:
             if not hasattr(self, "_compiled"):
                 raise
-            # The main process has validated the resources, so this is a bug. Keep the previous ones.
-            log_operator_message(
-                f"internal error: worker {self.worker} cannot load the new resources and keeps the old ones: "
-                f"{type(error).__name__}"
-            )
+            self._defer_load(error)
             return
+        if self._failed_generation:
+            self._failed_generation = 0
+            log_operator_message(f"worker {self.worker} has loaded the new resources (generation {generation})")
         self.hosts.keep(compiled.host_keys())
         self.recorder.metrics.add_known_names(snapshot)
         self._compiled = compiled
         self._report()
 
+    def _defer_load(self, error: Exception) -> None:
+        """Report that the new resources cannot be loaded, and schedule the next try."""
+        generation = self.runtime.state.generation
+        if generation != self._failed_generation:
+            self._failed_generation = generation
+            self._load_delay_s = FIRST_LOAD_RETRY_S
+            # The main process has validated the resources, so this is a bug, or memory is short.
+            log_operator_message(
+                f"internal error: worker {self.worker} cannot load the new resources (generation {generation}) and "
+                f"retries: {type(error).__name__}",
+                "error",
+            )
+        self._next_load = monotonic() + self._load_delay_s
+        self._load_delay_s = min(2 * self._load_delay_s, LAST_LOAD_RETRY_S)
+        self._report()
+
     def _tick(self) -> None:
         self.loop.call_later(TICK_S, self._tick)
-        if self.runtime.state.generation_bytes() != self._generation:
-            self._load_snapshot()
-        self._report()
         now = monotonic()
+        metrics = self.recorder.metrics
+        metrics.loop_lag_s = max(metrics.loop_lag_s, now - self._next_tick)
+        self._next_tick = now + TICK_S
+        if self.runtime.state.generation_bytes() != self._generation or (
+            self._failed_generation and now >= self._next_load
+        ):
+            self._load_snapshot()
+        self._ticks += 1
+        self._report()
         for request in list(self.requests):
             try:
                 request.tick(now, RECEIVE_S)
             except Exception as error:  # the other requests must still be checked
-                log_operator_message(f"internal error in request {request.request_id}: {type(error).__name__}")
-        self._ticks += 1
+                log_operator_message(f"internal error in request {request.request_id}: {type(error).__name__}", "error")
         if self._ticks % RESET_CHECK_TICKS == 0:
             self.hosts.check_resets()
         if self._ticks % SWEEP_TICKS == 0:
@@ -209,7 +241,16 @@ class App:
         self._report_limits()
 
     def _report(self) -> None:
-        state = WorkerState(os.getpid(), self._compiled.generation, len(self.requests), self.hosts.open)
+        if self.replaced:
+            return
+        state = WorkerState(
+            os.getpid(),
+            self._compiled.generation,
+            len(self.requests),
+            self.hosts.open,
+            self._failed_generation,
+            self._ticks,
+        )
         self.runtime.state.write_slot(self.worker, state)
 
     def _report_limits(self) -> None:
@@ -223,6 +264,18 @@ class App:
         self._cut_off = True
         for request in list(self.requests):
             request.end()
+
+
+def _head_error(scope: Scope) -> Refusal | None:
+    """Return the refusal of a head that another HTTP implementation may understand in another way."""
+    headers = scope.headers
+    if "host" not in headers and scope.http_version == "1.1":
+        return Refusal(400, "invalid_request_error", "The request has no Host header.")
+    if "transfer-encoding" in headers and [
+        coding.strip().lower() for value in headers.get_all("transfer-encoding") for coding in value.split(",")
+    ] != ["chunked"]:
+        return Refusal(501, "invalid_request_error", "The gateway supports no transfer encoding but `chunked`.")
+    return None
 
 
 def _is_valid_id(text: str) -> bool:

@@ -13,9 +13,7 @@ import msgspec
 
 from penstock.errors import RunError, UserError
 from penstock.gateway.ledger.ledger import UsageQuery, open_ledger
-from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.resources.config import GatewayConfig
-from penstock.gateway.resources.config_file import load_config
 from penstock.gateway.serving.server import Gateway
 from penstock.mock.mock_process import MockProcess, parse_mock_url
 
@@ -27,24 +25,20 @@ MOCK = "mock://?ttft=20&itl=5&tokens=40"
 _KEY = "PENSTOCK_DEMO_KEY"
 
 
-def demo(config_path: str | None, port: int | None, announce: Callable[[Gateway, str], None]) -> int:
-    """Run the demo until a signal. `announce` gets instructions for trying it. All files are temporary, unless a
-    configuration names the ledger."""
-    config = load_config(config_path)
-    if port is not None:
-        config = msgspec.structs.replace(config, listen=msgspec.structs.replace(config.listen, port=port))
+def demo(config: GatewayConfig, announce: Callable[[Gateway, str], None], *, keep: bool) -> tuple[int, str]:
+    """Run the demo until a signal, and return its exit status with a closing message. `announce` gets instructions for
+    trying it. All files are temporary, unless `keep`: then the ledger is that of the configuration."""
     key = f"sk-demo-{secrets.token_urlsafe(18)}"
     os.environ[_KEY] = key
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder, MockProcess(parse_mock_url(MOCK)) as mock:
-        if config_path is None:
+        if not keep:
             config = _use_folder(config, folder)
         path = os.path.join(folder, "resources.yaml")
         with open(path, "w") as file:
             json.dump(_resources(mock.url), file)  # JSON is YAML
         began = time.time()
         status = Gateway(path, config).run(lambda gateway: announce(gateway, _instructions(gateway, key)))
-        log_operator_message(_closing_message(_count_requests(config.ledger.url, began), kept=config_path is not None))
-        return status
+        return status, _closing_message(_count_requests(config.ledger.url, began), kept=keep)
 
 
 def _use_folder(config: GatewayConfig, folder: str) -> GatewayConfig:

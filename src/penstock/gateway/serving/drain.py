@@ -12,6 +12,7 @@ import fcntl
 import socket
 import struct
 import termios
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.gateway.relay.response_stream import borrowed
@@ -41,9 +42,14 @@ class Drain:
         if self._started:
             return False
         self._started = True
+        self._app.common_headers.append(("connection", "close"))  # callers open their next connection elsewhere
         self._loop.call_later(self._app.config.listen.drain_s, self.cut_off)
         self._loop.call_later(CHECK_S, self._close_idle_connections)
         return True
+
+    def has_connections(self) -> bool:
+        """Return whether callers are connected."""
+        return any(True for _ in self._connections())
 
     def cut_off(self) -> None:
         """End all requests that are left; each writes its entry."""
@@ -56,17 +62,20 @@ class Drain:
         app = self._app
         busy = {request.client for request in app.requests}
         idle_clients: set[str] = set()
-        for client, file in app.client_sockets.all().items():
-            if client in busy:
-                continue
-            with contextlib.suppress(OSError), borrowed(file) as connection:
-                if connection.getsockname()[1] != app.config.listen.port:
-                    continue
-                if self._time_is_over or not _unsent_bytes(connection):
-                    idle_clients.add(client)
-                    if client in self._idle_clients:
+        for client, connection in self._connections():
+            if client not in busy and (self._time_is_over or not _unsent_bytes(connection)):
+                idle_clients.add(client)
+                if client in self._idle_clients:
+                    with contextlib.suppress(OSError):
                         connection.shutdown(socket.SHUT_RDWR)
         self._idle_clients = idle_clients
+
+    def _connections(self) -> Iterator[tuple[str, socket.socket]]:
+        """Yield the address and the socket of each caller that is connected."""
+        for client, file in self._app.client_sockets.all().items():
+            with contextlib.suppress(OSError), borrowed(file) as connection:
+                if connection.getsockname()[1] == self._app.config.listen.port:
+                    yield client, connection
 
 
 def _unsent_bytes(connection: socket.socket) -> int:

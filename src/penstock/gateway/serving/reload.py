@@ -6,26 +6,33 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 from penstock.gateway.observe.exposition import ConfigState
+from penstock.gateway.operator_log import OperatorLog
+from penstock.gateway.resources.config import GuardrailMode
 from penstock.gateway.resources.file import ResourceErrors, parse_resources, read_resources
 from penstock.gateway.resources.snapshot import Snapshot
-from penstock.gateway.serving.runtime import Runtime
+from penstock.gateway.serving.runtime import Runtime, WorkerState
 
-__all__ = ["Reloader", "check_guardrails", "counts_text"]
+__all__ = ["Reloader", "check_guardrails", "counts_text", "unknown_guardrails"]
 
 POLL_S = 0.2
+RETRY_S = 1.0
+"""Delay before another attempt if the file could not be read or published. An invalid file is not retried."""
+LAG_S = 5.0
+"""Workers load new resources within 0.1 s. One that takes longer than this is reported."""
 
-Signature = tuple[int, int, int]
+Signature = tuple[tuple[int, int, int] | None, ...]
+"""Modification time, size and number of the resource file and of the key files, or None for a file that is missing."""
 
 
 class Reloader:
     """Reloads the resource file in a thread of the main process. `status` and `metrics` are thread-safe."""
 
-    def __init__(self, path: str, runtime: Runtime, environment: Mapping[str, str], log: Callable[[str], None]) -> None:
+    def __init__(self, path: str, runtime: Runtime, environment: Mapping[str, str], log: OperatorLog) -> None:
         self._path = path
         self._runtime = runtime
         self._environment = environment
@@ -33,9 +40,11 @@ class Reloader:
         self._wake = threading.Event()
         self._stopping = False
         self._reload_requested = False
-        self._signature: Signature | None = None
+        self._signature: Signature = ()
+        self._key_files: tuple[str, ...] = ()
         self._rejected_hash = ""
         """Hash of the last rejected file, to not reject it again and again."""
+        self._retry_at: float | None = None
         self._generation = 0
         self._snapshot = Snapshot()
         self._loaded_at = 0.0
@@ -65,7 +74,7 @@ class Reloader:
         self._wake.set()
 
     def _run(self) -> None:
-        changed: Signature | None = None
+        changed: Signature = ()
         while True:
             self._wake.wait(POLL_S)
             self._wake.clear()
@@ -74,28 +83,40 @@ class Reloader:
             current = self._file_signature()
             if self._reload_requested:
                 self._reload_requested = False
-                self._signature = current
                 self._reload(requested=True)
             elif self._runtime.config.watch and current != self._signature:
                 # Wait until two checks find the same file: it may still be being written.
                 if current != changed:
                     changed = current
                     continue
-                self._signature = current
+                key_files_changed = current[1:] != self._signature[1:]
+                self._reload(requested=key_files_changed)
+            elif self._retry_at is not None and time.monotonic() >= self._retry_at:
                 self._reload(requested=False)
 
-    def _file_signature(self) -> Signature | None:
-        try:
-            status = os.stat(self._path)
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino
+    def _file_signature(self) -> Signature:
+        return tuple(map(_signature, (self._path, *self._key_files)))
 
     def _load(self, data: bytes) -> Snapshot:
-        return check_guardrails(parse_resources(data, self._environment, source=self._path))
+        try:
+            snapshot = parse_resources(data, self._environment, source=self._path)
+        except ResourceErrors as error:
+            self._watch_key_files(error.key_files)
+            raise
+        self._watch_key_files(snapshot.key_files)
+        for warning in unknown_guardrails(snapshot, self._runtime.config.guardrails):
+            self._log(warning, "warning")
+        return check_guardrails(snapshot)
+
+    def _watch_key_files(self, paths: tuple[str, ...]) -> None:
+        if paths != self._key_files:
+            self._key_files = paths
+            self._signature = (self._signature[0], *map(_signature, paths))
 
     def _reload(self, *, requested: bool) -> None:
+        self._signature = self._file_signature()  # before reading, so that a later change is noticed
         digest = ""
+        self._retry_at = None
         try:
             data = read_resources(self._path)
             digest = hashlib.sha256(data).hexdigest()
@@ -103,10 +124,10 @@ class Reloader:
                 return
             self._accept(self._load(data))
         except ResourceErrors as error:
-            self._reject(error.errors, digest)
+            self._reject(error.errors, digest, retry=not digest)  # without a digest, the file could not be read
             return
-        except Exception as error:  # a bug must not end the thread
-            self._reject([f"internal error: {type(error).__name__}"], digest)
+        except Exception as error:  # such as a full /dev/shm; a bug must not end the thread either
+            self._reject([f"internal error: {type(error).__name__}"], digest, retry=True)
             return
         with self._lock:
             self._reloads += 1
@@ -121,13 +142,17 @@ class Reloader:
             self._failure = None
             self._rejected_hash = ""
 
-    def _reject(self, errors: list[str], digest: str) -> None:
+    def _reject(self, errors: list[str], digest: str, *, retry: bool) -> None:
+        if retry:
+            self._retry_at = time.monotonic() + RETRY_S
         with self._lock:
+            repeated = retry and self._failure is not None and self._failure["errors"] == errors
             self._failures += 1
-            self._rejected_hash = digest
+            self._rejected_hash = "" if retry else digest
             self._failure = {"at": time.time(), "hash": digest, "errors": errors}
-        listed = "".join(f"\n  {error}" for error in errors)
-        self._log(f"rejected {self._path}; the last valid version stays in use:{listed}")
+        if not repeated:
+            listed = "".join(f"\n  {error}" for error in errors)
+            self._log(f"rejected {self._path}; the last valid version stays in use:{listed}", "error")
 
     def metrics(self) -> ConfigState:
         with self._lock:
@@ -137,14 +162,16 @@ class Reloader:
                 succeeded_at=self._loaded_at,
                 reloads=self._reloads,
                 failures=self._failures,
+                generation=self._generation,
             )
 
     def status(self) -> dict[str, object]:
         state, workers = self._runtime.state, self._runtime.config.listen.workers
         slots = [state.slot(number) for number in range(workers)]
         with self._lock:
+            outdated = [number for number, slot in enumerate(slots) if self._is_outdated(slot)]
             return {
-                "state": "synced" if self._failure is None else "degraded",
+                "state": "synced" if self._failure is None and not outdated else "degraded",
                 "source": self._path,
                 "watched": self._runtime.config.watch,
                 "applied": {
@@ -156,8 +183,15 @@ class Reloader:
                 "reloads": self._reloads,
                 "failures": self._failures,
                 "last_failure": self._failure,
+                "outdated_workers": outdated,
                 "workers": [msgspec.to_builtins(slot) for slot in slots],
             }
+
+    def _is_outdated(self, slot: WorkerState) -> bool:
+        """Return whether a worker serves older resources, because it cannot load the newest ones or does not respond."""
+        if not slot.pid or slot.generation == self._generation:
+            return False
+        return slot.failed_generation == self._generation or time.time() - self._loaded_at > LAG_S
 
 
 def check_guardrails(snapshot: Snapshot) -> Snapshot:
@@ -168,6 +202,24 @@ def check_guardrails(snapshot: Snapshot) -> Snapshot:
         if errors := [error for spec in snapshot.guardrails for error in guardrail_errors(spec)]:
             raise ResourceErrors(snapshot.source, errors)
     return snapshot
+
+
+def unknown_guardrails(snapshot: Snapshot, mode: GuardrailMode) -> list[str]:
+    """Return an error for each name in the configuration that is not a guardrail. A running gateway only logs them, since
+    the two files change independently."""
+    unknown = mode.max_lengths.keys() - {spec.name for spec in snapshot.guardrails}
+    return [
+        f"guardrails.max_lengths in gateway.yaml names '{name}', which is not a guardrail in {snapshot.source}"
+        for name in sorted(unknown)
+    ]
+
+
+def _signature(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def counts(snapshot: Snapshot) -> dict[str, int]:

@@ -4,6 +4,8 @@
     owner             locked as long as the main process lives
     config            the parsed gateway.yaml
     cooldowns         the cooldowns of upstream targets, created by the first worker
+    address           host, port and number of workers, in a form that other versions can read
+    control           socket for a new gateway that takes over
     snapshot-N        the resources of generation N, parsed once by the main process. A worker decodes them in a
                       millisecond, while parsing YAML would block its event loop for up to a second
 
@@ -18,6 +20,7 @@ import os
 import shutil
 import struct
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -27,10 +30,10 @@ from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.snapshot import Snapshot
 from penstock.secrets import Secret
 
-__all__ = ["GatewayState", "Runtime", "WorkerState"]
+__all__ = ["Address", "GatewayState", "Runtime", "WorkerState", "running_gateways"]
 
 _UINT64 = struct.Struct("<Q")
-_SLOT = struct.Struct("<QQQQ")
+_SLOT = struct.Struct("<QQQQQQ")
 _PREFIX = "penstock-gateway-"
 _OWNER = "owner"
 _HEADER_SIZE = 64
@@ -45,6 +48,18 @@ class WorkerState(msgspec.Struct, frozen=True):
     generation: int
     in_flight: int
     upstream_connections: int
+    failed_generation: int = 0
+    """A newer generation that the worker could not load; 0 if there is none."""
+    heartbeat: int = 0
+    """A number that changes ten times a second while the worker's event loop runs."""
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a gateway listens."""
+
+    host: str
+    port: int
+    workers: int
 
 
 class GatewayState:
@@ -79,14 +94,7 @@ class GatewayState:
         self._map[_DRAINING] = 1
 
     def write_slot(self, worker: int, state: WorkerState) -> None:
-        _SLOT.pack_into(
-            self._map,
-            _HEADER_SIZE + worker * _SLOT_SIZE,
-            state.pid,
-            state.generation,
-            state.in_flight,
-            state.upstream_connections,
-        )
+        _SLOT.pack_into(self._map, _HEADER_SIZE + worker * _SLOT_SIZE, *msgspec.structs.astuple(state))
 
     def slot(self, worker: int) -> WorkerState:
         return WorkerState(*_SLOT.unpack_from(self._map, _HEADER_SIZE + worker * _SLOT_SIZE))
@@ -106,11 +114,13 @@ class Runtime:
 
     @classmethod
     def create(cls, config: GatewayConfig) -> Runtime:
-        memory = "/dev/shm"  # noqa: S108 - mkdtemp makes a folder that only this user can enter
-        parent = memory if os.path.isdir(memory) and os.access(memory, os.W_OK) else tempfile.gettempdir()
-        _remove_orphans(parent)
-        folder = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+        for orphan in _folders(orphans=True):
+            shutil.rmtree(orphan, ignore_errors=True)
+        folder = tempfile.mkdtemp(prefix=_PREFIX, dir=_parent())
         owned = owned_file.create(os.path.join(folder, _OWNER))
+        listen = config.listen
+        address = Address(host=listen.host, port=listen.port, workers=listen.workers)
+        _write(os.path.join(folder, "address"), msgspec.json.encode(address))
         _write(os.path.join(folder, "config"), msgspec.msgpack.encode(config))
         runtime = cls(folder, config, GatewayState(os.path.join(folder, "state"), config.listen.workers, create=True))
         runtime._owner_file = owned
@@ -121,6 +131,11 @@ class Runtime:
         with open(os.path.join(folder, "config"), "rb") as file:
             config = msgspec.msgpack.decode(file.read(), type=GatewayConfig)
         return cls(folder, config, GatewayState(os.path.join(folder, "state"), config.listen.workers))
+
+    def replace_config(self, config: GatewayConfig) -> None:
+        """Set the configuration for workers that start from now on."""
+        self.config = config
+        _write(os.path.join(self.folder, "config"), msgspec.msgpack.encode(config))
 
     @property
     def limits_path(self) -> str:
@@ -153,8 +168,24 @@ class Runtime:
         os.close(self._owner_file)
 
 
-def _remove_orphans(parent: str) -> None:
-    """Remove folders of main processes that were killed: their owner file is not locked."""
+def running_gateways() -> Iterator[tuple[str, Address]]:
+    """Yield the folder and the address of each running gateway of this user."""
+    for folder in _folders(orphans=False):
+        try:
+            with open(os.path.join(folder, "address"), "rb") as file:
+                yield folder, msgspec.json.decode(file.read(), type=Address)
+        except (OSError, msgspec.MsgspecError):
+            continue  # it is starting, or being removed
+
+
+def _parent() -> str:
+    memory = "/dev/shm"  # noqa: S108 - mkdtemp makes a folder that only this user can enter
+    return memory if os.path.isdir(memory) and os.access(memory, os.W_OK) else tempfile.gettempdir()
+
+
+def _folders(*, orphans: bool) -> Iterator[str]:
+    """Yield the folders of this user's gateways that run, or of those that were killed: their owner file is not locked."""
+    parent = _parent()
     for name in os.listdir(parent):
         if not name.startswith(_PREFIX):
             continue
@@ -162,8 +193,9 @@ def _remove_orphans(parent: str) -> None:
         with contextlib.suppress(OSError):  # another user's, or being removed
             file = os.open(os.path.join(folder, _OWNER), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                if os.fstat(file).st_uid == os.getuid() and owned_file.is_orphan(file):
-                    shutil.rmtree(folder, ignore_errors=True)
+                own = os.fstat(file).st_uid == os.getuid()
+                if own and owned_file.is_orphan(file) == orphans:
+                    yield folder
             finally:
                 os.close(file)
 

@@ -1,19 +1,17 @@
 """The main process: it reads the files, starts workers and replaces those that die, serves the status port, moves usage
 into the ledger, and shuts everything down in order.
 
-    SIGHUP            reload the resource file
+    SIGHUP            reload the resource file and gateway.yaml
     SIGTERM, SIGINT   drain: /readyz returns 503, running requests are finished, then the gateway ends. A second signal
-                      ends running requests at once; they are still recorded
+                      ends running requests at once; they are still recorded. After SIGTERM, new requests are accepted for
+                      `drain_notice_s` before that
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
-import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -25,9 +23,12 @@ from penstock.errors import RunError, UserError
 from penstock.gateway.limits import SharedTable
 from penstock.gateway.observe.access_log import check_log
 from penstock.gateway.operator_log import log_operator_message
-from penstock.gateway.resources.config import GatewayConfig, ListenConfig
+from penstock.gateway.resources.config import GatewayConfig
+from penstock.gateway.serving.config_watch import ConfigWatch, applicable_config
+from penstock.gateway.serving.listeners import Listeners, cannot_listen
 from penstock.gateway.serving.runtime import Runtime
-from penstock.processes import spawn
+from penstock.gateway.serving.take_over import HandOver, TakenOver, take_over
+from penstock.gateway.serving.worker_pool import KILL_S, START_S, WorkerPool
 
 if TYPE_CHECKING:
     from penstock.gateway.serving.reload import Reloader
@@ -35,46 +36,58 @@ if TYPE_CHECKING:
 
 __all__ = ["Gateway"]
 
-START_S = 20.0
+SECONDS_PER_DAY = 86400.0
 POLL_S = 0.05
-KILL_S = 3.0
-"""How long a worker may take to write its last entries after the drain time."""
 CUT_OFF_S = 1.5
-"""The same after a second signal."""
-CRASHES, CRASH_WINDOW_S = 5, 30.0
-"""After so many exits of workers within this time the gateway gives up."""
+"""How long workers may take to write their last entries after a second signal."""
 
 
 class Gateway:
     """The main process of the gateway. The constructor reserves the port."""
 
-    def __init__(self, resources: str, config: GatewayConfig) -> None:
+    def __init__(
+        self,
+        resources: str,
+        config: GatewayConfig,
+        *,
+        load_config: Callable[[], GatewayConfig] | None = None,
+        config_path: str | None = None,
+        replace: bool = False,
+    ) -> None:
+        """`load_config` reads the configuration again, when the file at `config_path` changes or on SIGHUP. With `replace`,
+        take the port from the gateway that uses it, if there is one."""
         self._resources = resources
-        self._reserved_socket, listen = reserve_port(config.listen)
-        self.config = msgspec.structs.replace(config, listen=listen)
-        self._workers: list[subprocess.Popen[bytes] | None] = []
-        self._exits: list[float] = []
+        self._taken_over: TakenOver | None = take_over(config.listen) if replace else None
+        self._listeners = Listeners.open(config.listen, self._taken_over.listeners if self._taken_over else None)
+        self.config = msgspec.structs.replace(config, listen=self._listeners.configure(config.listen))
+        self._load_config = load_config
+        self._config_watch = ConfigWatch(config_path, self.config)
         self._wake = threading.Event()
         self._stop_signals = 0
+        self._interrupted = False
+        self._reload_config = False
         self._draining = False
 
     def run(self, announce: Callable[[Gateway], None]) -> int:
         """Serve until a signal. Call `announce` when the workers accept requests."""
-        check_log(self.config.access_log_file)
-        if self.config.listen.tls_cert is not None:
+        try:
+            self._check_files(self.config)
+            runtime = Runtime.create(self.config)
+            try:
+                return self._run(runtime, announce)
+            finally:
+                runtime.remove()
+        finally:
+            self._listeners.close_all()
+            if self._taken_over is not None:
+                self._taken_over.close()
+
+    def _check_files(self, config: GatewayConfig) -> None:
+        check_log(config.access_log_file)
+        if config.listen.tls_cert is not None:
             from penstock.gateway.serving.tls import check_tls
 
-            check_tls(self.config.listen)
-        runtime = Runtime.create(self.config)
-        try:
-            return self._run(runtime, announce)
-        finally:
-            for worker in self._workers:
-                if worker is not None and worker.poll() is None:
-                    worker.kill()
-                    worker.wait()
-            self._reserved_socket.close()
-            runtime.remove()
+            check_tls(config.listen)
 
     def _run(self, runtime: Runtime, announce: Callable[[Gateway], None]) -> int:
         from penstock.gateway.serving.reload import Reloader
@@ -82,116 +95,137 @@ class Gateway:
         reloader = Reloader(self._resources, runtime, os.environ, log_operator_message)
         reloader.load_first()
         from penstock.gateway.ledger.mover import Mover
-        from penstock.gateway.observe.exposition import Exposition
+        from penstock.gateway.observe.exposition import Exposition, WorkerMetrics
 
-        mover = Mover(self.config.ledger.spool, self.config.ledger.url, log_operator_message)
-        exposition = Exposition(self.config.ledger.spool)
+        ledger = self.config.ledger
+        mover = Mover(
+            ledger.spool, ledger.url, log_operator_message, retention_s=ledger.retention_days * SECONDS_PER_DAY
+        )
+        exposition = Exposition(ledger.spool)
+        pool = WorkerPool(runtime, self._listeners)
+
+        def metrics() -> bytes:
+            slots = [runtime.state.slot(number) for number in range(len(pool))]
+            workers = [
+                WorkerMetrics(restarts=restarts, generation=slot.generation)
+                for restarts, slot in zip(pool.restarts(), slots, strict=True)
+            ]
+            return exposition.render(mover.state(), reloader.metrics(), workers)
+
         with contextlib.ExitStack() as cleanup:  # runs in reverse order, and completely even if one callback fails
             cleanup.callback(SharedTable.create(runtime.limits_path).close)
             self._signals(reloader.request_reload)
-            self._workers = [self._spawn(runtime, number) for number in range(self.config.listen.workers)]
+            cleanup.callback(pool.kill)
+            pool.start()
             # Prepare the rest while the workers start.
-            status = self._open_status_listener(
-                runtime, reloader, lambda: exposition.render(mover.state(), reloader.metrics())
-            )
+            status = self._open_status_listener(pool, reloader, metrics)
             status.start()
             cleanup.callback(status.stop)
+            hand_over = HandOver(runtime, self._listeners, status.fileno())
+            cleanup.callback(hand_over.close)
             mover.start()
             cleanup.callback(mover.stop)
-            cleanup.callback(self._kill_workers)
+            cleanup.callback(pool.kill)
             reloader.start()
             cleanup.callback(reloader.stop)
-            self._await_start(runtime)
+            self._await_start(pool)
             if not self._stop_signals:
                 announce(self)
-            failed = self._supervise(runtime)
-            self._drain(runtime)
-        return 1 if failed else 0
+                if self._taken_over is not None:
+                    self._taken_over.confirm()
+            if self._supervise(runtime, pool, hand_over):
+                status.close_listener()
+                self._interrupted = True
+            self._drain(runtime, pool)
+        return 0
 
     def _open_status_listener(
-        self, runtime: Runtime, reloader: Reloader, metrics: Callable[[], bytes]
+        self, pool: WorkerPool, reloader: Reloader, metrics: Callable[[], bytes]
     ) -> StatusListener:
         """Open the status listener, and put its actual port into the configuration."""
         from penstock.gateway.observe.exposition import CONTENT_TYPE
         from penstock.gateway.serving.status import StatusListener
 
         listen = self.config.listen
+        inherited = self._taken_over.status if self._taken_over is not None else None
+        if inherited is not None and inherited.getsockname()[1] != listen.status_port:
+            inherited.close()
+            inherited = None
         try:
             status = StatusListener(
                 listen.status_host,
                 listen.status_port,
-                lambda: self._ready(runtime),
+                lambda: self._ready(pool),
                 reloader.status,
                 lambda: (CONTENT_TYPE, metrics()),
+                inherited,
             )
         except OSError as error:
-            raise _cannot_listen(listen.status_host, listen.status_port, error, "listen.status_port") from None
+            raise cannot_listen(listen.status_host, listen.status_port, error, "listen.status_port") from None
         self.config = msgspec.structs.replace(
             self.config, listen=msgspec.structs.replace(listen, status_port=status.port)
         )
         return status
 
-    # -- workers ------------------------------------------------------------------------------------------------------
-
-    def _spawn(self, runtime: Runtime, number: int) -> subprocess.Popen[bytes]:
-        return spawn("penstock.gateway.serving.worker", runtime.folder, str(number))
-
-    def _await_start(self, runtime: Runtime) -> None:
+    def _await_start(self, pool: WorkerPool) -> None:
         deadline = time.monotonic() + START_S
-        while not self._stop_signals:
-            for number, worker in enumerate(self._workers):
-                if worker is not None and worker.poll() is not None:
-                    raise RunError(f"worker {number} ended with status {worker.returncode} during its start.")
-            if (
-                all(runtime.state.slot(number).pid for number in range(len(self._workers)))
-                and self._accepts_connections()
-            ):
-                return
+        while not self._stop_signals and not pool.started():
             if time.monotonic() > deadline:
                 raise RunError(f"The workers did not start within {START_S:.0f} seconds.")
             time.sleep(0.005)
 
-    def _accepts_connections(self) -> bool:
-        listen = self.config.listen
-        try:
-            socket.create_connection((_connect_address(listen.host), listen.port), 1.0).close()
-        except OSError:
-            return False
-        return True
-
-    def _supervise(self, runtime: Runtime) -> bool:
-        """Replace workers that end, until a signal. Return True if they end so often that the gateway gives up."""
+    def _supervise(self, runtime: Runtime, pool: WorkerPool, hand_over: HandOver) -> bool:
+        """Supervise the workers until a signal. Return True if another gateway has taken over."""
         while not self._stop_signals:
             self._wake.wait(POLL_S)
-            for number, worker in enumerate(self._workers):
-                if worker is None or worker.poll() is None:
-                    continue
-                runtime.state.clear_slot(number)
-                now = time.monotonic()
-                self._exits = [then for then in self._exits if now - then < CRASH_WINDOW_S] + [now]
-                if len(self._exits) >= CRASHES:
-                    log_operator_message(
-                        f"worker {number} ended with status {worker.returncode}; {CRASHES} workers ended within "
-                        f"{CRASH_WINDOW_S:.0f} seconds, giving up"
-                    )
-                    return True
-                log_operator_message(f"worker {number} ended with status {worker.returncode}; starting a new one")
-                if worker.stdin is not None:
-                    worker.stdin.close()
-                self._workers[number] = self._spawn(runtime, number)
+            self._wake.clear()
+            pool.supervise()
+            if self._reload_config or (runtime.config.watch and self._config_watch.changed()):
+                self._reload_config = False
+                self._apply_config(runtime, pool)
+            if hand_over.poll():
+                log_operator_message("another gateway has taken over")
+                return True
         return False
 
-    def _drain(self, runtime: Runtime) -> None:
+    def _apply_config(self, runtime: Runtime, pool: WorkerPool) -> None:
+        """Read gateway.yaml again, and replace the workers if it or a TLS file has changed."""
+        if self._load_config is None:
+            return
+        previous = self.config
+        try:
+            loaded = self._load_config()
+            self._check_files(loaded)
+        except UserError as error:
+            log_operator_message(f"{error} The previous configuration stays in use.", "error")
+            return
+        config, fixed = applicable_config(previous, loaded)
+        if fixed:
+            log_operator_message(f"changes of {', '.join(fixed)} need a restart of the gateway", "warning")
+        if config == previous and not self._config_watch.files_changed(config):
+            return
+        self.config = config
+        runtime.replace_config(config)
+        if pool.replace_all():
+            log_operator_message("the configuration was reloaded")
+        else:
+            log_operator_message("a worker did not start with the new configuration", "error")
+
+    # -- end ----------------------------------------------------------------------------------------------------------
+
+    def _drain(self, runtime: Runtime, pool: WorkerPool) -> None:
         self._draining = True
         runtime.state.drain()
         listen = self.config.listen
-        self._wait(listen.drain_notice_s, lambda: False)
-        self._signal_workers(signal.SIGTERM)
-        if self._wait(listen.drain_s + KILL_S, self._all_ended):
+        if not self._interrupted:
+            self._wait(listen.drain_notice_s, lambda: False)
+        pool.signal(signal.SIGTERM)
+        self._listeners.close_all()
+        if self._wait(listen.drain_s + KILL_S, pool.ended):
             return
-        self._signal_workers(signal.SIGUSR1)
-        if not self._wait(CUT_OFF_S, self._all_ended, max_signals=3):
-            log_operator_message("some workers did not end in time and were killed")
+        pool.signal(signal.SIGUSR1)
+        if not self._wait(CUT_OFF_S, pool.ended, max_signals=3):
+            log_operator_message("some workers did not end in time and were killed", "error")
 
     def _wait(self, seconds: float, done: Callable[[], bool], max_signals: int = 2) -> bool:
         """Wait until `done`. Return False when the time is over, or after so many stop signals."""
@@ -202,73 +236,28 @@ class Gateway:
             time.sleep(0.01)
         return True
 
-    def _signal_workers(self, number: int) -> None:
-        for worker in self._workers:
-            if worker is not None and worker.poll() is None:
-                worker.send_signal(number)
-
-    def _all_ended(self) -> bool:
-        return all(worker is None or worker.poll() is not None for worker in self._workers)
-
-    def _kill_workers(self) -> None:
-        for worker in self._workers:
-            if worker is not None:
-                if worker.poll() is None:
-                    worker.kill()
-                worker.wait()
-                if worker.stdin is not None:
-                    worker.stdin.close()
-
     # -- status and signals -------------------------------------------------------------------------------------------
 
-    def _ready(self, runtime: Runtime) -> tuple[bool, dict[str, object]]:
-        # One worker is enough: it serves all connections while another is replaced. A worker's slot is set shortly before
-        # it listens, and stays set shortly after it was killed, so try to connect as well.
-        alive = sum(1 for number in range(len(self._workers)) if runtime.state.slot(number).pid)
-        ready = not self._draining and alive > 0 and self._accepts_connections()
+    def _ready(self, pool: WorkerPool) -> tuple[bool, dict[str, object]]:
+        alive = pool.alive()  # one is enough: it serves all connections while another is replaced
+        ready = not self._draining and alive > 0
         detail: dict[str, object] = {
             "ready": ready,
             "draining": self._draining,
-            "workers": {"alive": alive, "configured": len(self._workers)},
+            "workers": {"alive": alive, "configured": len(pool)},
         }
         return ready, detail
 
     def _signals(self, reload: Callable[[], None]) -> None:
-        def stop(_number: int, _frame: object) -> None:
+        def stop(number: int, _frame: object) -> None:
             self._stop_signals += 1
+            self._interrupted = self._interrupted or number == signal.SIGINT
             self._wake.set()
+
+        def hang_up(_number: int, _frame: object) -> None:
+            self._reload_config = True
+            reload()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
-        signal.signal(signal.SIGHUP, lambda _number, _frame: reload())
-
-
-def reserve_port(listen: ListenConfig) -> tuple[socket.socket, ListenConfig]:
-    """Reserve the port until the workers listen on it, and return its actual number. The workers share it (SO_REUSEPORT)."""
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
-        # SO_REUSEPORT would also share the port with another gateway of this user; first bind without it to detect one.
-        with socket.socket(family, kind, proto) as exclusive:
-            exclusive.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            exclusive.bind(address)
-            port = exclusive.getsockname()[1]
-        reserved = socket.socket(family, kind, proto)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind((address[0], port, *address[2:]))
-    except OSError as error:
-        raise _cannot_listen(listen.host, listen.port, error, "listen.port or with --port") from None
-    return reserved, msgspec.structs.replace(listen, host=address[0], port=port)
-
-
-def _cannot_listen(host: str, port: int, error: OSError, setting: str) -> UserError:
-    if isinstance(error, socket.gaierror):
-        return UserError(f"cannot listen on {host}: {error.strerror}")
-    if error.errno == errno.EADDRINUSE:
-        return UserError(f"port {port} on {host} is already in use; choose another port in {setting}")
-    return UserError(f"cannot listen on port {port} of {host}: {os.strerror(error.errno or 0)}")
-
-
-def _connect_address(host: str) -> str:
-    """Return the address to connect to, for a listener on all addresses."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104
+        signal.signal(signal.SIGHUP, hang_up)

@@ -39,7 +39,9 @@ class StatusListener:
         ready: Callable[[], tuple[bool, dict[str, object]]],
         config: Callable[[], dict[str, object]],
         metrics: Callable[[], tuple[str, bytes]],
+        inherited: socket.socket | None = None,
     ) -> None:
+        """`inherited` is a listening socket to use instead of opening one."""
         self._ready = ready
         self._config = config
         self._metrics = metrics
@@ -69,8 +71,16 @@ class StatusListener:
             daemon_threads = True
             address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
-        self._server = Server((host, port), Handler)
+        self._server = Server((host, port), Handler, bind_and_activate=inherited is None)
+        if inherited is not None:
+            self._server.socket.close()
+            self._server.socket = inherited
+            self._server.server_address = inherited.getsockname()
         self.port = int(self._server.server_address[1])
+
+    def fileno(self) -> int:
+        """Return the descriptor of the listening socket."""
+        return self._server.fileno()
 
     def start(self) -> None:
         threading.Thread(target=self._server.serve_forever, name="penstock-status", daemon=True).start()
@@ -78,6 +88,11 @@ class StatusListener:
     def stop(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+    def close_listener(self) -> None:
+        """Stop accepting connections; another process has the listening socket, too. Call `stop` as well."""
+        self._server.shutdown()
+        self._server.socket.close()
 
     def respond(self, path: str, *, verbose: bool = False) -> StatusResponse:
         match path:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from penstock.settings.endpoint_types import BUILTIN, PLUGIN_GROUP
 from penstock.settings.flags.flag import Flag, Group
 
 __all__ = ["ENDPOINT", "ENDPOINT_TYPES"]
 
-ENDPOINT_TYPES = ("chat", "completions", "responses", "raw", "template")
+ENDPOINT_TYPES = tuple(BUILTIN)
 
 ENDPOINT = Group(
     "Endpoint",
@@ -34,7 +35,7 @@ ENDPOINT = Group(
             "API of the server. raw and template send to the path in --url and accept any reply format.",
             target="endpoint.type",
             choices=ENDPOINT_TYPES,
-            plugin_group="penstock.endpoints",
+            plugin_group=PLUGIN_GROUP,
             unsupported_choices=(
                 "audio_transcription",
                 "chat_embeddings",

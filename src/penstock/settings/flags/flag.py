@@ -20,6 +20,7 @@ class Flag(NamedTuple):
     """AIPerf's first spelling, or Penstock's own for a flag that AIPerf does not have."""
     kind: Kind
     help: str
+    """`{formats}` stands for the names of the dataset formats."""
     target: str | None = None
     """Key of the value in `ParsedArguments`; a dotted path in `Settings` for `profile`. None: the value is only checked."""
     metavar: str = ""

@@ -19,7 +19,7 @@ INPUT = Group(
         Flag(
             "--custom-dataset-type",
             "str",
-            "Format of the input file: single_turn, multi_turn, inputs_json, raw_payload or mooncake_trace.",
+            "Format of the input file: {formats}.",
             target="input.format",
             metavar="FORMAT",
             default="detected from the file",

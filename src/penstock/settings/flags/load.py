@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.settings.arrival_patterns import ARRIVAL_PATTERNS
 from penstock.settings.flags.flag import Flag, Group
 
 __all__ = ["LOAD", "SCHEDULE", "WARMUP"]
@@ -12,17 +13,18 @@ LOAD = Group(
         Flag(
             "--concurrency",
             "int",
-            "Number of requests in flight at once. With --request-rate, the maximum number in flight.",
+            "Number of requests in flight at once. With a rate, the maximum number in flight.",
             target="load.concurrency",
             metavar="N",
-            default="1; with --request-rate, unlimited",
+            default="1; with a rate, unlimited",
             ge=1,
             sweepable=True,
         ),
         Flag(
             "--request-rate",
             "float",
-            "Send this many requests per second, without waiting for earlier replies.",
+            "Send this many requests per second, without waiting for earlier replies. All turns of a conversation count; the "
+            "next turn of a conversation, once its reply and delay are over, comes before a new conversation.",
             target="load.rate",
             metavar="PER_SECOND",
             gt=0,
@@ -30,12 +32,23 @@ LOAD = Group(
             sweepable=True,
         ),
         Flag(
+            "--conversation-rate",
+            "float",
+            "Start this many conversations per second. Their next turns follow the replies and are not counted.",
+            target="load.conversation_rate",
+            metavar="PER_SECOND",
+            gt=0,
+            hard_min=0.0001,
+            sweepable=True,
+            penstock_only=True,
+        ),
+        Flag(
             "--arrival-pattern",
             "enum",
-            "Gaps between requests under --request-rate: random, as from independent users (poisson), or equal (constant).",
+            "Gaps between the arrivals of a rate: random, as from independent users (poisson), or equal (constant).",
             aliases=("--request-rate-mode",),
             target="load.arrivals",
-            choices=("poisson", "constant"),
+            choices=tuple(ARRIVAL_PATTERNS),
             unsupported_choices=("gamma", "concurrency_burst"),
             default="poisson",
         ),

@@ -1,0 +1,174 @@
+"""The functions of the Python API."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from penstock.api.options import parse_options, settings_of
+from penstock.api.result import Result
+from penstock.compare.comparison import Comparison
+from penstock.datasets.load import Dataset
+from penstock.errors import RunError, UserError
+from penstock.runs.execute import OpenedRun, execute, load_data, open_run
+from penstock.runs.observer import Observer
+from penstock.runs.run_folder import RunFolder
+from penstock.runs.runner import PhaseResult, RunProgress
+from penstock.runs.summarise import RunReport, summarise
+from penstock.schedule.phases import phases
+from penstock.settings.resolve import resolve_load
+from penstock.settings.schema import WarmupSettings
+
+__all__ = ["Runner", "compare", "mock", "profile"]
+
+OnProgress = Callable[[RunProgress], None]
+
+
+def profile(*, on_progress: OnProgress | None = None, **options: Any) -> Result:
+    """Benchmark a server and return the results.
+
+    The options are those of the command line with underscores: `profile(model="m", url="http://…", request_rate=5)`. True
+    and False turn an option on and off, a list gives it several values, and a dict is taken for headers and extra inputs.
+    `on_progress` is called about every 10 ms while requests are sent.
+    """
+    settings = settings_of(options)
+    with RunFolder(settings.output.folder) as folder:
+        done = execute(settings, folder, _Observer(on_progress), spawn=True)
+        report = summarise(
+            settings.output.folder,
+            tokenizer=done.tokenizer,
+            interrupted=done.interrupts > 0,
+            input_error=done.input_error,
+        )
+    if done.input_error is not None:
+        raise UserError(f"The run ended early: {done.input_error}")
+    return _result(report, settings.output.folder)
+
+
+class Runner:
+    """Runs several phases on the same workers, connections and dataset.
+
+        with penstock.Runner(model="m", url=url, concurrency=64, request_count=500) as runner:
+            for concurrency in (1, 8, 64):
+                result = runner.run(concurrency=concurrency, request_count=100)
+
+    The options of the constructor are those of `profile`. Workers and connections are sized for its load, so give the
+    largest one; `request_count` is also the number of distinct synthetic prompts.
+    """
+
+    def __init__(self, *, on_progress: OnProgress | None = None, **options: Any) -> None:
+        self._options = options
+        self._settings = settings_of(options)
+        self._observer = _Observer(on_progress)
+        self._dataset: Dataset | None = None
+        """The dataset that replaced the first one."""
+        self._loads = 0
+        self._stack = ExitStack()
+        self._opened: OpenedRun | None = None
+        self._position = 0
+        self._count = 0
+
+    def __enter__(self) -> Runner:
+        with ExitStack() as stack:
+            folder = stack.enter_context(RunFolder(self._settings.output.folder))
+            self._opened = stack.enter_context(open_run(self._settings, folder, self._observer, spawn=True))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def load(self, **options: Any) -> None:
+        """Replace the prompts. The options are those of the command line for the input: `isl`, `osl`, `input_file`, …"""
+        opened = self._require_opened()
+        settings = settings_of(self._options | options)
+        self._loads += 1
+        self._dataset = load_data(opened, settings, self._loads, self._observer)
+        self._position = 0
+
+    def _require_opened(self) -> OpenedRun:
+        if self._opened is None:
+            raise RuntimeError("use the Runner in a with statement")
+        return self._opened
+
+    def run(
+        self,
+        *,
+        name: str | None = None,
+        until: Callable[[RunProgress], bool] | None = None,
+        **load: Any,
+    ) -> Result:
+        """Run a phase with this load and return its results. Its files are in a subfolder, `phase_0`, `phase_1`, …
+
+        The options are those of the command line for the load: `concurrency`, `request_rate`, `arrival_pattern`,
+        `request_count`, `benchmark_duration` and so on. `until` is called about every 10 ms, and the phase ends early when
+        it returns True."""
+        opened = self._require_opened()
+        dataset = self._dataset or opened.dataset
+        parsed = parse_options(load)
+        others = [target for target in parsed.values if not target.startswith("load.")]
+        if others:
+            raise UserError(f"{parsed.spellings[others[0]]} is not an option of the load; give it to the Runner.")
+        number, self._count = self._count, self._count + 1
+        (phase,) = phases(
+            resolve_load(parsed),
+            WarmupSettings(),
+            synthetic=dataset.synthetic,
+            seed=opened.prepared.job.seed + number,
+            several_turns=max(dataset.turns, default=1) > 1,
+        )
+        phase = msgspec.structs.replace(phase, name=name or f"phase_{number}", first=self._position, point=number)
+        running = opened.runner.start(phase)
+        if running is None:
+            raise RunError("The run has ended, so no phase can start.")
+        result: PhaseResult = running.wait(None if until is None else lambda phase: until(phase.progress))
+        self._position = result.next_position
+        folder = self._settings.output.folder
+        into = os.path.join(folder, f"phase_{number}")
+        return _result(summarise(folder, tokenizer=opened.tokenizer, phase=result.index, into=into), into)
+
+
+@contextmanager
+def mock(**options: Any) -> Iterator[str]:
+    """Run a mock server in a child process and yield its URL. The options are those of `penstock mock`: `ttft=20, itl=5`."""
+    from penstock.mock.behaviour import read_options
+    from penstock.mock.mock_process import MockProcess
+
+    texts = [(name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in options.items()]
+    with MockProcess(read_options(texts)) as process:
+        yield process.url
+
+
+def compare(
+    first: Result | str | os.PathLike[str], second: Result | str | os.PathLike[str], *, metric: str | None = None
+) -> Comparison:
+    """Compare two runs, given as results or artifact folders. `metric` is the one to decide by."""
+    from penstock.compare.comparison import compare as compare_pairs
+    from penstock.compare.read_runs import pair, read_requests
+
+    paths = [str(run.folder) if isinstance(run, Result) else os.fspath(run) for run in (first, second)]
+    for path in paths:
+        if not os.path.exists(path):
+            raise UserError(f"There is no run at '{path}'.")
+    a, b = (read_requests(path, path) for path in paths)
+    return compare_pairs(pair(a, b), throughput=True, metric=metric)
+
+
+class _Observer(Observer):
+    def __init__(self, on_progress: OnProgress | None) -> None:
+        self._on_progress = on_progress
+
+    def progress(self, progress: RunProgress) -> None:
+        if self._on_progress is not None:
+            self._on_progress(progress)
+
+
+def _result(report: RunReport, folder: str) -> Result:
+    return Result(report.summary, report.artifacts, folder)

@@ -1,0 +1,17 @@
+"""The dataset formats and their modules. To add a format, define a `FORMAT` in a module of its own and list it here.
+
+The help of the command line shows the names, so this module imports nothing.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FORMAT_MODULES"]
+
+FORMAT_MODULES = {
+    "single_turn": "penstock.datasets.single_turn",
+    "multi_turn": "penstock.datasets.multi_turn",
+    "inputs_json": "penstock.datasets.inputs_json",
+    "raw_payload": "penstock.datasets.raw_payload",
+    "mooncake_trace": "penstock.datasets.trace",
+}
+"""Formats are tried in this order to detect that of a file."""

@@ -1,0 +1,86 @@
+"""The HTTP phases of a request, which do not overlap, and the bytes of it."""
+
+from __future__ import annotations
+
+from penstock.metrics.metric import Measures, MetricGroup, TokenCounts, per_request
+from penstock.records.record import Record
+
+__all__ = ["GROUP", "http_phases"]
+
+_PHASES = (
+    (
+        "blocked",
+        "HTTP Blocked",
+        "ms",
+        2000,
+        "start - slot free - dns_lookup - connecting, at least 0: the wait after a slot was assigned.",
+    ),
+    ("dns_lookup", "HTTP DNS Lookup", "ms", 2010, "Name resolution that this request waited for."),
+    ("connecting", "HTTP Connecting", "ms", 2020, "TCP and TLS set-up that this request waited for, excluding DNS."),
+    (
+        "sending",
+        "HTTP Sending",
+        "ms",
+        2030,
+        "From start to the return of the last write, or to the reply's first byte if that is earlier.",
+    ),
+    ("waiting", "HTTP Waiting (TTFB)", "ms", 2040, "From the end of sending to the reply's first byte."),
+    ("receiving", "HTTP Receiving", "ms", 2050, "From the reply's first byte to its last."),
+    ("connection_reused", "HTTP Connection Reused", "ratio", 2060, "1 on a pooled connection, 0 on a new one."),
+    ("data_sent", "HTTP Data Sent", "KB", 2070, "Bytes sent / 1024."),
+    ("chunks_sent", "HTTP Chunks Sent", "count", 2080, "Always 1: a request is sent in one piece."),
+    ("data_received", "HTTP Data Received", "KB", 2090, "Bytes of the reply / 1024."),
+    ("chunks_received", "HTTP Chunks Received", "count", 2100, "Socket reads that the reply took."),
+    ("connection_overhead", "HTTP Connection Overhead", "ms", 2110, "blocked + dns_lookup + connecting."),
+    ("duration", "HTTP Duration (excl. conn)", "ms", 2120, "sending + waiting + receiving."),
+    (
+        "total",
+        "HTTP Total Time",
+        "ms",
+        2130,
+        "blocked + dns_lookup + connecting + sending + waiting + receiving. The phases do not overlap.",
+    ),
+)
+_METRICS = tuple(
+    per_request(f"http_req_{tag}", header, unit, note, order=order, table="http")
+    for tag, header, unit, order, note in _PHASES
+)
+
+
+def http_phases(record: Record) -> tuple[int, int, int, int, int, int] | None:
+    """Return blocked, DNS, connecting, sending, waiting and receiving time in ns; None if no reply byte arrived."""
+    first_byte = record.first_byte
+    if first_byte is None or record.sent is None:
+        return None
+    # A reply can arrive before the last write has returned.
+    sent = min(record.sent, first_byte)
+    dns, connect = record.dns_ns, record.connect_ns
+    blocked = max(0, record.start - record.issued - dns - connect)
+    return blocked, dns, connect, sent - record.start, first_byte - sent, record.end - first_byte
+
+
+def _measure(record: Record, _counts: TokenCounts, measures: Measures) -> None:
+    values = measures.values
+    phases = http_phases(record)
+    if phases is None:
+        return
+    blocked, dns, connect, sending, waiting, receiving = phases
+    overhead = blocked + dns + connect
+    duration = sending + waiting + receiving
+    values["http_req_blocked"] = blocked / 1e6
+    values["http_req_dns_lookup"] = dns / 1e6
+    values["http_req_connecting"] = connect / 1e6
+    values["http_req_sending"] = sending / 1e6
+    values["http_req_waiting"] = waiting / 1e6
+    values["http_req_receiving"] = receiving / 1e6
+    values["http_req_connection_reused"] = 1 if record.reused else 0
+    values["http_req_data_sent"] = record.bytes_sent / 1024
+    values["http_req_chunks_sent"] = 1
+    values["http_req_data_received"] = record.bytes_received / 1024
+    values["http_req_chunks_received"] = record.reads
+    values["http_req_connection_overhead"] = overhead / 1e6
+    values["http_req_duration"] = duration / 1e6
+    values["http_req_total"] = (overhead + duration) / 1e6
+
+
+GROUP = MetricGroup(_METRICS, measure=_measure)

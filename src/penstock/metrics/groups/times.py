@@ -1,0 +1,200 @@
+"""Times of a request and the rates that follow from them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.metrics.metric import Measures, Metric, MetricGroup, TokenCounts, per_request
+from penstock.metrics.reply_values import choice_count, latency_ns
+from penstock.records.record import Record
+
+__all__ = ["GROUP", "METRICS"]
+
+_PER_USER = "tokens/sec/user"
+
+METRICS = (
+    per_request(
+        "time_to_first_token",
+        "Time to First Token",
+        "ms",
+        "first - start. Present if the reply was streamed and had content. Reasoning counts as content. An upper bound "
+        "for the requests in coalesced_first_stamp_count.",
+        order=100,
+        needs="output_tokens",
+    ),
+    per_request(
+        "time_to_second_token",
+        "Time to Second Token",
+        "ms",
+        "stamp[1] - stamp[0]. Absent if several pieces of content arrived with the first stamp. A piece may hold "
+        "several tokens.",
+        order=200,
+        needs="output_tokens",
+    ),
+    per_request(
+        "time_to_first_output_token",
+        "Time to First Output Token",
+        "ms",
+        "Arrival of the first content that is not reasoning - start. Absent if the reply was all reasoning.",
+        order=210,
+        needs="output_tokens",
+    ),
+    per_request(
+        "request_latency",
+        "Request Latency",
+        "ms",
+        "last - start if streamed, so a trailing usage event or [DONE] does not count; end - start otherwise. Excludes "
+        "the time that a request waited to be sent; effective_latency includes it.",
+        order=300,
+    ),
+    per_request(
+        "gateway_time",
+        "Gateway Time",
+        "ms",
+        "total - upstream from the reply's Server-Timing header: the time that a gateway spent itself until it sent the "
+        "reply headers. Excludes later work, such as guardrails on a stream.",
+        order=320,
+    ),
+    per_request(
+        "upstream_time",
+        "Upstream Time",
+        "ms",
+        "upstream from the reply's Server-Timing header: the time that the gateway waited for the server behind it, "
+        "including the connection set-up. Ends at the first byte of a stream and at the last byte of any other reply.",
+        order=321,
+    ),
+    per_request(
+        "effective_latency",
+        "Effective Latency (CO-aware)",
+        "ms",
+        "request_latency + the time from the scheduled send to start. CO is coordinated omission: a client that waits for "
+        "a slow server sends fewer requests exactly when the server is slow. In a closed loop a request is scheduled when "
+        "its slot becomes free, so this is close to request_latency. At a fixed rate it adds the time that the request "
+        "waited in the client.",
+        order=305,
+    ),
+    per_request(
+        "credit_to_start_latency",
+        "Credit-to-Start Latency",
+        "ms",
+        "start - the scheduled send time: the wait for a slot, for a connection and for the client itself.",
+    ),
+    per_request(
+        "decode_duration",
+        "Decode Duration",
+        "ms",
+        "last - first. Absent if all content has one stamp.",
+        order=350,
+        needs="output_tokens",
+    ),
+    per_request(
+        "inter_token_latency",
+        "Inter Token Latency",
+        "ms",
+        "(last - first) / (output_sequence_length - 1). Requires two tokens and two stamps. With several choices (n), "
+        "the length is the mean length of a choice, because choices are generated in parallel. Too low if several tokens "
+        "arrived with the first stamp; time_per_output_token corrects that, and so does --per-chunk-usage, with which the "
+        "tokens of the first stamp are subtracted instead of 1.",
+        order=400,
+        needs="output_tokens",
+    ),
+    per_request(
+        "time_per_output_token",
+        "Time per Output Token",
+        "ms",
+        "(last - first) / (output_sequence_length - tokens that arrived with the first stamp). Also correct if the server "
+        "sends several tokens per event. With several choices (n), the mean of a choice. The text of the first stamp is "
+        "tokenized separately, so a token that spans its end may count twice. With server token counts, present only if "
+        "every piece held one token or with --per-chunk-usage.",
+        order=410,
+        needs="output_tokens",
+    ),
+    Metric(
+        "inter_chunk_latency",
+        "Inter Chunk Latency",
+        "ms",
+        "list",
+        "stamp[i] - stamp[i-1], pooled over all requests. Pieces that arrive together share a stamp and add no gap of 0.",
+        needs="output_tokens",
+    ),
+    per_request(
+        "output_token_throughput_per_user",
+        "Output Token Throughput Per User",
+        _PER_USER,
+        "1 / inter_token_latency. Too high if the server sends several tokens per event.",
+        order=500,
+        larger=True,
+        needs="output_tokens",
+    ),
+    per_request(
+        "e2e_output_token_throughput",
+        "E2E Output Token Throughput",
+        _PER_USER,
+        "output_sequence_length / request_latency. Includes the tokens of all choices.",
+        order=510,
+        larger=True,
+        needs="output_tokens",
+    ),
+    per_request(
+        "prefill_throughput_per_user",
+        "Prefill Throughput Per User",
+        _PER_USER,
+        "input_sequence_length / time_to_first_token. Includes queueing and network time; cached prefixes raise it.",
+        larger=True,
+        needs="output_tokens",
+    ),
+)
+
+
+def _measure(record: Record, counts: TokenCounts, measures: Measures) -> None:
+    values, length = measures.values, counts.total
+    stamps = record.stamps if record.streamed else []
+    latency = latency_ns(record)
+    if stamps:
+        first = stamps[0]
+        values["time_to_first_token"] = first / 1e6
+        if len(stamps) > 1 and record.pieces[0] == 1:
+            values["time_to_second_token"] = (stamps[1] - first) / 1e6
+        if record.first_output is not None:
+            values["time_to_first_output_token"] = stamps[record.first_output] / 1e6
+    delay = record.start - record.intended
+    values["request_latency"] = latency / 1e6
+    if record.gateway_ms is not None and record.upstream_ms is not None:
+        values["gateway_time"] = record.gateway_ms
+        values["upstream_time"] = record.upstream_ms
+    values["effective_latency"] = (delay + latency) / 1e6
+    values["credit_to_start_latency"] = delay / 1e6
+    if len(stamps) > 1:
+        decode = stamps[-1] - stamps[0]
+        values["decode_duration"] = decode / 1e6
+        if length is not None:
+            choices = choice_count(record)
+            head = counts.head if counts.by_server and counts.head is not None else choices
+            gaps = (length - head) / choices
+            if gaps > 0:
+                values["inter_token_latency"] = decode / 1e6 / gaps
+            if (remaining := length - _first_stamp_tokens(record, counts, length)) > 0:
+                values["time_per_output_token"] = decode / 1e6 / (remaining / choices)
+            if gaps > 0:
+                values["output_token_throughput_per_user"] = gaps * 1e9 / decode
+    if length is not None and latency > 0:
+        values["e2e_output_token_throughput"] = length * 1e9 / latency
+    if stamps and stamps[0] > 0 and counts.input is not None:
+        values["prefill_throughput_per_user"] = counts.input * 1e9 / stamps[0]
+    if len(stamps) > 1:
+        times = np.fromiter(stamps, np.int64, len(stamps))
+        measures.lists["inter_chunk_latency"] = (times[1:] - times[:-1]) / 1e6
+
+
+def _first_stamp_tokens(record: Record, counts: TokenCounts, length: int) -> int:
+    """Return the number of tokens that arrived with the first stamp.
+
+    If they were not counted, they are known only if every piece held one token. Otherwise return `length`, which leaves
+    no tokens to divide by.
+    """
+    if counts.head is not None:
+        return counts.head
+    return record.pieces[0] if sum(record.pieces) == length else length
+
+
+GROUP = MetricGroup(METRICS, measure=_measure)

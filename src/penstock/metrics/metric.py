@@ -1,0 +1,126 @@
+"""The parts of the catalogue: a metric, and a group of metrics with the functions that compute them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from penstock.metrics.statistics import Stats, Values
+from penstock.records.record import Record
+
+__all__ = [
+    "UNCOUNTED",
+    "Measures",
+    "Metric",
+    "MetricGroup",
+    "PhaseFigures",
+    "Table",
+    "TokenCounts",
+    "Tokens",
+    "label",
+    "per_request",
+    "per_run",
+]
+
+Kind = Literal["record", "list", "run"]
+Table = Literal["main", "http"]
+Tokens = Literal["input_tokens", "output_tokens"]
+"""Fields of `settings.endpoint_types.Declaration`."""
+
+
+class Metric(msgspec.Struct, frozen=True):
+    tag: str
+    header: str
+    unit: str
+    kind: Kind
+    note: str
+    table: Table | None = None
+    """The console table that shows the metric; None hides it."""
+    order: int = 0
+    larger_is_better: bool = False
+    needs: Tokens | None = None
+    """The metric fits only endpoints that declare such tokens. Metrics of kind `run` follow from those of the requests."""
+
+
+def per_request(
+    tag: str,
+    header: str,
+    unit: str,
+    note: str,
+    *,
+    order: int = 0,
+    larger: bool = False,
+    table: Table = "main",
+    needs: Tokens | None = None,
+) -> Metric:
+    """Return a metric of kind `record`. Without an `order`, the console does not show it."""
+    return Metric(tag, header, unit, "record", note, table if order else None, order, larger, needs)
+
+
+def per_run(tag: str, header: str, unit: str, note: str, *, order: int = 0, larger: bool = False) -> Metric:
+    """Return a metric of kind `run`. Without an `order`, the console does not show it."""
+    return Metric(tag, header, unit, "run", note, "main" if order else None, order, larger)
+
+
+def label(metric: Metric) -> str:
+    return f"{metric.header} ({metric.unit})"
+
+
+class Measures(msgspec.Struct, frozen=True):
+    values: dict[str, float]
+    """Values by tag, for metrics of kind `record`."""
+    lists: dict[str, Values]
+    """Values by tag, for metrics of kind `list`."""
+
+
+class TokenCounts(msgspec.Struct, frozen=True, gc=False):
+    """Token counts of a request; None is unknown."""
+
+    input: int | None = None
+    output: int | None = None
+    """Output tokens without reasoning."""
+    reasoning: int | None = None
+    head: int | None = None
+    """Tokens that arrived with the first stamp. The server's count is known only with per-chunk usage."""
+    by_server: bool = False
+
+    @property
+    def total(self) -> int | None:
+        """The output sequence length."""
+        return None if self.output is None else self.output + (self.reasoning or 0)
+
+
+UNCOUNTED = TokenCounts()
+
+
+class PhaseFigures(NamedTuple):
+    """What a phase has before its metrics of kind `run` are computed."""
+
+    stats: Mapping[str, Stats]
+    """Statistics of the metrics of its requests."""
+    counts: Mapping[str, float]
+    """Metrics that count requests or stamps."""
+    succeeded: int
+    duration_s: float | None
+    """From the first start to the last end of all requests; None if there were none."""
+    scheduled: bool
+    """True if requests had recorded send times."""
+
+    def total(self, tag: str) -> float | None:
+        """Return the sum of a metric over the requests; None if no request has it."""
+        stats = self.stats.get(tag)
+        return None if stats is None else stats.sum
+
+
+class MetricGroup(NamedTuple):
+    """Metrics that are computed together. A metric whose value none of the functions gives is computed by `PhaseStats`."""
+
+    metrics: tuple[Metric, ...]
+    measure: Callable[[Record, TokenCounts, Measures], None] | None = None
+    """Add the values of a successful request, in the order of `metrics`."""
+    measure_failed: Callable[[Record, TokenCounts, Measures], None] | None = None
+    """Add the values of a failed request."""
+    summarize: Callable[[PhaseFigures], Mapping[str, float]] | None = None
+    """Return the values of kind `run` of a phase."""

@@ -1,0 +1,30 @@
+"""The sinks of a report. To add an artifact, define a `Sink` in a module of its own and list it in `SINKS`.
+
+A command that only needs the paths must start quickly, so the modules of the sinks are imported when a report is written.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["SINKS", "SinkEntry"]
+
+
+class SinkEntry(NamedTuple):
+    name: str
+    path: str
+    """Path of the file. `{folder}` is the artifact folder with its slash; `{summary}` and `{export}` are the artifact folder
+    and the start of a file name, which a prefix of the user replaces."""
+    sink: str
+    """Module and class."""
+
+
+SINKS: tuple[SinkEntry, ...] = (
+    SinkEntry("records", "{export}.jsonl", "penstock.reports.records_jsonl:RecordsJsonl"),
+    SinkEntry("inputs", "{folder}inputs.json", "penstock.reports.inputs_json:InputsJson"),
+    SinkEntry("summary_csv", "{summary}.csv", "penstock.reports.summary_csv:SummaryCsv"),
+    SinkEntry("console", "{export}_console.txt", "penstock.reports.console:ConsoleText"),
+    SinkEntry("summary_json", "{summary}.json", "penstock.reports.summary_json:SummaryJson"),
+)
+"""Sinks are finished in this order. The JSON summary is the last: a program that waits for it expects the other files to be
+complete."""

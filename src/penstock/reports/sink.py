@@ -1,0 +1,53 @@
+"""The interface of a sink, which writes one artifact of a run."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.metrics.metric import Measures
+from penstock.metrics.summary import Summary
+from penstock.records.header import RunHeader
+from penstock.records.log import LoggedPhase, RunLog, Sample
+from penstock.records.record import Record
+from penstock.reports.artifacts import Artifacts
+
+__all__ = ["ReportContext", "Sink"]
+
+
+class ReportContext(NamedTuple):
+    """What the sinks of a report share."""
+
+    log: RunLog
+    header: RunHeader
+    artifacts: Artifacts
+    scratch: str
+    """A folder for temporary files, which is deleted after the report."""
+    show_http: bool = False
+    """Show the table of HTTP phases."""
+
+
+class Sink:
+    """Writes one artifact from the records of a run. Override the methods that the artifact needs.
+
+    The order of the calls is `begin` for each phase, `add` for each record, `add_sample` for each sample, `finish`, `close`.
+    After an error, only `close` follows. The existing file must stay as it is until `finish`.
+    """
+
+    def __init__(self, context: ReportContext, path: str) -> None:
+        self.context = context
+        self.path = path
+
+    def begin(self, phase: LoggedPhase, /) -> None:
+        """Take the next phase of the run. A record refers to the phases by their order."""
+
+    def add(self, record: Record, measures: Measures, /) -> None:
+        """Take a record and its metrics. Records are in the order of the log and include the warmup."""
+
+    def add_sample(self, sample: Sample, /) -> None:
+        """Take a telemetry sample from the log, in the order of time."""
+
+    def finish(self, summary: Summary, /) -> None:
+        """Write the file. A sink may set `summary.note`, which the sinks after it show."""
+
+    def close(self) -> None:
+        """Release files and other resources, and delete unfinished output."""

@@ -1,0 +1,197 @@
+"""Filling of the payload store from a dataset: with bodies built here, or with the index of bodies in the input files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.datasets.conversation import Conversation, Turn
+from penstock.datasets.load import Dataset
+from penstock.datasets.media.files import MediaFiles
+from penstock.datasets.recording import Recording, RecordingOptions
+from penstock.endpoints.base import Endpoint, History
+from penstock.errors import UserError
+from penstock.records.payloads import BodyParts, PayloadWriter
+from penstock.runs.indexer import FIRST_BYTES, Indexer, InputFiles
+from penstock.schedule.phase import Phase
+from penstock.settings.endpoint_types import types_that_take
+from penstock.settings.schema import ScheduleSettings, Settings
+
+__all__ = ["StoredPayloads", "build_payloads"]
+
+Progress = Callable[[int, int], None]
+
+_CHANGING_FLAGS = (
+    ("output_tokens_mean", "--osl"),
+    ("output_tokens_stddev", "--osl-stddev"),
+)
+
+
+class StoredPayloads(NamedTuple):
+    bodies: int | None
+    """Number of bodies; None while it is not known."""
+    conversations: int | None
+    files: tuple[str, ...] = ()
+    """Input files that bodies are read from."""
+    input_files: InputFiles | None = None
+
+
+def build_payloads(
+    log: str,
+    settings: Settings,
+    endpoint: Endpoint,
+    dataset: Dataset,
+    phases: Sequence[Phase],
+    progress: Progress | None,
+    *,
+    in_background: bool = True,
+) -> StoredPayloads:
+    """Fill the payload store in folder `log`. With `in_background`, the rest of a large file may be indexed during the run."""
+    if dataset.recording is not None:
+        _refuse_changes(settings, endpoint, dataset)
+        return _index(log, settings, endpoint, dataset, dataset.recording, phases if in_background else None, progress)
+    if settings.input.sessions:
+        raise UserError("--sessions selects conversations of a replay (inputs_json, raw_payload, mooncake_trace) only.")
+    return _build(log, settings, endpoint, dataset, progress)
+
+
+def _build(
+    log: str, settings: Settings, endpoint: Endpoint, dataset: Dataset, progress: Progress | None
+) -> StoredPayloads:
+    models = settings.models
+    writer = PayloadWriter(log)
+    conversations = dataset.conversations
+    if settings.load.recorded is not None:
+        conversations = _on_schedule(conversations, settings.load.recorded)
+    total = len(dataset.turns)
+    if dataset.synthetic:
+        progress = None  # generating the prompts has shown its own progress
+    media = MediaFiles()
+    for number, conversation in enumerate(conversations):
+        model = models[number % len(models)]
+        history = History(conversation.system, conversation.context)
+        for turn in conversation.turns:
+            if conversation.accumulate and len(conversation.turns) > 1:
+                endpoint.build(turn, model, settings.endpoint)  # raises now, not during the run, if it cannot
+                _check_media(turn, settings, endpoint)
+                writer.add_parts(BodyParts(media.inlined(turn), model, conversation.system, conversation.context))
+                continue
+            inlined = media.inlined(turn)
+            body = endpoint.encode(endpoint.build(inlined, model, settings.endpoint, history))
+            _check_media(turn, settings, endpoint)
+            writer.add_body(
+                body,
+                input_tokens=inlined.input_tokens,
+                output_tokens=inlined.output_tokens,
+                timestamp_ms=inlined.timestamp_ms,
+                delay_ms=inlined.delay_ms,
+            )
+        writer.end_conversation(conversation.id)
+        if progress is not None and number % 1000 == 0:
+            progress(number, total)
+    writer.close()
+    return StoredPayloads(writer.count, writer.conversations)
+
+
+def _check_media(turn: Turn, settings: Settings, endpoint: Endpoint) -> None:
+    inputs = endpoint.declaration.inputs
+    if (turn.images and "images" not in inputs) or (turn.audios and "audio" not in inputs):
+        raise UserError(
+            f"The dataset has images or audio, which --endpoint-type {settings.endpoint.type} cannot carry; "
+            f"use {' or '.join(types_that_take('images'))}."
+        )
+
+
+def _on_schedule(conversations: Iterable[Conversation], schedule: ScheduleSettings) -> list[Conversation]:
+    """Return the conversations within the selected part of the schedule, in order of time."""
+    conversations = list(conversations)
+    if any(conversation.turns[0].timestamp_ms is None for conversation in conversations):
+        raise UserError(
+            "--fixed-schedule sends at recorded times, and this dataset has conversations without a 'timestamp'."
+        )
+    first = schedule.start_ms or 0.0
+    last = float("inf") if schedule.end_ms is None else schedule.end_ms
+    selected = sorted((c for c in conversations if first <= _start_ms(c) <= last), key=_start_ms)
+    if not selected:
+        raise UserError("No conversation lies between the start and the end of the schedule that were given.")
+    offset = schedule.start_ms
+    if offset is None:
+        offset = _start_ms(selected[0]) if schedule.auto_offset else 0.0
+
+    def shifted(turn: Turn) -> Turn:
+        timestamp = None if turn.timestamp_ms is None else turn.timestamp_ms - offset
+        return msgspec.structs.replace(turn, timestamp_ms=timestamp, delay_ms=turn.delay_ms / schedule.speedup)
+
+    return [msgspec.structs.replace(c, turns=tuple(map(shifted, c.turns))) for c in selected]
+
+
+def _start_ms(conversation: Conversation) -> float:
+    return conversation.turns[0].timestamp_ms or 0.0
+
+
+def _index(
+    log: str,
+    settings: Settings,
+    endpoint: Endpoint,
+    dataset: Dataset,
+    recording: Recording,
+    phases: Sequence[Phase] | None,
+    progress: Progress | None,
+) -> StoredPayloads:
+    """Index a recording: its beginning and what the phases need, or without `phases` all of it."""
+    data = settings.input
+    writer = PayloadWriter(log)
+    indexer = Indexer(
+        writer,
+        recording,
+        RecordingOptions(endpoint.declaration.body_key, settings.load.recorded, data.conversation.delay_ratio),
+        name=dataset.name,
+        sessions=data.sessions,
+        max_conversations=_max_conversations(phases) if phases and data.sampling == "sequential" else None,
+    )
+    index_all = phases is None or recording.needs_whole or data.sampling != "sequential" or bool(data.sessions)
+    indexer.advance(None if index_all else FIRST_BYTES, progress)
+    if indexer.problems.count:
+        indexer.advance(None, progress)
+        indexer.problems.raise_any()
+    done = indexer.done
+    if done:
+        writer.close()
+    return StoredPayloads(
+        writer.count if done else None,
+        writer.conversations if done else None,
+        indexer.files,
+        InputFiles(indexer, recording.files),
+    )
+
+
+def _max_conversations(phases: Sequence[Phase]) -> int | None:
+    """Return how many conversations the run can need; None if a phase has no limit of requests or conversations."""
+    total = 0
+    for phase in phases:
+        limits = [count for count in (phase.requests, phase.conversations) if count is not None]
+        if not limits:
+            return None
+        total += -(-min(limits) // phase.servers.copies)
+    return total
+
+
+def _refuse_changes(settings: Settings, endpoint: Endpoint, dataset: Dataset) -> None:
+    """Raise UserError for a flag that would change bodies which are sent unchanged."""
+    extra = [name for name in settings.endpoint.extra if name not in endpoint.declaration.reply_options]
+    flags = [flag for field, flag in _CHANGING_FLAGS if getattr(settings.input, field)]
+    if extra:
+        flags.append(f"--extra-inputs {extra[0]}")
+    if settings.endpoint.legacy_max_tokens:
+        flags.append("--use-legacy-max-tokens")
+    if not flags:
+        return
+    advice = "leave it out, or edit the file"
+    if extra == ["response_field"]:
+        advice = "it tells --endpoint-type raw how to read replies, so name that type or leave it out"
+    raise UserError(
+        f"{flags[0]} would change the payloads of '{dataset.name}', and {dataset.format} sends them byte for byte; "
+        f"{advice}."
+    )

@@ -1,0 +1,40 @@
+"""Companions: what works beside a run, such as the indexing of input files or the collection of server metrics.
+
+A companion never runs on the event loop that measures: while a run has one, its workers are child processes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from penstock.workers.messages import Event
+
+__all__ = ["Companion", "CompanionControl"]
+
+
+class CompanionControl(Protocol):
+    """What a companion can do to its run."""
+
+    def data_complete(self) -> None:
+        """Tell the workers that the dataset is complete."""
+        ...
+
+    def add_sample(self, source: str, at_ns: int, values: dict[str, Any]) -> None:
+        """Write a sample to the log of the run. `at_ns` is on the monotonic clock."""
+        ...
+
+
+class Companion:
+    def start(self, control: CompanionControl) -> None:
+        """Start. The workers have not been started yet."""
+
+    def poll(self) -> bool:
+        """Do what is due, within a few milliseconds, and return whether the run must stop. Called about every 10 ms."""
+        return False
+
+    def worker_event(self, event: Event) -> None:
+        """Handle an event of a worker."""
+
+    def finish(self) -> str | None:
+        """End. Return why the run had to stop, or None."""
+        return None

@@ -1,0 +1,221 @@
+"""Preparing and running a benchmark from its settings. Nothing here prints."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.datasets import load as datasets
+from penstock.endpoints.registry import endpoint as endpoint_named
+from penstock.errors import RunError, UserError
+from penstock.records.log import LoggedData
+from penstock.runs import registry
+from penstock.runs.build_payloads import build_payloads
+from penstock.runs.companion import Companion
+from penstock.runs.observer import Observer
+from penstock.runs.prepare import Prepared, default_entries, prepare, resolve_targets
+from penstock.runs.run_folder import RunFolder
+from penstock.runs.runner import Runner
+from penstock.settings.schema import Settings
+from penstock.tokens.lazy_tokenizer import LazyTokenizer
+from penstock.workers.backend import Backend
+from penstock.workers.in_process import InProcess
+from penstock.workers.local_processes import ForkedWorkers, SpawnedWorkers
+
+__all__ = ["FinishedRun", "OpenedRun", "execute", "load_data", "open_run"]
+
+
+class FinishedRun(NamedTuple):
+    """A run that has ended and has no report yet."""
+
+    settings: Settings
+    tokenizer: LazyTokenizer
+    prepared: Prepared
+    interrupts: int
+    """How often the user interrupted it."""
+    input_error: str | None
+    """Error in the input files that ended the run early."""
+
+
+class OpenedRun(NamedTuple):
+    """A run that is ready for its phases."""
+
+    settings: Settings
+    dataset: datasets.Dataset
+    tokenizer: LazyTokenizer
+    prepared: Prepared
+    runner: Runner
+
+
+def execute(
+    settings: Settings,
+    folder: RunFolder,
+    observer: Observer | None = None,
+    *,
+    servers: int = 1,
+    spawn: bool = False,
+    companions: Sequence[Companion] = (),
+) -> FinishedRun:
+    """Prepare and run the benchmark; raise an exception if it ends before its first request. See `open_run`."""
+    opened: OpenedRun | None = None
+    try:
+        with open_run(settings, folder, observer, servers=servers, spawn=spawn, companions=companions) as opened:
+            for phase in opened.prepared.phases:
+                if opened.runner.run(phase) is None:
+                    break
+    except UserError:
+        if opened is None or opened.runner.began or not opened.runner.interrupts:
+            raise
+    except RunError as error:
+        if opened is None or not opened.runner.began:
+            raise
+        log = opened.prepared.job.log
+        raise RunError(
+            f"{error} The records up to then are in {log}; `penstock report {os.path.dirname(log)}` shows them."
+        ) from None
+    runner = opened.runner
+    if not folder.began:
+        raise UserError(runner.companion_error) if runner.companion_error is not None else KeyboardInterrupt
+    return FinishedRun(opened.settings, opened.tokenizer, opened.prepared, runner.interrupts, runner.companion_error)
+
+
+def load_data(opened: OpenedRun, settings: Settings, number: int, observer: Observer | None = None) -> datasets.Dataset:
+    """Replace the dataset of a run between two phases by the one that `settings.input` describes, and return it.
+
+    `number` counts the datasets of the run."""
+    observer = observer or Observer()
+    endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
+    dataset = datasets.load(
+        settings.input, default_entries(settings), opened.tokenizer.get, observer.step("Preparing prompts")
+    )
+    name = f"data-{number}"
+    folder = os.path.join(opened.prepared.job.log, name)
+    os.mkdir(folder)
+    stored = build_payloads(folder, settings, endpoint, dataset, (), None, in_background=False)
+    opened.runner.load(LoggedData(name, stored.files))
+    return dataset
+
+
+@contextlib.contextmanager
+def open_run(
+    settings: Settings,
+    folder: RunFolder,
+    observer: Observer | None = None,
+    *,
+    servers: int = 1,
+    spawn: bool = False,
+    companions: Sequence[Companion] = (),
+) -> Iterator[OpenedRun]:
+    """Prepare a run, start its workers, and yield it; end the workers afterwards.
+
+    `servers` is the number of servers that a comparison sends each conversation to. With `spawn`, workers are new
+    interpreters: nothing runs in, or is forked from, the process of the caller.
+    """
+    observer = observer or Observer()
+    with mock_servers(settings) as settings:  # noqa: PLR1704 - the URLs are now those of the mock servers
+        endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
+        targets = resolve_targets(settings, endpoint, raise_limit=not spawn)
+        tokenizer = LazyTokenizer(settings.tokenizer.name, settings.models[0], settings.tokenizer.revision)
+        if not settings.endpoint.server_token_count:
+            tokenizer.check()
+        dataset = datasets.load(
+            settings.input,
+            default_entries(settings),
+            tokenizer.get,
+            observer.step("Preparing prompts"),
+            scheduled=settings.load.recorded is not None,
+        )
+        prepared = prepare(
+            folder.log,
+            settings,
+            endpoint,
+            targets,
+            dataset,
+            observer.step(f"Reading {dataset.name}"),
+            prompt_tokenizer=tokenizer.identity,
+            servers=servers,
+            in_caller=not spawn,
+        )
+        observer.prepared(settings, endpoint, dataset, tokenizer, prepared)
+        outdated = _outdated_artifacts(settings, folder)
+        notes = _tell_notes(prepared, observer, 0)
+
+        def begin() -> None:
+            observer.begin()
+            folder.begin(outdated)
+
+        beside = [*registry.companions(settings, prepared), *companions]
+        runner = Runner(
+            _backend(prepared, spawn=spawn, beside=beside),
+            folder.log,
+            epoch=prepared.epoch,
+            companions=beside,
+            on_begin=begin,
+            on_progress=observer.progress,
+        )
+        with observer.running(runner), runner:
+            yield OpenedRun(settings, dataset, tokenizer, prepared, runner)
+        observer.progress(runner.progress)
+        observer.finished()
+        _tell_notes(prepared, observer, notes)
+
+
+def _backend(prepared: Prepared, *, spawn: bool, beside: Sequence[Companion]) -> Backend:
+    if spawn:
+        return SpawnedWorkers(prepared.job, prepared.epoch, prepared.workers, prepared.open_files)
+    if prepared.workers == 1 and not beside:
+        return InProcess(prepared.job, prepared.targets, prepared.epoch)
+    return ForkedWorkers(prepared.job, prepared.targets, prepared.epoch, prepared.workers)
+
+
+def _tell_notes(prepared: Prepared, observer: Observer, told: int) -> int:
+    """Tell the notes about the input files after the first `told`, and return how many there are.
+
+    Some appear during the run, while the files are indexed.
+    """
+    notes = [] if prepared.input_files is None else prepared.input_files.notes
+    for note in notes[told:]:
+        observer.note(note)
+    return len(notes)
+
+
+def _outdated_artifacts(settings: Settings, folder: RunFolder) -> list[str]:
+    """Return the paths of this run's artifacts and those of the run that it replaces, without the input file.
+
+    Raise UserError if the run would overwrite its input file.
+    """
+    from penstock.records.log import RunLog
+    from penstock.reports.artifacts import Artifacts
+
+    source = os.path.realpath(settings.input.file) if settings.input.file else ""
+    output = settings.output.folder
+    paths = Artifacts.of(output, RunLog.read_header(folder.log)).every
+    if source in map(os.path.realpath, paths):
+        raise UserError(
+            f"The run would overwrite its own input file, {settings.input.file}; choose another --artifact-dir."
+        )
+    if folder.previous_log is not None:
+        with contextlib.suppress(UserError):  # the log of another version, whose artifacts are not known
+            paths += Artifacts.of(output, RunLog.read_header(folder.previous_log)).every
+    return [path for path in dict.fromkeys(paths) if os.path.realpath(path) != source]
+
+
+@contextlib.contextmanager
+def mock_servers(settings: Settings) -> Iterator[Settings]:
+    """Start a mock server for each mock:// URL and yield settings with the URLs of the servers."""
+    if not any(url.startswith("mock://") for url in settings.endpoint.urls):
+        yield settings
+        return
+    from penstock.mock.mock_process import MockProcess, parse_mock_url
+
+    with contextlib.ExitStack() as stack:
+        urls = tuple(
+            stack.enter_context(MockProcess(parse_mock_url(url))).url if url.startswith("mock://") else url
+            for url in settings.endpoint.urls
+        )
+        endpoint = msgspec.structs.replace(settings.endpoint, urls=urls)
+        yield msgspec.structs.replace(settings, endpoint=endpoint)

@@ -1,0 +1,48 @@
+"""What a run tells about itself while it is prepared and runs. The command line shows it; a library caller may ignore it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.datasets.load import Dataset
+    from penstock.endpoints.base import Endpoint
+    from penstock.runs.prepare import Prepared
+    from penstock.runs.runner import Runner, RunProgress
+    from penstock.settings.schema import Settings
+    from penstock.tokens.lazy_tokenizer import LazyTokenizer
+
+__all__ = ["Observer"]
+
+
+class Observer:
+    """Ignores everything; subclasses override what they show."""
+
+    def step(self, task: str) -> Callable[[int, int], None] | None:
+        """Return the function to call with the progress of a step of preparation or reporting: items done, and all items."""
+        del task
+        return None
+
+    def prepared(
+        self, settings: Settings, endpoint: Endpoint, dataset: Dataset, tokenizer: LazyTokenizer, prepared: Prepared
+    ) -> None:
+        """Handle a run that is ready to start."""
+
+    def note(self, text: str) -> None:
+        """Handle a note about the input files."""
+
+    def running(self, runner: Runner) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the run is executed, for example one in which Ctrl-C interrupts the runner."""
+        del runner
+        return contextlib.nullcontext()
+
+    def begin(self) -> None:
+        """Handle the moment before the first request."""
+
+    def progress(self, progress: RunProgress) -> None:
+        """Handle the progress, about every 10 ms."""
+
+    def finished(self) -> None:
+        """Handle the end of the last phase."""

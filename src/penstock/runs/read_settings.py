@@ -1,0 +1,30 @@
+"""Makes settings from the parsed flags and, for a trace, from its first row."""
+
+from __future__ import annotations
+
+from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.resolve import resolve
+from penstock.settings.schema import Settings
+
+__all__ = ["read_settings"]
+
+
+def read_settings(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
+    """Raise `UserError` for values that are missing or contradict each other."""
+    if _is_timed_trace(parsed):
+        parsed.values["load.schedule.on"] = True
+    return resolve(parsed, folder_prefix)
+
+
+def _is_timed_trace(parsed: ParsedArguments) -> bool:
+    """Return whether to follow a trace's timestamps: as in AIPerf, unless another flag sets the times."""
+    values = parsed.values
+    if (
+        not {"input.file", "input.format"} <= values.keys()
+        or {"load.schedule.on", "load.rate", "load.conversation_rate"} & values.keys()
+    ):
+        return False
+    from penstock.datasets.registry import find
+
+    format_ = find(values["input.format"])
+    return format_ is not None and format_.has_times is not None and format_.has_times(values["input.file"])

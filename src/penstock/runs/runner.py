@@ -1,0 +1,433 @@
+"""The runner: starts the workers, runs phases on them one after the other, and returns their results. It prints nothing.
+
+with Runner(backend, log) as runner:
+    for phase in phases:
+        result = runner.run(phase)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from time import monotonic_ns
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.errors import RunError, UserError
+from penstock.records.log import LoggedData, LoggedPhase, LostWorker, RunnerLog, Sample
+from penstock.runs.companion import Companion
+from penstock.schedule.phase import Phase
+from penstock.wire.stats import LogHistogram
+from penstock.workers.backend import Backend
+from penstock.workers.messages import (
+    Close,
+    Command,
+    Connected,
+    DataComplete,
+    Event,
+    LoadData,
+    PhaseDone,
+    Progress,
+    Ready,
+    SetLimits,
+    StartPhase,
+    Stop,
+    WorkerDied,
+    WorkerFailed,
+)
+
+__all__ = ["PhaseResult", "RunProgress", "Runner", "RunningPhase"]
+
+_ECHO_NS = 100_000_000
+"""A wrapper such as `timeout` forwards the SIGINT that the terminal has already sent to the whole process group. A second
+signal within this time is such a copy, because nobody presses Ctrl-C twice so fast."""
+_NO_PROGRESS = Progress(0, 0, 0, 0, LogHistogram(), LogHistogram())
+
+
+class RunProgress(NamedTuple):
+    """Counts are totals over all workers and all phases so far."""
+
+    phase: int
+    """Index of the phase."""
+    began: int
+    """Monotonic ns; 0 while connections are being opened."""
+    connected: int
+    sent: int
+    ended: int
+    failed: int
+    in_flight: int
+    stopping: int
+    """0: running; 1: no more requests are sent; 2: the requests in flight are cancelled, too."""
+    latency: LogHistogram
+    """Latencies in the phase, of every eighth request."""
+    first_content: LogHistogram
+    """Times to the first content in the phase, of every eighth request."""
+
+
+class PhaseResult(msgspec.Struct, frozen=True):
+    index: int
+    phase: Phase
+    began: int
+    """Monotonic ns."""
+    progress: RunProgress
+    """The counts at its end."""
+    next_position: int
+    """Position in the order of the dataset after the last conversation of the phase."""
+    stopped: bool
+    """True if the phase was ended early."""
+
+
+class Runner:
+    def __init__(
+        self,
+        backend: Backend,
+        log: str,
+        *,
+        epoch: int = 0,
+        companions: Sequence[Companion] = (),
+        on_begin: Callable[[], None] | None = None,
+        on_progress: Callable[[RunProgress], None] | None = None,
+    ) -> None:
+        """`log` is the folder of the run's log. `on_begin` is called before the first request, and `on_progress` about
+        every 10 ms while the runner waits."""
+        self._backend = backend
+        self._log_folder = log
+        self._epoch = epoch
+        self._companions = companions
+        self._on_begin = on_begin
+        self._on_progress = on_progress
+        self._log: RunnerLog | None = None
+        self._data: LoggedData | None = None
+        workers = range(backend.workers)
+        self._progress = dict.fromkeys(workers, _NO_PROGRESS)
+        self._connected = dict.fromkeys(workers, 0)
+        self._ready: set[int] = set()
+        self._lost: dict[int, LostWorker] = {}
+        self._failures: list[tuple[int, WorkerFailed]] = []
+        self._running: dict[int, RunningPhase] = {}
+        """Phases that were started and not waited for, by index."""
+        self._phases = 0
+        self._began = 0
+        self._interrupts = 0
+        self._interrupted_at = 0
+        self._stop_sent = 0
+        self._must_stop = False
+        self.companion_error: str | None = None
+        """Why a companion ended the run early; valid after the end of the run."""
+
+    # -- the life of a run --------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Runner:
+        self._log = RunnerLog(self._log_folder)
+        try:
+            for companion in self._companions:
+                companion.start(self)
+            self._backend.start(self._on_event)
+        except BaseException:
+            self._finish_companions()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None or self._failures:
+                with contextlib.suppress(OSError):
+                    self._backend.send(Close())
+            self._backend.close()
+        finally:
+            self._finish_companions()
+            if self._log is not None:
+                self._log.close()
+        if kind is None:
+            self._raise_failures()
+
+    def _finish_companions(self) -> None:
+        for companion in self._companions:
+            reason = companion.finish()
+            self.companion_error = self.companion_error or reason
+
+    @property
+    def began(self) -> bool:
+        """True if a first request may have been sent."""
+        return self._phases > 0
+
+    @property
+    def interrupts(self) -> int:
+        """How often the run was interrupted: 0, 1 or 2."""
+        return self._interrupts
+
+    @property
+    def stopping(self) -> bool:
+        """True if no other phase may start."""
+        return self._interrupts > 0 or self._must_stop
+
+    @property
+    def running(self) -> list[RunningPhase]:
+        """The phases that were started and not waited for to their end."""
+        return list(self._running.values())
+
+    @property
+    def lost_workers(self) -> list[LostWorker]:
+        """Workers whose process ended during the run."""
+        return list(self._lost.values())
+
+    def interrupt(self, now: int | None = None) -> None:
+        """End the run early. The first call lets requests in flight finish, the second one cancels them.
+
+        A signal handler may call this: it only notes the interrupt."""
+        now = monotonic_ns() if now is None else now
+        if self._interrupts and now - self._interrupted_at < _ECHO_NS:
+            return
+        self._interrupted_at = now
+        self._interrupts = min(2, self._interrupts + 1)
+
+    # -- phases -------------------------------------------------------------------------------------------------------
+
+    def run(self, phase: Phase) -> PhaseResult | None:
+        """Run a phase and return its result; None if the run has to end before it starts."""
+        running = self.start(phase)
+        return None if running is None else running.wait()
+
+    def run_all(self, experiment: Generator[Phase, PhaseResult, None]) -> Iterator[PhaseResult]:
+        """Run the phases that a generator yields, send it the result of each, and yield the results."""
+        try:
+            phase = next(experiment)
+            while (result := self.run(phase)) is not None:
+                yield result
+                phase = experiment.send(result)
+        except StopIteration:
+            return
+
+    def start(self, phase: Phase, *, drain: bool = True) -> RunningPhase | None:
+        """Start a phase; return None if the run has to end instead.
+
+        With `drain`, the previous phase ends first; without, it ends when this one begins, and its requests in flight
+        keep their slots until they end."""
+        while drain and self._running:
+            next(iter(self._running.values())).wait()
+        self._wait(lambda: len(self._ready | self._lost.keys()) == self._backend.workers)
+        if self.stopping:
+            return None
+        if not self._phases and self._on_begin is not None:
+            self._on_begin()
+        index, self._phases = self._phases, self._phases + 1
+        self._began = monotonic_ns() + self._backend.lead_ns
+        assert self._log is not None
+        self._log.phase(
+            LoggedPhase(
+                index,
+                phase.name,
+                phase.kind,
+                phase.point,
+                self._began - self._epoch,
+                describe_phase(phase),
+                self._data,
+            )
+        )
+        self._stop_sent = 0
+        running = self._running[index] = RunningPhase(self, index, phase, self._began)
+        self._send(StartPhase(index, phase, self._began))
+        self._send_stop()
+        return running
+
+    def load(self, data: LoggedData) -> None:
+        """Take the conversations of the next phases from another payload store, in a folder within the log."""
+        while self._running:
+            next(iter(self._running.values())).wait()
+        self._data = data
+        self._send(LoadData(os.path.join(self._log_folder, data.folder), data.files))
+
+    # -- for companions -----------------------------------------------------------------------------------------------
+
+    def data_complete(self) -> None:
+        self._send(DataComplete())
+
+    def add_sample(self, source: str, at_ns: int, values: dict[str, Any]) -> None:
+        assert self._log is not None
+        self._log.sample(Sample(source, at_ns - self._epoch, values))
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def _send(self, command: Command) -> None:
+        self._backend.send(command)
+
+    def _on_event(self, worker: int, event: Event) -> None:
+        match event:
+            case Ready():
+                self._ready.add(worker)
+            case Connected():
+                self._connected[worker] = event.count
+            case Progress():
+                self._progress[worker] = event
+            case PhaseDone():
+                self._progress[worker] = event.progress
+                if (running := self._running.get(event.index)) is not None:
+                    running.worker_done(worker, event)
+            case WorkerFailed():
+                self._failures.append((worker, event))
+            case WorkerDied():
+                self._lose(worker, event)
+        for companion in self._companions:
+            companion.worker_event(event)
+
+    def _lose(self, worker: int, event: WorkerDied) -> None:
+        phase = self._phases - 1
+        self._lost[worker] = lost = LostWorker(worker, phase, monotonic_ns() - self._epoch, event.how)
+        self._progress[worker] = msgspec.structs.replace(self._progress[worker], in_flight=0)
+        if self._log is not None:
+            self._log.lost(lost)
+        if phase < 0 or len(self._lost) == self._backend.workers:
+            self._failures.append((worker, WorkerFailed("died", event.how)))
+
+    def _wait(self, done: Callable[[], bool]) -> None:
+        """Wait until `done` returns True or the run has to end, which stops the running phase."""
+
+        def step() -> bool:
+            self._step()
+            return bool(self._failures) or done() or (self.stopping and not self._running)
+
+        self._backend.wait(step)
+        if self._failures:
+            self._stop_after_failure()
+            self._raise_failures()
+
+    def _stop_after_failure(self) -> None:
+        """Let the workers that are left cancel their requests and write their reports."""
+        if self._running:
+            last = max(self._running)
+            self._send(Stop(2))
+            self._backend.wait(
+                lambda: self._running[last].is_done_except(self._lost.keys() | {w for w, _ in self._failures})
+            )
+
+    def _raise_failures(self) -> None:
+        for kind, error in (("user", UserError), ("run", RunError)):
+            for _, failure in self._failures:
+                if failure.kind == kind:
+                    raise error(failure.text)
+        if self._failures:
+            worker, failure = self._failures[0]
+            if failure.kind == "died":
+                raise RunError(f"Worker {worker} {failure.text}.")
+            raise RunError(f"Worker {worker} failed. {failure.text}")
+
+    def _step(self) -> None:
+        for companion in self._companions:
+            if companion.poll():
+                self._must_stop = True
+        self._send_stop()
+        if self._on_progress is not None:
+            self._on_progress(self.progress)
+
+    def _send_stop(self) -> None:
+        """Tell the workers if the run has to end."""
+        level = max(self._interrupts, int(self._must_stop))
+        if level > self._stop_sent:
+            self._stop_sent = level
+            self._send(Stop(level))
+
+    @property
+    def progress(self) -> RunProgress:
+        counts = list(self._progress.values())
+        latency, first_content = counts[0].latency, counts[0].first_content
+        if len(counts) > 1:
+            latency, first_content = LogHistogram(), LogHistogram()
+            for worker in counts:
+                latency.merge(worker.latency)
+                first_content.merge(worker.first_content)
+        return RunProgress(
+            max(0, self._phases - 1),
+            self._began,
+            sum(self._connected.values()),
+            sum(worker.sent for worker in counts),
+            sum(worker.ended for worker in counts),
+            sum(worker.failed for worker in counts),
+            sum(worker.in_flight for worker in counts),
+            self._stop_sent,
+            latency,
+            first_content,
+        )
+
+    def _phase_is_over(self, phase: RunningPhase) -> None:
+        self._running.pop(phase.index, None)
+
+
+class RunningPhase:
+    """A phase that was started."""
+
+    def __init__(self, runner: Runner, index: int, phase: Phase, began: int) -> None:
+        self._runner = runner
+        self._done: dict[int, PhaseDone] = {}
+        self.index = index
+        self.phase = phase
+        self.began = began
+        self._stopped = False
+
+    @property
+    def progress(self) -> RunProgress:
+        return self._runner.progress
+
+    def set_limits(self, *, slots: int | None = None, prefill_slots: int | None = None) -> None:
+        """Change limits while the phase runs. Raise ValueError for a limit that the phase does not have, or that exceeds the
+        largest value that it was announced with."""
+        for name, value in (("slots", slots), ("prefill_slots", prefill_slots)):
+            limit = getattr(self.phase, name)
+            if value is not None and (limit is None or not 1 <= value <= limit.maximum):
+                raise ValueError(f"{name} can be set to 1 up to the maximum of the phase, not to {value}")
+        self._runner._send(SetLimits(slots, prefill_slots))
+
+    def stop(self, *, cancel: bool = False) -> None:
+        """Send nothing more; with `cancel`, cancel the requests in flight, too."""
+        self._runner._send(Stop(2 if cancel else 1))
+        self._stopped = True
+
+    def worker_done(self, worker: int, event: PhaseDone) -> None:
+        self._done[worker] = event
+
+    def is_done_except(self, workers: set[int]) -> bool:
+        return len(self._done.keys() | workers) == self._runner._backend.workers
+
+    @property
+    def done(self) -> bool:
+        return self.is_done_except(set(self._runner._lost))
+
+    def poll(self, seconds: float = 0.0) -> bool:
+        """Wait up to so many seconds for the end of the phase; return whether it has ended."""
+        deadline = monotonic_ns() + round(seconds * 1e9)
+        self._runner._wait(lambda: self.done or monotonic_ns() >= deadline)
+        return self.done
+
+    def wait(self, until: Callable[[RunningPhase], bool] | None = None) -> PhaseResult:
+        """Wait for the end of the phase and return its result. `until` is called about every 10 ms; the phase is stopped
+        when it returns True."""
+
+        def is_done() -> bool:
+            if until is not None and not self._stopped and until(self):
+                self.stop()
+            return self.done
+
+        runner = self._runner
+        runner._wait(is_done)
+        progress = runner.progress
+        runner._phase_is_over(self)
+        numbers = [done.next_number for done in self._done.values()]
+        position = self.phase.first + -(-max(numbers, default=0) // self.phase.servers.copies)
+        stopped = self._stopped or progress.stopping > 0
+        return PhaseResult(self.index, self.phase, self.began, progress, position, stopped)
+
+
+def describe_phase(phase: Phase) -> dict[str, Any]:
+    """Return the phase as plain values, for the log."""
+    result = {}
+    for name in phase.__struct_fields__:
+        value = getattr(phase, name)
+        if isinstance(value, msgspec.Struct):
+            fields = {field: getattr(value, field) for field in value.__struct_fields__}
+            value = {"type": value.__struct_config__.tag or type(value).__name__, **fields}
+        result[name] = value
+    return result

@@ -1,0 +1,109 @@
+"""The artifacts and the summary of a run, from its log. Nothing here prints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from penstock.endpoints.base import Endpoint
+from penstock.endpoints.registry import endpoint as endpoint_named
+from penstock.metrics.certificate import certify
+from penstock.metrics.summary import Summary
+from penstock.records.log import RunLog
+from penstock.reports.artifacts import Artifacts
+from penstock.reports.write_artifacts import write_artifacts
+from penstock.runs.run_folder import LOG_FOLDER
+from penstock.schedule.share import Share, split
+from penstock.tokens.lazy_tokenizer import LazyTokenizer
+
+__all__ = ["RunReport", "summarise"]
+
+
+class RunReport(NamedTuple):
+    summary: Summary
+    artifacts: Artifacts
+    tokenizer: LazyTokenizer
+    urls: tuple[str, ...]
+    lost: list[str]
+    """A sentence for each worker that was lost."""
+
+
+def summarise(
+    folder: str,
+    *,
+    tokenizer: LazyTokenizer | None = None,
+    interrupted: bool = False,
+    incomplete: str | None = None,
+    input_error: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    expected: int = 0,
+    show_http: bool = False,
+    url: int | None = None,
+    phase: int | None = None,
+    into: str | None = None,
+) -> RunReport:
+    """Write the artifacts of the run in `folder` from its log, and return its summary.
+
+    With `url`, cover only the requests to that URL, with `phase` only that phase; with `into`, write to that folder.
+    `expected` is the number of requests for `progress`.
+    """
+    log = RunLog(os.path.join(folder, LOG_FOLDER), url=url, phase=phase)
+    folder = into or folder
+    header = log.header
+    settings = header.settings
+    endpoint = endpoint_named(settings.endpoint.type)
+    counter = tokenizer or LazyTokenizer(settings.tokenizer.name, settings.models[0], settings.tokenizer.revision)
+    if interrupted:
+        incomplete = incomplete or "The run was interrupted before its end."
+    if input_error is not None:
+        incomplete = f"The run ended early: {input_error}"
+    reports = log.reports("profiling")
+    profiled = [covered for covered in log.covered_phases if covered.kind == "profiling"]
+    lost = _lost_workers(log, {report.worker for report in reports})
+    summary = write_artifacts(
+        log,
+        folder,
+        counter.load,
+        lambda body: _input_texts(endpoint, body),
+        partial(
+            certify,
+            reports,
+            workers=header.workers,
+            open_loop=any(covered.open_loop for covered in profiled),
+            concurrency=profiled[0].concurrency if len(profiled) == 1 else None,
+            lost=lost,
+        ),
+        was_cancelled=interrupted,
+        incomplete_reason=incomplete or " ".join(lost) or None,
+        progress=progress,
+        expected=expected or None,
+        show_http=show_http,
+    )
+    artifacts = Artifacts.of(folder, header)
+    log.close()
+    return RunReport(summary, artifacts, counter, settings.endpoint.urls, lost)
+
+
+def _lost_workers(log: RunLog, reported: set[int]) -> list[str]:
+    """Return a sentence for each worker that was lost, with its share of the requests."""
+    workers = log.header.workers
+    sentences = []
+    for lost in log.lost_workers():
+        if lost.worker in reported:
+            continue  # it had finished
+        requests = log.phases[lost.phase].requests
+        share = f"1/{workers} of the requests"
+        if requests is not None:
+            share = f"{split(requests, Share(lost.worker, workers)):,} of the {requests:,} requests"
+        sentences.append(
+            f"Worker {lost.worker} of {workers} {lost.how} {lost.at / 1e9:.1f} s after the start; its share is {share}, and "
+            "what it had not sent or recorded by then is missing."
+        )
+    return sentences
+
+
+def _input_texts(endpoint: Endpoint, body: bytes) -> list[str]:
+    document = endpoint.decode(body)
+    return endpoint.input_text(document) if isinstance(document, dict) else []

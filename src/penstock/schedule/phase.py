@@ -1,0 +1,50 @@
+"""A phase of a run: one load, its data and its end, as plain data that can be sent to workers and written to the log."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.schedule.arrivals import Arrivals
+from penstock.schedule.limits import Limit
+from penstock.schedule.server_assignment import RoundRobin, ServerAssignment
+from penstock.schedule.share import Share
+from penstock.schedule.turn_timing import AfterReply, TurnTiming
+
+__all__ = ["Phase"]
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    kind: str
+    """`warmup` or `profiling`."""
+    first: int = 0
+    """Position in the order of the dataset at which the phase starts: profiling continues where the warmup stopped."""
+    arrivals: Arrivals | None = None
+    """When requests are due; None for a closed loop, in which a request is due when a slot becomes free."""
+    slots: Limit | None = None
+    """Conversations that may be active at once; None for no limit."""
+    prefill_slots: Limit | None = None
+    """Requests that may wait for their first content at once; None for no limit."""
+    turn_timing: TurnTiming = AfterReply()
+    servers: ServerAssignment = RoundRobin()
+    requests: int | None = None
+    """Stop after this many requests."""
+    conversations: int | None = None
+    """Stop after starting this many conversations, and finish them."""
+    duration_s: float | None = None
+    """Stop sending after this time."""
+    whole: bool = False
+    """Send the whole dataset once."""
+    grace_s: float | None = None
+    """Time for the requests in flight after `duration_s`; then they are cancelled. None for no limit."""
+    seed: int = 0
+    point: int = 0
+    """Which point of an experiment the phase measures."""
+
+    def working_share(self, share: Share) -> Share | None:
+        """Return the share of a worker among those that have slots in this phase; None if it has none."""
+        workers = share.workers
+        for limit in (self.slots, self.prefill_slots):
+            if limit is not None:
+                workers = min(workers, max(1, limit.maximum))
+        return Share(share.worker, workers) if share.worker < workers else None

@@ -1,0 +1,39 @@
+"""The interface of backends, which start the workers of a run and pass messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.workers.messages import Command, Event
+
+__all__ = ["Backend", "OnEvent"]
+
+OnEvent = Callable[[int, Event], None]
+"""Called with the number of a worker and its event."""
+
+
+class Backend(Protocol):
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def lead_ns(self) -> int:
+        """Time between the command to start a phase and its start, so that every worker has it before."""
+        ...
+
+    def start(self, on_event: OnEvent) -> None:
+        """Start the workers."""
+        ...
+
+    def send(self, command: Command) -> None:
+        """Send a command to all workers."""
+        ...
+
+    def wait(self, step: Callable[[], bool]) -> None:
+        """Pass messages until `step`, which is called about every 10 ms, returns True."""
+        ...
+
+    def close(self) -> None:
+        """End the workers. Those that have been told to end are waited for, the others are killed."""
+        ...

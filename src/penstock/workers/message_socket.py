@@ -1,0 +1,70 @@
+"""Messages over a stream socket, each pickled and preceded by its length. Neither side ever blocks."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+from typing import Any
+
+__all__ = ["MessageSocket"]
+
+_LENGTH = struct.Struct("<I")
+_READ_BYTES = 1 << 16
+
+
+class MessageSocket:
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._received = bytearray()
+        self._unsent = bytearray()
+        self.closed = False
+        """True once the other side has closed its socket."""
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    @property
+    def unsent(self) -> bool:
+        """True if `flush` has to be called again."""
+        return bool(self._unsent)
+
+    def send(self, message: Any) -> None:
+        """Send a message, or keep it for `flush` while the other side does not read."""
+        data = pickle.dumps(message)
+        self._unsent += _LENGTH.pack(len(data)) + data
+        self.flush()
+
+    def flush(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: self._sock.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.closed = True
+            self._unsent.clear()
+
+    def receive(self) -> list[Any]:
+        """Return the complete messages that have arrived."""
+        try:
+            while data := self._sock.recv(_READ_BYTES):
+                self._received += data
+            self.closed = True
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.closed = True
+        messages = []
+        received = self._received
+        while len(received) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(received)[0]
+            if len(received) < end:
+                break
+            messages.append(pickle.loads(received[_LENGTH.size : end]))  # noqa: S301 - from our own process
+            del received[:end]
+        return messages
+
+    def close(self) -> None:
+        self._sock.close()

@@ -1,0 +1,128 @@
+"""The messages between a run and its workers: commands to a worker, and events from it.
+
+There is one message per phase or change, and progress ten times a second, but never one per request.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.schedule.phase import Phase
+from penstock.wire.stats import LogHistogram
+
+__all__ = [
+    "ChangedFile",
+    "Close",
+    "Command",
+    "Connected",
+    "DataComplete",
+    "Event",
+    "LoadData",
+    "PhaseDone",
+    "Progress",
+    "Ready",
+    "SetLimits",
+    "StartPhase",
+    "Stop",
+    "WorkerDied",
+    "WorkerFailed",
+]
+
+# -- commands ---------------------------------------------------------------------------------------------------------
+
+
+class StartPhase(msgspec.Struct, frozen=True):
+    """Start a phase. A phase that is still running sends until then, and its requests in flight keep their slots."""
+
+    index: int
+    phase: Phase
+    start: int
+    """On the worker's monotonic clock, in ns."""
+
+
+class SetLimits(msgspec.Struct, frozen=True):
+    """Change limits of the running phase. The values are those of all workers together; None leaves a limit as it is."""
+
+    slots: int | None = None
+    prefill_slots: int | None = None
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """End the running phase early. Level 1: send nothing more; 2: cancel the requests in flight, too."""
+
+    level: int
+
+
+class LoadData(msgspec.Struct, frozen=True):
+    """Take the conversations of the next phases from another payload store."""
+
+    folder: str
+    files: tuple[str, ...] = ()
+    """Input files that bodies are read from."""
+
+
+class DataComplete(msgspec.Struct, frozen=True):
+    """The input files are indexed to their end."""
+
+
+class Close(msgspec.Struct, frozen=True):
+    """End the worker."""
+
+
+Command = StartPhase | SetLimits | Stop | LoadData | DataComplete | Close
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
+class Connected(msgspec.Struct, frozen=True):
+    """Connections that the worker has opened so far, before the first phase."""
+
+    count: int
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The worker can start a phase."""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Counts of the worker over all phases so far, and the latencies of the running phase."""
+
+    sent: int
+    ended: int
+    failed: int
+    in_flight: int
+    latency: LogHistogram
+    first_content: LogHistogram
+
+
+class PhaseDone(msgspec.Struct, frozen=True):
+    """The phase has ended on this worker, and its report is in the log."""
+
+    index: int
+    progress: Progress
+    next_number: int
+    """Number of the session that would have been next."""
+
+
+class ChangedFile(msgspec.Struct, frozen=True):
+    """A body is missing in the input file with this number (from 1)."""
+
+    file: int
+
+
+class WorkerFailed(msgspec.Struct, frozen=True):
+    """The worker ends with an error."""
+
+    kind: str
+    """`user`, `run` or `traceback`."""
+    text: str
+
+
+class WorkerDied(msgspec.Struct, frozen=True):
+    """The worker's process has ended without being told to."""
+
+    how: str
+    """What ended it, such as `was killed by signal 9`."""
+
+
+Event = Connected | Ready | Progress | PhaseDone | ChangedFile | WorkerFailed | WorkerDied

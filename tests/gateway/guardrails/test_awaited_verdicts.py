@@ -1,0 +1,125 @@
+"""A verdict that takes time: the upstream is paused until it is known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.gateway.guardrails import StreamBlocked
+from penstock.gateway.relay.upstream_attempt import Timeouts, UpstreamAttempt
+from penstock.gateway.sse_frames import Frame
+from penstock.wire.exchange import Exchange
+
+
+class Host:
+    """A host without a network, which records whether it is paused."""
+
+    def __init__(self) -> None:
+        self.exchange: Exchange | None = None
+        self.paused = False
+
+    def start(self, exchange: Exchange, _connect_s: float | None) -> None:
+        self.exchange = exchange
+
+    def pause(self, _exchange: Exchange) -> None:
+        self.paused = True
+
+    def resume(self, _exchange: Exchange) -> None:
+        self.paused = False
+
+    def ended(self, _exchange: Exchange) -> None: ...
+
+    def abort(self, exchange: Exchange, error: Any) -> None:
+        exchange.error = error
+        exchange.on_end(exchange)
+
+    def connect_due(self, _exchange: Exchange) -> float:
+        return float("inf")
+
+    def receive(self, data: bytes) -> None:
+        exchange = self.exchange
+        assert exchange is not None
+        assert exchange.on_data is not None
+        exchange.status = 200
+        exchange.headers = [(b"content-type", b"text/event-stream")]
+        exchange.pieces.append(data)
+        exchange.on_data(exchange)
+
+
+class RemoteGuard:
+    """A guard that asks another service about each event."""
+
+    holds = True
+    waiting = False
+    heartbeat_s = None
+    max_event_bytes = 1 << 20
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+        self.verdict: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def feed(self, frames: list[Frame], _pending: int) -> bytes | Awaitable[bytes]:
+        data = b"".join(frame.raw for frame in frames)
+        self.asked.append(data)
+        return self._ask(data)
+
+    async def _ask(self, data: bytes) -> bytes:
+        await self.verdict
+        return data
+
+    async def finish(self, _rest: Frame | None) -> bytes:
+        return b""
+
+
+class Owner:
+    """The request: what was sent to its caller."""
+
+    route = "chat"
+    caller_gone = False
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.blocked: StreamBlocked | None = None
+        self.stream: Any = None
+
+    def watch(self) -> None: ...
+
+    def begin_stream(self, _attempt: UpstreamAttempt) -> Any:
+        self.stream = SimpleNamespace(send=self.sent.append, closed=False, full=False)
+        return self.stream
+
+    def block(self, _attempt: UpstreamAttempt, cause: StreamBlocked) -> None:
+        self.blocked = cause
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+def test_upstream_is_paused_while_a_verdict_is_awaited(blocked: bool) -> None:
+    async def run() -> None:
+        host, owner = Host(), Owner()
+        target: Any = SimpleNamespace(host=host)
+        attempt = UpstreamAttempt(asyncio.get_running_loop(), owner, target, b"", Timeouts(None, None, None))  # type: ignore[arg-type]
+        guard: Any = RemoteGuard()
+        attempt.guard = guard
+        running = asyncio.create_task(attempt.run())
+        await asyncio.sleep(0)
+        host.receive(b"data: one\n\n")
+        assert (host.paused, owner.sent) == (True, [])
+        host.receive(b"data: two\n\n")  # was already on its way
+        assert guard.asked == [b"data: one\n\n"]
+        if blocked:
+            guard.verdict.set_exception(StreamBlocked("remote"))
+        else:
+            guard.verdict.set_result(b"")
+        while host.paused:
+            await asyncio.sleep(0)
+        assert (owner.blocked is not None) == blocked
+        assert owner.sent == ([] if blocked else [b"data: one\n\n", b"data: two\n\n"])
+        assert host.exchange is not None
+        host.exchange.on_end(host.exchange)
+        await running
+
+    asyncio.run(run())

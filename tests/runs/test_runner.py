@@ -1,0 +1,272 @@
+"""The runner: several phases on the same workers, limits that change, rules that stop a phase, and lost workers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from time import monotonic_ns
+
+import pytest
+
+from penstock.errors import RunError
+from penstock.mock.mock_process import MockProcess, parse_mock_url
+from penstock.records.log import RunLog
+from penstock.records.payloads import PayloadWriter
+from penstock.records.record import Record
+from penstock.runs.companion import Companion, CompanionControl
+from penstock.runs.runner import PhaseResult, Runner
+from penstock.schedule.limits import Fixed, LinearRamp
+from penstock.schedule.phase import Phase
+from penstock.settings.schema import EndpointSettings
+from penstock.workers.job import Job, targets
+from penstock.workers.local_processes import ForkedWorkers, SpawnedWorkers
+from support.runs import make_header
+from support.worker_harness import Connection, Harness, Request, always, chat_reply, make_phase
+
+BODIES = [[{"messages": [], "n": number}] for number in range(40)]
+
+
+class InFlight:
+    """Answers after a time and counts the requests that wait."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.now = 0
+        self.seen: list[int] = []
+
+    async def __call__(self, request: Request, connection: Connection) -> None:
+        self.now += 1
+        self.seen.append(self.now)
+        await asyncio.sleep(self._seconds)
+        self.now -= 1
+        await connection.send(chat_reply())
+
+
+# -- phases -----------------------------------------------------------------------------------------------------------
+
+
+def test_phases_of_different_shapes_run_on_the_same_connections(tmp_path: Path) -> None:
+    server = InFlight(0.02)
+    harness = Harness(tmp_path, server)
+    shapes = [
+        make_phase(name="closed", slots=4, requests=12),
+        make_phase(name="open", slots=None, rate=200.0, requests=10, first=12),
+        make_phase(name="ramp", slots=LinearRamp(1, 4, 0.05), requests=12, first=22),
+    ]
+    outcome = harness.run_phases(BODIES, shapes, preconnect=4)
+    assert [sum(record.phase == n for record in outcome.records) for n in range(3)] == [12, 10, 12]
+    assert [result.phase.name for result in outcome.results] == ["closed", "open", "ramp"]
+    assert [record.conversation for record in outcome.records] == list(range(34))
+    assert [report.phase for report in outcome.reports] == [0, 1, 2]
+    assert [report.requests for report in outcome.reports] == [12, 10, 12]
+    assert harness.connections[0] < 34 - 12
+    log = RunLog(str(tmp_path / "log"))
+    assert [(phase.name, phase.load["slots"]) for phase in log.phases[:2]] == [
+        ("closed", {"type": "fixed", "value": 4, "reserve": 0}),
+        ("open", None),
+    ]
+    log.close()
+
+
+def test_next_phase_continues_where_the_dataset_stopped(tmp_path: Path) -> None:
+    def experiment() -> Generator[Phase, PhaseResult, None]:
+        result = yield make_phase(slots=2, duration_s=0.1)
+        yield make_phase(slots=1, requests=3, first=result.next_position)
+
+    harness = Harness(tmp_path, InFlight(0.005))
+    outcome = harness.run_experiment(BODIES, experiment())
+    first = [record.conversation for record in outcome.records if record.phase == 0]
+    second = [record.conversation for record in outcome.records if record.phase == 1]
+    assert sorted(first) == list(range(len(first)))
+    assert second == [(len(first) + n) % 40 for n in range(3)]
+
+
+def test_limits_can_change_while_a_phase_runs(tmp_path: Path) -> None:
+    server = InFlight(0.02)
+    harness = Harness(tmp_path, server)
+
+    def raise_limit(runner: Runner) -> None:
+        running = next(iter(runner.running), None)
+        if running is not None and len(server.seen) == 10:
+            running.set_limits(slots=5)
+
+    harness.on_tick = raise_limit
+    harness.run_phases(BODIES, [make_phase(slots=Fixed(1, reserve=5), requests=30)])
+    assert max(server.seen[:9]) == 1
+    assert max(server.seen) == 5
+
+
+@pytest.mark.parametrize("limits", [{"slots": 0}, {"slots": 6}, {"prefill_slots": 1}])
+def test_limits_that_the_phase_was_not_announced_with_are_refused(tmp_path: Path, limits: dict[str, int]) -> None:
+    harness = Harness(tmp_path, always(chat_reply()))
+
+    def change(runner: Runner) -> None:
+        for running in runner.running:
+            running.set_limits(**limits)
+
+    harness.on_tick = change
+    with pytest.raises(ValueError, match="1 up to the maximum of the phase"):
+        harness.run_phases(BODIES, [make_phase(slots=5, requests=3)])
+
+
+def test_rule_outside_the_worker_stops_a_phase_and_the_next_one_runs(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, InFlight(0.01))
+
+    def stop_after_ten(runner: Runner) -> None:
+        for running in runner.running:
+            if running.index == 0 and running.progress.ended >= 10:
+                running.stop()
+
+    harness.on_tick = stop_after_ten
+    outcome = harness.run_phases(BODIES, [make_phase(slots=2, requests=1000), make_phase(slots=1, requests=4)])
+    first, second = outcome.results
+    assert first.stopped
+    assert not second.stopped
+    assert 10 <= sum(record.phase == 0 for record in outcome.records) < 100
+    assert sum(record.phase == 1 for record in outcome.records) == 4
+    assert all(record.failure is None for record in outcome.records)
+
+
+def test_next_phase_can_start_without_draining(tmp_path: Path) -> None:
+    server = InFlight(0.05)
+    harness = Harness(tmp_path, server)
+    outcome = harness.run_phases(
+        BODIES, [make_phase(slots=4, duration_s=60.0), make_phase(slots=4, requests=12)], drain=False, lead_s=0.2
+    )
+    first = [record for record in outcome.records if record.phase == 0]
+    second = [record for record in outcome.records if record.phase == 1]
+    assert len(second) == 12
+    assert max(record.end for record in first) > min(record.start for record in second)
+    assert max(server.seen) == 4  # the requests of the first phase kept their slots
+    assert all(record.failure is None for record in outcome.records)
+
+
+# -- backends ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mock_url() -> Iterator[str]:
+    with MockProcess(parse_mock_url("mock://?ttft=20")) as mock:
+        yield mock.url
+
+
+class Run:
+    """A run against the mock with real worker processes."""
+
+    def __init__(self, folder: Path, url: str, conversations: int = 40) -> None:
+        self.log = str(folder / "log")
+        os.makedirs(self.log)
+        writer = PayloadWriter(self.log)
+        for number in range(conversations):
+            body = {"model": "m", "messages": [{"role": "user", "content": f"word {number}"}], "max_tokens": 3}
+            writer.add_body(json.dumps(body).encode())
+            writer.end_conversation(None)
+        writer.close()
+        RunLog.write_header(self.log, make_header(workers=2))
+        self.settings = EndpointSettings(urls=(url,))
+        self.job = Job(log=self.log, settings=self.settings, files=(), sampling="sequential", seed=1, preconnect=2)
+        self.epoch = monotonic_ns()
+
+    def forked(self, workers: int = 2) -> ForkedWorkers:
+        return ForkedWorkers(self.job, targets(self.settings, "/v1/chat/completions"), self.epoch, workers)
+
+    def spawned(self, workers: int = 2) -> SpawnedWorkers:
+        return SpawnedWorkers(self.job, self.epoch, workers, 128)
+
+    def records(self) -> list[Record]:
+        log = RunLog(self.log)
+        records = sorted(log.records(), key=lambda record: record.number)
+        log.close()
+        return records
+
+
+def test_spawned_workers_give_the_same_records_as_forked_ones(tmp_path: Path, mock_url: str) -> None:
+    runs = []
+    for name in ("forked", "spawned"):
+        run = Run(tmp_path / name, mock_url)
+        backend = run.forked() if name == "forked" else run.spawned()
+        with Runner(backend, run.log, epoch=run.epoch) as runner:
+            result = runner.run(make_phase(slots=4, requests=20))
+        assert result is not None
+        assert (result.progress.sent, result.progress.ended, result.progress.failed) == (20, 20, 0)
+        runs.append([(r.number, r.conversation, r.worker, r.status, r.usage, r.digest) for r in run.records()])
+    assert len(runs[0]) == 20
+    assert runs[0] == runs[1]
+
+
+def test_other_workers_finish_when_one_is_killed(tmp_path: Path, mock_url: str) -> None:
+    run = Run(tmp_path, mock_url)
+    backend = run.forked()
+
+    def kill_one(_: object) -> None:
+        if 1 in backend.pids and runner.progress.ended >= 4:
+            os.kill(backend.pids[1], signal.SIGKILL)
+
+    runner = Runner(backend, run.log, epoch=run.epoch, on_progress=kill_one)
+    with runner:
+        result = runner.run(make_phase(slots=4, requests=200))
+    assert result is not None
+    (lost,) = runner.lost_workers
+    assert (lost.worker, lost.how) == (1, "was killed by signal 9")
+    assert sum(record.worker == 0 for record in run.records()) == 100
+    log = RunLog(run.log)
+    assert log.lost_workers() == [lost]
+    assert [report.worker for report in log.reports()] == [0]
+    log.close()
+
+
+def test_run_fails_when_all_workers_are_killed(tmp_path: Path, mock_url: str) -> None:
+    run = Run(tmp_path, mock_url)
+    backend = run.forked()
+
+    def kill_all(_: object) -> None:
+        if runner.progress.ended >= 4:
+            for pid in backend.pids.values():
+                os.kill(pid, signal.SIGKILL)
+
+    runner = Runner(backend, run.log, epoch=run.epoch, on_progress=kill_all)
+    with pytest.raises(RunError, match=r"Worker \d was killed by signal 9"), runner:
+        runner.run(make_phase(slots=4, requests=2000))
+
+
+# -- companions -------------------------------------------------------------------------------------------------------
+
+
+class Thermometer(Companion):
+    """Takes a sample at each poll, and stops the run after ten."""
+
+    def __init__(self) -> None:
+        self.control: CompanionControl | None = None
+        self.samples = 0
+
+    def start(self, control: CompanionControl) -> None:
+        self.control = control
+
+    def poll(self) -> bool:
+        assert self.control is not None
+        self.samples += 1
+        self.control.add_sample("thermometer", monotonic_ns(), {"degrees": self.samples})
+        return self.samples >= 10
+
+    def finish(self) -> str | None:
+        return "It is too hot."
+
+
+def test_companion_takes_samples_and_stops_the_run(tmp_path: Path, mock_url: str) -> None:
+    run = Run(tmp_path, mock_url)
+    companion = Thermometer()
+    runner = Runner(run.forked(), run.log, epoch=run.epoch, companions=[companion])
+    with runner:
+        result = runner.run(make_phase(slots=2, duration_s=60.0))
+        assert runner.run(make_phase(slots=2, requests=1)) is None
+    assert result is None or result.stopped
+    assert runner.companion_error == "It is too hot."
+    log = RunLog(run.log)
+    samples = list(log.samples())
+    log.close()
+    assert [sample.values["degrees"] for sample in samples[:10]] == list(range(1, 11))
+    assert all(0 <= sample.at < 60e9 for sample in samples)
