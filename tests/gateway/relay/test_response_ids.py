@@ -17,8 +17,8 @@ from penstock.gateway.relay.response_ids import ResponseIds, ResponseOwner
 DAY_S = 86400.0
 
 
-def open_map(folder: Path, worker: int = 0, ttl_s: float = DAY_S) -> ResponseIds:
-    return ResponseIds(str(folder), worker, 2, ttl_s)
+def open_map(folder: Path, ttl_s: float = DAY_S) -> ResponseIds:
+    return ResponseIds(str(folder), ttl_s)
 
 
 def owner(ids: ResponseIds, response_id: str) -> ResponseOwner | None:
@@ -31,7 +31,7 @@ def stored_ids(folder: Path) -> list[str]:
 
 
 def test_id_is_known_to_all_workers_at_once(tmp_path: Path) -> None:
-    first, second = open_map(tmp_path, 0), open_map(tmp_path, 1)
+    first, second = open_map(tmp_path), open_map(tmp_path)
     first.record("resp_1", "alice", "account", time.time())
     assert owner(second, "resp_1") == ResponseOwner("alice", "account")
     second.record("resp_2", "bob", "account", time.time())
@@ -40,20 +40,26 @@ def test_id_is_known_to_all_workers_at_once(tmp_path: Path) -> None:
 
 
 def test_ids_survive_a_killed_worker(tmp_path: Path) -> None:
-    open_map(tmp_path, 1).record("resp_1", "alice", "account", time.time())  # never closed
+    open_map(tmp_path).record("resp_1", "alice", "account", time.time())  # never closed
     log = next(tmp_path.glob("*.log"))
     log.write_bytes(log.read_bytes().rstrip(b"\0") + b'["resp_2","al')  # killed within a write
-    again = open_map(tmp_path, 1)
+    again = open_map(tmp_path)
     assert owner(again, "resp_1") == ResponseOwner("alice", "account")
     again.close()
     assert stored_ids(tmp_path) == ["resp_1"]
     assert not list(tmp_path.glob("*.log"))
 
 
-def test_logs_of_removed_workers_are_moved(tmp_path: Path) -> None:
-    open_map(tmp_path, 7).record("resp_1", "alice", "account", time.time())
-    open_map(tmp_path, 0).close()
-    assert stored_ids(tmp_path) == ["resp_1"]
+def test_ids_of_a_worker_that_is_being_replaced_are_kept(tmp_path: Path) -> None:
+    old = open_map(tmp_path)
+    old.record("resp_1", "alice", "account", time.time())
+    new = open_map(tmp_path)
+    assert owner(new, "resp_1") == ResponseOwner("alice", "account")
+    old.record("resp_2", "alice", "account", time.time())  # a request that began before
+    assert owner(new, "resp_2") == ResponseOwner("alice", "account")
+    old.close()
+    assert stored_ids(tmp_path) == ["resp_1", "resp_2"]
+    assert owner(new, "resp_2") == ResponseOwner("alice", "account")
 
 
 def test_newest_record_counts_across_rotations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

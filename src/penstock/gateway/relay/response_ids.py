@@ -1,12 +1,14 @@
 """Who made a stored response: a durable map from response ids to the caller's key and the upstream account.
 
-    response-ids.db            SQLite, shared by all workers
-    response-ids-3-17.log      what worker 3 has recorded since, one JSON line for each id, then zeros
+    response-ids.db               SQLite, shared by all workers
+    response-ids-TIME-PID.log     what a worker has recorded since, one JSON line for each id, then zeros
 
 A worker adds an id to its log before the first byte of the response leaves. The log is mapped memory, so that takes no
 system call, while a transaction would take longer and wait for the other workers. A thread moves full logs into the
-database. A lookup, which few requests need, reads the logs of all workers and the database, in that thread. Files survive
-the death of a process, but there is no fsync, so a power cut can lose the newest ids.
+database, and those of workers that have ended: a worker owns its log while it lives (`gateway.owned_file`), because a new
+worker starts before the one that it replaces has finished its requests. A lookup, which few requests need, reads the logs
+of all workers and the database, in that thread. Files survive the death of a process, but there is no fsync, so a power
+cut can lose the newest ids.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
+from penstock.gateway import owned_file
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
 
@@ -36,7 +39,7 @@ LOG_BYTES = 1 << 20
 LOG_S = 60.0
 """Age at which a log is moved into the database."""
 BUSY_S = 10.0
-_LOG_NAME = re.compile(r"response-ids-(\d+)-(\d+)\.log")
+_LOG_NAME = re.compile(r"response-ids-[0-9]{20}-[0-9]+\.log")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS response_ids (id TEXT PRIMARY KEY, key_id TEXT, account TEXT, at REAL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS response_ids_at ON response_ids (at);
@@ -63,11 +66,10 @@ class _Log:
 class ResponseIds:
     """The map, as one worker uses it. `record` is for the event loop, and never raises."""
 
-    def __init__(self, folder: str, worker: int, workers: int, ttl_s: float) -> None:
+    def __init__(self, folder: str, ttl_s: float) -> None:
         os.makedirs(folder, mode=0o700, exist_ok=True)
+        owned_file.remove_abandoned(folder)
         self._folder = folder
-        self._worker = worker
-        self._workers = workers
         self._ttl_s = ttl_s
         self._thread = ThreadPoolExecutor(1, "response-ids")
         self._logs: dict[str, _Log] = {}
@@ -76,8 +78,8 @@ class ResponseIds:
         self._size = 0
         self._began = 0.0
         self._failed = False
-        if abandoned := self._abandoned_logs():
-            self._thread.submit(self._move, abandoned)
+        if self._log_names():
+            self._thread.submit(self._move)
 
     def record(self, response_id: str, key_id: str, account: str, now: float) -> None:
         """Record who made a response. The newest record of an id counts."""
@@ -112,13 +114,11 @@ class ResponseIds:
     # -- the worker's own log -----------------------------------------------------------------------------------------
 
     def _open(self) -> mmap.mmap:
-        numbers = [int(match[2]) for match in self._log_names() if int(match[1]) == self._worker]
-        name = f"response-ids-{self._worker}-{max(numbers, default=0) + 1}.log"
-        self._path = os.path.join(self._folder, name)
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._path = os.path.join(self._folder, f"response-ids-{time.time_ns():020}-{os.getpid()}.log")
+        # The bytes reserve the space: a write to a mapped hole fails with a signal.
+        file = owned_file.create(self._path, bytes(LOG_BYTES))
         try:
-            os.write(file, bytes(LOG_BYTES))  # reserves the space: a write to a mapped hole fails with a signal
-            log = mmap.mmap(file, LOG_BYTES)
+            log = mmap.mmap(file, LOG_BYTES)  # with a duplicate of the descriptor: owns the file until it is closed
         finally:
             os.close(file)
         self._began = time.time()
@@ -128,44 +128,44 @@ class ResponseIds:
         log, self._log, self._size = self._log, None, 0
         if log is not None:
             log.close()
-            self._thread.submit(self._move, [self._path])
+            self._thread.submit(self._move)
 
-    def _abandoned_logs(self) -> list[str]:
-        """Return the logs of earlier processes: this worker's, and those of workers that are no longer started."""
-        return [
-            os.path.join(self._folder, match[0])
-            for match in self._log_names()
-            if int(match[1]) == self._worker or (self._worker == 0 and int(match[1]) >= self._workers)
-        ]
-
-    def _log_names(self) -> list[re.Match[str]]:
-        """Return the names of all logs, the oldest of a worker first."""
-        matches = filter(None, map(_LOG_NAME.fullmatch, os.listdir(self._folder)))
-        return sorted(matches, key=lambda match: int(match[2]))
+    def _log_names(self) -> list[str]:
+        """Return the names of all logs, the oldest first."""
+        return sorted(filter(_LOG_NAME.fullmatch, os.listdir(self._folder)))
 
     # -- in the thread ------------------------------------------------------------------------------------------------
 
-    def _move(self, paths: list[str]) -> None:
+    def _move(self) -> None:
+        """Move the logs that no worker owns into the database."""
         try:
-            with self._database() as database:
-                for path in paths:
-                    self._move_log(database, path)
+            with self._database() as database, contextlib.ExitStack() as opened:
+                # One worker at a time, so that the records of an id stay in order.
+                database.execute("BEGIN IMMEDIATE")
+                orphans = [path for name in self._log_names() if (path := self._move_log(database, name, opened))]
                 database.execute("DELETE FROM response_ids WHERE at < ?", (time.time() - self._ttl_s,))
+                database.commit()
+                for path in orphans:
+                    os.unlink(path)
         except OSError as error:
-            # The logs stay, and lookups read them. The next start of this worker moves them.
+            # The logs stay, and lookups read them. The next move takes them.
             log_operator_message(f"response ids cannot be moved into the database: {error}")
 
-    def _move_log(self, database: sqlite3.Connection, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):  # a new worker of this number has moved it
-            with open(path, "rb") as file:
-                lines = file.read().splitlines()
-            rows = [row for line in lines if (row := _parse(line)) is not None]
-            with database:
-                database.executemany("INSERT OR REPLACE INTO response_ids VALUES (?, ?, ?, ?)", rows)
-            os.unlink(path)
+    def _move_log(self, database: sqlite3.Connection, name: str, opened: contextlib.ExitStack) -> str | None:
+        """Add the ids of a log to the database and return its path; None if a worker owns it."""
+        path = os.path.join(self._folder, name)
+        try:
+            file = opened.enter_context(open(path, "rb"))  # noqa: SIM115
+        except FileNotFoundError:
+            return None  # another worker has moved it
+        if not owned_file.is_orphan(file.fileno()) or not os.fstat(file.fileno()).st_nlink:
+            return None
+        rows = [row for line in file.read().splitlines() if (row := _parse(line)) is not None]
+        database.executemany("INSERT OR REPLACE INTO response_ids VALUES (?, ?, ?, ?)", rows)
+        return path
 
     def _find(self, response_id: str) -> ResponseOwner | None:
-        logs = {match[0]: self._read_log(match[0]) for match in self._log_names()}
+        logs = {name: self._read_log(name) for name in self._log_names()}
         self._logs = {name: log for name, log in logs.items() if log is not None}
         # The database is read last: a log disappears only after its ids are in there.
         with self._database() as database:

@@ -58,9 +58,7 @@ class App:
         self.common_headers = [("server", f"Penstock/{__version__}")]
         self.cooldowns = Cooldowns(shared_words(os.path.join(runtime.folder, "cooldowns")))
         self.round_robin = RoundRobin()
-        self.response_ids = ResponseIds(
-            os.path.join(config.ledger.spool, "response-ids"), worker, config.listen.workers, config.responses.id_ttl_s
-        )
+        self.response_ids = ResponseIds(os.path.join(config.ledger.spool, "response-ids"), config.responses.id_ttl_s)
         self.client_sockets = ClientSockets()
         self.requests: dict[GatewayRequest, None] = {}
         self.loop: asyncio.AbstractEventLoop
