@@ -395,14 +395,13 @@ class UpstreamAttempt:
             clean = verdict.result()
             if not self._owner.caller_gone:  # may have changed meanwhile
                 self._send(clean)
+            if frames:
+                self._inspect(guard, frames, reader)
         except StreamBlocked as blocked:
             self._block(blocked, reader)
         except Exception as error:
             self._internal_error = error
             self.abort(WireError("InternalError", "Penstock failed.", "penstock"))
-        else:
-            if frames:
-                self._inspect(guard, frames, reader)
         self._resume()
         if not self._terminal_at and self.complete:
             self._terminal_at = monotonic()
