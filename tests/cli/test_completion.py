@@ -57,7 +57,7 @@ def test_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
             {"validate", "--help", "--resources", "--config", "--port", "--host", "--take-over", "--demo"},
         ),
         (["compare", "--js"], {"--json"}),
-        (["compare", "--url", "a", "--concur"], {"--concurrency"}),
+        (["compare", "--url", "a", "--concurrency-r"], {"--concurrency-ramp-duration"}),
         (["help", "pro"], {"profile"}),
         (["profile", "--help-"], {"--help-unbuilt"}),
     ],

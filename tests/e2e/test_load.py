@@ -14,7 +14,7 @@ import pytest
 from penstock.schedule.arrivals import Arrivals, Constant
 from penstock.schedule.random_arrivals import Poisson
 from penstock.schedule.share import Share
-from support.programs import Outcome
+from support.programs import Outcome, wait_for
 
 MS = 1_000_000
 
@@ -40,6 +40,27 @@ def due(process: Arrivals, count: int, seed: int = 0) -> list[int]:
     """Return the first times of an arrival process."""
     no_data: Any = None
     return [time for time in islice(process.times(Share(), seed, no_data), count) if time is not None]
+
+
+def test_prefill_concurrency_is_reached_and_never_exceeded(mock, program):
+    server = mock(ttft=20, itl=10, tokens=4)
+    flags = ["--streaming", "--concurrency", 6, "--prefill-concurrency", 2, "--request-count", 30]
+    outcome = program.profile(server.url, *flags)
+    assert outcome.status == 0, outcome
+    server_log = server.logged_requests()
+    assert peak_in_flight(server_log) == 2  # until the first write of each reply
+    assert outcome.summary["effective_concurrency"]["max"] > 2
+
+
+def test_cancelled_requests_are_closed_and_are_not_failures(mock, program):
+    server = mock(ttft=500)
+    flags = ["--concurrency", 4, "--request-count", 20, "--request-cancellation-rate", 100]
+    outcome = program.profile(server.url, *flags, "--request-cancellation-delay", 0.05)
+    assert outcome.summary["cancelled_request_count"]["avg"] == 20
+    assert "error_request_count" not in outcome.summary
+    assert all(record["metadata"]["was_cancelled"] for record in outcome.records)
+    wait_for(lambda: len(server.logged_requests()) == 20, what="the server's log")
+    assert {entry["end"] for entry in server.logged_requests()} == {"aborted"}
 
 
 # -- closed loop ------------------------------------------------------------------------------------------------------

@@ -106,8 +106,6 @@ def test_invalid_text_is_refused(spelling: str, text: str, sentence: str) -> Non
     [
         ("--endpoint-type", "embeddings", "chat, completions, .* and"),
         ("--endpoint-type", "NIM-rankings", "chat, completions, .* and"),
-        ("--arrival-pattern", "gamma", "poisson and constant"),
-        ("--arrival-pattern", "concurrency_burst", "poisson and constant"),
         ("--export-level", "raw", "summary and records"),
         ("--ui", "dashboard", "simple and none"),
         ("--connection-reuse-strategy", "sticky_user_sessions", "pooled and never"),

@@ -19,7 +19,7 @@ from penstock.settings.flags import (
 )
 from penstock.settings.schema import Settings
 
-AIPERF = [line.split() for line in (Path(__file__).parent.parent / "cli" / "aiperf_flags.txt").read_text().splitlines()]
+AIPERF = [line.split() for line in (Path(__file__).parent / "aiperf_flags.txt").read_text().splitlines()]
 
 
 def test_list_of_aiperf_flags_is_complete() -> None:

@@ -25,7 +25,7 @@ from penstock.runs.run_folder import RunFolder
 from penstock.runs.runner import Runner, RunProgress
 from penstock.secrets import redact_url
 from penstock.settings.api_key import DEFAULT_VARIABLE
-from penstock.settings.schema import Settings
+from penstock.settings.schema import LoadSettings, Settings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
 
 if TYPE_CHECKING:
@@ -304,10 +304,7 @@ def _announce(
     load = settings.load
     mode = "streaming" if settings.endpoint.streaming else "not streaming"
     rates = [f"concurrency {load.concurrency}"] if load.concurrency is not None else []
-    if load.rate is not None:
-        rates.append(f"{load.rate:g} requests/s ({load.arrivals})")
-    if load.conversation_rate is not None:
-        rates.append(f"{load.conversation_rate:g} conversations/s ({load.arrivals})")
+    rates += list(_rates(load))
     if load.recorded is not None:
         speedup = f", {load.recorded.speedup:g} times as fast" if load.recorded.speedup != 1 else ""
         rates.append(f"recorded times{speedup}")
@@ -337,6 +334,18 @@ def _announce(
     if settings.output.verbose:
         print("\n".join(_decisions(tokenizer, prepared)))
     sys.stdout.flush()
+
+
+def _rates(load: LoadSettings) -> Iterator[str]:
+    """Yield the rate in words, and how it grows."""
+    if load.concurrency_ramp_s is not None:
+        yield f"reached after {load.concurrency_ramp_s:g} s"
+    if load.rate_series:
+        yield f"up to {load.arrival_rate:g} requests/s as in the rate series ({load.arrivals})"
+    elif load.arrival_rate is not None:
+        noun = "requests" if load.rate is not None else "conversations"
+        ramp = "" if load.rate_ramp_s is None else f" after a ramp of {load.rate_ramp_s:g} s"
+        yield f"{load.arrival_rate:g} {noun}/s{ramp} ({load.arrivals})"
 
 
 def _decisions(tokenizer: LazyTokenizer, prepared: Prepared) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import msgspec
 
 from penstock.schedule.arrivals import Arrivals
@@ -10,7 +12,18 @@ from penstock.schedule.server_assignment import RoundRobin, ServerAssignment
 from penstock.schedule.share import Share
 from penstock.schedule.turn_timing import AfterReply, TurnTiming
 
-__all__ = ["Phase"]
+__all__ = ["Cancellation", "Phase"]
+
+
+class Cancellation(msgspec.Struct, frozen=True, tag="cancellation"):
+    """Cancel a share of the requests, drawn for each of them, a time after they were sent."""
+
+    share: float
+    delay_s: float = 0.0
+
+    def applies(self, number: int, turn: int, seed: int) -> bool:
+        """Return whether to cancel a turn of session `number`. It is a pure function of the seed."""
+        return Random(f"{seed}/cancellation/{number}/{turn}").random() < self.share
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +50,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     """Send the whole dataset once."""
     grace_s: float | None = None
     """Time for the requests in flight after `duration_s`; then they are cancelled. None for no limit."""
+    cancellation: Cancellation | None = None
     seed: int = 0
     point: int = 0
     """Which point of an experiment the phase measures."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from penstock.schedule.arrivals import Arrivals, Recorded
-from penstock.schedule.limits import Fixed
-from penstock.schedule.phase import Phase
+from penstock.schedule.limits import Fixed, Limit, LinearRamp
+from penstock.schedule.phase import Cancellation, Phase
 from penstock.schedule.registry import arrival_process
 from penstock.schedule.server_assignment import EachServer, RoundRobin, ServerAssignment
 from penstock.schedule.turn_timing import AfterReply, AtArrivals, AtRecordedTimes, TurnTiming
+from penstock.schedule.varying_rate import RatePoint, VaryingRate
 from penstock.settings.schema import LoadSettings, WarmupSettings
 
 __all__ = ["phases"]
@@ -44,6 +45,7 @@ def phases(
                 name="warmup",
                 kind="warmup",
                 slots=slots,
+                prefill_slots=_prefill_slots(load),
                 arrivals=_rate_arrivals(load),
                 turn_timing=_rate_timing(load),
                 servers=_assignment(servers, 0),
@@ -60,6 +62,7 @@ def phases(
             kind="profiling",
             first=first,
             slots=slots,
+            prefill_slots=_prefill_slots(load),
             arrivals=_rate_arrivals(load) if recorded is None else Recorded(scale, servers),
             turn_timing=_rate_timing(load) if recorded is None else AtRecordedTimes(scale),
             servers=_assignment(servers, first),
@@ -67,6 +70,7 @@ def phases(
             requests=None if requests is None else requests * servers,
             conversations=None if conversations is None else conversations * servers,
             whole=whole,
+            cancellation=_cancellation(load),
             duration_s=load.duration_s,
             grace_s=load.grace_s if load.duration_s is not None else None,
         )
@@ -74,20 +78,43 @@ def phases(
     return result
 
 
-def _slots(load: LoadSettings) -> Fixed | None:
-    if load.concurrency is not None:
-        return Fixed(load.concurrency)
-    return None if load.open_loop else Fixed(1)
+def _slots(load: LoadSettings) -> Limit | None:
+    if load.concurrency is None:
+        return None if load.open_loop else Fixed(1)
+    return _limit(load.concurrency, load.concurrency_ramp_s)
+
+
+def _prefill_slots(load: LoadSettings) -> Limit | None:
+    return None if load.prefill_concurrency is None else _limit(load.prefill_concurrency, load.prefill_ramp_s)
+
+
+def _limit(value: int, ramp_s: float | None) -> Limit:
+    return Fixed(value) if ramp_s is None or value == 1 else LinearRamp(1, value, ramp_s)
+
+
+def _cancellation(load: LoadSettings) -> Cancellation | None:
+    if load.cancellation_percent is None:
+        return None
+    return Cancellation(load.cancellation_percent / 100, load.cancellation_delay_s)
 
 
 def _rate_arrivals(load: LoadSettings) -> Arrivals | None:
     """Return the arrivals of the rate; None without a rate. A warmup before recorded times has none."""
     rate = load.arrival_rate
-    return None if rate is None else arrival_process(load.arrivals, rate)
+    options = {} if load.smoothness is None else {"smoothness": load.smoothness}
+    if load.rate_series:
+        points = tuple(RatePoint(time_s, at) for time_s, at in load.rate_series)
+        return VaryingRate(arrival_process(load.arrivals, 1.0, **options), points)
+    if rate is None:
+        return None
+    if load.rate_ramp_s is not None:
+        ramp = (RatePoint(0.0, 0.0), RatePoint(load.rate_ramp_s, rate))
+        return VaryingRate(arrival_process(load.arrivals, 1.0, **options), ramp)
+    return arrival_process(load.arrivals, rate, **options)
 
 
 def _rate_timing(load: LoadSettings) -> TurnTiming:
-    return AtArrivals() if load.rate is not None else AfterReply()
+    return AtArrivals() if load.rate is not None or load.rate_series else AfterReply()
 
 
 def _assignment(servers: int, first: int) -> ServerAssignment:

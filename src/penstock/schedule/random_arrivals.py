@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from penstock.schedule.conversations import Conversations
 from penstock.schedule.share import Share
 
-__all__ = ["Poisson"]
+__all__ = ["Gamma", "Poisson"]
 
 _SECOND = 1_000_000_000
 _BLOCK = 1 << 16
@@ -38,6 +38,22 @@ class Poisson(msgspec.Struct, frozen=True, tag="poisson"):
 
     def gaps(self, draw: RandomState, size: int) -> NDArray[float64]:
         result: NDArray[float64] = -np.log1p(-draw.random_sample(size)) / self.rate
+        return result
+
+
+class Gamma(msgspec.Struct, frozen=True, tag="gamma"):
+    """Independent gaps of mean 1 / rate with a gamma distribution of shape `smoothness`: below 1 arrivals come in bursts, 1 is
+    Poisson, and above 1 they are more even."""
+
+    rate: float
+    smoothness: float = 1.0
+
+    def times(self, share: Share, seed: int, conversations: Conversations) -> Iterator[int]:
+        del conversations
+        return times_of_gaps(self, share, seed)
+
+    def gaps(self, draw: RandomState, size: int) -> NDArray[float64]:
+        result: NDArray[float64] = draw.gamma(self.smoothness, 1 / (self.rate * self.smoothness), size)
         return result
 
 

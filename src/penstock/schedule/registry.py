@@ -10,7 +10,7 @@ from penstock.settings.arrival_patterns import ARRIVAL_PATTERNS
 __all__ = ["arrival_process"]
 
 
-def arrival_process(name: str, rate: float) -> Arrivals:
+def arrival_process(name: str, rate: float, **options: float) -> Arrivals:
     module, _, attribute = ARRIVAL_PATTERNS[name].partition(":")
-    process: Arrivals = getattr(import_module(module), attribute)(rate)
+    process: Arrivals = getattr(import_module(module), attribute)(rate, **options)
     return process

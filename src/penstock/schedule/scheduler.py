@@ -58,6 +58,8 @@ class Send(NamedTuple):
     """When the request was due."""
     slot_free_at: int
     """When it was due and had a free slot. Any later delay is the sender's."""
+    cancel_after_s: float | None = None
+    """Cancel the request this long after it was sent."""
 
 
 class Wait(NamedTuple):
@@ -201,10 +203,6 @@ class Scheduler:
         """Number of the next session."""
         return self._number
 
-    @property
-    def waiting_turns(self) -> int:
-        return len(self._turns)
-
     def stop(self) -> None:
         """Send nothing more."""
         self._stopped = True
@@ -344,7 +342,10 @@ class Scheduler:
         if self._prefill is not None:
             session.prefilling = True
             slot_free_at = max(slot_free_at, self._prefill.take())
-        return Send(session, intended, slot_free_at)
+        cancellation = self._phase.cancellation
+        if cancellation is None or not cancellation.applies(session.number, session.turn, self._phase.seed):
+            return Send(session, intended, slot_free_at)
+        return Send(session, intended, slot_free_at, cancellation.delay_s)
 
     def _wait(self, now: int, arrival: int = _NEVER) -> Decision:
         """Return the decision when nothing can be sent now: wait for the next arrival, turn, change of a limit or end."""

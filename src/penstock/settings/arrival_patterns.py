@@ -9,5 +9,6 @@ __all__ = ["ARRIVAL_PATTERNS"]
 ARRIVAL_PATTERNS = {
     "poisson": "penstock.schedule.random_arrivals:Poisson",
     "constant": "penstock.schedule.arrivals:Constant",
+    "gamma": "penstock.schedule.random_arrivals:Gamma",
 }
-"""Name -> module and class. The class is called with the rate."""
+"""Name -> module and class. The class is called with the rate, and with the `smoothness` if one is given."""

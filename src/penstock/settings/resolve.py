@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -15,6 +16,7 @@ from penstock.settings.artifact_folder import artifact_folder
 from penstock.settings.endpoint_types import Declaration, EndpointType, load_endpoint
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.proxy import parse_proxy
+from penstock.settings.rate_series import read_rate_series
 from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images
 from penstock.settings.schema import (
     EndpointSettings,
@@ -190,20 +192,69 @@ def resolve_load(parsed: ParsedArguments) -> LoadSettings:
         )
     schedule = _schedule(parsed)
     fields = {name: value for name, value in fields.items() if not name.startswith("schedule.")}
-    if "rate" in fields and "conversation_rate" in fields:
-        raise UserError(
-            f"{spelling('load.rate')} counts requests and {spelling('load.conversation_rate')} counts conversations; keep one "
-            "of them."
-        )
-    if "rate" not in fields and "conversation_rate" not in fields:
-        if "arrivals" in fields:
-            raise UserError(
-                f"{spelling('load.arrivals')} sets the gaps between the requests of --request-rate, but "
-                "--request-rate is missing; give both or neither."
-            )
-        if not schedule.on:
-            fields.setdefault("concurrency", 1)
+    _check_rates(parsed, fields)
+    if fields.get("arrivals") == _BURST:
+        del fields["arrivals"]  # the closed loop does that by itself
+    if "smoothness" in fields:
+        fields.setdefault("arrivals", "gamma")
+    if "rate_series" in fields:
+        fields["rate_series"] = read_rate_series(fields["rate_series"], str(spelling("load.rate_series")))
+    elif not schedule.on and not _RATES & fields.keys():
+        fields.setdefault("concurrency", 1)
     return LoadSettings(**fields, schedule=schedule)
+
+
+_RATES = {"rate", "conversation_rate", "rate_series"}
+_BURST = "concurrency_burst"
+
+
+def _check_rates(parsed: ParsedArguments, fields: dict[str, Any]) -> None:
+    """Raise `UserError` for rates that contradict each other, and for what adjusts a rate that is missing."""
+    spelling = parsed.spellings.get
+    rates = [str(spelling(f"load.{name}")) for name in fields if name in _RATES]
+    if len(rates) > 1:
+        raise UserError(f"{rates[0]} and {rates[1]} both set the rate; keep one of them.")
+    pattern = fields.get("arrivals")
+    if pattern == _BURST and rates:
+        raise UserError(
+            f"{spelling('load.arrivals')} {_BURST} has no rate; leave out {rates[0]}, or choose another pattern."
+        )
+    if not rates:
+        adjusting = [name for name in ("arrivals", "smoothness", "rate_ramp_s") if name in fields and pattern != _BURST]
+        if adjusting:
+            raise UserError(
+                f"{spelling(f'load.{adjusting[0]}')} {_ADJUSTS[adjusting[0]]} of --request-rate, but --request-rate is "
+                "missing; give both or neither."
+            )
+    if "smoothness" in fields and pattern not in (None, "gamma"):
+        raise UserError(f"{spelling('load.smoothness')} shapes gamma arrivals, not {pattern}; leave one of them out.")
+    if "rate_series" in fields and "rate_ramp_s" in fields:
+        raise UserError(
+            f"{spelling('load.rate_ramp_s')} and {spelling('load.rate_series')} both change the rate over time; keep one of "
+            "them."
+        )
+    for name, base, flag in _NEEDS:
+        if name in fields and base not in fields:
+            raise UserError(f"{spelling(f'load.{name}')} adjusts {flag}, but {flag} is missing; give both or neither.")
+    if fields.get("prefill_concurrency", 0) > fields.get("concurrency", math.inf):
+        raise UserError(
+            f"{spelling('load.prefill_concurrency')} {fields['prefill_concurrency']} is above --concurrency "
+            f"{fields['concurrency']}, so it would never be reached; lower it."
+        )
+
+
+_NEEDS = (
+    ("concurrency_ramp_s", "concurrency", "--concurrency"),
+    ("prefill_ramp_s", "prefill_concurrency", "--prefill-concurrency"),
+    ("cancellation_delay_s", "cancellation_percent", "--request-cancellation-rate"),
+)
+"""Fields that adjust another one, and the flag of that."""
+
+_ADJUSTS = {
+    "arrivals": "sets the gaps between the requests",
+    "smoothness": "sets the gaps between the requests",
+    "rate_ramp_s": "is the time to reach the value",
+}
 
 
 def _schedule(parsed: ParsedArguments) -> ScheduleSettings:
@@ -242,6 +293,7 @@ def _schedule(parsed: ParsedArguments) -> ScheduleSettings:
 _NOT_WITH_SCHEDULE = {
     "load.rate": "sets other times",
     "load.conversation_rate": "sets other times",
+    "load.rate_series": "sets other times",
     "input.sampling": "changes the order",
     "warmup.requests": "would use up requests before the schedule starts",
 }

@@ -149,11 +149,25 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Conversations that start per second."""
     arrivals: str = "poisson"
     """A name of `settings.arrival_patterns`."""
+    smoothness: float | None = None
+    """Shape of the gaps of gamma arrivals; None: 1."""
+    concurrency_ramp_s: float | None = None
+    """Time in which the concurrency grows from 1 to its value."""
+    prefill_concurrency: int | None = None
+    """Requests that may wait for their first content at once."""
+    prefill_ramp_s: float | None = None
+    rate_ramp_s: float | None = None
+    """Time in which the rate grows from 0 to its value."""
+    rate_series: tuple[tuple[float, float], ...] = ()
+    """Points (seconds, requests per second) between which the rate moves linearly."""
     requests: int | None = None
     conversations: int | None = None
     """Stop after starting this many conversations, and finish them."""
     duration_s: float | None = None
     grace_s: float = 30.0
+    cancellation_percent: float | None = None
+    """Share of the profiled requests that are cancelled."""
+    cancellation_delay_s: float = 0.0
     schedule: ScheduleSettings = ScheduleSettings()
 
     @property
@@ -163,7 +177,9 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def arrival_rate(self) -> float | None:
-        """Arrivals per second, of requests or of conversations; None without a rate."""
+        """Arrivals per second, of requests or of conversations; the largest of a series; None without a rate."""
+        if self.rate_series:
+            return max(rate for _, rate in self.rate_series)
         return self.rate if self.rate is not None else self.conversation_rate
 
     @property

@@ -362,6 +362,9 @@ class Connection:
             self._close(protocol_error(str(error), bytes(data[:2]), tls=self._tls is not None))
             return
         self._record_read(exchange, arrived, earliest, n)
+        if exchange.on_content is not None and reader.pieces:
+            on_content, exchange.on_content = exchange.on_content, None
+            on_content(exchange, arrived)
         if exchange.on_data is not None:
             self._move_reply(exchange)
             exchange.on_data(exchange)

@@ -50,6 +50,7 @@ class Exchange:
         "first_byte",
         "headers",
         "lost_ns",
+        "on_content",
         "on_data",
         "on_end",
         "pieces",
@@ -68,6 +69,8 @@ class Exchange:
         """The request: head and body as sent."""
         self.on_end = on_end
         self.on_data: Callable[[Exchange], None] | None = None
+        self.on_content: Callable[[Exchange, int], None] | None = None
+        """Called once, with the arrival time, after the first read that has a part of the reply's body."""
         self.tag = tag
         """Any object of the caller's."""
         self.start = self.sent = self.first_byte = self.end = -1

@@ -14,7 +14,7 @@ from penstock.schedule.share import Share
 from penstock.workers.backend import OnEvent
 from penstock.workers.errors import describe_failure
 from penstock.workers.job import Job, Target
-from penstock.workers.messages import Command, Event
+from penstock.workers.messages import Close, Command, Event
 from penstock.workers.worker import Worker
 
 __all__ = ["InProcess"]
@@ -33,6 +33,7 @@ class InProcess:
         self._task: asyncio.Task[None] | None = None
         self._on_event: OnEvent | None = None
         self._step: Callable[[], bool] | None = None
+        self._closing = False
 
     def start(self, on_event: OnEvent) -> None:
         self._on_event = on_event
@@ -60,6 +61,7 @@ class InProcess:
 
     def send(self, command: Command) -> None:
         assert self._worker is not None
+        self._closing = isinstance(command, Close)
         self._worker.command(command)
 
     def _tick(self) -> None:
@@ -95,6 +97,8 @@ class InProcess:
         if self._task is not None and not self._task.done():
             self._step = None
             self._task.add_done_callback(self._on_done)
+            if not self._closing:
+                self._task.cancel()
             self._loop.run_forever()
         self._loop.close()
         self._loop = None

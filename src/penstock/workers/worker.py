@@ -374,7 +374,26 @@ class Worker:
         target = self._targets[session.server]
         data = b"".join((target.head, target.request_headers.format(request, correlation, length).encode(), body))
         self._sent += 1
-        self._pools[session.server].start(Exchange(data, self._on_end, InFlight(record, session)))
+        exchange = Exchange(data, self._on_end, InFlight(record, session))
+        if session.prefilling:
+            exchange.on_content = self._on_content
+        self._pools[session.server].start(exchange)
+        if send.cancel_after_s is not None:
+            self._loop.call_later(send.cancel_after_s, self._cancel, exchange, send.cancel_after_s)
+
+    def _on_content(self, exchange: Exchange, at: int) -> None:
+        session: Session = exchange.tag.session
+        if self._scheduler is not None and session.phase == self._phase_index:
+            self._scheduler.first_content(session, at)
+            self._pump_soon()
+
+    def _cancel(self, exchange: Exchange, after_s: float) -> None:
+        """Close the connection of a request, unless its reply has ended."""
+        if exchange.end < 0:
+            exchange.cancelled = True
+            reason = f"Cancelled {after_s:g} s after it was sent, as --request-cancellation-rate asks."
+            for pool in self._pools:
+                pool.abort(exchange, WireError("Cancelled", reason, "penstock"))
 
     # -- ending -------------------------------------------------------------------------------------------------------
 

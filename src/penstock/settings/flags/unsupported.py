@@ -94,12 +94,6 @@ _SPELLINGS = (
     "--synthesis-max-isl",
     "--synthesis-max-osl",
     # load generator
-    "--prefill-concurrency",
-    "--arrival-smoothness --vllm-burstiness",
-    "--concurrency-ramp-duration",
-    "--prefill-concurrency-ramp-duration",
-    "--request-rate-ramp-duration",
-    "--request-rate-series",
     "--failed-request-threshold",
     "--trajectory-start-min-ratio",
     "--trajectory-start-max-ratio",
@@ -125,9 +119,6 @@ _SPELLINGS = (
     # user-centric rate
     "--user-centric-rate",
     "--num-users",
-    # request cancellation
-    "--request-cancellation-rate",
-    "--request-cancellation-delay",
     # output
     "--slice-duration",
     "--auto-plot --no-auto-plot",
