@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -52,7 +53,7 @@ api_keys:
 """
 _GUARDRAIL = """\
 guardrails:
-  - {name: words, kind: keyword, hook_point: output, patterns: [{kind: literal, value: FORBIDDEN-PHRASE}]}
+  - {name: words, kind: keyword, hook_point: both, patterns: [{kind: literal, value: FORBIDDEN-PHRASE}]}
 """
 _CONFIG = """\
 listen: {{port: {port}, status_port: {status}, drain_notice_s: 0, workers: 1}}
@@ -228,8 +229,37 @@ def guarded_stream() -> bool:
     return added < 5
 
 
+def liveness() -> bool:
+    """Check that a worker answers /livez while it inspects the body that costs most: many values, just below the limit."""
+    body = b'{"model":"m","input":[%b"a"]}' % (b'"a",' * 98_000)
+    worst = 0.0
+    with far_end(20) as server, gateway(server.url, guardrail=True) as proxied:
+        sender = threading.Thread(target=_post, args=(f"{proxied.url}/v1/responses", body))
+        sender.start()
+        while sender.is_alive():
+            began = time.perf_counter()
+            _is_up(f"{proxied.url}/livez")
+            worst = max(worst, time.perf_counter() - began)
+        sender.join()
+    added = worst * 1000
+    line(
+        "slowest /livez while a body is inspected",
+        f"{added:.1f} ms",
+        "at most 50 ms",
+        f"{added / 50:.2f} of it",
+        added < 50,
+    )
+    return added < 50
+
+
+def _post(url: str, body: bytes) -> None:
+    headers = {"Authorization": f"Bearer {_KEY}", "Content-Type": "application/json"}
+    with suppress(urllib.error.URLError):
+        urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=60).close()
+
+
 def main() -> bool:
-    return all([throughput(), added_latency(), guarded_stream()])
+    return all([throughput(), added_latency(), guarded_stream(), liveness()])
 
 
 if __name__ == "__main__":

@@ -52,14 +52,14 @@ def imports() -> list[Import]:
     return result
 
 
-def imported_names(node: ast.AST) -> set[str]:
-    """Return the packages and modules directly under `penstock` that a statement imports."""
+def imported_names(node: ast.AST, root: str = "penstock") -> set[str]:
+    """Return the packages and modules directly under `root` that a statement imports."""
     names: Iterator[str] = iter(())
     if isinstance(node, ast.Import):
         names = (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and not node.level:
         names = (f"{node.module}.{alias.name}" for alias in node.names)
-    return {parts[1] for name in names if (parts := name.split("."))[0] == "penstock" and len(parts) > 1}
+    return {name.removeprefix(f"{root}.").split(".")[0] for name in names if name.startswith(f"{root}.")}
 
 
 def test_table_lists_every_package():
@@ -80,6 +80,18 @@ def test_table_allows_only_imports_that_exist():
 
 def test_imports_have_no_cycle():
     assert len(list(TopologicalSorter(documented() | {"cli": PACKAGES - {"cli"}}).static_order())) == len(PACKAGES)
+
+
+def test_packages_of_the_gateway_import_each_other_in_one_direction():
+    folder = SOURCE / "gateway"
+    graph: dict[str, set[str]] = {}
+    for path in folder.rglob("*.py"):
+        importer = path.relative_to(folder).parts[0].removesuffix(".py")
+        names = {
+            name for node in ast.walk(ast.parse(path.read_text())) for name in imported_names(node, "penstock.gateway")
+        }
+        graph.setdefault(importer, set()).update(names - {importer})
+    assert len(list(TopologicalSorter(graph).static_order())) >= len(graph)
 
 
 def test_top_level_modules_are_documented_and_import_no_package():

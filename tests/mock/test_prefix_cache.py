@@ -17,7 +17,7 @@ from penstock.mock.prompt_tokens import estimate_tokens, token_ends
 from penstock.mock.registry import DIALECTS
 from penstock.mock.reply import Reply
 
-CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS = DIALECTS
+CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, *_ = DIALECTS
 IMAGE = "data:image/png;base64,iVBORw0KGgoA"
 PROSE = "The quick brown fox, so they say, jumps over the lazy dog. "
 

@@ -20,7 +20,7 @@ from penstock.mock.reply import Reply
 from penstock.mock.vocabulary import WORDS, words
 from penstock.mock.write_steps import CUT, HANG, RESET, SEND, Step
 
-CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS = DIALECTS
+CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, *_ = DIALECTS
 
 
 def make_reply(

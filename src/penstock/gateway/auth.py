@@ -20,7 +20,15 @@ from penstock.gateway.resources.snapshot import CallerKey, Model, Snapshot, allo
 from penstock.gateway.rsgi import Headers
 from penstock.secrets import REDACTED
 
-__all__ = ["allows", "authenticate", "authorize", "client_ip", "contains_api_key", "networks", "recorded_model_name"]
+__all__ = [
+    "allows",
+    "authenticate",
+    "authorize",
+    "client_ip",
+    "contains_api_key",
+    "networks",
+    "recorded_model_name",
+]
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -54,6 +62,8 @@ def _presented_key(headers: Headers) -> str:
     authorization = headers.get("authorization")
     if authorization is not None:
         return authorization[7:].strip() if authorization.startswith("Bearer ") else ""
+    if "authorization" in headers:  # its value is not ASCII
+        return ""
     return (headers.get("x-api-key") or "").strip()
 
 

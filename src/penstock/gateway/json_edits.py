@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 
 import orjson
 
-__all__ = ["Replacements", "replace_in_place", "top_level_spans", "with_members"]
+__all__ = [
+    "MAX_BRACKETS",
+    "Replacements",
+    "TooComplexError",
+    "replace_in_place",
+    "set_member",
+    "top_level_spans",
+    "with_members",
+]
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _ANY_TOKEN = re.compile(rb'(%b)(\s*+:)?|([{\[])|([}\]])|(,)|[^\s{}\[\],:"]++' % _STRING, re.DOTALL)
@@ -108,6 +116,14 @@ def _decoded_name(token: bytes) -> Any:
 # -- top-level members ----------------------------------------------------------------------------------------------------
 
 
+MAX_BRACKETS = 200_000
+"""Brackets below the top level that a search in a request may pass: 0.1 s on the event loop. Flat ones do not count."""
+
+
+class TooComplexError(ValueError):
+    """The JSON has more nested values than a search may pass."""
+
+
 class _Member(NamedTuple):
     name: bytes
     """The decoded key."""
@@ -118,10 +134,13 @@ class _Member(NamedTuple):
     end: int
 
 
-def top_level_spans(data: bytes, name: str) -> list[tuple[int, int]]:
-    """Return start and end of the value of every top-level member of that name. `data` is a prefix of valid JSON."""
+def top_level_spans(data: bytes, name: str, max_brackets: int = 0) -> list[tuple[int, int]]:
+    """Return start and end of the value of every top-level member of that name. `data` is a prefix of valid JSON.
+
+    Raise TooComplexError after `max_brackets`, if that is not 0.
+    """
     encoded = name.encode()
-    return [(member.value_start, member.end) for member in _members(data) if member.name == encoded]
+    return [(member.value_start, member.end) for member in _members(data, max_brackets) if member.name == encoded]
 
 
 def with_members(data: bytes, renames: Mapping[bytes, bytes], defaults: Mapping[bytes, bytes]) -> bytes:
@@ -130,7 +149,7 @@ def with_members(data: bytes, renames: Mapping[bytes, bytes], defaults: Mapping[
     If an object already has a member with the new name, the renamed member is dropped: the caller's explicit use of the
     provider's name wins. All other bytes stay as they are.
     """
-    members = list(_members(data))
+    members = list(_members(data, MAX_BRACKETS))
     names: list[bytes | None] = [member.name for member in members]
     for old, new in renames.items():
         if old != new and old in names:
@@ -156,20 +175,34 @@ def with_members(data: bytes, renames: Mapping[bytes, bytes], defaults: Mapping[
     return b"".join([*pieces, data[end:]])
 
 
+def set_member(data: bytes, name: str, value: bytes) -> bytes:
+    """Return a non-empty object with a top-level member set to a JSON value: in place, or added at its end."""
+    # Without the quoted name or an escape, no search is needed.
+    may_have = _quoted(name.encode()) in data or b"\\u" in data
+    spans = top_level_spans(data, name, MAX_BRACKETS) if may_have else []
+    if not spans:
+        end = data.rindex(b"}")
+        return b"%b,%b:%b%b" % (data[:end], _quoted(name.encode()), value, data[end:])
+    for start, end in reversed(spans):
+        data = b"%b%b%b" % (data[:start], value, data[end:])
+    return data
+
+
 def _quoted(name: bytes) -> bytes:
     return orjson.dumps(name.decode())
 
 
-def _members(data: bytes) -> Iterator[_Member]:
+def _members(data: bytes, max_brackets: int) -> Iterator[_Member]:
     key: re.Match[bytes] | None = None
     value_start = -1
+    left = max_brackets
     begin = _FIRST_BRACE.match(data)
     position = begin.end() if begin is not None else len(data)
     while (token := _TOKEN.search(data, position)) is not None:
         position = token.end()
         first = data[token.start()]
         if first in b"{[":
-            position = _container_end(data, position)
+            position, left = _container_end(data, position, left)
         elif first == 0x22 and key is None:
             key = token
         elif first == 0x3A:
@@ -184,16 +217,20 @@ def _members(data: bytes) -> Iterator[_Member]:
                 return
 
 
-def _container_end(data: bytes, position: int) -> int:
-    """Return the end of the object or list whose opening bracket is just before `position`."""
+def _container_end(data: bytes, position: int, left: int) -> tuple[int, int]:
+    """Return the end of the object or list whose opening bracket is just before `position`, and how many of the `left`
+    brackets are left after it."""
     depth = 1
     while depth:
         bracket = _BRACKET.match(data, position)
         if bracket is None:
-            return len(data)
+            return len(data), left
         position = bracket.end()
         depth += 1 if data[position - 1] in b"{[" else -1
-    return position
+        left -= 1
+        if not left:
+            raise TooComplexError
+    return position, left
 
 
 def _decode_key(key: bytes) -> bytes:

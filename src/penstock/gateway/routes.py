@@ -1,27 +1,35 @@
-"""The routes that lead to an upstream: their names and paths."""
+"""The routes that lead to an upstream: one dialect for each."""
 
 from __future__ import annotations
 
-from typing import Literal
+from penstock.gateway.dialects.base import Dialect
+from penstock.gateway.dialects.chat import Chat
+from penstock.gateway.dialects.completions import Completions
+from penstock.gateway.dialects.embeddings import Embeddings
+from penstock.gateway.dialects.messages import Messages
+from penstock.gateway.dialects.responses import Responses
 
-__all__ = ["BY_PATH", "DEFAULT_BASES", "ENDPOINTS", "MODELS", "PATHS", "PREFIX", "Route"]
+__all__ = ["BY_NAME", "BY_PATH", "DEFAULT_BASES", "ENDPOINTS", "MODELS", "PREFIX", "Route"]
 
-Route = Literal["responses", "chat", "completions", "embeddings"]
+Route = str
+"""The name of a dialect."""
+
+DIALECTS: tuple[Dialect, ...] = (
+    Responses(),
+    Chat(),
+    Completions(),
+    Embeddings(),
+    Messages(),
+)
 
 PREFIX = "/v1"
-DEFAULT_BASES = {"openai": "https://api.openai.com/v1"}
-"""Base URLs of providers whose key has no `api_base`."""
-PATHS: dict[Route, str] = {
-    "responses": "/responses",
-    "chat": "/chat/completions",
-    "completions": "/completions",
-    "embeddings": "/embeddings",
-}
-"""Paths after a provider's base URL, and after the gateway's own prefix."""
-
-BY_PATH: dict[str, Route] = {PREFIX + path: route for route, path in PATHS.items()}
 MODELS = f"{PREFIX}/models"
 """The list of models, which the gateway answers itself."""
-
-ENDPOINTS: dict[str, str] = {**{route: path for path, route in BY_PATH.items()}, "models": MODELS}
+BY_NAME: dict[Route, Dialect] = {dialect.name: dialect for dialect in DIALECTS}
+BY_PATH: dict[str, Dialect] = {PREFIX + dialect.path: dialect for dialect in DIALECTS}
+ENDPOINTS: dict[str, str] = {**{dialect.name: path for path, dialect in BY_PATH.items()}, "models": MODELS}
 """Path by the name of a route in the ledger."""
+DEFAULT_BASES: dict[str, str] = {
+    dialect.provider: dialect.default_base for dialect in DIALECTS if dialect.provider and dialect.default_base
+}
+"""Base URLs of providers whose key has no `api_base`."""

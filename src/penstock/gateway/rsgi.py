@@ -14,6 +14,9 @@ class Headers(Protocol):
 
     def get_all(self, key: str) -> list[str]: ...
 
+    def __contains__(self, key: str) -> bool:
+        """Return whether there is such a header. `get` and `get_all` leave out values that are not ASCII."""
+
 
 class Scope(Protocol):
     client: str

@@ -127,6 +127,11 @@ class Frames:
         """Return the number of buffered bytes of the incomplete frame."""
         return len(self._buffer)
 
+    @property
+    def pending(self) -> bytes:
+        """The buffered bytes of the incomplete frame."""
+        return bytes(self._buffer)
+
     def feed(self, data: bytes) -> list[Frame]:
         if not self._has_cr and b"\r" in data:
             self._has_cr = True

@@ -6,11 +6,12 @@ from penstock.mock.chat import Chat
 from penstock.mock.completions import Completions
 from penstock.mock.dialect import Dialect
 from penstock.mock.embeddings import Embeddings
+from penstock.mock.messages import Messages
 from penstock.mock.responses import Responses
 
 __all__ = ["DIALECTS", "find_dialect"]
 
-DIALECTS: tuple[Dialect, ...] = (Chat(), Completions(), Responses(), Embeddings())
+DIALECTS: tuple[Dialect, ...] = (Chat(), Completions(), Responses(), Embeddings(), Messages())
 
 
 def find_dialect(path: str) -> Dialect | None:

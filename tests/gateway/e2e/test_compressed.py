@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import zlib
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from support.scripted_upstream import (
     ScriptedConnection,
     Upstream,
     chat_events,
+    normal_reply,
     response_events,
 )
 
@@ -119,3 +121,22 @@ def test_incomplete_compressed_stream_is_an_error(gateway: GatewayProcess, upstr
     reply = gateway.respond(stream=True)
     assert (reply.status, reply.error["type"]) == (502, "upstream_decode_error")
     assert gateway.ledger_entry(reply)["attempts"][0]["error"] == "decode"
+
+
+def test_stream_that_expands_a_thousandfold_waits_for_its_caller(gateway: GatewayProcess, upstream: Upstream) -> None:
+    """Its 200 kB become 200 MB. The worker holds little of that, and serves other callers meanwhile."""
+    comment = b": " + b"x" * 65_533 + b"\n"
+    upstream.stream_with(
+        [compressed(b"".join([*EVENTS[:-1], comment * 3000, b"\n", EVENTS[-1]]), "gzip")], content_encoding="gzip"
+    )
+    stream = gateway.stream()
+    assert stream.next_event() == EVENTS[0]
+    pid = gateway.config()["workers"][0]["pid"]
+    upstream.script, before = normal_reply, upstream.script
+    for _ in range(20):
+        assert gateway.respond().status == 200
+    upstream.script = before
+    peak = int(Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0])
+    assert peak < 150_000
+    assert stream.read_rest().endswith(EVENTS[-1])
+    assert gateway.ledger_entry(stream)["status"] == 200

@@ -90,3 +90,37 @@ def test_failed_replies_count_as_errors_in_usage_and_log(start: Any, upstream: U
     lines = wait_for(lambda: [line for line in gateway.log_text().splitlines() if failed.id in line], 10)
     assert " 200 /v1/responses " in lines[0]
     assert " error=upstream_failed " in lines[0]
+
+
+def lost_last_event(route: str) -> list[bytes]:
+    return response_events(["Hel"], ending=None) if route == "/v1/responses" else chat_events(["Hel"], done=False)
+
+
+@pytest.mark.parametrize("route", ["/v1/responses", "/v1/chat/completions"])
+def test_stream_without_its_last_event_is_a_failure(gateway: GatewayProcess, upstream: Upstream, route: str) -> None:
+    upstream.stream_with(lost_last_event(route))
+    stream = gateway.stream(route)
+    last = json.loads(stream.read_rest().rsplit(b"data: ", 1)[-1])
+    assert (last.get("code") or last["error"]["type"]) == "stream_aborted"
+    entry = gateway.ledger_entry(stream)
+    assert (entry["status"], entry["error"], entry["finish"]) == (502, "stream_aborted", "cut")
+    assert entry["attempts"][0]["error"] == "aborted"
+
+
+def test_buffered_stream_without_its_last_event_is_502(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(upstream.url, guardrails=[keyword("words", "nightjar", hook_point="output")]))
+    upstream.stream_with(lost_last_event("/v1/responses"))
+    reply = gateway.respond(stream=True)
+    assert (reply.status, reply.error["type"]) == (502, "stream_aborted")
+
+
+@pytest.mark.parametrize("marker", ["optional", "none"])
+def test_chat_stream_may_lack_done_if_the_provider_key_says_so(
+    gateway: GatewayProcess, upstream: Upstream, marker: str
+) -> None:
+    gateway.reload(resources(upstream.url, provider_key={"response": {"stream_done_marker": marker}}))
+    upstream.stream_with(lost_last_event("/v1/chat/completions"))
+    stream = gateway.stream("/v1/chat/completions")
+    assert b'"error"' not in stream.read_rest()
+    entry = gateway.ledger_entry(stream)
+    assert (entry["status"], entry["error"], entry["finish"]) == (200, None, "stop")

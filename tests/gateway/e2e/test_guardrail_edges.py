@@ -162,11 +162,13 @@ def test_request_content_that_is_not_a_string_is_inspected(
 def test_only_events_of_a_guarded_stream_are_released(
     guarded: Callable[..., GatewayProcess], upstream: Upstream, body: bytes
 ) -> None:
-    upstream.stream_with([body])
+    has_data = b"data:" in body
+    end = event("response.completed", 9, response={})
+    upstream.stream_with([body, end] if has_data else [body])
     reply = guarded().respond(stream=True)
     assert b"LOCKME" not in reply.body
-    if b"data:" in body:
-        assert (reply.status, reply.body) == (200, b"data: {}\n\n")
+    if has_data:
+        assert (reply.status, reply.body) == (200, b"data: {}\n\n" + end)
     else:
         assert reply.status == 502
 
@@ -257,8 +259,9 @@ def test_only_the_last_duplicate_key_of_a_reply_is_sent(
     clean = body.replace(b", ", b",") % b'{"type":"output_text","text":"clean"}'
     assert (reply.status, reply.body) == (200, clean)
     delta = b'data: {"type":"response.output_text.delta","output_index":0,%b"delta":"clean "}\n\n'
-    upstream.stream_with([delta % b'"delta":"it is BLOCKME ",', delta % b""])
-    assert gateway.respond(stream=True).body == delta % b"" * 2
+    end = event("response.completed", 9, response={})
+    upstream.stream_with([delta % b'"delta":"it is BLOCKME ",', delta % b"", end])
+    assert gateway.respond(stream=True).body == delta % b"" * 2 + end
     body = b'{"model":"a\\/b","choices":[{"index":0,"message":{"content":"BLOCKME","content":"clean"}}]}'
     upstream.reply_with(body)
     chat = {"model": ALIAS, "messages": [{"role": "user", "content": "x"}]}

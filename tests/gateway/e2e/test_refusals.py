@@ -49,6 +49,7 @@ def assert_refused(gateway: GatewayProcess, reply: Any, status: int, type_: str,
         {"Authorization": "Bearer sk-unknown"},
         {"X-Api-Key": "sk-unknown"},
         {"Authorization": "Bearer sk-unknown", "X-Api-Key": CALLER},
+        {"Authorization": "Bearer sk-\xe9", "X-Api-Key": CALLER},
     ],
 )
 @pytest.mark.usefixtures("no_upstream_request")

@@ -95,8 +95,9 @@ def test_secrets_and_texts_appear_in_no_output(start: Any, upstream: Upstream, a
     gateway.stop()
     outputs.append(gateway.log_text())
     outputs.append(json.dumps(gateway.ledger_rows()))
-    for path in [*gateway.folder.glob("usage.db*"), *gateway.folder.glob("spool/*")]:
-        outputs.append(path.read_bytes().decode("latin-1"))
+    for path in [*gateway.folder.glob("usage.db*"), *gateway.folder.glob("spool/**/*")]:
+        if path.is_file():
+            outputs.append(path.read_bytes().decode("latin-1"))
     all_outputs = "\n".join(outputs)
     for secret in SECRETS:
         assert secret not in all_outputs

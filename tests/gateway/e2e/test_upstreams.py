@@ -7,12 +7,15 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from support.gateway_process import ALIAS, CALLER, UPSTREAM_SECRET, GatewayProcess, free_port, keyword, resources
 from support.programs import wait_for
 from support.scripted_upstream import (
+    CHAT_USAGE,
     ReceivedRequest,
     ScriptedConnection,
     Upstream,
@@ -26,7 +29,7 @@ from support.scripted_upstream import (
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 429])
+@pytest.mark.parametrize("status", [400, 403, 404, 409, 422, 429])
 def test_upstream_4xx_is_relayed_with_its_error_object(
     gateway: GatewayProcess, upstream: Upstream, status: int, stream: bool
 ) -> None:
@@ -83,20 +86,41 @@ def test_invalid_retry_after_is_not_passed_on(
     assert "retry-after" not in reply.headers
 
 
-def test_error_that_is_not_json_becomes_a_truncated_message(gateway: GatewayProcess, upstream: Upstream) -> None:
-    upstream.reply_with(b"no such thing " * 200, 404)
+def test_error_that_is_not_json_is_not_passed_on(gateway: GatewayProcess, upstream: Upstream) -> None:
+    upstream.reply_with(b"<html>nginx on host-17</html>", 404)
     reply = gateway.respond()
     assert (reply.status, reply.error["type"]) == (404, "upstream_error")
-    assert len(reply.error["message"]) == 1024
+    assert reply.error["message"] == "The upstream answered with status 404."
+
+
+def test_long_error_message_is_truncated(gateway: GatewayProcess, upstream: Upstream) -> None:
+    upstream.reply_with({"error": {"message": "no such thing " * 200}}, 404)
+    assert len(gateway.respond().error["message"]) == 1024
+
+
+def test_upstream_401_is_an_error_of_the_gateway(gateway: GatewayProcess, upstream: Upstream) -> None:
+    upstream.reply_with({"error": {"message": "Incorrect API key provided.", "type": "auth"}}, 401)
+    reply = gateway.respond()
+    assert (reply.status, reply.error["type"]) == (502, "upstream_auth_error")
+    assert "Incorrect" not in reply.error["message"]
+    entry = gateway.ledger_entry(reply)
+    assert (entry["status"], entry["attempts"][0]["status"]) == (502, 401)
+
+
+@pytest.mark.parametrize("mask", ["*" * 20, "...", "…", "••••"])
+def test_half_masked_provider_secret_is_redacted(gateway: GatewayProcess, upstream: Upstream, mask: str) -> None:
+    shown = UPSTREAM_SECRET[:6] + mask + UPSTREAM_SECRET[-4:]
+    upstream.reply_with({"error": {"message": f"Quota of {shown} exceeded. Wait..."}}, 429)
+    assert gateway.respond().error["message"] == "Quota of <redacted> exceeded. Wait..."
 
 
 def test_provider_secret_is_redacted_in_errors(gateway: GatewayProcess, upstream: Upstream) -> None:
     message = f"Incorrect API key provided: {UPSTREAM_SECRET}."
     upstream.reply_with(
-        {"error": {"message": message, "type": "auth", "code": UPSTREAM_SECRET}}, 401, x_echo=UPSTREAM_SECRET
+        {"error": {"message": message, "type": "auth", "code": UPSTREAM_SECRET}}, 403, x_echo=UPSTREAM_SECRET
     )
     reply = gateway.respond()
-    assert reply.status == 401
+    assert reply.status == 403
     assert UPSTREAM_SECRET not in str(reply.headers)
     assert UPSTREAM_SECRET not in reply.body.decode()
 
@@ -104,10 +128,10 @@ def test_provider_secret_is_redacted_in_errors(gateway: GatewayProcess, upstream
 def test_query_of_the_base_url_is_redacted_in_errors(gateway: GatewayProcess, upstream: Upstream) -> None:
     """The query may contain a credential, like a header."""
     gateway.reload(resources(f"{upstream.url}?key=sk-in-the-query"))
-    upstream.reply_with({"error": {"message": "Wrong key: sk-in-the-query.", "type": "auth"}}, 401)
+    upstream.reply_with({"error": {"message": "Wrong key: sk-in-the-query.", "type": "auth"}}, 403)
     reply = gateway.respond()
     assert upstream.requests[0].path == "/v1/responses?key=sk-in-the-query"
-    assert (reply.status, reply.error["message"]) == (401, "Wrong key: <redacted>.")
+    assert (reply.status, reply.error["message"]) == (403, "Wrong key: <redacted>.")
 
 
 def test_upstream_error_texts_are_inspected(gateway: GatewayProcess, upstream: Upstream) -> None:
@@ -403,6 +427,25 @@ def test_connection_closed_by_the_provider_is_replaced(gateway: GatewayProcess, 
         wait_for(lambda: upstream.open == 0, what="the provider's close")
 
 
+@pytest.mark.parametrize("delay_s", [0, 0.1])
+def test_request_that_the_provider_received_is_not_sent_again(
+    gateway: GatewayProcess, upstream: Upstream, delay_s: float
+) -> None:
+    """The connection is reused, and the provider closes it without a reply: it may have billed the request."""
+    assert gateway.respond().status == 200
+    before = len(upstream.requests)
+
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        time.sleep(delay_s)
+        connection.reset()
+
+    upstream.script = script
+    reply = gateway.respond()
+    assert (reply.status, reply.error["type"]) == (502, "transport_error")
+    assert len(upstream.requests) == before + 1
+    assert [attempt["error"] for attempt in gateway.ledger_entry(reply)["attempts"]] == ["transport"]
+
+
 def test_slow_caller_slows_down_its_upstream(gateway: GatewayProcess, upstream: Upstream) -> None:
     """The gateway stops reading from the provider while the caller does not read: 40 MB do not fit into the buffers."""
     delta = response_events(["z" * 20_000])[4]
@@ -531,3 +574,113 @@ def test_tokens_are_estimated_for_deeply_nested_bodies(gateway: GatewayProcess, 
     entry = gateway.ledger_entry(reply)
     assert (entry["status"], entry["usage_source"]) == (200, "estimated")
     assert (entry["input_tokens"], entry["output_tokens"]) == (1001, 500)
+
+
+# -- usage of streams -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"stream_options": {"include_usage": False, "x": 1}}, {"stream_options": None}]
+)
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions"])
+def test_gateway_asks_for_the_usage_of_a_stream_and_keeps_it(
+    gateway: GatewayProcess, upstream: Upstream, route: str, options: dict[str, Any]
+) -> None:
+    upstream.stream_with(chat_events(["Hello"], usage=CHAT_USAGE))
+    stream = gateway.stream(route, {"prompt": "Hi.", "messages": ["Hi."], **options})
+    assert b"prompt_tokens" not in stream.read_rest()
+    sent = (options.get("stream_options") or {}) | {"include_usage": True}
+    assert upstream.requests[0].json["stream_options"] == sent
+    entry = gateway.ledger_entry(stream)
+    assert (entry["usage_source"], entry["input_tokens"], entry["output_tokens"]) == ("upstream", 17, 23)
+
+
+def test_caller_that_asks_for_usage_gets_it(gateway: GatewayProcess, upstream: Upstream) -> None:
+    events = chat_events(["Hello"], usage=CHAT_USAGE)
+    upstream.stream_with(events)
+    stream = gateway.stream("/v1/chat/completions", {"stream_options": {"include_usage": True}})
+    assert b'"prompt_tokens": 17' in stream.read_rest()
+    assert upstream.requests[0].json["stream_options"] == {"include_usage": True}
+
+
+def test_usage_is_not_requested_on_the_responses_route(gateway: GatewayProcess, upstream: Upstream) -> None:
+    stream = gateway.stream()
+    stream.read_rest()
+    assert set(upstream.requests[0].json) == {"model", "input", "stream"}
+
+
+@pytest.mark.parametrize("size", [1, 3, 390])
+def test_estimate_of_a_stream_does_not_depend_on_its_deltas(
+    gateway: GatewayProcess, upstream: Upstream, size: int
+) -> None:
+    text = "abcdefghij" * 39
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    upstream.stream_with([b"".join(chat_events(pieces))])
+    stream = gateway.stream("/v1/chat/completions")
+    stream.read_rest()
+    entry = gateway.ledger_entry(stream)
+    assert (entry["usage_source"], entry["output_tokens"]) == ("estimated", 98)
+
+
+# -- requests whose usage is never reported -------------------------------------------------------------------------------
+
+
+def tokens_left(gateway: GatewayProcess) -> int:
+    """Return the tokens that the caller's limit has left, by a request that costs few."""
+    return int(gateway.respond(max_output_tokens=16).headers["x-ratelimit-remaining-tokens"])
+
+
+def test_background_response_is_charged_with_its_limit(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(upstream.url, caller={"display_name": "background", "rate_limit": {"tpm": 10_000}}))
+    upstream.reply_with({**response_body(usage=None, output=[]), "status": "queued", "background": True})
+    reply = gateway.respond(background=True, max_output_tokens=4000)
+    entry = gateway.ledger_entry(reply)
+    assert (entry["usage_source"], entry["output_tokens"]) == ("estimated", 4000)
+    upstream.use_script(normal_reply)
+    assert tokens_left(gateway) < 6000
+
+
+def test_whole_reply_that_is_cut_is_charged_with_its_limit(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(upstream.url, caller={"display_name": "cut", "rate_limit": {"tpm": 10_000}}))
+
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        connection.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{")
+        connection.reset()
+
+    upstream.use_script(script)
+    reply = gateway.respond(max_output_tokens=4000)
+    entry = gateway.ledger_entry(reply)
+    assert (entry["status"], entry["usage_source"], entry["output_tokens"]) == (502, "estimated", 4000)
+    upstream.use_script(normal_reply)
+    assert tokens_left(gateway) < 6000
+
+
+def test_dropped_request_is_charged_with_its_limit(gateway: GatewayProcess, upstream: Upstream) -> None:
+    gateway.reload(resources(upstream.url, caller={"display_name": "dropped", "rate_limit": {"tpm": 10_000}}))
+    upstream.use_script(lambda _request, connection: connection.closed_within(5) and None)
+    body = json.dumps({"model": ALIAS, "input": "Hi.", "max_output_tokens": 4000}).encode()
+    head = (
+        f"POST /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {CALLER}\r\ncontent-length: {len(body)}\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
+        caller.sendall(head.encode() + b"x-penstock-request-id: dropped-1\r\n\r\n" + body)
+        wait_for(lambda: upstream.requests, 5)
+    entry = gateway.ledger_entry("dropped-1")
+    assert (entry["status"], entry["usage_source"], entry["output_tokens"]) == (499, "estimated", 4000)
+    upstream.use_script(normal_reply)
+    assert tokens_left(gateway) < 6000
+
+
+def test_stream_is_ended_at_its_deadline(start: Callable[..., GatewayProcess], upstream: Upstream) -> None:
+    """Its events arrive in time, but do not end."""
+    gateway = start(resources(upstream.url), upstream={"max_stream_s": 0.5})
+
+    def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
+        connection.start()
+        while not connection.closed_within(0.05):
+            connection.chunk(response_events()[0])
+
+    upstream.use_script(script)
+    stream = gateway.stream()
+    assert json.loads(stream.read_rest().rsplit(b"data: ", 1)[-1])["code"] == "timeout"
+    assert gateway.ledger_entry(stream)["status"] == 504

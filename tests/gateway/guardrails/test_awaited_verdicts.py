@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Awaitable
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from penstock.gateway.guardrails import StreamBlocked
 from penstock.gateway.relay.upstream_attempt import Timeouts, UpstreamAttempt
+from penstock.gateway.routes import BY_NAME
 from penstock.gateway.sse_frames import Frame
 from penstock.wire.exchange import Exchange
 
@@ -18,9 +20,10 @@ from penstock.wire.exchange import Exchange
 class Host:
     """A host without a network, which records whether it is paused."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, compressed: bool) -> None:
         self.exchange: Exchange | None = None
         self.paused = False
+        self._compressor = zlib.compressobj(wbits=31) if compressed else None
 
     def start(self, exchange: Exchange, _connect_s: float | None) -> None:
         self.exchange = exchange
@@ -46,6 +49,9 @@ class Host:
         assert exchange.on_data is not None
         exchange.status = 200
         exchange.headers = [(b"content-type", b"text/event-stream")]
+        if self._compressor is not None:
+            exchange.headers.append((b"content-encoding", b"gzip"))
+            data = self._compressor.compress(data) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
         exchange.pieces.append(data)
         exchange.on_data(exchange)
 
@@ -78,7 +84,7 @@ class RemoteGuard:
 class Owner:
     """The request: what was sent to its caller."""
 
-    route = "chat"
+    dialect = BY_NAME["chat"]
     caller_gone = False
 
     def __init__(self) -> None:
@@ -96,10 +102,11 @@ class Owner:
         self.blocked = cause
 
 
+@pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("blocked", [False, True])
-def test_upstream_is_paused_while_a_verdict_is_awaited(blocked: bool) -> None:
+def test_upstream_is_paused_while_a_verdict_is_awaited(blocked: bool, compressed: bool) -> None:
     async def run() -> None:
-        host, owner = Host(), Owner()
+        host, owner = Host(compressed=compressed), Owner()
         target: Any = SimpleNamespace(host=host)
         attempt = UpstreamAttempt(asyncio.get_running_loop(), owner, target, b"", Timeouts(None, None, None))  # type: ignore[arg-type]
         guard: Any = RemoteGuard()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.gateway.guardrail_patterns import DETECTOR_NAMES
 from penstock.gateway.guardrails.detectors import DETECTORS
 from support.guardrail_streams import guards, pii
 
@@ -175,3 +176,7 @@ def test_no_match_exceeds_max_length(name: str) -> None:
     for text in texts:
         match = DETECTORS[name].find(text, 0)
         assert match is None or match[1] - match[0] <= max_length
+
+
+def test_resource_files_may_name_every_detector() -> None:
+    assert tuple(DETECTORS) == DETECTOR_NAMES

@@ -226,7 +226,8 @@ def test_hanging_redis_does_not_block_requests(redis_server: RedisServer) -> Non
     run(scenario())
 
 
-def test_slow_redis_counts_no_request_twice(redis_server: RedisServer) -> None:
+@pytest.mark.parametrize("charges", [True, False])
+def test_slow_redis_counts_no_request_twice(redis_server: RedisServer, charges: bool) -> None:
     """Redis executes calls whose caller has timed out. The limiter cancels the admissions and repeats the settlements."""
     client = redis.Redis.from_url(redis_server.url)
 
@@ -241,7 +242,10 @@ def test_slow_redis_counts_no_request_twice(redis_server: RedisServer) -> None:
         await wait_until(lambda: client.pttl("penstock:{limits}:owners") > 0 and not pool._in_use_connections)
         redis_server.signal(signal.SIGSTOP)
         try:
-            assert admitted(await attempt(limiter, caller, tokens=40, now=time.time()))
+            if charges:
+                assert admitted(await attempt(limiter, caller, tokens=40, now=time.time()))
+            else:  # takes a slot only
+                await limiter.enter(caller, (), time.time())
             assert limiter.degraded
             await limiter.settle(first, 30, time.time())
         finally:

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.body import read_body, replace_model
+from penstock.gateway.routes import BY_NAME
 
+RESPONSES = BY_NAME["responses"]
 KEYS = st.sampled_from(["model", "a", 'm"', "\\u"])
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(st.characters(codec="utf-8"), max_size=12)
@@ -34,7 +36,7 @@ def test_only_the_model_name_is_replaced(
     members = list(before.items())
     members.insert(position, ("model", name))
     data = json.dumps(dict(members), ensure_ascii=ascii_only, separators=spaces).encode()
-    request = read_body(data, chat=False)
+    request = read_body(data, RESPONSES)
     assert request.model == name
     assert json.loads(data[request.model_start : request.model_end]) == name
     rewritten = replace_model(request, b'"upstream"')
@@ -53,30 +55,49 @@ def test_only_the_model_name_is_replaced(
 )
 def test_duplicate_model_is_refused(data: bytes) -> None:
     with pytest.raises(Refusal) as refused:
-        read_body(data, chat=False)
+        read_body(data, RESPONSES)
     assert (refused.value.status, refused.value.param) == (400, "model")
 
 
+@pytest.mark.parametrize("name", ["previous_response_id", "conversation"])
+def test_duplicate_reference_is_refused(name: str) -> None:
+    once = b'{"model":"a","x":{"%b":"n"},"%b":"b"}' % (name.encode(), name.encode())
+    assert read_body(once, RESPONSES).members is not None
+    with pytest.raises(Refusal) as refused:
+        read_body(once[:-1] + b',"%b":null}' % name.encode(), RESPONSES)
+    assert (refused.value.status, refused.value.param) == (400, name)
+
+
 @pytest.mark.parametrize(
-    ("members", "expected"),
+    ("route", "members", "expected"),
     [
-        ({}, None),
-        ({"max_output_tokens": 7}, 7),
-        ({"max_completion_tokens": 8, "max_tokens": 9}, 8),
-        ({"max_tokens": 9}, 9),
-        ({"max_tokens": 0}, None),
-        ({"max_tokens": -3}, None),
-        ({"max_tokens": True}, None),
-        ({"max_tokens": "9"}, None),
-        ({"max_tokens": 10**30}, 100_000_000),
+        ("responses", {}, 1000),
+        ("responses", {"max_output_tokens": 7}, 7),
+        ("responses", {"max_output_tokens": 7, "max_tokens": 9}, 7),
+        ("chat", {"max_completion_tokens": 8, "max_tokens": 9}, 9),
+        ("chat", {"max_output_tokens": 1, "max_tokens": 4000}, 4000),
+        ("chat", {"max_output_tokens": 1}, 1000),
+        ("chat", {"max_tokens": 9, "n": 3}, 27),
+        ("chat", {"n": 2}, 2000),
+        ("chat", {"max_tokens": 0}, 1000),
+        ("chat", {"max_tokens": -3}, 1000),
+        ("chat", {"max_tokens": True, "n": False}, 1000),
+        ("chat", {"max_tokens": "9"}, 1000),
+        ("chat", {"max_tokens": 10**30}, 100_000_000),
+        ("completions", {"max_tokens": 5, "n": 2, "best_of": 3, "prompt": "a"}, 15),
+        ("completions", {"max_tokens": 5, "prompt": ["a", "b"]}, 10),
+        ("completions", {"max_tokens": 5, "prompt": [1, 2, 3]}, 5),
+        ("completions", {"max_tokens": 5, "prompt": [[1, 2], [3]]}, 10),
+        ("embeddings", {"max_tokens": 5}, 0),
     ],
 )
-def test_max_output_is_read_from_any_of_its_names(members: dict[str, Any], expected: int | None) -> None:
-    assert read_body(json.dumps({"model": "a", **members}).encode(), chat=False).max_output == expected
+def test_output_limit_is_the_largest_that_the_route_reads(route: str, members: dict[str, Any], expected: int) -> None:
+    data = json.dumps({"model": "a", "messages": ["m"], **members}).encode()
+    assert BY_NAME[route].output_limit(read_body(data, BY_NAME[route]).members, 1000) == expected
 
 
 @pytest.mark.parametrize(
     ("stream", "expected"), [(True, True), (False, False), (1, False), ("true", False), (None, False)]
 )
 def test_only_true_requests_a_stream(stream: Any, expected: bool) -> None:
-    assert read_body(json.dumps({"model": "a", "stream": stream}).encode(), chat=False).stream is expected
+    assert read_body(json.dumps({"model": "a", "stream": stream}).encode(), RESPONSES).stream is expected

@@ -12,6 +12,7 @@ import uvloop
 
 from penstock.gateway.relay.hosts import Host, Hosts
 from penstock.gateway.relay.upstream_attempt import Timeouts, UpstreamAttempt
+from penstock.gateway.routes import BY_NAME
 from penstock.wire.exchange import Exchange
 
 GOOD, OTHER = "127.0.0.1", "127.0.0.2"
@@ -41,7 +42,7 @@ class Server:
 class Owner:
     """A request without a caller."""
 
-    route: Any = "responses"
+    dialect: Any = BY_NAME["responses"]
     stream: Any = None
     caller_gone = False
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.routing import Cooldowns, FailurePolicy, RoundRobin, backoff_s, order_targets
+from penstock.gateway.relay.cooldowns import Cooldowns, shared_words
+from penstock.gateway.relay.routing import FailurePolicy, RoundRobin, backoff_s, order_targets
 from penstock.gateway.relay.upstream import Target as RealTarget
 from penstock.gateway.relay.upstream import UpstreamFailure
 from penstock.gateway.resources.snapshot import Cooldown, Model, ProviderKey, Routing
@@ -19,6 +22,7 @@ class Target(RealTarget):
 
     def __init__(self, name: str, **fields: Any) -> None:
         self.key = ProviderKey(id="k", name="k", secret=Secret(fields.pop("secret", "sk-1")))
+        fields.setdefault("cooldown", Cooldown(min_failures=1))
         self.model = Model(id=name, name=name, **fields)
 
     def __repr__(self) -> str:
@@ -45,15 +49,16 @@ def test_healthy_targets_come_before_cooling_ones() -> None:
     cooldowns = Cooldowns()
     routing = Routing(targets=("a", "b", "c"))
     assert ordered_names(routing, targets, cooldowns) == ["a", "b", "c"]
-    cooldowns.failed(targets[0], failure(), 99.0)
+    cooldowns.failed(targets[0], failure(), 99.0, targets)
     assert ordered_names(routing, targets, cooldowns) == ["b", "c", "a"]
     cooldowns.succeeded(targets[0])
     assert ordered_names(routing, targets, cooldowns) == ["a", "b", "c"]
     for target in targets:
-        cooldowns.failed(target, failure(), 99.0)
+        cooldowns.failed(target, failure(retry_after_s=30.0), 99.0, targets)
     with pytest.raises(Refusal) as refused:
         ordered_names(routing, targets, cooldowns)
     assert (refused.value.status, refused.value.type) == (503, "all_candidates_unavailable")
+    assert refused.value.retry_after == 29
     assert ordered_names(Routing(targets=("a", "b"), when_all_unavailable="try_anyway"), targets[:2], cooldowns) == [
         "a",
         "b",
@@ -91,20 +96,63 @@ def test_round_robin_rotates_and_max_fallbacks_limits_targets() -> None:
 def test_cooldown_duration_depends_on_failure_and_settings(
     failure: UpstreamFailure, cooldown: Cooldown, seconds: int
 ) -> None:
-    target = Target("a", cooldown=cooldown)
+    target = Target("a", cooldown=msgspec.structs.replace(cooldown, min_failures=1))
     cooldowns = Cooldowns()
-    cooldowns.failed(target, failure, 0.0)
-    assert cooldowns.cooling(target, seconds - 0.5) is (seconds > 0)
-    assert cooldowns.cooling(target, seconds + 0.5) is False
+    cooldowns.failed(target, failure, 100.0, [target, Target("b")])
+    assert cooldowns.cooling(target, 100 + seconds - 0.5) is (seconds > 0)
+    assert cooldowns.cooling(target, 100 + seconds + 0.5) is False
 
 
 def test_changed_model_or_key_has_no_cooldown() -> None:
     cooldowns = Cooldowns()
-    cooldowns.failed(Target("a"), failure(), 0.0)
+    cooldowns.failed(Target("a"), failure(), 0.0, [Target("b")])
     assert cooldowns.cooling(Target("a"), 1.0)  # reloaded without a change
     assert not cooldowns.cooling(Target("a", cooldown=Cooldown(enabled=False)), 1.0)
     assert not cooldowns.cooling(Target("a", upstream="another"), 1.0)
     assert not cooldowns.cooling(Target("a", secret="sk-2"), 1.0)
+
+
+def test_target_is_ejected_after_consecutive_failures_of_different_requests() -> None:
+    targets = [Target("a", cooldown=Cooldown()), Target("b", cooldown=Cooldown())]
+    cooldowns = Cooldowns()
+    for _ in range(2):
+        cooldowns.failed(targets[0], failure(), 0.0, targets)
+    cooldowns.succeeded(targets[0])
+    for _ in range(2):
+        cooldowns.failed(targets[0], failure(), 0.0, targets)
+    assert not cooldowns.cooling(targets[0], 1.0)
+    cooldowns.failed(targets[0], failure(), 0.0, targets)
+    assert cooldowns.cooling(targets[0], 1.0)
+
+
+def test_last_healthy_target_is_not_ejected() -> None:
+    targets = [Target("a"), Target("b")]
+    cooldowns = Cooldowns()
+    for _ in range(5):
+        for target in targets:
+            cooldowns.failed(target, failure(), 0.0, targets)
+    assert [cooldowns.cooling(target, 1.0) for target in targets] == [True, False]
+    cooldowns.failed(targets[1], failure(retry_after_s=7.0), 0.0, targets)  # the provider asks for it
+    assert [cooldowns.ends_at(target) for target in targets] == [30.0, 7.0]
+
+
+def test_cooldowns_are_shared_between_workers(tmp_path: Path) -> None:
+    first, second = (Cooldowns(shared_words(str(tmp_path / "cooldowns"))) for _ in range(2))
+    targets = [Target("a", cooldown=Cooldown(min_failures=2)), Target("b")]
+    for worker in (first, second):
+        worker.failed(targets[0], failure(), 0.0, targets)
+    assert first.cooling(targets[0], 1.0)
+    assert second.cooling(targets[0], 1.0)
+    second.succeeded(targets[0])
+    assert not first.cooling(targets[0], 1.0)
+
+
+def test_more_targets_than_slots_replace_the_oldest() -> None:
+    cooldowns = Cooldowns()
+    targets = [Target(f"m{number}") for number in range(2000)]
+    for target in targets:
+        cooldowns.failed(target, failure(), 0.0, [Target("other")])
+    assert cooldowns.cooling(targets[-1], 1.0)
 
 
 def test_failure_policy_decides_on_retry_and_fallback() -> None:

@@ -11,10 +11,13 @@ import pytest
 from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.accounting import Accounting
-from penstock.gateway.relay.attempt_loop import AttemptLoop
 from penstock.gateway.relay.body import read_body
-from penstock.gateway.relay.routing import Cooldowns, RoundRobin
-from penstock.gateway.resources.snapshot import Model, Routing
+from penstock.gateway.relay.cooldowns import Cooldowns
+from penstock.gateway.relay.request import GatewayRequest
+from penstock.gateway.relay.routing import RoundRobin
+from penstock.gateway.resources.snapshot import Model, ProviderKey, Routing
+from penstock.gateway.routes import BY_NAME
+from penstock.secrets import Secret
 
 
 class SlowLimiter:
@@ -45,25 +48,28 @@ def test_request_ended_while_waiting_for_target_limits_makes_no_attempt(first_is
         limiter = SlowLimiter(*full, Reservation())
         app: Any = SimpleNamespace(limiter=limiter, cooldowns=Cooldowns(), round_robin=RoundRobin(), loop=None)
         app.config = SimpleNamespace(upstream=SimpleNamespace(retries=0))
-        accounting = Accounting("id", "responses", 0)
-        response: Any = SimpleNamespace(accounting=accounting, stream=None, request_id="id")
+        app.worker = 0
+        app.body_bytes = 0
+        app.recorder = SimpleNamespace(record=lambda entry: None)
+        dialect = BY_NAME["responses"]
+        scope: Any = SimpleNamespace(client="127.0.0.1:1")
+        protocol: Any = None
         group = Model(id="g", name="g", routing=Routing(targets=("a", "b")))
-        request = read_body(b'{"model":"g"}', chat=False)
         compiled: Any = SimpleNamespace()
-        attempt_loop = AttemptLoop(app, compiled, response, "responses", group, request, 10, None)
+        request = GatewayRequest(app, compiled, scope, protocol, dialect, "id", "id")
+        request._model, request._request, request._tokens = group, read_body(b'{"model":"g"}', dialect), 10
         # The targets have no host, so an attempt would fail.
-        targets: Any = [
-            SimpleNamespace(model=Model(id=name, name=name), key=SimpleNamespace(name="k")) for name in ("a", "b")
-        ]
-        running = asyncio.create_task(attempt_loop.run(tuple(targets)))
+        key = ProviderKey(id="k", name="k", secret=Secret("s"))
+        targets: Any = [SimpleNamespace(model=Model(id=name, name=name), key=key) for name in ("a", "b")]
+        running = asyncio.create_task(request._route(tuple(targets)))
         await limiter.asked.wait()
-        attempt_loop.end()
+        request.end()
         limiter.answer.set()
         with pytest.raises(Refusal) as refused:
             await running
         assert refused.value.type == "shutting_down"
-        await attempt_loop.close()
-        return accounting, limiter
+        await request._account()
+        return request.accounting, limiter
 
     accounting, limiter = asyncio.run(run())
     assert [attempt.error for attempt in accounting.entry.attempts] == (["over_limit"] if first_is_full else [])

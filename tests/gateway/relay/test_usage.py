@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.gateway.dialects.base import Reply, StreamReader
 from penstock.gateway.relay.model_names import ModelNames, restore_model
-from penstock.gateway.relay.usage import StreamReader, read_reply
+from penstock.gateway.routes import BY_NAME
 from penstock.gateway.sse_frames import Frames, joined
 
 USAGE = {"input_tokens": 11, "output_tokens": 7, "output_tokens_details": {"reasoning_tokens": 2}}
@@ -34,7 +35,7 @@ def responses(end: str = "\n", filler: str = "text") -> bytes:
 
 
 def read(data: bytes, sizes: list[int], route: Any = "responses") -> StreamReader:
-    reader, frames = StreamReader(route), Frames()
+    reader, frames = BY_NAME[route].stream_reader(), Frames()
     start = 0
     for size in [*sizes, len(data)]:
         for complete in frames.feed(data[start : start + size]):
@@ -43,6 +44,10 @@ def read(data: bytes, sizes: list[int], route: Any = "responses") -> StreamReade
     if (rest := frames.rest()) is not None:
         reader.read(rest)
     return reader
+
+
+def read_reply(body: bytes) -> Reply:
+    return BY_NAME["chat"].read_reply(body)
 
 
 def with_alias(pieces: Iterable[bytes], alias: str) -> bytes:

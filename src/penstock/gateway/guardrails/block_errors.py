@@ -1,12 +1,8 @@
-"""Error types, messages and stream events for blocked content."""
+"""Error types, messages and stream events for blocked content. The dialect of the route forms the event."""
 
 from __future__ import annotations
 
-import time
-
-import orjson
-
-from penstock.gateway.routes import Route
+from penstock.gateway.routes import BY_NAME, Route
 
 __all__ = ["block_code", "block_event", "block_message", "block_type"]
 
@@ -41,30 +37,5 @@ def block_event(
 ) -> bytes:
     """Return the SSE event that ends a stream after part of it has been released."""
     message = block_message("response", guardrail, timed_out=timed_out, too_long=too_long)
-    error_type = block_type(timed_out=timed_out)
-    code = block_code(too_long=too_long)
-    if route != "responses":
-        error = {"message": message, "type": error_type} | ({} if code is None else {"code": code})
-        return b"data: " + orjson.dumps({"error": error}) + b"\n\n"
-    response = {
-        "id": response_id or "",
-        "object": "response",
-        "created_at": int(time.time()),
-        "status": "failed",
-        "error": {"code": code or error_type, "message": message, "type": error_type},
-        "incomplete_details": None,
-        "instructions": None,
-        "max_output_tokens": None,
-        "metadata": {},
-        "model": model,
-        "output": [],
-        "parallel_tool_calls": True,
-        "previous_response_id": None,
-        "temperature": None,
-        "tool_choice": "auto",
-        "tools": [],
-        "top_p": None,
-        "usage": None,
-    }
-    event = {"type": "response.failed", "sequence_number": sequence, "response": response}
-    return b"event: response.failed\ndata: " + orjson.dumps(event) + b"\n\n"
+    kind, code = block_type(timed_out=timed_out), block_code(too_long=too_long)
+    return BY_NAME[route].block_event(kind, message, sequence, response_id, model, code)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import regex
 
+from penstock.gateway.guardrail_patterns import regex_error
 from penstock.gateway.guardrails.detectors import DETECTORS, Finder, Match
-from penstock.gateway.guardrails.finders import RegexFinder, regex_error
+from penstock.gateway.guardrails.finders import RegexFinder
 from penstock.gateway.guardrails.inspection import MatchCounts
 from penstock.gateway.guardrails.literals import Literals
 from penstock.gateway.guardrails.masking import Masking

@@ -14,7 +14,7 @@ import regex
 from penstock.gateway.guardrails.detectors import MARGIN, Match
 from penstock.gateway.guardrails.search_budget import SearchBudget
 
-__all__ = ["RegexFinder", "regex_error"]
+__all__ = ["RegexFinder"]
 
 _SHORT_TEXT = 512
 """The time limit costs 2 to 5 µs per search. A pattern with a single quantifier, on one character or class, runs without it
@@ -74,19 +74,3 @@ class RegexFinder:
         if self.max_length is None:
             return low
         return max(low, len(text) - self.max_length - MARGIN + 1)
-
-
-def regex_error(pattern: str) -> str | None:
-    """Return the error in a pattern, or None. The message does not quote the pattern."""
-    try:
-        compiled = regex.compile(pattern)
-    except regex.error as error:
-        reason, _, position = str(error).partition(" at position")
-        reason = reason.split(" \\")[0]  # "bad escape \\q" quotes the pattern
-        position = f" at position{position}" if position else ""
-        return f"is not a valid regular expression: {reason}{position}"
-    except (ValueError, OverflowError, RecursionError):
-        return "is not a valid regular expression"
-    if compiled.search("") is not None:
-        return "matches the empty text, so it would match everything"
-    return None

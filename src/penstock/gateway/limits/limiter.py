@@ -47,10 +47,23 @@ class Limiter(Protocol):
     def evicted(self) -> int:
         """Number of windows that this process replaced before they expired."""
 
+    async def enter(self, key: CallerKey, policies: Sequence[Policy], now: float) -> Reservation:
+        """Check the limits of the key and take its concurrency slot. Charges nothing; raises Refusal 429."""
+
+    async def check(self, key: CallerKey, model: Model, policies: Sequence[Policy], tokens: int, now: float) -> None:
+        """Raise Refusal 429 if `admit` would, but charge nothing."""
+
     async def admit(
-        self, key: CallerKey, model: Model, policies: Sequence[Policy], tokens: int, now: float
+        self,
+        key: CallerKey,
+        model: Model,
+        policies: Sequence[Policy],
+        tokens: int,
+        now: float,
+        entered: Reservation | None = None,
     ) -> Reservation:
-        """Charge one request and `tokens` to every limit that applies, or charge nothing and raise Refusal 429."""
+        """Charge one request and `tokens` to every limit that applies, or charge nothing and raise Refusal 429. `entered`
+        is the result of `enter`, which has taken the slot of the key."""
 
     async def admit_target(self, model: Model, tokens: int, now: float) -> Reservation:
         """Like `admit`, for the limits of a routing group's target only."""

@@ -38,8 +38,8 @@ class LocalLimiter(BaseLimiter):
     def evicted(self) -> int:
         return self._table.evicted
 
-    async def _admit(self, limits: RequestLimits, tokens: int, now: float) -> Reservation:
-        return self.admit_now(limits, tokens, now)
+    async def _admit(self, limits: RequestLimits, tokens: int, now: float, *, charge: bool) -> Reservation:
+        return self.admit_now(limits, tokens, now, charge=charge)
 
     async def settle(self, reservation: Reservation, tokens: int, now: float) -> None:
         self.settle_now(reservation, tokens, now)
@@ -50,8 +50,9 @@ class LocalLimiter(BaseLimiter):
             self._closed = True
             self._table.close()
 
-    def admit_now(self, limits: RequestLimits, tokens: int, now: float) -> Reservation:
-        """Check all limits before charging any, so that a refused request is not counted.
+    def admit_now(self, limits: RequestLimits, tokens: int, now: float, *, charge: bool = True) -> Reservation:
+        """Check all limits before charging any, so that a refused request is not counted. Without `charge`, only slots are
+        taken.
 
         Takes 4 µs for one window and 2 µs for each further one, including headers; the lock takes 0.7 µs of that.
         """
@@ -75,7 +76,7 @@ class LocalLimiter(BaseLimiter):
                 if not repaired:
                     refusal = self._refusal(limits, window_states, free)
             else:
-                for offset, tick, _, amount, _ in window_states:
+                for offset, tick, _, amount, _ in window_states if charge else ():
                     words[offset + 3] += amount
                     words[offset + RING + tick % TICKS] += amount
                 if free:
@@ -87,8 +88,8 @@ class LocalLimiter(BaseLimiter):
         if refusal is not None:
             raise refusal
         if repaired:
-            return self.admit_now(limits, tokens, now)
-        if limits.token_windows:
+            return self.admit_now(limits, tokens, now, charge=charge)
+        if limits.token_windows and charge:
             charges = tuple(
                 (limits.windows[index], window_states[index][1], window_states[index][3])
                 for index in limits.token_windows

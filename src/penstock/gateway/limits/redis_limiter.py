@@ -109,10 +109,10 @@ class RedisLimiter(BaseLimiter):
         await self._client.connection_pool.disconnect()
         await self._local.close()
 
-    async def _admit(self, limits: RequestLimits, tokens: int, now: float) -> Reservation:
+    async def _admit(self, limits: RequestLimits, tokens: int, now: float, *, charge: bool) -> Reservation:
         if self.degraded:
-            return self._local.admit_now(limits, tokens, now)
-        admission = self._spawn(self._admit_in_redis(limits, tokens, now))
+            return self._local.admit_now(limits, tokens, now, charge=charge)
+        admission = self._spawn(self._admit_in_redis(limits, tokens, now, charge=charge))
         try:
             return await asyncio.shield(admission)
         except asyncio.CancelledError:
@@ -120,7 +120,7 @@ class RedisLimiter(BaseLimiter):
             admission.add_done_callback(self._refund)
             raise
 
-    async def _admit_in_redis(self, limits: RequestLimits, tokens: int, now: float) -> Reservation:
+    async def _admit_in_redis(self, limits: RequestLimits, tokens: int, now: float, *, charge: bool) -> Reservation:
         owner = self._owner
         id_ = b"%b:%x" % (self._id_prefix, next(self._ids))
         keys = [
@@ -131,17 +131,17 @@ class RedisLimiter(BaseLimiter):
         amounts = [window.amount(tokens) for window in limits.windows]
         arguments: list[Any] = ["", owner, len(amounts)]
         for window, amount in zip(limits.windows, amounts, strict=True):
-            arguments += (window.limit, amount, window.width)
+            arguments += (window.limit, amount if charge else -amount, window.width)
         arguments += (limit.limit for limit in limits.concurrency)
         try:
             reply: list[int] = await self._admit_script(keys=[_OWNERS, *keys], args=arguments)
         except _REDIS_ERRORS as error:
             refund: list[Any] = ["", owner, len(amounts)]
             for window, amount in zip(limits.windows, amounts, strict=True):
-                refund += (amount, window.width)
+                refund += (amount if charge else 0, window.width)
             self._unconfirmed.append((self._cancel_script, keys, refund))
             self._record_failure(error)
-            return self._local.admit_now(limits, tokens, now)
+            return self._local.admit_now(limits, tokens, now, charge=charge)
         states = [(reply[index + 1], reply[index + 2]) for index in range(1, 4 * len(amounts), 4)]
         free = reply[1 + 4 * len(amounts) :]
         if not reply[0]:
@@ -151,7 +151,8 @@ class RedisLimiter(BaseLimiter):
         if limits.concurrency and not self._heartbeat_running:
             self._heartbeat_running = True
             self._spawn(self._heartbeat(), self._background)
-        charges = tuple((limits.windows[index], reply[1 + 4 * index], amounts[index]) for index in limits.token_windows)
+        charged = limits.token_windows if charge else ()
+        charges = tuple((limits.windows[index], reply[1 + 4 * index], amounts[index]) for index in charged)
         headers = limits.headers(states, [left - 1 for left in free])
         return Reservation(headers, charges, limits.concurrency, owner, id_)
 

@@ -82,6 +82,8 @@ class RequestLimits:
     __slots__ = (
         "_header_groups",
         "_key_concurrency",
+        "_without_key_slot",
+        "_without_slots",
         "concurrency",
         "key",
         "model",
@@ -94,13 +96,15 @@ class RequestLimits:
     def __init__(
         self,
         key: CallerKey | None,
-        model: Model,
+        model: Model | None,
         policies: Sequence[Policy],
         windows: list[WindowLimit],
         concurrency: list[ConcurrencyLimit],
     ) -> None:
         self.key = key
         self.model = model
+        self._without_slots: RequestLimits | None = None
+        self._without_key_slot: RequestLimits | None = None
         self.policies = policies
         self.windows = tuple(windows)
         self.concurrency = tuple(concurrency)
@@ -115,6 +119,21 @@ class RequestLimits:
             if (indexes := [index for index in self.reported if windows[index].tokens is tokens])
         )
         self._key_concurrency = next((index for index, limit in enumerate(concurrency) if limit.layer == "key"), None)
+
+    @property
+    def without_slots(self) -> RequestLimits:
+        """The windows alone."""
+        if self._without_slots is None:
+            self._without_slots = RequestLimits(self.key, self.model, self.policies, list(self.windows), [])
+        return self._without_slots
+
+    @property
+    def without_key_slot(self) -> RequestLimits:
+        """All limits but the concurrency of the key."""
+        if self._without_key_slot is None:
+            others = [limit for limit in self.concurrency if limit.layer != "key"]
+            self._without_key_slot = RequestLimits(self.key, self.model, self.policies, list(self.windows), others)
+        return self._without_key_slot
 
     def headers(self, states: Sequence[tuple[int, int]], free: Sequence[int]) -> tuple[tuple[str, str], ...]:
         """Return the x-ratelimit headers; of several windows per unit, those of the one with the least remaining.
@@ -167,8 +186,8 @@ class RequestLimitsCache:
     def __init__(self) -> None:
         self._cache: dict[tuple[int, int], RequestLimits] = {}
 
-    def get(self, key: CallerKey | None, model: Model, policies: Sequence[Policy]) -> RequestLimits:
-        """Return the limits of a request; without a key, those of the model only."""
+    def get(self, key: CallerKey | None, model: Model | None, policies: Sequence[Policy]) -> RequestLimits:
+        """Return the limits of a request; without a key or without a model, only those of the other."""
         cached = self._cache.get((id(key), id(model)))
         # A cached entry keeps its key and model alive, so their ids are not reused.
         if cached is not None and cached.key is key and cached.model is model and cached.policies is policies:
@@ -179,12 +198,14 @@ class RequestLimitsCache:
         return limits
 
 
-def _build(key: CallerKey | None, model: Model, policies: Sequence[Policy]) -> RequestLimits:
+def _build(key: CallerKey | None, model: Model | None, policies: Sequence[Policy]) -> RequestLimits:
     windows: list[WindowLimit] = []
     concurrency: list[ConcurrencyLimit] = []
-    owners: list[tuple[Layer, str, RateLimit]] = [("model", f"model/{model.id}", model.rate_limit)]
+    owners: list[tuple[Layer, str, RateLimit]] = []
     if key is not None:
-        owners.insert(0, ("key", f"key/{key.id}", key.rate_limit))
+        owners.append(("key", f"key/{key.id}", key.rate_limit))
+    if model is not None:
+        owners.append(("model", f"model/{model.id}", model.rate_limit))
     for layer, owner, limits in owners:
         for name, per, unit in _RATE_LIMIT_FIELDS:
             limit = getattr(limits, name)
@@ -201,7 +222,9 @@ def _build(key: CallerKey | None, model: Model, policies: Sequence[Policy]) -> R
     return RequestLimits(key, model, policies, windows, concurrency)
 
 
-def _policy_buckets(key: CallerKey | None, model: Model, policies: Sequence[Policy]) -> Iterator[tuple[Policy, str]]:
+def _policy_buckets(
+    key: CallerKey | None, model: Model | None, policies: Sequence[Policy]
+) -> Iterator[tuple[Policy, str]]:
     """Yield each policy that applies, with the id of its bucket."""
     for policy in policies:
         member: str | None
@@ -209,7 +232,7 @@ def _policy_buckets(key: CallerKey | None, model: Model, policies: Sequence[Poli
             case "api_key":
                 subject = member = key.id if key is not None else None
             case "model":
-                subject = member = model.id
+                subject = member = model.id if model is not None else None
             case "team":
                 subject = member = key.team_id if key is not None else None
             case "member":

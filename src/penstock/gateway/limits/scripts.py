@@ -84,6 +84,7 @@ ADMIT: Final = (
     + """
 -- KEYS: owners, admission, windows, concurrency limits
 -- ARGV: now or '', owner, number of windows, {limit, amount, width} of each, {limit} of each concurrency limit
+--       a negative amount is checked, but not charged
 -- reply: 1 or 0, {tick, remaining, reset, wait} of each window, {free slots} of each concurrency limit
 local stored = redis.call('GET', KEYS[2])
 if stored == SETTLED then return {0} end
@@ -93,6 +94,8 @@ local reply, rings, admitted = {0}, {}, true
 for w = 1, windows do
   local a = 3 * w + 1
   local limit, amount, width = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
+  local charged = math.max(amount, 0)
+  amount = math.abs(amount)
   local now_tick = math.floor(now / width)
   local ring, tick = load(KEYS[2 + w], now_tick)
   local elapsed = tick == now_tick and now - tick * width or 0
@@ -116,7 +119,7 @@ for w = 1, windows do
       tick_start = tick_start + width
     end
   end
-  rings[w] = {ring, tick, elapsed, total, oldest, limit, amount, width, wait}
+  rings[w] = {ring, tick, elapsed, total, oldest, limit, charged, width, wait}
 end
 
 local free = {}

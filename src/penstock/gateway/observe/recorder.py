@@ -19,8 +19,8 @@ from penstock.gateway.observe.metrics import Metrics
 __all__ = ["Recorder"]
 
 TICK_S = 1.0
-UNSTORED = frozenset((401, 404))
-"""Statuses without an entry in the ledger, unless an upstream sent them."""
+UNSTORED = frozenset(("invalid_api_key", "model_not_found"))
+"""Errors without an entry in the ledger, unless an upstream sent them."""
 SAMPLES_PER_S = 10
 
 
@@ -42,7 +42,7 @@ class Recorder:
 
     def record(self, entry: Entry) -> None:
         """Record an entry. Call this exactly once per request. It never raises, and writes the spool first."""
-        if entry.status in UNSTORED and not entry.attempts:
+        if entry.error in UNSTORED and not entry.attempts:
             self.live.end(entry.request_id)
             self.record_local(entry)
             return

@@ -6,11 +6,10 @@ import re
 from time import perf_counter, time
 from typing import Literal
 
+from penstock.gateway.dialects.base import Dialect, StreamReader, Usage
 from penstock.gateway.guardrails import Inspection
 from penstock.gateway.ledger.entry import Attempt, Entry
 from penstock.gateway.relay.upstream import Target
-from penstock.gateway.relay.usage import StreamReader, Usage, input_estimate
-from penstock.gateway.routes import Route
 from penstock.wire.exchange import Exchange
 
 __all__ = ["Accounting", "AttemptKind"]
@@ -23,17 +22,33 @@ _IDENTIFIER = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 class Accounting:
     """Fills in the ledger entry of a request. Its phases add up to the total time: `enter` ends one and begins the next."""
 
-    __slots__ = ("_attempt_running", "_connect_ms", "_guard_ms", "_last_lap", "_phase", "_started_at", "entry")
+    __slots__ = (
+        "_attempt_running",
+        "_connect_ms",
+        "_dialect",
+        "_guard_ms",
+        "_last_lap",
+        "_phase",
+        "_started_at",
+        "entry",
+    )
 
-    def __init__(self, request_id: str, route: Route, worker: int) -> None:
+    def __init__(self, request_id: str, dialect: Dialect, worker: int) -> None:
         self._started_at = self._last_lap = perf_counter()
         self._phase = "auth"
+        self._dialect = dialect
         self._attempt_running = False
         """True while an attempt is running."""
         self._connect_ms = self._guard_ms = 0.0
         """Connect and inspection time of the running attempt that has already been added to the phases, in ms."""
         self.entry = Entry(
-            request_id=request_id, at=time(), route=route, worker=worker, phases_ms={}, attempts=[], guardrails=[]
+            request_id=request_id,
+            at=time(),
+            route=dialect.name,
+            worker=worker,
+            phases_ms={},
+            attempts=[],
+            guardrails=[],
         )
 
     # -- time -------------------------------------------------------------------------------------------------------------
@@ -149,7 +164,7 @@ class Accounting:
     def add_estimated_usage(self, request: bytes, output: int) -> None:
         entry = self.entry
         entry.usage_source = "estimated"
-        entry.input_tokens += input_estimate(request)
+        entry.input_tokens += self._dialect.input_tokens(request)
         entry.output_tokens += output
 
     def identify(self, target: Target, upstream_id: str | None, finish: str | None) -> None:

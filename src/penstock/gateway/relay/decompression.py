@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from penstock.wire.content_encoding import BadCoding
 
-__all__ = ["CODINGS", "Decompressor"]
+__all__ = ["CODINGS", "PIECE_BYTES", "Decompressor"]
 
 CODINGS = (b"gzip", b"x-gzip", b"deflate")
-PIECE_BYTES = 1 << 18
-"""Maximum size of one decompressed piece: a few kilobytes can expand to megabytes."""
+PIECE_BYTES = 1 << 16
+"""Maximum size of one decompressed piece: a few kilobytes can expand to megabytes. Only the last one is smaller."""
 _ANY_HEADER = zlib.MAX_WBITS | 32  # gzip or zlib, by its first bytes
 
 

@@ -1,9 +1,11 @@
 """One request, from its arrival to its ledger entry. The order of the steps is part of the contract:
 
-    size ─▶ key ─▶ body ─▶ alias, permission ─▶ provider ─▶ input guardrails ─▶ limits ─▶ upstream ─▶ output guardrails
+    authenticate ─▶ check key limits, take slot ─▶ read ─▶ authorize ─▶ check tokens ─▶ inspect input ─▶ reserve
+                 ─▶ route ─▶ upstream ─▶ inspect output ─▶ account
 
-Each step can end the request with a `Refusal`; the last two are in `relay.attempt_loop`. Exactly one entry is written,
-however the request ends.
+The checks before `reserve` take nothing but the slot, so a blocked request costs no other limit. Each step can end the
+request with a `Refusal`. Exactly one entry is written, however the request ends. `GatewayRequest` has the steps and the
+accounting; an `UpstreamAttempt` has the bytes of one exchange with an upstream.
 """
 
 from __future__ import annotations
@@ -11,166 +13,296 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import traceback
-from time import time
-from typing import TYPE_CHECKING, Any
+import weakref
+from time import perf_counter, time
+from typing import Any
+
+import orjson
 
 from penstock.gateway.auth import authenticate, authorize, client_ip, recorded_model_name
-from penstock.gateway.guardrails import DuplicateKeyError, Guards
+from penstock.gateway.dialects.base import Dialect, Reply, StreamReader
+from penstock.gateway.guardrails import DuplicateKeyError, Guards, StreamBlocked
+from penstock.gateway.json_edits import TooComplexError, set_member
 from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay.accounting import Accounting
-from penstock.gateway.relay.attempt_loop import AttemptLoop, CallerGoneError
-from penstock.gateway.relay.body import Request, read_body
-from penstock.gateway.relay.caller_response import CallerResponse
-from penstock.gateway.relay.replies import JSON, blocked, body_timeout, incomplete_body, shutting_down, too_large
-from penstock.gateway.relay.token_estimate import estimate_tokens
-from penstock.gateway.routes import Route
+from penstock.gateway.relay.accounting import Accounting, AttemptKind
+from penstock.gateway.relay.body import Request, check_complexity, read_body, replace_model, too_complex
+from penstock.gateway.relay.compiled_snapshot import CompiledSnapshot
+from penstock.gateway.relay.context import WorkerContext
+from penstock.gateway.relay.model_names import restore_model
+from penstock.gateway.relay.replies import (
+    JSON,
+    blocked,
+    body_timeout,
+    content_type,
+    incomplete_body,
+    shutting_down,
+    too_busy,
+    too_large,
+    unknown_reference,
+    upstream_request_id,
+)
+from penstock.gateway.relay.response import CallerResponse
+from penstock.gateway.relay.response_stream import CHECK_BYTES, ResponseStream
+from penstock.gateway.relay.routing import FailurePolicy, backoff_s, order_targets
+from penstock.gateway.relay.upstream import (
+    CALLER_GONE,
+    Target,
+    UpstreamFailure,
+    aborted,
+    failure_of,
+    plain_body,
+    undecodable,
+)
+from penstock.gateway.relay.upstream_attempt import SHUTTING_DOWN, UpstreamAttempt
+from penstock.gateway.resources.snapshot import CallerKey, Model, RateLimit
 from penstock.gateway.rsgi import HTTPProtocol, Scope
-from penstock.gateway.serving.compiled_snapshot import CompiledSnapshot
+from penstock.gateway.token_estimate import estimate_tokens
+from penstock.wire.exchange import WireError
 
-if TYPE_CHECKING:
-    from penstock.gateway.serving.app import App
-
-__all__ = ["GatewayRequest"]
+__all__ = ["CallerGoneError", "GatewayRequest"]
 
 EARLY_BYTES = 1 << 16
 """A body up to this size is requested from the server's thread before the key is looked up, which hides the latency
 between the threads. A larger one is only read for a valid key."""
+MAX_BODY_BYTES = 256 << 20
+"""Bytes of large bodies that a worker holds at a time, if none is larger."""
+LARGE_REPLY_BYTES = 1 << 18
+"""A larger reply is sent in pieces, because the server would hold what the caller does not read, without a time limit."""
+_NO_LIMITS = RateLimit()
+_INCOMPLETE = "The stream ended before it was complete."
+
+
+class CallerGoneError(Exception):
+    """The caller closed its connection before it had the reply."""
 
 
 class GatewayRequest:
     """A request to one of the routes that lead to an upstream."""
 
     __slots__ = (
-        "_app",
-        "_attempt_loop",
+        "__weakref__",
+        "_attempt",
+        "_backoff",
+        "_body_bytes",
         "_body_future",
         "_compiled",
+        "_context",
+        "_guards",
+        "_model",
         "_protocol",
+        "_request",
         "_reservation",
+        "_reserved_output",
         "_response",
+        "_routing",
         "_scope",
+        "_settled_tokens",
         "_shutting_down",
+        "_slot",
+        "_slot_headers",
+        "_target_reservation",
+        "_tokens",
+        "_watching_caller",
         "accounting",
+        "caller_gone",
         "client",
+        "dialect",
         "request_id",
-        "route",
     )
 
     def __init__(
         self,
-        app: App,
+        context: WorkerContext,
         compiled: CompiledSnapshot,
         scope: Scope,
         protocol: HTTPProtocol,
-        route: Route,
+        dialect: Dialect,
         request_id: str,
         ledger_id: str,
     ) -> None:
-        self.accounting = Accounting(ledger_id, route, app.worker)
-        self._app = app
+        self.accounting = Accounting(ledger_id, dialect, context.worker)
+        self._context = context
         self._compiled = compiled
         self._scope = scope
         self._protocol = protocol
-        self._response = CallerResponse(app, scope.client, protocol, request_id, self.accounting)
+        self._response = CallerResponse(context, scope.client, protocol, request_id)
         self.client = scope.client
-        self.route = route
+        self.dialect = dialect
         self.request_id = request_id
+        self.caller_gone = False
         self._shutting_down = False
         """True once the drain time is over."""
+        self._watching_caller = False
         self._body_future: Any = None
-        self._attempt_loop: AttemptLoop | None = None
+        self._body_bytes = 0
+        """Bytes counted in `WorkerContext.body_bytes`."""
+        self._request: Request
+        self._model: Model
+        self._guards: Guards | None = None
+        self._tokens = self._reserved_output = 0
+        """Estimated tokens of the request, and the part of them that is reserved for the reply."""
         self._reservation: Reservation | None = None
+        self._slot: Reservation | None = None
+        """The concurrency slot of the key."""
+        self._slot_headers: tuple[tuple[str, str], ...] = ()
+        self._routing = False
+        """True once the upstream attempts have begun."""
+        self._attempt: UpstreamAttempt | None = None
+        self._backoff: asyncio.Future[None] | None = None
+        self._target_reservation: Reservation | None = None
+        """The reservation against the limits of the current target."""
+        self._settled_tokens = 0
+        """Tokens that earlier attempts used."""
 
     async def run(self) -> None:
-        response = self._response
         try:
             await self._serve()
         except Refusal as refusal:
-            response.refuse(refusal)
+            self._refuse(refusal)
         except CallerGoneError:
             self._record_disconnect()
         except asyncio.CancelledError:
-            response.refuse(shutting_down() if self._shutting_down else body_timeout())
+            self._refuse(shutting_down() if self._shutting_down else body_timeout())
         except Exception as error:
             if type(error).__name__ == "RSGIProtocolClosed":
                 self._record_disconnect()
             else:
                 self._report_internal_error(error)
         finally:
-            response.close()
-            self._app.recorder.record(self.accounting.close())
-            await self._settle()
+            await self._account()
 
     async def _serve(self) -> None:
-        app, compiled, accounting = self._app, self._compiled, self.accounting
-        entry = accounting.entry
+        key = self._authenticate()
+        await self._enter(key)
+        data = await self._read()
+        targets = await self._check_references(key, self._authorize(key, data))
+        await self._check_tokens(key)
+        await self._inspect_input()
+        await self._reserve(key)
+        await self._route(targets)
+
+    # -- authenticate -------------------------------------------------------------------------------------------------
+
+    def _authenticate(self) -> CallerKey:
+        context, entry = self._context, self.accounting.entry
         headers = self._scope.headers
         length = headers.get("content-length")
-        if length is not None and (not length.isdigit() or int(length) > app.max_body):
-            raise too_large(app.max_body)
+        if length is not None and (not length.isdigit() or int(length) > context.max_body):
+            raise too_large(context.max_body)
         if length is not None and int(length) <= EARLY_BYTES:
             self._body_future = self._protocol()
-        peer = self._scope.client
-        if app.trusted:
-            entry.client = client_ip(peer, ",".join(headers.get_all("x-forwarded-for")), app.trusted) or peer
+        peer = self.client
+        if context.trusted:
+            entry.client = client_ip(peer, ",".join(headers.get_all("x-forwarded-for")), context.trusted) or peer
         else:
             entry.client = peer.rpartition(":")[0].strip("[]")
-        key = authenticate(headers, compiled.snapshot, entry)
+        key = authenticate(headers, self._compiled.snapshot, entry)
         if self._shutting_down:
             raise shutting_down()
-        accounting.enter("receive")
-        data = await self._receive(length)
-        accounting.enter("auth")
-        request = read_body(data, chat=self.route == "chat")
-        entry.stream = request.stream
-        entry.model = recorded_model_name(request.model, headers, compiled.snapshot)
-        model = authorize(key, request.model, compiled.snapshot, entry.client)
-        entry.provider = model.provider
-        targets = compiled.targets(model, self.route)
-        guards = compiled.guards_for(key, model)
-        if guards is not None and guards.has_input:
-            accounting.enter("guardrail_in")
-            request = await self._inspect(guards, request)
-        accounting.enter("quota")
-        output = request.max_output if request.max_output is not None else app.default_output
-        tokens = estimate_tokens(len(request.data)) + (0 if self.route == "embeddings" else output)
-        self._reservation = await app.limiter.admit(key, model, compiled.snapshot.policies, tokens, time())
-        self._response.set_headers(self._reservation.headers)
-        app.recorder.live.begin(entry, estimate_tokens(len(request.data)))
-        accounting.enter("upstream")
-        if self._shutting_down:
-            raise shutting_down()
-        self._attempt_loop = AttemptLoop(app, compiled, self._response, self.route, model, request, tokens, guards)
-        await self._attempt_loop.run(targets)
+        return key
 
-    async def _receive(self, length: str | None) -> bytes:
-        if length is not None:
-            if self._body_future is None:
-                self._body_future = self._protocol()
-            data: bytes = await self._body_future
-        else:
-            pieces: list[bytes] = []
-            size = 0
-            body = aiter(self._protocol)
-            with contextlib.suppress(StopAsyncIteration):
-                while True:
-                    self._body_future = anext(body)
-                    pieces.append(await self._body_future)
-                    size += len(pieces[-1])
-                    if size > self._app.max_body:
-                        raise too_large(self._app.max_body)
-            data = b"".join(pieces)
-            # Every body ends with an empty piece. One that breaks off has another empty piece before it.
-            if pieces[-2:] == [b"", b""] and self._app.client_sockets.is_closed(self.client):
-                raise CallerGoneError
+    # -- check key limits, take slot ----------------------------------------------------------------------------------
+
+    async def _enter(self, key: CallerKey) -> None:
+        """Take the slot before the body is read, so that bodies which are still arriving hold theirs."""
+        policies = self._compiled.snapshot.policies
+        if not policies and key.rate_limit == _NO_LIMITS:
+            return
+        slot = self._slot = await self._context.limiter.enter(key, policies, time())
+        if slot.slots:
+            self._slot_headers = tuple(pair for pair in slot.headers if pair[0].endswith("-concurrent"))
+            self._response.set_headers(self._slot_headers)
+        if self._shutting_down:
+            raise shutting_down()
+
+    # -- read ---------------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> bytes:
+        accounting = self.accounting
+        accounting.enter("receive")
+        length = self._scope.headers.get("content-length")
+        if self._body_future is None and length is not None:
+            self._hold_body_bytes(int(length))
+            self._body_future = self._protocol()
+        data: bytes = await (self._read_chunks() if self._body_future is None else self._body_future)
         self._body_future = None
-        self.accounting.entry.bytes_in = len(data)
+        accounting.entry.bytes_in = len(data)
+        accounting.enter("auth")
         return data
 
-    async def _inspect(self, guards: Guards, request: Request) -> Request:
-        data = request.data
+    async def _read_chunks(self) -> bytes:
+        """Read a body whose length is not known."""
+        pieces: list[bytes] = []
+        size = 0
+        body = aiter(self._protocol)
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                self._body_future = anext(body)
+                pieces.append(await self._body_future)
+                size += len(pieces[-1])
+                self._hold_body_bytes(len(pieces[-1]))
+                if size > self._context.max_body:
+                    raise too_large(self._context.max_body)
+        # Every body ends with an empty piece. One that breaks off has another empty piece before it.
+        if pieces[-2:] == [b"", b""] and self._context.client_sockets.is_closed(self.client):
+            raise CallerGoneError
+        return b"".join(pieces)
+
+    def _hold_body_bytes(self, size: int) -> None:
+        """Count a large body against the memory of the worker until the request ends."""
+        context = self._context
+        if context.body_bytes + size > max(MAX_BODY_BYTES, context.max_body):
+            raise too_busy()
+        context.body_bytes += size
+        self._body_bytes += size
+
+    # -- authorize ----------------------------------------------------------------------------------------------------
+
+    def _authorize(self, key: CallerKey, data: bytes) -> tuple[Target, ...]:
+        """Parse the body, and return the targets that can serve its model."""
+        entry, snapshot = self.accounting.entry, self._compiled.snapshot
+        request = self._request = read_body(data, self.dialect)
+        entry.stream = request.stream
+        entry.model = recorded_model_name(request.model, self._scope.headers, snapshot)
+        model = self._model = authorize(key, request.model, snapshot, entry.client)
+        entry.provider = model.provider
+        self._guards = self._compiled.guards_for(key, model)
+        return self._compiled.targets(model, self.dialect)
+
+    async def _check_references(self, key: CallerKey, targets: tuple[Target, ...]) -> tuple[Target, ...]:
+        """Check that the stored replies which a request refers to are the caller's, and keep the targets that have them."""
+        for param, reply_id in self.dialect.references(self._request.members):
+            owner = await self._context.response_ids.owner(reply_id)
+            if owner is None and self._context.config.responses.foreign_ids == "allow":
+                continue
+            if owner is not None and owner.key_id == key.id:
+                targets = tuple(target for target in targets if target.key.id == owner.account)
+            if owner is None or owner.key_id != key.id or not targets:
+                raise unknown_reference(param)
+        return targets
+
+    # -- check tokens -------------------------------------------------------------------------------------------------
+
+    async def _check_tokens(self, key: CallerKey) -> None:
+        """Estimate the tokens, and refuse a request that exceeds a limit before it is inspected."""
+        context, request, guards = self._context, self._request, self._guards
+        self._reserved_output = self.dialect.output_limit(request.members, context.default_output)
+        self._tokens = estimate_tokens(len(request.data)) + self._reserved_output
+        if guards is not None and guards.has_input:  # otherwise `reserve` follows at once
+            self.accounting.enter("quota")
+            await context.limiter.check(key, self._model, self._compiled.snapshot.policies, self._tokens, time())
+
+    # -- inspect input ------------------------------------------------------------------------------------------------
+
+    async def _inspect_input(self) -> None:
+        guards = self._guards
+        if guards is None or not guards.has_input:
+            return
+        self.accounting.enter("guardrail_in")
+        check_complexity(self._request)
+        data = self._request.data
         try:
             inspection = await guards.request(data)
         except DuplicateKeyError:
@@ -180,15 +312,400 @@ class GatewayRequest:
         self.accounting.record_inspection(inspection)
         if inspection.blocked_by is not None:
             raise blocked("request", inspection.blocked_by, timed_out=inspection.timed_out)
-        return request if inspection.body is data else read_body(inspection.body, chat=False)
+        if inspection.body is not data:
+            self._request = read_body(inspection.body, self.dialect)
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- reserve ------------------------------------------------------------------------------------------------------
 
-    async def _settle(self) -> None:
-        if self._attempt_loop is not None:
-            await self._attempt_loop.close()
+    async def _reserve(self, key: CallerKey) -> None:
+        self.accounting.enter("quota")
+        policies, limiter = self._compiled.snapshot.policies, self._context.limiter
+        self._reservation = await limiter.admit(key, self._model, policies, self._tokens, time(), self._slot)
+        self._response.set_headers(self._reservation.headers + self._slot_headers)
+        self._context.recorder.live.begin(self.accounting.entry, estimate_tokens(len(self._request.data)))
+        if self._shutting_down:
+            raise shutting_down()
+
+    # -- route: try one target after the other until one has served the request ---------------------------------------
+
+    async def _route(self, targets: tuple[Target, ...]) -> None:
+        """Return when the request has been served, even with a failed reply. Raise Refusal or CallerGoneError otherwise."""
+        context, model = self._context, self._model
+        self.accounting.enter("upstream")
+        self._routing = True
+        candidates = targets
+        if model.routing is not None:
+            candidates = order_targets(
+                model, model.routing, targets, context.cooldowns, context.round_robin, perf_counter()
+            )
+        failure: UpstreamFailure | None = None
+        kind: AttemptKind = "initial"
+        for number, target in enumerate(candidates, 1):
+            retries = 0
+            while True:
+                failure = await self._try_target(target, kind)
+                if failure is None:
+                    return
+                policy = FailurePolicy(model.routing, context.config.upstream.retries)
+                if not policy.allows_retry(target.model, failure, retries, number < len(candidates)):
+                    break
+                await self._sleep(backoff_s(retries, failure))
+                retries += 1
+                kind = "retry"
+            context.cooldowns.failed(target, failure, perf_counter(), targets)
+            if not policy.allows_fallback(failure):
+                break
+            kind = "fallback"
+        assert failure is not None
+        if failure.quotes_upstream:
+            await self._inspect_refusal(failure.refusal)
+        raise failure.refusal
+
+    async def _try_target(self, target: Target, kind: AttemptKind) -> UpstreamFailure | None:
+        """Return None if the request was answered, or the failure if another attempt may still serve it."""
+        accounting, direct = self.accounting, target.model
+        self._raise_if_ended()
+        if self._model.routing is not None:
+            try:
+                self._target_reservation = await self._context.limiter.admit_target(direct, self._tokens, time())
+            except Refusal as refusal:
+                accounting.skip_over_limit(target, kind)
+                return UpstreamFailure("over_limit", None, refusal, retryable=True)
+            self._raise_if_ended()  # the caller may have left while the limiter was asked
+        accounting.entry.upstream_model, accounting.entry.provider = direct.upstream, direct.provider
+        accounting.enter("upstream")
+        record = accounting.begin_attempt(target, kind)
+        try:
+            attempt = self._attempt = self._start_attempt(target)
+        except TooComplexError:
+            raise too_complex() from None
+        await attempt.run()
+        accounting.end_attempt(record, attempt.exchange, attempt.guard_s)
+        reader = attempt.reader
+        failure = await (self._finish_whole_reply(attempt) if reader is None else self._finish_stream(attempt, reader))
+        if failure is not None:
+            record.error = failure.error
+            await self._settle_target()
+        return failure
+
+    def _start_attempt(self, target: Target) -> UpstreamAttempt:
+        request, model, dialect = self._request, self._model, self.dialect
+        body = replace_model(request, target.upstream_json)
+        usage_request = None
+        if request.stream and not target.sets("stream_options"):
+            usage_request = dialect.usage_request(request.members)
+            if usage_request is not None:
+                body = set_member(body, "stream_options", orjson.dumps(usage_request))
+        message = target.message(body, self.request_id)
+        timeouts = self._compiled.timeouts(target, model, request.stream)
+        attempt = UpstreamAttempt(self._context.loop, self, target, message, timeouts)
+        alias = model.name if dialect.restores_model else None
+        guards = self._guards
+        if guards is not None or alias is not None or usage_request is not None:
+            attempt.prepare(guards, alias, strips_usage=usage_request is not None)
+        return attempt
+
+    async def _sleep(self, seconds: float) -> None:
+        self.watch()
+        self.accounting.enter("backoff")
+        backoff = self._backoff = self._context.loop.create_future()
+        timer = self._context.loop.call_later(seconds, _wake, backoff)
+        await backoff
+        timer.cancel()
+        self._backoff = None
+        self._raise_if_ended()
+
+    def _raise_if_ended(self) -> None:
+        if self.caller_gone:
+            raise CallerGoneError
+        if self._shutting_down:
+            raise shutting_down()
+
+    # -- upstream: whole replies --------------------------------------------------------------------------------------
+
+    async def _finish_whole_reply(self, attempt: UpstreamAttempt) -> UpstreamFailure | None:
+        exchange, accounting, target = attempt.exchange, self.accounting, attempt.target
+        failure = failure_of(exchange, attempt.headers, target, attempt.elapsed_ms)
+        if failure is not None:
+            if self._may_be_billed(attempt):
+                accounting.add_estimated_usage(self._request.data, self._reserved_output)
+            self._raise_if_ended()
+            self._pass_upstream_id(attempt)
+            return failure
+        try:
+            body = plain_body(exchange, attempt.headers)
+            reply = self.dialect.read_reply(body)
+        except ValueError:
+            accounting.add_estimated_usage(self._request.data, self._reserved_output)
+            return undecodable()
+        reply_id = reply.name
+        accounting.identify(target, reply_id, reply.finish)
+        if reply_id is not None and self.dialect.stores_replies:
+            self.bind_reply(reply_id, target)
+        self._record_usage(reply, body)
+        self._raise_if_ended()
+        try:
+            body = await self._inspect_output(body)
+        except Refusal:
+            self._forbid_reply(reply_id, target)
+            raise
+        except ValueError:  # the guardrails' parser is stricter than `read_reply`
+            return undecodable()
+        if self.dialect.restores_model:
+            body = restore_model(body, bytes(reply.model), orjson.dumps(self._model.name))
+        self._name_server(attempt)
+        self._record_served(attempt, succeeded=not reply.failed)
+        kind = content_type(attempt.headers, "application/json")
+        if len(body) <= LARGE_REPLY_BYTES:
+            self._send(exchange.status, kind, body)
+            accounting.entry.ttft_ms = accounting.entry.phases_ms["total"]
+        else:
+            await self._send_in_pieces(exchange.status, kind, body)
+        return None
+
+    def _may_be_billed(self, attempt: UpstreamAttempt) -> bool:
+        """Return whether the provider may bill an exchange that failed: it began to answer, or it received the whole
+        request and the gateway or the caller gave up."""
+        status = attempt.exchange.status
+        gave_up = self.caller_gone or self._shutting_down
+        return 200 <= status < 300 or (gave_up and not status and attempt.exchange.sent >= 0)
+
+    def _record_usage(self, reply: Reply, body: bytes) -> None:
+        usage = reply.reported
+        if usage is not None:
+            self.accounting.add_usage(usage)
+        elif reply.unfinished:  # a background response: its usage will never be seen here
+            self.accounting.add_estimated_usage(self._request.data, self._reserved_output)
+        else:
+            self.accounting.add_estimated_usage(self._request.data, self.dialect.output_tokens(body))
+
+    def _record_served(self, attempt: UpstreamAttempt, *, succeeded: bool) -> None:
+        """Record the status; only a successful reply clears the cooldown."""
+        self.accounting.entry.status = attempt.exchange.status
+        if succeeded:
+            self._context.cooldowns.succeeded(attempt.target)
+        else:
+            self.accounting.record_failed_reply()
+
+    # -- upstream: streams, which the attempt relays as they arrive ---------------------------------------------------
+
+    @property
+    def stream(self) -> ResponseStream | None:
+        return self._response.stream
+
+    def begin_stream(self, attempt: UpstreamAttempt) -> ResponseStream:
+        """Send the head of the stream, before its first bytes."""
+        self._name_server(attempt)
+        return self._response.begin_stream(
+            attempt.exchange.status,
+            content_type(attempt.headers, "text/event-stream"),
+            self.accounting.phases_at_first_byte(attempt.exchange, attempt.guard_s),
+            ("cache-control", "no-cache"),
+        )
+
+    def bind_reply(self, reply_id: str, target: Target) -> None:
+        """Record who made a reply, before its first bytes are sent. An id that contains a secret is not recorded."""
+        if target.redact(reply_id) == reply_id:
+            entry = self.accounting.entry
+            self._context.response_ids.record(reply_id, entry.api_key_id, target.key.id, entry.at)
+
+    def block(self, attempt: UpstreamAttempt, cause: StreamBlocked) -> None:
+        """Tell the caller about a block: with a status, or with an event if the stream has begun."""
+        entry = self.accounting.entry
+        refusal = blocked("response", cause.guardrail, timed_out=cause.timed_out, too_long=cause.too_long)
+        entry.blocked = True
+        entry.status, entry.error = refusal.status, refusal.type
+        self._forbid_reply(attempt.reader.id if attempt.reader is not None else None, attempt.target)
+        if self.stream is None:
+            self.accounting.record_time(attempt.exchange, attempt.guard_s)
+            self._watching_caller = True  # the reply is complete, so there is nothing left to watch
+            self._send(refusal.status, JSON, self.dialect.error_body(refusal))
+        else:
+            assert attempt.guard is not None
+            self.stream.send(attempt.guard.block_event(cause))
+            self.stream.close()
+
+    async def _finish_stream(self, attempt: UpstreamAttempt, reader: StreamReader) -> UpstreamFailure | None:
+        exchange, accounting = attempt.exchange, self.accounting
+        if self.caller_gone and not attempt.complete and attempt.blocked_by is None:
+            self._record_stream(attempt, reader)
+            if self.stream is not None and self.stream.full:  # the caller may read on later: tell it the end is missing
+                self._send_error_event(attempt, reader, "stream_aborted")
+            raise CallerGoneError
+        failed: UpstreamFailure | None = None
+        if attempt.blocked_by is None:
+            attempt.read_rest()
+            if exchange.error is not None and not attempt.complete:
+                failed = failure_of(exchange, attempt.headers, attempt.target, attempt.elapsed_ms)
+                if self.stream is None and not self._shutting_down:
+                    self._record_lost_stream(attempt, reader)
+                    return failed
+            elif attempt.lacks_end:
+                failed = aborted()
+            if attempt.guard is not None:
+                accounting.enter("guardrail_out")
+            rest = await attempt.inspect_rest()
+            if failed is None or self.stream is not None or self._shutting_down:
+                attempt.send_rest(rest)
+            accounting.enter("serialise")
+        if attempt.blocked_by is not None:
+            self._record_stream(attempt, reader)
+            accounting.entry.finish = "blocked"
+            return None
+        if self.stream is None:
+            self._record_lost_stream(attempt, reader)
+            self._raise_if_ended()
+            return aborted()
+        self._record_stream(attempt, reader)
+        if failed is None:
+            self._record_served(attempt, succeeded=not reader.failed)
+        else:
+            self._report_cut_stream(attempt, reader, failed)
+        return None
+
+    def _report_cut_stream(self, attempt: UpstreamAttempt, reader: StreamReader, failed: UpstreamFailure) -> None:
+        """Report a failure with an event in the stream, whose head has been sent."""
+        targets = self._compiled.targets(self._model, self.dialect)
+        self._context.cooldowns.failed(attempt.target, failed, perf_counter(), targets)
+        refusal = shutting_down() if self._shutting_down else failed.refusal
+        kind = refusal.type if self._shutting_down or failed.error == "timeout" else "stream_aborted"
+        self.accounting.entry.attempts[-1].error = "timeout" if failed.error == "timeout" else "aborted"
+        self.accounting.record_failure(refusal.status, kind, "cut")
+        self._send_error_event(attempt, reader, kind)
+
+    def _record_stream(self, attempt: UpstreamAttempt, reader: StreamReader) -> None:
+        self.accounting.record_stream(attempt.target, reader, self._request.data)
+        if attempt.guard is not None:
+            self.accounting.entry.guardrails += attempt.guard.hits
+
+    def _record_lost_stream(self, attempt: UpstreamAttempt, reader: StreamReader) -> None:
+        """Record a stream of which the caller got nothing: the provider bills what was held back all the same."""
+        if reader.events:
+            self._record_stream(attempt, reader)
+
+    def _send_error_event(self, attempt: UpstreamAttempt, reader: StreamReader, kind: str) -> None:
+        assert self.stream is not None
+        lead = b"\n\n" if attempt.mid_event else b""
+        self.stream.send(lead + self.dialect.error_event(kind, _INCOMPLETE, reader.sequence + 1))
+
+    # -- inspect output -----------------------------------------------------------------------------------------------
+
+    async def _inspect_output(self, body: bytes) -> bytes:
+        guards = self._guards
+        if guards is None or not guards.has_output:
+            return body
+        self.accounting.enter("guardrail_out")
+        body = await self._inspect_reply(guards, body)
+        self.accounting.enter("serialise")
+        return body
+
+    async def _inspect_reply(self, guards: Guards, body: bytes) -> bytes:
+        inspection = await guards.reply(body)
+        self.accounting.record_inspection(inspection)
+        if inspection.blocked_by is not None:
+            raise blocked("response", inspection.blocked_by, timed_out=inspection.timed_out)
+        return inspection.body
+
+    async def _inspect_refusal(self, refusal: Refusal) -> None:
+        """Inspect an error text of the upstream like a reply: it may quote the request or the model's output."""
+        guards = self._guards
+        if guards is None or not guards.has_output:
+            return
+        self.accounting.enter("guardrail_out")
+        error = orjson.loads(await self._inspect_reply(guards, refusal.body()))["error"]
+        refusal.message, refusal.type = error["message"], error["type"]
+        refusal.code, refusal.param = error.get("code"), error.get("param")
+
+    def _forbid_reply(self, reply_id: str | None, target: Target) -> None:
+        """Let nobody refer to a blocked reply: the provider may have stored it."""
+        if self.dialect.stores_replies and reply_id is not None and target.redact(reply_id) == reply_id:
+            self._context.response_ids.record(reply_id, "", target.key.id, self.accounting.entry.at)
+
+    # -- the response -------------------------------------------------------------------------------------------------
+
+    def _send(self, status: int, kind: tuple[str, str], body: bytes, *more: tuple[str, str]) -> None:
+        self.accounting.entry.bytes_out = len(body)
+        self._response.send(status, kind, body, self.accounting.phases_at_head(), *more)
+
+    async def _send_in_pieces(self, status: int, kind: tuple[str, str], body: bytes) -> None:
+        """Send a large reply as fast as the caller reads it. One that does not read for `stream_timeout_s` is gone."""
+        phases = self.accounting.phases_at_head()
+        self.accounting.entry.ttft_ms = phases["total"]
+        stream = self._response.begin_stream(status, kind, phases, ("content-length", str(len(body))))
+        timeout = self._context.config.upstream.stream_timeout_s or None
+        for start in range(0, len(body), CHECK_BYTES):
+            stream.send(body[start : start + CHECK_BYTES])
+            if stream.full and not await self._is_writable(stream, timeout):
+                self.caller_gone = not self._shutting_down
+            if stream.closed or self.caller_gone:
+                raise CallerGoneError
+            if self._shutting_down:
+                self.accounting.record_failure(503, shutting_down().type, "cut")
+                return
+
+    async def _is_writable(self, stream: ResponseStream, timeout_s: float | None) -> bool:
+        """Wait until the caller has read on; return False if it has not within the timeout, or if the gateway ends."""
+        waiting = self._backoff = self._context.loop.create_future()
+        stream.wait_until_writable(lambda: _wake(waiting))
+        try:
+            await asyncio.wait_for(waiting, timeout_s)
+        except TimeoutError:
+            return False
+        finally:
+            self._backoff = None
+        return not stream.full
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self.accounting.record_failure(refusal.status, refusal.type)
+        self.accounting.entry.limited_by = refusal.limited_by
+        more = list(refusal.headers)
+        if refusal.retry_after is not None:
+            more.append(("retry-after", str(refusal.retry_after)))
+        self._send(refusal.status, JSON, self.dialect.error_body(refusal), *more)
+
+    def _name_server(self, attempt: UpstreamAttempt) -> None:
+        """Tell the caller the upstream's request id, and the model of a group that served the request."""
+        self._pass_upstream_id(attempt)
+        served_by = attempt.target.model.name
+        if served_by != self.accounting.entry.model:
+            self._response.set_header("x-penstock-served-by", served_by)
+
+    def _pass_upstream_id(self, attempt: UpstreamAttempt) -> None:
+        value = attempt.headers.get(b"x-request-id")
+        upstream_id = value and upstream_request_id(value, attempt.target)
+        if upstream_id:
+            self._response.set_header("x-upstream-request-id", upstream_id)
+
+    # -- account ------------------------------------------------------------------------------------------------------
+
+    async def _account(self) -> None:
+        """Write the ledger entry, and replace the reservations by what was used."""
+        stream = self._response.stream
+        if stream is not None:
+            stream.close()
+            self.accounting.entry.bytes_out = stream.sent
+        self._context.recorder.record(self.accounting.close())
+        self._context.body_bytes -= self._body_bytes
+        self._attempt = None  # breaks a reference cycle
+        await self._settle_target()
         if self._reservation is not None and not self._reservation.settled:
-            await self._app.limiter.settle(self._reservation, self.accounting.tokens, time())
+            await self._context.limiter.settle(self._reservation, self.accounting.tokens, time())
+        if self._slot is not None and not self._slot.settled:
+            await self._context.limiter.settle(self._slot, 0, time())
+
+    async def _settle_target(self) -> None:
+        """Charge the target's limits with the tokens of its own attempt."""
+        spent, self._settled_tokens = self.accounting.tokens - self._settled_tokens, self.accounting.tokens
+        reservation, self._target_reservation = self._target_reservation, None
+        if reservation is not None:
+            await self._context.limiter.settle(reservation, spent, time())
+
+    def _record_disconnect(self) -> None:
+        if not self._routing:
+            # The caller closed its sending side within the body. It may still read, and the server would send a 500.
+            refusal = incomplete_body()
+            self._send(refusal.status, JSON, self.dialect.error_body(refusal))
+        self.accounting.record_failure(499, "client_disconnected", "disconnected")
 
     def _report_internal_error(self, error: BaseException) -> None:
         """Send a bare 500, and log where the exception was raised. Its message is not logged: it may quote the request."""
@@ -199,33 +716,66 @@ class GatewayRequest:
             "error",
         )
         refusal = Refusal(500, "internal_error", "The gateway failed with an internal error; its log has the details.")
-        if self._response.stream is None:
-            self._response.refuse(refusal)
+        if self.stream is None:
+            self._refuse(refusal)
             return
         self.accounting.record_failure(500, refusal.type, "cut")
-        if self._attempt_loop is not None:
-            self._attempt_loop.send_error_event(refusal.type)
+        attempt = self._attempt
+        if attempt is not None and attempt.reader is not None:
+            self._send_error_event(attempt, attempt.reader, refusal.type)
 
-    def _record_disconnect(self) -> None:
-        if self._attempt_loop is None:
-            # The caller closed its sending side within the body. It may still read, and the server would send a 500.
-            refusal = incomplete_body()
-            self._response.send(refusal.status, JSON, refusal.body())
-        self.accounting.record_failure(499, "client_disconnected", "disconnected")
-
-    # -- timers -------------------------------------------------------------------------------------------------------
+    # -- timers and disconnects ---------------------------------------------------------------------------------------
 
     def tick(self, now: float, receive_s: float) -> None:
         """Check timeouts. Called ten times a second."""
-        if self._attempt_loop is not None:
-            self._attempt_loop.tick(now)
+        attempt = self._attempt
+        if attempt is not None:
+            if now >= attempt.due:
+                attempt.tick(now)
         elif self._body_future is not None and self.accounting.elapsed_s > receive_s:
             self._body_future.cancel()
 
     def end(self) -> None:
         """End the request: the drain time is over."""
         self._shutting_down = True
-        if self._attempt_loop is not None:
-            self._attempt_loop.end()
+        self._stop(SHUTTING_DOWN)
+
+    def watch(self) -> None:
+        """Start to watch for the caller's disconnect."""
+        if not self._watching_caller:
+            self._watching_caller = True
+            self._protocol.client_disconnect().add_done_callback(_DisconnectCallback(self))
+
+    def _on_disconnect(self) -> None:
+        if not self.caller_gone:
+            self.caller_gone = True
+            if self._attempt is None or self._attempt.blocked_by is None:
+                self._stop(CALLER_GONE)
+
+    def _stop(self, error: WireError) -> None:
+        """Wake the request wherever it waits."""
+        if self._backoff is not None:
+            _wake(self._backoff)
+        elif self._attempt is not None:
+            self._attempt.abort(error)
         elif self._body_future is not None:
             self._body_future.cancel()
+
+
+class _DisconnectCallback:
+    """Reports the caller's disconnect. Holds a weak reference, because Granian keeps its callbacks alive."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: GatewayRequest) -> None:
+        self._request = weakref.ref(request)
+
+    def __call__(self, _watch: object) -> None:
+        request = self._request()
+        if request is not None:
+            request._on_disconnect()
+
+
+def _wake(backoff: asyncio.Future[None]) -> None:
+    if not backoff.done():
+        backoff.set_result(None)

@@ -1,55 +1,24 @@
-"""Routing: the order of targets, cooldowns, and what to do after a failure. No I/O."""
+"""Routing: the order of targets, and what to do after a failure. No I/O."""
 
 from __future__ import annotations
 
+import math
 import random
 from typing import NamedTuple
 
 from penstock.gateway.refusal import Refusal
+from penstock.gateway.relay.cooldowns import Cooldowns
 from penstock.gateway.relay.upstream import Target, UpstreamFailure
-from penstock.gateway.resources.snapshot import Model, ProviderKey, Routing
+from penstock.gateway.resources.snapshot import Model, Routing
 
-__all__ = ["Cooldowns", "FailurePolicy", "RoundRobin", "backoff_s", "order_targets"]
+__all__ = ["FailurePolicy", "RoundRobin", "backoff_s", "order_targets"]
 
 FIRST_BACKOFF_S, LAST_BACKOFF_S, JITTER_S = 0.25, 2.0, 0.25
 MAX_RETRY_AFTER_S = 5.0
 """A retry waits for a provider's Retry-After up to this. A longer one is only passed on to the caller."""
-RETRY_ALL_S = 30
 _TOO_MANY = 429
 _NEVER_RETRIED = frozenset(("timeout", "over_limit"))
 """Errors after which a retry would take as long again, or find the same limit reached."""
-
-
-class Cooldowns:
-    """Direct models that failed recently, with the end of their cooldown. Each worker has its own."""
-
-    def __init__(self) -> None:
-        self._cooling: dict[str, tuple[Model, ProviderKey, float]] = {}
-        """By model id. A cooldown ends when the model or its provider key is changed, since that may have fixed it."""
-
-    def cooling(self, target: Target, now: float) -> bool:
-        cooldown = self._cooling.get(target.model.id)
-        if cooldown is None:
-            return False
-        model, key, until = cooldown
-        return until > now and model == target.model and key == target.key
-
-    def failed(self, target: Target, failure: UpstreamFailure, now: float) -> None:
-        rules = target.model.cooldown
-        if not rules.enabled:
-            return
-        triggers = {"timeout": rules.on_timeout, "transport": rules.on_transport, "aborted": rules.on_transport}
-        if not triggers.get(failure.error, failure.status in rules.statuses):
-            return
-        seconds: float = rules.default_seconds
-        if rules.honor_retry_after and failure.retry_after_s is not None:
-            seconds = failure.retry_after_s
-        until = now + min(seconds, rules.max_seconds)
-        self._cooling[target.model.id] = (target.model, target.key, until)
-
-    def succeeded(self, target: Target) -> None:
-        if self._cooling:
-            self._cooling.pop(target.model.id, None)
 
 
 class RoundRobin:
@@ -81,11 +50,12 @@ def order_targets(
         targets = (*targets[first:], *targets[:first])
     healthy = [target for target in targets if not cooldowns.cooling(target, now)]
     if not healthy and routing.when_all_unavailable == "fail":
+        ends_at = min(cooldowns.ends_at(target) for target in targets)
         raise Refusal(
             503,
             "all_candidates_unavailable",
             f"Every target of `{group.name}` failed recently and is in its cooldown; try again later.",
-            retry_after=RETRY_ALL_S,
+            retry_after=max(1, math.ceil(ends_at - now)),
         )
     cooling = [target for target in targets if cooldowns.cooling(target, now)] if len(healthy) < len(targets) else []
     chosen = (*healthy, *cooling)

@@ -12,11 +12,13 @@ from urllib.parse import parse_qsl, urlsplit
 import orjson
 
 from penstock import __version__
+from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.json_edits import with_members
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.hosts import Host, Hosts
 from penstock.gateway.resources.snapshot import Model, ProviderKey
-from penstock.gateway.routes import DEFAULT_BASES, PATHS, PREFIX, Route
+from penstock.gateway.routes import BY_PATH, DEFAULT_BASES, PREFIX
+from penstock.secrets import REDACTED
 from penstock.wire.content_encoding import decoded
 from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.http1 import request_head
@@ -38,6 +40,7 @@ __all__ = [
 
 TIMEOUT = "TimedOut"
 UNDECODABLE = "Undecodable"
+_UNAUTHORIZED = 401
 CALLER_GONE = WireError("CallerGone", "The caller closed the connection.", "network")
 _GATEWAY_HEADERS = frozenset(
     (
@@ -59,6 +62,10 @@ _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _DATE = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT")
 """The only form of a date that a sender may generate in HTTP."""
 _MIN_SECRET_CHARS = 6
+_MASKED = re.compile(r"([A-Za-z0-9_-]{0,64})(?:\*{2,}|\.{3,}|•{2,}|…)([A-Za-z0-9_-]{0,64})")
+"""A text whose middle is masked, as providers quote a wrong key."""
+_MIN_SHOWN_CHARS = 3
+"""With fewer visible characters, ordinary text with an ellipsis would match."""
 
 
 class Base(NamedTuple):
@@ -71,9 +78,9 @@ class Base(NamedTuple):
     query: str
     authority: str
 
-    def target(self, route: Route) -> str:
+    def target(self, dialect: Dialect) -> str:
         """Return the request target for a route."""
-        return self.path + PATHS[route] + (f"?{self.query}" if self.query else "")
+        return self.path + dialect.path + (f"?{self.query}" if self.query else "")
 
 
 def base_of(key: ProviderKey, provider: str) -> Base | None:
@@ -87,8 +94,8 @@ def base_of(key: ProviderKey, provider: str) -> Base | None:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return None
     prefix = parts.path.rstrip("/")
-    for path in PATHS.values():
-        prefix = prefix.removesuffix(path)
+    for dialect in BY_PATH.values():
+        prefix = prefix.removesuffix(dialect.path)
     # A bare host gets the usual prefix; any other path is used as it is.
     return Base(parts.scheme, parts.hostname, port, prefix.rstrip("/") or PREFIX, parts.query, parts.netloc)
 
@@ -98,7 +105,7 @@ class Target:
 
     __slots__ = ("_defaults", "_head", "_renames", "_secrets", "host", "key", "model", "upstream_json")
 
-    def __init__(self, model: Model, key: ProviderKey, route: Route, hosts: Hosts) -> None:
+    def __init__(self, model: Model, key: ProviderKey, dialect: Dialect, hosts: Hosts) -> None:
         base = base_of(key, model.provider)
         headers = [(name, value.reveal()) for name, value in key.default_headers]
         texts = (key.secret.reveal(), *(text for pair in headers for text in pair))
@@ -114,17 +121,20 @@ class Target:
         self.host: Host = hosts.get(base.scheme, base.host, base.port, key.verify_tls)
         self.upstream_json = orjson.dumps(model.upstream)
         names = {name.lower() for name, _ in headers}
+        credential = dialect.credential_headers(key.secret.reveal())
+        fixed = _GATEWAY_HEADERS.union(name.lower() for name, _ in credential)
+        defaults = (*_DEFAULT_HEADERS, *dialect.default_headers())
         self._head = request_head(
             "POST",
-            base.target(route),
+            base.target(dialect),
             base.authority,
             [
-                *((name, value) for name, value in headers if name.lower() not in _GATEWAY_HEADERS),
-                ("Authorization", f"Bearer {key.secret.reveal()}"),
+                *((name, value) for name, value in headers if name.lower() not in fixed),
+                *credential,
                 ("Content-Type", "application/json"),
                 # Servers that compress hold events back.
                 ("Accept-Encoding", "identity"),
-                *((name, value) for name, value in _DEFAULT_HEADERS if name.lower() not in names),
+                *((name, value) for name, value in defaults if name.lower() not in names),
             ],
         )
         # Any header or query parameter may hold a credential. Short values are none, and would match ordinary text.
@@ -133,11 +143,26 @@ class Target:
         self._renames = {old.encode(): new.encode() for old, new in key.param_renames.items()}
         self._defaults = {name.encode(): orjson.dumps(value) for name, value in key.default_body_fields.items()}
 
+    def sets(self, member: str) -> bool:
+        """Return whether the provider key sets a member of the body by default."""
+        return member.encode() in self._defaults
+
     def redact(self, text: str) -> str:
         """Return a text of the upstream without the credentials that it was sent."""
         for secret in self._secrets:
-            text = text.replace(secret, "<redacted>")
+            text = text.replace(secret, REDACTED)
+        # The search takes 8 µs for an ordinary id, so look for the characters first.
+        if "**" in text or "..." in text or "•" in text or "…" in text:
+            text = _MASKED.sub(self._redact_masked, text)
         return text
+
+    def _redact_masked(self, match: re.Match[str]) -> str:
+        """Redact a text such as `sk-pr****wxyz` if its ends are those of a secret."""
+        head, tail = match[1], match[2]
+        if len(head) + len(tail) < _MIN_SHOWN_CHARS:
+            return match[0]
+        is_secret = any(secret.startswith(head) and secret.endswith(tail) for secret in self._secrets)
+        return REDACTED if is_secret else match[0]
 
     def message(self, body: bytes, request_id: str) -> bytes:
         if self._renames or self._defaults:
@@ -180,14 +205,21 @@ def failure_of(
         return None
     retry_after = _retry_after(headers, target)
     client_error = 400 <= status < 500
-    if client_error:
+    if status == _UNAUTHORIZED:  # it refused the provider key, not the caller's
+        message = "The upstream refused the credential of the gateway."
+        refusal = Refusal(502, "upstream_auth_error", message, retry_after=retry_after)
+    elif client_error:
         refusal = _client_error(status, _error_body(exchange, headers), target, retry_after)
     else:
         message = f"The upstream answered with status {status}."
         refusal = Refusal(502, "upstream_error", message, retry_after=retry_after)
-    hint = _seconds(retry_after)
     return UpstreamFailure(
-        "upstream_status", status, refusal, retryable=not client_error, retry_after_s=hint, quotes_upstream=client_error
+        "upstream_status",
+        status,
+        refusal,
+        retryable=not client_error,
+        retry_after_s=_seconds(retry_after),
+        quotes_upstream=client_error and status != _UNAUTHORIZED,
     )
 
 
@@ -210,8 +242,9 @@ def _error_body(exchange: Exchange, headers: dict[bytes, bytes]) -> bytes:
         return b""
 
 
-def aborted(message: str = "The upstream closed the stream before it sent any data.") -> UpstreamFailure:
-    return UpstreamFailure("aborted", None, Refusal(502, "stream_aborted", message), retryable=True)
+def aborted() -> UpstreamFailure:
+    refusal = Refusal(502, "stream_aborted", "The upstream ended the stream before it was complete.")
+    return UpstreamFailure("aborted", None, refusal, retryable=True)
 
 
 def undecodable() -> UpstreamFailure:
@@ -233,12 +266,12 @@ def _transport_failure(error: WireError, elapsed_ms: float) -> UpstreamFailure:
 def _client_error(status: int, body: bytes, target: Target, retry_after: str | None) -> Refusal:
     """Return the provider's own error with its type, code and param: client libraries act on them."""
     error = _error_object(body)
-    message = error.get("message")
+    message = str(error.get("message") or f"The upstream answered with status {status}.")
     kind = error.get("type")
     return Refusal(
         status,
-        target.redact(str(kind)) if kind else "upstream_error",
-        target.redact(str(message))[:_MAX_MESSAGE_CHARS] if message else f"The upstream answered with status {status}.",
+        target.redact(str(kind)[:_MAX_MESSAGE_CHARS]) if kind else "upstream_error",
+        target.redact(message[: 4 * _MAX_MESSAGE_CHARS])[:_MAX_MESSAGE_CHARS],
         code=_redacted(error.get("code"), target),
         param=_redacted(error.get("param"), target),
         retry_after=retry_after,
@@ -246,12 +279,13 @@ def _client_error(status: int, body: bytes, target: Target, retry_after: str | N
 
 
 def _error_object(body: bytes) -> dict[str, Any]:
-    """Return the error object, with or without its `{"error": …}` envelope; any other body becomes the message."""
+    """Return the error object, with or without its `{"error": …}` envelope. Any other JSON becomes the message; a body
+    that is not JSON is the page of a proxy, and is not passed on."""
     try:
         parsed = orjson.loads(body)
-        error = parsed.get("error", parsed)
-    except (orjson.JSONDecodeError, AttributeError):
-        error = None
+    except orjson.JSONDecodeError:
+        return {}
+    error = parsed.get("error", parsed) if isinstance(parsed, dict) else None
     if isinstance(error, str):
         return {"message": error}
     if isinstance(error, dict) and (error is not parsed or "message" in error):
@@ -263,7 +297,7 @@ def _redacted(value: object, target: Target) -> str | float | None:
     """Redact a text. Numbers stay numbers: a code may be one."""
     if value is None or isinstance(value, int | float):
         return value
-    return target.redact(str(value))
+    return target.redact(str(value)[:_MAX_MESSAGE_CHARS])
 
 
 def _retry_after(headers: dict[bytes, bytes], target: Target) -> str | None:

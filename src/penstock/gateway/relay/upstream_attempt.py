@@ -12,17 +12,17 @@ which it arrived. The coroutine of the request only waits for the end.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from math import inf
 from time import monotonic, perf_counter
 from typing import Literal, Protocol
 
+from penstock.gateway.dialects.base import Dialect, StreamReader
 from penstock.gateway.guardrails import KEEP_ALIVE, Guards, StreamBlocked, StreamGuard
-from penstock.gateway.relay.decompression import CODINGS, Decompressor
+from penstock.gateway.relay.decompression import CODINGS, PIECE_BYTES, Decompressor
 from penstock.gateway.relay.model_names import ModelNames
 from penstock.gateway.relay.response_stream import ResponseStream
 from penstock.gateway.relay.upstream import CALLER_GONE, TIMEOUT, UNDECODABLE, Target, coding_of
-from penstock.gateway.relay.usage import StreamReader
-from penstock.gateway.routes import Route
 from penstock.gateway.sse_frames import FRAME_BYTES, Frame, Frames, joined
 from penstock.wire.content_encoding import BadCoding
 from penstock.wire.exchange import Exchange, WireError
@@ -59,7 +59,9 @@ class Timeouts:
 class Owner(Protocol):
     """The request that an attempt is made for."""
 
-    route: Route
+    @property
+    def dialect(self) -> Dialect: ...
+
     caller_gone: bool
     """True if the caller has disconnected, or has stopped reading."""
 
@@ -73,6 +75,9 @@ class Owner(Protocol):
     def begin_stream(self, attempt: UpstreamAttempt) -> ResponseStream:
         """Send the head of a stream."""
 
+    def bind_reply(self, reply_id: str, target: Target) -> None:
+        """Record who made a reply, before its first bytes are sent."""
+
     def block(self, attempt: UpstreamAttempt, cause: StreamBlocked) -> None:
         """Report a block to the caller: with a status, or with an event if the stream has begun."""
 
@@ -81,8 +86,12 @@ class UpstreamAttempt:
     """One exchange with an upstream. `owner` is the request that it serves."""
 
     __slots__ = (
+        "_awaits_id",
+        "_binds_id",
         "_decompressor",
         "_done",
+        "_edits_frames",
+        "_end_pending",
         "_frames",
         "_incomplete_frame",
         "_internal_error",
@@ -92,8 +101,10 @@ class UpstreamAttempt:
         "_model_names",
         "_owner",
         "_paused",
+        "_plain_pieces",
         "_queued",
         "_started_at",
+        "_strips_usage",
         "_terminal_at",
         "_timeouts",
         "_verdict",
@@ -128,8 +139,17 @@ class UpstreamAttempt:
         """Frames that arrived meanwhile."""
         self._last_sent_at = 0.0
         self._model_names: ModelNames | None = None
+        self._strips_usage = False
+        self._edits_frames = False
+        """True if the caller gets other bytes than the upstream sends, also without guardrails."""
+        self._binds_id = self._awaits_id = owner.dialect.stores_replies
+        """Whether the id of the reply has to be recorded, and whether only complete events are sent until then."""
         self._frames: Frames
         self._decompressor: Decompressor | None = None
+        self._plain_pieces: Iterator[bytes] | None = None
+        """Decompressed data that has not been processed yet."""
+        self._end_pending = False
+        """True if the exchange has ended and only decompressed data is left."""
         self._incomplete_frame: Frame | None = None
         """The last frame, if the stream ended in the middle of an event."""
         self.mode: Mode = "head"
@@ -144,12 +164,15 @@ class UpstreamAttempt:
         self.exchange = exchange = Exchange(message, self._on_end)
         exchange.on_data = self._on_data
 
-    def prepare(self, guards: Guards | None, alias: str | None) -> None:
-        """Set the output guardrails for a stream, and the `alias` that replaces the model name in it."""
+    def prepare(self, guards: Guards | None, alias: str | None, *, strips_usage: bool) -> None:
+        """Set the output guardrails for a stream, and the `alias` that replaces the model name in it. `strips_usage` says
+        that the caller did not ask for the event with the usage."""
         if guards is not None and guards.has_output:
-            self.guard = guards.stream(self._owner.route)
+            self.guard = guards.stream(self._owner.dialect.name)
         if alias is not None:
             self._model_names = ModelNames(alias)
+        self._strips_usage = strips_usage
+        self._edits_frames = strips_usage or alias is not None
 
     async def run(self) -> None:
         """Send the request and wait until the exchange has ended, successfully or not."""
@@ -169,7 +192,13 @@ class UpstreamAttempt:
             raise self._internal_error
 
     def abort(self, error: WireError) -> None:
-        if not self._done.done():
+        if self._done.done():
+            return
+        self._plain_pieces = None
+        if self._end_pending:
+            self.exchange.error = error
+            self._complete()
+        else:
             self.target.host.abort(self.exchange, error)
 
     @property
@@ -178,6 +207,13 @@ class UpstreamAttempt:
         if self.reader is None or not self.reader.terminal:
             return False
         return self.guard is None or not self.guard.waiting
+
+    @property
+    def lacks_end(self) -> bool:
+        """True if the event that must end the stream has not arrived."""
+        if self.reader is None or self.reader.terminal:
+            return False
+        return not self._owner.dialect.has_done_marker or self.target.key.stream_done_marker == "required"
 
     @property
     def mid_event(self) -> bool:
@@ -195,6 +231,13 @@ class UpstreamAttempt:
         if self._paused:
             host.resume(exchange)  # the connection returns to the pool, which must notice its end
         host.ended(exchange)
+        if self._plain_pieces is not None and exchange.error is None:
+            self._end_pending = True  # until the data has been decompressed
+        else:
+            self._complete()
+
+    def _complete(self) -> None:
+        exchange = self.exchange
         if self._decompressor is not None and not self._decompressor.complete and exchange.error is None:
             exchange.error = _UNDECODABLE
         if not self._done.done():
@@ -223,7 +266,7 @@ class UpstreamAttempt:
                 self.abort(WireError("ProtocolError", "The upstream's reply is too large.", "server"))
             return
         pieces = exchange.pieces
-        if not pieces:
+        if not pieces or self._plain_pieces is not None:
             return
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
@@ -231,13 +274,44 @@ class UpstreamAttempt:
         if self._decompressor is None:
             self._process_stream(data, self.reader)
             return
+        self._plain_pieces = self._decompressor.feed(data)
+        self._decompress(self.reader)
+
+    def _decompress(self, reader: StreamReader) -> None:
+        """Decompress one piece in an iteration of the event loop, because a megabyte can expand to a gigabyte. The upstream
+        is paused meanwhile."""
+        while self._plain_pieces is not None:
+            try:
+                plain = next(self._plain_pieces, b"")
+            except BadCoding:
+                self.abort(_UNDECODABLE)
+                return
+            if not plain:
+                self._plain_pieces = None
+                break
+            self._process_stream(plain, reader)
+            if self._done.done() or self._paused:
+                return
+            if len(plain) == PIECE_BYTES:
+                self.target.host.pause(self.exchange)
+                self._loop.call_soon(self._continue_decompressing)
+                return
+        if self._end_pending:
+            self._complete()
+        else:
+            self.target.host.resume(self.exchange)
+            if self.exchange.pieces:
+                self._process(self.exchange)
+
+    def _continue_decompressing(self) -> None:
+        if self._done.done() or self._paused or self._plain_pieces is None or self.reader is None:
+            return
+        self._last_data_at = monotonic()
         try:
-            for plain in self._decompressor.feed(data):
-                self._process_stream(plain, self.reader)
-                if self._done.done():
-                    return
-        except BadCoding:
-            self.abort(_UNDECODABLE)
+            self._decompress(self.reader)
+        except Exception as error:
+            self._internal_error = error
+            self.abort(WireError("InternalError", "Penstock failed.", "penstock"))
 
     def _process_stream(self, data: bytes, reader: StreamReader) -> None:
         if self.mode == "stream":
@@ -259,7 +333,7 @@ class UpstreamAttempt:
             self.mode = "stream"
             if coding in CODINGS:
                 self._decompressor = Decompressor()
-            self.reader = StreamReader(self._owner.route)
+            self.reader = self._owner.dialect.stream_reader()
             self._frames = Frames(FRAME_BYTES if self.guard is None else self.guard.max_event_bytes)
             self._last_sent_at = monotonic()
             self.due = min(self.due, self._next_deadline())
@@ -269,17 +343,19 @@ class UpstreamAttempt:
     def _relay(self, data: bytes, reader: StreamReader) -> None:
         guard = self.guard
         if guard is not None and guard.holds:
-            frames = self._restore_model_names(self._frames.feed(data))
-            _read_frames(reader, frames)
+            frames = self._prepare_frames(reader, self._frames.feed(data))
             self._inspect(guard, frames, reader)
         else:
-            if self._model_names is None:
+            if self._edits_frames or self._awaits_id:
+                frames = self._prepare_frames(reader, self._frames.feed(data))
+                self._send(joined(frames))
+                if self._awaits_id and not self._binds_id:  # send bytes as they arrive from now on
+                    self._awaits_id = False
+                    self._send(self._frames.pending)
+            else:
                 self._send(data)  # before parsing, for the lowest latency
                 frames = self._frames.feed(data)
-            else:
-                frames = self._restore_model_names(self._frames.feed(data))
-                self._send(joined(frames))
-            _read_frames(reader, frames)
+                _read_frames(reader, frames)
             if guard is not None:
                 self._inspect(guard, frames, reader)
         if not self._terminal_at and self.complete:
@@ -319,48 +395,55 @@ class UpstreamAttempt:
             clean = verdict.result()
             if not self._owner.caller_gone:  # may have changed meanwhile
                 self._send(clean)
+            if frames:
+                self._inspect(guard, frames, reader)
         except StreamBlocked as blocked:
             self._block(blocked, reader)
         except Exception as error:
             self._internal_error = error
             self.abort(WireError("InternalError", "Penstock failed.", "penstock"))
-        else:
-            if frames:
-                self._inspect(guard, frames, reader)
-        stream = self._owner.stream
-        if self._verdict is None and not self._done.done() and not (stream is not None and stream.full):
-            self._paused = False
-            self.target.host.resume(self.exchange)
+        self._resume()
         if not self._terminal_at and self.complete:
             self._terminal_at = monotonic()
             self.due = min(self.due, self._next_deadline())
 
-    async def finish(self) -> None:
-        """Inspect and send what is still held, after the upstream has ended its stream."""
-        reader, guard = self.reader, self.guard
+    def read_rest(self) -> None:
+        """Read the last event, which may lack its blank line, after the upstream has ended its stream."""
+        rest = self._frames.rest()
+        if rest is not None and self.reader is not None and self._prepare_frames(self.reader, [rest]):
+            self._incomplete_frame = rest
+
+    async def inspect_rest(self) -> bytes:
+        """Inspect what is still held, after `read_rest`, and return it. A block is reported to the owner."""
+        reader, guard, rest = self.reader, self.guard, self._incomplete_frame
         assert reader is not None
-        rest = self._incomplete_frame = self._frames.rest()
-        if rest is not None:
-            self._restore_model_names([rest])
-            reader.read(rest)
         if guard is None or not guard.holds:
-            if rest is not None and self._model_names is not None:
-                self._send(rest.raw)
             if guard is not None:
                 await guard.finish(rest)
-            return
+            return rest.raw if rest is not None and (self._edits_frames or self._awaits_id) else b""
         try:
-            left = await guard.finish(rest)
+            return await guard.finish(rest)
         except StreamBlocked as blocked:
             self._block(blocked, reader)
-            return
-        if not self._owner.caller_gone:  # may have changed during the inspection
-            self._send(left)
+            return b""
 
-    def _restore_model_names(self, frames: list[Frame]) -> list[Frame]:
+    def send_rest(self, data: bytes) -> None:
+        """Send the result of `inspect_rest`."""
+        if not self._owner.caller_gone:  # may have changed during the inspection
+            self._send(data)
+
+    def _prepare_frames(self, reader: StreamReader, frames: list[Frame]) -> list[Frame]:
+        """Read frames, and return those that are meant for the caller."""
         if self._model_names is not None:
             for frame in frames:
                 self._model_names.restore(frame)
+        if self._strips_usage:
+            frames = [frame for frame in frames if not reader.read(frame)]
+        else:
+            _read_frames(reader, frames)
+        if self._binds_id and reader.id is not None:
+            self._binds_id = False
+            self._owner.bind_reply(reader.id, self.target)
         return frames
 
     def _send(self, data: bytes) -> None:
@@ -381,8 +464,17 @@ class UpstreamAttempt:
 
     def _on_writable(self) -> None:
         self._last_data_at = monotonic()
-        if not self._done.done() and self._verdict is None:
-            self._paused = False
+        self._resume()
+
+    def _resume(self) -> None:
+        """Read on, unless a verdict is awaited or the caller does not read."""
+        stream = self._owner.stream
+        if self._done.done() or self._verdict is not None or (stream is not None and stream.full):
+            return
+        self._paused = False
+        if self._plain_pieces is not None:
+            self._continue_decompressing()
+        else:
             self.target.host.resume(self.exchange)
 
     def _block(self, blocked: StreamBlocked, reader: StreamReader) -> None:

@@ -6,7 +6,15 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["GatewayConfig", "GuardrailMode", "LedgerConfig", "LimitsConfig", "ListenConfig", "UpstreamConfig"]
+__all__ = [
+    "GatewayConfig",
+    "GuardrailMode",
+    "LedgerConfig",
+    "LimitsConfig",
+    "ListenConfig",
+    "ResponsesConfig",
+    "UpstreamConfig",
+]
 
 
 class ListenConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,6 +41,8 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     timeout_s: float = 600.0
     stream_timeout_s: float = 120.0
     """The longest pause between two reads of a stream."""
+    max_stream_s: float = 3600.0
+    """The longest duration of a stream."""
     connect_timeout_s: float = 5.0
     retries: int = 2
 
@@ -50,6 +60,13 @@ class LedgerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Folder to which workers append usage entries until they are in the ledger."""
     retention_days: float = 0.0
     """The gateway deletes older entries from the ledger. 0 keeps all of them."""
+
+
+class ResponsesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    foreign_ids: Literal["refuse", "allow"] = "refuse"
+    """Whether `previous_response_id` and `conversation` may name what this gateway has not seen being made."""
+    id_ttl_s: float = 30 * 86400.0
+    """How long the caller of a response is remembered."""
 
 
 class GuardrailMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,6 +87,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     limits: LimitsConfig = LimitsConfig()
     ledger: LedgerConfig = LedgerConfig()
     guardrails: GuardrailMode = GuardrailMode()
+    responses: ResponsesConfig = ResponsesConfig()
     watch: bool = True
     """Reload the resource file when it changes."""
     access_log: Literal["text", "json", "off"] = "text"

@@ -30,6 +30,7 @@ __all__ = ["caller_key", "model", "provider_key"]
 _ADAPTERS: Final = ("openai", "anthropic")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _UNAVAILABLE: Final[tuple[Literal["fail", "try_anyway"], ...]] = ("fail", "try_anyway")
+_DONE_MARKERS: Final[tuple[Literal["required", "optional", "none"], ...]] = ("required", "optional", "none")
 _PROVIDER: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*\Z")
 _HASH: Final = re.compile(r"[0-9a-f]{64}\Z")
@@ -47,7 +48,7 @@ def provider_key(fields: Fields, id_: str, name: str, folder: str) -> ProviderKe
     if api_base is not None and (error := _api_base_error(api_base.strip())) is not None:
         fields.error("api_base", error)
     provider = (fields.string("provider") if fields.raw("provider") != "" else None) or ""
-    _check_response(fields)
+    marker = _done_marker(fields)
     # caller headers are never forwarded, so there is nothing to strip
     fields.skip("strip_headers")
     fields.refuse("telemetry_tags", "is not supported")
@@ -59,6 +60,7 @@ def provider_key(fields: Fields, id_: str, name: str, folder: str) -> ProviderKe
         provider=provider,
         adapter=fields.choice("adapter", _ADAPTERS) or ("anthropic" if provider == "anthropic" else "openai"),
         verify_tls=_verify_tls(fields),
+        stream_done_marker=marker,
         **_request_changes(fields),
     )
 
@@ -89,14 +91,16 @@ def _request_changes(fields: Fields) -> dict[str, Any]:
     }
 
 
-def _check_response(fields: Fields) -> None:
+def _done_marker(fields: Fields) -> Literal["required", "optional", "none"]:
     response = fields.mapping("response")
-    if response is not None:
-        # streams are forwarded unchanged, with or without [DONE]
-        response.skip("stream_done_marker", "error_envelope")
-        response.refuse("content_list_to_string", "is not supported")
-        response.refuse("reasoning_field", "is not supported")
-        response.finish()
+    if response is None:
+        return "required"
+    marker = response.choice("stream_done_marker", _DONE_MARKERS) or "required"
+    response.skip("error_envelope")
+    response.refuse("content_list_to_string", "is not supported")
+    response.refuse("reasoning_field", "is not supported")
+    response.finish()
+    return marker
 
 
 def _verify_tls(fields: Fields) -> bool:
@@ -207,6 +211,7 @@ def _cooldown(fields: Fields) -> Cooldown:
     statuses = mapping.statuses("trigger_statuses", 100)
     built = Cooldown(
         enabled=mapping.flag("enabled", defaults.enabled),
+        min_failures=_or_default(mapping.integer("min_failures", 1), defaults.min_failures),
         default_seconds=_or_default(mapping.integer("default_seconds"), defaults.default_seconds),
         max_seconds=_or_default(mapping.integer("max_seconds", 1), defaults.max_seconds),
         honor_retry_after=mapping.flag("honor_retry_after", defaults.honor_retry_after),

@@ -7,8 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from penstock.gateway.guardrails.detectors import DETECTORS
-from penstock.gateway.guardrails.finders import regex_error
+from penstock.gateway.guardrail_patterns import DETECTOR_NAMES, regex_error
 from penstock.gateway.resources.fields import Fields
 from penstock.gateway.resources.snapshot import AttachmentScope, GuardrailSpec, Pattern, Policy
 
@@ -150,7 +149,7 @@ def _keyword_patterns(fields: Fields) -> tuple[Pattern, ...]:
 def _pii_detectors(fields: Fields, default: Action) -> tuple[tuple[str, Action], ...]:
     detectors = []
     for item in fields.list("detectors"):
-        detector = item.choice("type", tuple(DETECTORS), required=True)
+        detector = item.choice("type", DETECTOR_NAMES, required=True)
         action = item.choice("action", _ACTIONS) or default
         item.finish()
         if detector is not None:

@@ -70,10 +70,14 @@ class ProviderKey(msgspec.Struct, frozen=True, kw_only=True):
     default_body_fields: dict[str, Any] = {}
     param_renames: dict[str, str] = {}
     verify_tls: bool = True
+    stream_done_marker: Literal["required", "optional", "none"] = "required"
+    """Whether a stream of chat completions that ends without `[DONE]` is incomplete."""
 
 
 class Cooldown(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool = True
+    min_failures: int = 3
+    """Consecutive requests that must fail before a cooldown begins. One with Retry-After begins at once."""
     default_seconds: int = 30
     max_seconds: int = 600
     honor_retry_after: bool = True

@@ -16,14 +16,16 @@ from penstock.gateway.observe.recorder import Recorder
 from penstock.gateway.observe.timing import server_timing
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
+from penstock.gateway.relay.compiled_snapshot import CompiledSnapshot
+from penstock.gateway.relay.cooldowns import Cooldowns, shared_words
 from penstock.gateway.relay.hosts import Hosts
 from penstock.gateway.relay.replies import JSON, shutting_down
 from penstock.gateway.relay.request import GatewayRequest
+from penstock.gateway.relay.response_ids import ResponseIds
 from penstock.gateway.relay.response_stream import ClientSockets
-from penstock.gateway.relay.routing import Cooldowns, RoundRobin
+from penstock.gateway.relay.routing import RoundRobin
 from penstock.gateway.routes import BY_PATH, MODELS
 from penstock.gateway.rsgi import HTTPProtocol, Scope
-from penstock.gateway.serving.compiled_snapshot import CompiledSnapshot
 from penstock.gateway.serving.runtime import Runtime, WorkerState
 
 __all__ = ["App"]
@@ -50,11 +52,13 @@ class App:
         self.limiter = limiter
         self.recorder = recorder
         self.max_body = config.listen.max_body_bytes
+        self.body_bytes = 0
         self.trusted = config.listen.trusted_proxies
         self.default_output = config.limits.default_output_tokens
         self.common_headers = [("server", f"Penstock/{__version__}")]
-        self.cooldowns = Cooldowns()
+        self.cooldowns = Cooldowns(shared_words(os.path.join(runtime.folder, "cooldowns")))
         self.round_robin = RoundRobin()
+        self.response_ids = ResponseIds(os.path.join(config.ledger.spool, "response-ids"), config.responses.id_ttl_s)
         self.client_sockets = ClientSockets()
         self.requests: dict[GatewayRequest, None] = {}
         self.loop: asyncio.AbstractEventLoop
@@ -85,8 +89,8 @@ class App:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
-        route = BY_PATH.get(scope.path)
-        if route is None or scope.method != "POST" or _head_error(scope) is not None:
+        dialect = BY_PATH.get(scope.path)
+        if dialect is None or scope.method != "POST" or _head_error(scope) is not None:
             self._serve_locally(scope, protocol)
             return
         self._ids += 1
@@ -101,7 +105,7 @@ class App:
         ):
             # Callers may reuse an id, but the ledger needs unique keys.
             request_id, ledger_id = caller_id, f"{caller_id}~{ledger_id[4:]}"
-        request = GatewayRequest(self, self._compiled, scope, protocol, route, request_id, ledger_id)
+        request = GatewayRequest(self, self._compiled, scope, protocol, dialect, request_id, ledger_id)
         metrics = self.recorder.metrics
         metrics.started()
         self.requests[request] = None
@@ -153,7 +157,7 @@ class App:
                 raise _method_not_allowed(method, "GET, HEAD")
             return self._models(scope, entry)
         if path in BY_PATH:
-            entry.route = BY_PATH[path]
+            entry.route = BY_PATH[path].name
             raise _method_not_allowed(method, "POST")
         raise Refusal(404, "not_found", f"Unknown path; the gateway serves {', '.join(BY_PATH)} and {MODELS}.")
 
@@ -263,10 +267,11 @@ class App:
 def _head_error(scope: Scope) -> Refusal | None:
     """Return the refusal of a head that another HTTP implementation may understand in another way."""
     headers = scope.headers
-    if headers.get("host") is None and scope.http_version == "1.1":
+    if "host" not in headers and scope.http_version == "1.1":
         return Refusal(400, "invalid_request_error", "The request has no Host header.")
-    encoding = headers.get("transfer-encoding")
-    if encoding is not None and encoding.lower() != "chunked":
+    if "transfer-encoding" in headers and [
+        coding.strip().lower() for value in headers.get_all("transfer-encoding") for coding in value.split(",")
+    ] != ["chunked"]:
         return Refusal(501, "invalid_request_error", "The gateway supports no transfer encoding but `chunked`.")
     return None
 

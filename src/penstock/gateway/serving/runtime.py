@@ -3,6 +3,7 @@
     state             mapped memory: the current generation, whether the gateway drains, and a slot for each worker
     owner             locked as long as the main process lives
     config            the parsed gateway.yaml
+    cooldowns         the cooldowns of upstream targets, created by the first worker
     address           host, port and number of workers, in a form that other versions can read
     control           socket for a new gateway that takes over
     snapshot-N        the resources of generation N, parsed once by the main process. A worker decodes them in a

@@ -51,12 +51,15 @@ def main() -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    # An inspection in a thread holds the interpreter for so long before the event loop gets it; the default is 5 ms.
+    sys.setswitchinterval(0.001)
     try:
         uvloop.run(_serve(app, listener))
     finally:
         if not app.replaced:
             runtime.state.clear_slot(number)
         recorder.close()
+        app.response_ids.close()
     return 0
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from penstock.gateway.attached_guards import AttachedGuards
+from penstock.gateway.dialects.base import Dialect
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.hosts import HostKey, Hosts
 from penstock.gateway.relay.upstream import Target, base_of
 from penstock.gateway.relay.upstream_attempt import Timeouts
 from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.resources.snapshot import Model, Snapshot
-from penstock.gateway.routes import Route
 
 __all__ = ["CompiledSnapshot"]
-
-RESPONSES_PROVIDER = "openai"
-ADAPTER = "openai"
 
 
 class CompiledSnapshot:
@@ -24,34 +21,35 @@ class CompiledSnapshot:
         self.snapshot = snapshot
         self.generation = generation
         self._hosts = hosts
-        self._targets: dict[tuple[str, Route], tuple[Target, ...]] = {}
+        self._targets: dict[tuple[str, str], tuple[Target, ...]] = {}
         self._upstream = config.upstream
         self._timeouts: dict[tuple[Target, str, bool], Timeouts] = {}
         self.guards_for = AttachedGuards(snapshot, config.guardrails).for_request
 
-    def targets(self, model: Model, route: Route) -> tuple[Target, ...]:
+    def targets(self, model: Model, dialect: Dialect) -> tuple[Target, ...]:
         """Return the direct models that can serve a model on a route. Raise Refusal if there are none."""
-        targets = self._targets.get((model.name, route))
+        targets = self._targets.get((model.name, dialect.name))
         if targets is None:
-            targets = self._targets[model.name, route] = self._resolve_targets(model, route)
+            targets = self._targets[model.name, dialect.name] = self._resolve_targets(model, dialect)
         return targets
 
-    def _resolve_targets(self, model: Model, route: Route) -> tuple[Target, ...]:
+    def _resolve_targets(self, model: Model, dialect: Dialect) -> tuple[Target, ...]:
         names = (model.name,) if model.routing is None else model.routing.targets
         direct = [self.snapshot.models[name] for name in names if name in self.snapshot.models]
-        if route == "responses":
-            direct = [candidate for candidate in direct if candidate.provider == RESPONSES_PROVIDER]
+        if dialect.provider is not None:
+            direct = [candidate for candidate in direct if candidate.provider == dialect.provider]
             if not direct:
                 raise Refusal(
                     400,
                     "invalid_request_error",
-                    f"The Responses API needs a target with the provider `openai`, and `{model.name}` has none.",
+                    f"The {dialect.api_name} needs a target with the provider `{dialect.provider}`, and `{model.name}` "
+                    "has none.",
                 )
         targets = []
         for candidate in direct:
             key = self.snapshot.provider_keys.get(candidate.provider_key or "")
-            if key is not None and key.adapter == ADAPTER:
-                targets.append(Target(candidate, key, route, self._hosts))
+            if key is not None and key.adapter == dialect.adapter:
+                targets.append(Target(candidate, key, dialect, self._hosts))
         if not targets:
             raise Refusal(
                 503, "provider_unavailable", f"The model `{model.name}` has no provider key with a supported adapter."
@@ -80,7 +78,7 @@ class CompiledSnapshot:
             if silence is None:
                 silence = level_silence or level_total
         if stream:
-            return Timeouts(config.connect_timeout_s or None, None, silence or None)
+            return Timeouts(config.connect_timeout_s or None, config.max_stream_s or None, silence or None)
         return Timeouts(config.connect_timeout_s or None, total or None, None)
 
     def host_keys(self) -> set[HostKey]:

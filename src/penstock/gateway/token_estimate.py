@@ -10,7 +10,7 @@ to a third too low for Markdown tables and JSON, and far too low for digits and 
 
 from __future__ import annotations
 
-__all__ = ["estimate_tokens"]
+__all__ = ["TextEstimate", "estimate_tokens"]
 
 _COMMON = 2
 _BY_FIRST_BYTE = ((0xE0, 0xE1, 3), (0xE2, 0xE9, 6), (0xEA, 0xEF, 4), (0xF0, 0xF4, 16))
@@ -22,10 +22,30 @@ def estimate_tokens(text: str | int) -> int:
     """Estimate the tokens of a text, or of so many bytes. Takes 0.2 µs for 4,000 ASCII characters, 40 µs for Chinese."""
     if isinstance(text, int):
         return (max(text, 0) + 3) // 4
+    return (_eighths(text) + 7) // 8
+
+
+def _eighths(text: str) -> int:
     eighths = len(text) * _COMMON
     if not text.isascii():
         data = text.encode("utf-8", "replace")
         for firsts, more in _RARE:
             # Counts the bytes by deleting them, which avoids a Python step for each.
             eighths += (len(data) - len(data.translate(None, firsts))) * more
-    return (eighths + 7) // 8
+    return eighths
+
+
+class TextEstimate:
+    """The estimate of a text that arrives in pieces. It does not depend on where the text is split."""
+
+    __slots__ = ("_eighths",)
+
+    def __init__(self) -> None:
+        self._eighths = 0
+
+    def add(self, text: str) -> None:
+        self._eighths += len(text) * _COMMON if text.isascii() else _eighths(text)
+
+    @property
+    def tokens(self) -> int:
+        return (self._eighths + 7) // 8

@@ -1,0 +1,277 @@
+"""The interface of a dialect, and the parts that its replies consist of. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import orjson
+
+from penstock.gateway.refusal import Refusal
+from penstock.gateway.sse_frames import Frame
+from penstock.gateway.token_estimate import TextEstimate, estimate_tokens
+
+__all__ = [
+    "NO_RAW",
+    "Dialect",
+    "Reply",
+    "RequestBody",
+    "StreamReader",
+    "Usage",
+    "content_strings",
+    "positive",
+    "short_text",
+    "token_count",
+]
+
+NO_RAW = msgspec.Raw(b"")
+MAX_OUTPUT_TOKENS = 100_000_000
+"""Upper bound of the output tokens reserved for a request; no model writes more."""
+_MAX_TOKENS = 10**12
+_MAX_TEXT_CHARS = 256
+"""Bounds for numbers and texts of an upstream."""
+_MAX_WALKED_BYTES = 1 << 17
+"""A larger body is estimated by its length: walking its strings on the event loop takes up to 0.1 s for each megabyte."""
+_ENCODED = re.compile(rb'"data:[^"]*+"|"file_data"\s*:\s*"[^"]*+"')
+"""Files and images within a body."""
+_NO_INPUT = frozenset({"type", "role", "id", "file_data"})
+
+
+class RequestBody(msgspec.Struct):
+    """The members of a request that the gateway reads; msgspec skips the others at about 2 GB/s."""
+
+    model: msgspec.Raw = NO_RAW
+    stream: Any = None
+
+
+class Usage:
+    """Token counts as the provider reported them."""
+
+    __slots__ = ("cached", "input", "output", "reasoning")
+
+    def __init__(self, input_: int, output: int, reasoning: int, cached: int) -> None:
+        self.input = input_
+        self.output = output
+        self.reasoning = reasoning
+        self.cached = cached
+
+
+class Reply(msgspec.Struct):
+    """The members of a whole reply that the gateway reads. The values of an upstream may have any type."""
+
+    id: Any = None
+    usage: Any = None
+    error: Any = None
+    model: msgspec.Raw = NO_RAW
+
+    @property
+    def name(self) -> str | None:
+        """The provider's id of the reply."""
+        return short_text(self.id)
+
+    @property
+    def finish(self) -> str | None:
+        """Why the reply ended."""
+        raise NotImplementedError
+
+    @property
+    def failed(self) -> bool:
+        """True if the reply reports a failure, whatever its status."""
+        return bool(self.error)
+
+    @property
+    def unfinished(self) -> bool:
+        """True if the provider goes on to generate after this reply."""
+        return False
+
+    @property
+    def reported(self) -> Usage | None:
+        raise NotImplementedError
+
+
+class StreamReader:
+    """Reads a stream frame by frame; its attributes hold what it has read so far."""
+
+    __slots__ = ("_text", "events", "finish", "id", "sequence", "terminal", "usage")
+
+    def __init__(self) -> None:
+        self._text = TextEstimate()
+        self.events = 0
+        self.id: str | None = None
+        self.usage: Usage | None = None
+        self.finish: str | None = None
+        self.terminal = False
+        """True once the event that ends the stream has passed."""
+        self.sequence = -1
+        """The highest sequence number so far."""
+
+    @property
+    def tokens(self) -> int:
+        """Estimated output tokens so far."""
+        return self._text.tokens
+
+    @property
+    def failed(self) -> bool:
+        """True if the stream itself reports a failure."""
+        return self.finish == "error"
+
+    def read(self, frame: Frame) -> bool:
+        """Read a frame. Return True if it holds nothing but usage."""
+        raise NotImplementedError
+
+
+class Dialect:
+    """One API route. An instance has no state."""
+
+    name: str
+    """The route in the ledger and the logs."""
+    path: str
+    """Path after a provider's base URL, and after the gateway's own prefix."""
+    body: type[RequestBody] = RequestBody
+    reply: type[Reply]
+    provider: str | None = None
+    """The provider that a target needs; None if every target with the adapter can serve the route."""
+    adapter = "openai"
+    default_base: str | None = None
+    """Base URL of `provider` for keys without `api_base`."""
+    api_name = ""
+    """The name of the API in messages to callers, for routes that need a provider."""
+    input_members: tuple[str, ...] = ("input", "instructions", "messages", "prompt", "tools", "text", "response_format")
+    """Members of a request with the model's input."""
+    output_members: frozenset[str] = frozenset(
+        {"text", "content", "arguments", "refusal", "input", "reasoning_content", "output"}
+    )
+    """Keys of a whole reply whose strings are output."""
+    restores_model = False
+    """True if the `model` in replies is the requested alias."""
+    stores_replies = False
+    """True if a later request can refer to a reply by its id."""
+    reference_members: tuple[str, ...] = ()
+    """Members of a request that refer to stored replies."""
+    has_done_marker = False
+    """True if a stream ends with `[DONE]`, which some providers leave out."""
+
+    def __init__(self) -> None:
+        self.parse_body = msgspec.json.Decoder(self.body).decode
+        """Parses a request body; raises a msgspec error if it is no JSON object."""
+        self.reference_keys = tuple((name, b'"%b"' % name.encode()) for name in self.reference_members)
+        """The names in `reference_members`, each with its usual spelling in a body."""
+        self._decode_reply = msgspec.json.Decoder(self.reply).decode
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def check_body(self, body: Any) -> None:
+        """Raise Refusal for a body that no upstream would accept."""
+
+    def output_limit(self, body: Any, default: int) -> int:
+        """Return the most output tokens that a request allows; `default` for each reply that is not limited."""
+        raise NotImplementedError
+
+    def input_tokens(self, body: bytes) -> int:
+        """Estimate the input tokens from the strings of a request. Data URLs (images, files) are not counted."""
+        if len(body) > _MAX_WALKED_BYTES:
+            return estimate_tokens(len(_ENCODED.sub(b"", body)))
+        try:
+            request = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return estimate_tokens(len(body))
+        if not isinstance(request, dict):
+            return 0
+        content = {member: request.get(member) for member in self.input_members}
+        return sum(
+            estimate_tokens(text)
+            for name, text in content_strings(content)
+            if name not in _NO_INPUT and not text.startswith("data:")
+        )
+
+    def references(self, body: Any) -> list[tuple[str, str]]:
+        """Return the ids of stored replies that a request refers to, each with the name of its member."""
+        del body
+        return []
+
+    def usage_request(self, body: Any) -> dict[str, Any] | None:
+        """Return the `stream_options` with which a stream reports its usage, if the caller did not ask for it."""
+        del body
+        return None
+
+    def credential_headers(self, secret: str) -> list[tuple[str, str]]:
+        """Return the headers with the provider's secret."""
+        return [("Authorization", f"Bearer {secret}")]
+
+    def default_headers(self) -> list[tuple[str, str]]:
+        """Return further headers, which the provider key can replace."""
+        return []
+
+    # -- replies ------------------------------------------------------------------------------------------------------
+
+    def read_reply(self, body: bytes) -> Reply:
+        """Parse a whole reply. Raise ValueError if it is not JSON; return an empty Reply for JSON of another shape."""
+        try:
+            return self._decode_reply(body)
+        except msgspec.ValidationError:
+            orjson.loads(body)
+            return self.reply()
+        except (msgspec.DecodeError, RecursionError):
+            raise ValueError("not JSON") from None
+
+    def output_tokens(self, body: bytes) -> int:
+        """Estimate the output tokens of a whole reply that reports no usage."""
+        if len(body) > _MAX_WALKED_BYTES:
+            return estimate_tokens(len(body))
+        try:
+            reply = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return 0
+        return sum(estimate_tokens(text) for name, text in content_strings(reply) if name in self.output_members)
+
+    def stream_reader(self) -> StreamReader:
+        raise NotImplementedError
+
+    # -- errors -------------------------------------------------------------------------------------------------------
+
+    def error_body(self, refusal: Refusal) -> bytes:
+        return refusal.body()
+
+    def error_event(self, kind: str, message: str, sequence: int, code: str | None = None) -> bytes:
+        """Return the event that ends an incomplete stream whose head has been sent."""
+        del sequence
+        error = {"message": message, "type": kind} | ({} if code is None else {"code": code})
+        return b"data: " + orjson.dumps({"error": error}) + b"\n\n"
+
+    def block_event(
+        self, kind: str, message: str, sequence: int, response_id: str | None, model: str, code: str | None
+    ) -> bytes:
+        """Return the event that ends a stream whose rest is blocked."""
+        del response_id, model
+        return self.error_event(kind, message, sequence, code)
+
+
+def content_strings(value: object) -> Iterator[tuple[str, str]]:
+    """Yield every string with the key of its member, in no particular order. Not recursive, because a body may be nested
+    deeper than Python's recursion limit."""
+    stack = [("", value)]
+    while stack:
+        name, value = stack.pop()
+        if isinstance(value, str):
+            yield name, value
+        elif isinstance(value, dict):
+            stack.extend(value.items())
+        elif isinstance(value, list):
+            stack.extend((name, member) for member in value)
+
+
+def positive(value: object) -> int:
+    """Return a positive integer of a caller, or 0 for anything else."""
+    return min(value, MAX_OUTPUT_TOKENS) if type(value) is int and value > 0 else 0
+
+
+def token_count(value: object) -> int:
+    """Return a number of tokens of an upstream; 0 for anything else."""
+    return min(max(0, value), _MAX_TOKENS) if type(value) is int else 0
+
+
+def short_text(value: object) -> str | None:
+    """Return the beginning of a text of an upstream; None for anything else."""
+    return value[:_MAX_TEXT_CHARS] if type(value) is str else None

@@ -1,0 +1,27 @@
+"""POST /v1/embeddings."""
+
+from __future__ import annotations
+
+from penstock.gateway.dialects.base import Dialect, RequestBody, StreamReader
+from penstock.gateway.dialects.chat import ChunkReader
+from penstock.gateway.dialects.openai import OpenAIReply
+
+__all__ = ["Embeddings"]
+
+
+class Embeddings(Dialect):
+    name = "embeddings"
+    path = "/embeddings"
+    reply = OpenAIReply
+
+    def output_limit(self, body: RequestBody, default: int) -> int:
+        """Embeddings are no output tokens."""
+        del body, default
+        return 0
+
+    def output_tokens(self, body: bytes) -> int:
+        del body
+        return 0
+
+    def stream_reader(self) -> StreamReader:
+        return ChunkReader(self.output_members)

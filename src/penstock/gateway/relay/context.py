@@ -1,0 +1,34 @@
+"""What the requests of a worker share, as the relay uses it. `serving.app.App` provides it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from penstock.gateway.limits.limiter import Limiter
+from penstock.gateway.observe.recorder import Recorder
+from penstock.gateway.relay.cooldowns import Cooldowns
+from penstock.gateway.relay.response_ids import ResponseIds
+from penstock.gateway.relay.response_stream import ClientSockets
+from penstock.gateway.relay.routing import RoundRobin
+from penstock.gateway.resources.config import GatewayConfig
+
+__all__ = ["WorkerContext"]
+
+
+class WorkerContext(Protocol):
+    config: GatewayConfig
+    worker: int
+    limiter: Limiter
+    recorder: Recorder
+    max_body: int
+    body_bytes: int
+    """Bytes of the large bodies that the requests of the worker hold."""
+    trusted: tuple[str, ...]
+    default_output: int
+    common_headers: list[tuple[str, str]]
+    cooldowns: Cooldowns
+    round_robin: RoundRobin
+    client_sockets: ClientSockets
+    response_ids: ResponseIds
+    loop: asyncio.AbstractEventLoop

@@ -1,0 +1,222 @@
+"""Who made a stored response: a durable map from response ids to the caller's key and the upstream account.
+
+    response-ids.db               SQLite, shared by all workers
+    response-ids-TIME-PID.log     what a worker has recorded since, one JSON line for each id, then zeros
+
+A worker adds an id to its log before the first byte of the response leaves. The log is mapped memory, so that takes no
+system call, while a transaction would take longer and wait for the other workers. A thread moves full logs into the
+database, and those of workers that have ended: a worker owns its log while it lives (`gateway.owned_file`), because a new
+worker starts before the one that it replaces has finished its requests. A lookup, which few requests need, reads the logs
+of all workers and the database, in that thread. Files survive the death of a process, but there is no fsync, so a power
+cut can lose the newest ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mmap
+import os
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple
+
+import orjson
+
+from penstock.gateway import owned_file
+from penstock.gateway.operator_log import log_operator_message
+from penstock.gateway.refusal import Refusal
+
+if TYPE_CHECKING:
+    import sqlite3
+
+__all__ = ["ResponseIds", "ResponseOwner"]
+
+LOG_BYTES = 1 << 20
+"""Size of a log; a full one is moved into the database."""
+LOG_S = 60.0
+"""Age at which a log is moved into the database."""
+BUSY_S = 10.0
+_LOG_NAME = re.compile(r"response-ids-[0-9]{20}-[0-9]+\.log")
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS response_ids (id TEXT PRIMARY KEY, key_id TEXT, account TEXT, at REAL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS response_ids_at ON response_ids (at);
+"""
+
+
+class ResponseOwner(NamedTuple):
+    key_id: str
+    """The caller's key; empty if nobody may use the response."""
+    account: str
+    """The provider key with which the response was made."""
+
+
+class _Log:
+    """What a lookup has read of a log."""
+
+    __slots__ = ("offset", "owners")
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.owners: dict[str, ResponseOwner] = {}
+
+
+class ResponseIds:
+    """The map, as one worker uses it. `record` is for the event loop, and never raises."""
+
+    def __init__(self, folder: str, ttl_s: float) -> None:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        owned_file.remove_abandoned(folder)
+        self._folder = folder
+        self._ttl_s = ttl_s
+        self._thread = ThreadPoolExecutor(1, "response-ids")
+        self._logs: dict[str, _Log] = {}
+        self._log: mmap.mmap | None = None
+        self._path = ""
+        self._size = 0
+        self._began = 0.0
+        self._failed = False
+        if self._log_names():
+            self._thread.submit(self._move)
+
+    def record(self, response_id: str, key_id: str, account: str, now: float) -> None:
+        """Record who made a response. The newest record of an id counts."""
+        line = orjson.dumps((response_id, key_id, account, now), option=orjson.OPT_APPEND_NEWLINE)
+        try:
+            if self._log is None or self._size + len(line) > LOG_BYTES or now - self._began > LOG_S:
+                self._rotate()
+                self._log = self._open()
+        except OSError as error:
+            if not self._failed:
+                log_operator_message(f"response ids cannot be recorded in {self._folder}: {error.strerror or error}")
+            self._failed = True
+            return
+        end = self._size + len(line)
+        self._log[self._size : end] = line
+        self._size = end
+        self._failed = False
+
+    async def owner(self, response_id: str) -> ResponseOwner | None:
+        """Return who made a response; None if it is not known. Raise Refusal if the files cannot be read."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._find, response_id)
+        except OSError as error:
+            log_operator_message(f"response ids cannot be looked up in {self._folder}: {error}")
+            raise Refusal(503, "storage_unavailable", "The gateway cannot look up stored responses.") from None
+
+    def close(self) -> None:
+        """Move what this worker has recorded into the database."""
+        self._rotate()
+        self._thread.shutdown()
+
+    # -- the worker's own log -----------------------------------------------------------------------------------------
+
+    def _open(self) -> mmap.mmap:
+        self._path = os.path.join(self._folder, f"response-ids-{time.time_ns():020}-{os.getpid()}.log")
+        # The bytes reserve the space: a write to a mapped hole fails with a signal.
+        file = owned_file.create(self._path, bytes(LOG_BYTES))
+        try:
+            log = mmap.mmap(file, LOG_BYTES)  # with a duplicate of the descriptor: owns the file until it is closed
+        finally:
+            os.close(file)
+        self._began = time.time()
+        return log
+
+    def _rotate(self) -> None:
+        log, self._log, self._size = self._log, None, 0
+        if log is not None:
+            log.close()
+            self._thread.submit(self._move)
+
+    def _log_names(self) -> list[str]:
+        """Return the names of all logs, the oldest first."""
+        return sorted(filter(_LOG_NAME.fullmatch, os.listdir(self._folder)))
+
+    # -- in the thread ------------------------------------------------------------------------------------------------
+
+    def _move(self) -> None:
+        """Move the logs that no worker owns into the database."""
+        try:
+            with self._database() as database, contextlib.ExitStack() as opened:
+                # One worker at a time, so that the records of an id stay in order.
+                database.execute("BEGIN IMMEDIATE")
+                orphans = [path for name in self._log_names() if (path := self._move_log(database, name, opened))]
+                database.execute("DELETE FROM response_ids WHERE at < ?", (time.time() - self._ttl_s,))
+                database.commit()
+                for path in orphans:
+                    os.unlink(path)
+        except OSError as error:
+            # The logs stay, and lookups read them. The next move takes them.
+            log_operator_message(f"response ids cannot be moved into the database: {error}")
+
+    def _move_log(self, database: sqlite3.Connection, name: str, opened: contextlib.ExitStack) -> str | None:
+        """Add the ids of a log to the database and return its path; None if a worker owns it."""
+        path = os.path.join(self._folder, name)
+        try:
+            file = opened.enter_context(open(path, "rb"))  # noqa: SIM115
+        except FileNotFoundError:
+            return None  # another worker has moved it
+        if not owned_file.is_orphan(file.fileno()) or not os.fstat(file.fileno()).st_nlink:
+            return None
+        rows = [row for line in file.read().splitlines() if (row := _parse(line)) is not None]
+        database.executemany("INSERT OR REPLACE INTO response_ids VALUES (?, ?, ?, ?)", rows)
+        return path
+
+    def _find(self, response_id: str) -> ResponseOwner | None:
+        logs = {name: self._read_log(name) for name in self._log_names()}
+        self._logs = {name: log for name, log in logs.items() if log is not None}
+        # The database is read last: a log disappears only after its ids are in there.
+        with self._database() as database:
+            row = database.execute(
+                "SELECT key_id, account, at FROM response_ids WHERE id = ?", (response_id,)
+            ).fetchone()
+        for log in reversed(self._logs.values()):
+            if (owner := log.owners.get(response_id)) is not None:
+                return owner
+        return ResponseOwner(row[0], row[1]) if row is not None and row[2] >= time.time() - self._ttl_s else None
+
+    def _read_log(self, name: str) -> _Log | None:
+        """Read what was appended to a log since the last lookup."""
+        log = self._logs.get(name) or _Log()
+        try:
+            with open(os.path.join(self._folder, name), "rb") as file:
+                file.seek(log.offset)
+                data = file.read()
+        except FileNotFoundError:
+            return None
+        complete = data[: data.rfind(b"\n") + 1]
+        log.offset += len(complete)
+        for line in complete.splitlines():
+            if (row := _parse(line)) is not None:
+                log.owners[row[0]] = ResponseOwner(row[1], row[2])
+        return log
+
+    @contextlib.contextmanager
+    def _database(self) -> Iterator[sqlite3.Connection]:
+        """Open the database; raise OSError for all its errors."""
+        import sqlite3  # most workers need it rarely
+
+        path = os.path.join(self._folder, "response-ids.db")
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        database = sqlite3.connect(path, timeout=BUSY_S)
+        try:
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute("PRAGMA synchronous=OFF")
+            database.executescript(_SCHEMA)
+            yield database
+            database.commit()
+        except sqlite3.Error as error:
+            raise OSError(str(error)) from None
+        finally:
+            database.close()
+
+
+def _parse(line: bytes) -> tuple[str, str, str, float] | None:
+    """Return the id, the key, the account and the time of a line; None for one that was cut, and for zeros."""
+    try:
+        response_id, key_id, account, at = orjson.loads(line)
+    except (orjson.JSONDecodeError, ValueError):
+        return None
+    return response_id, key_id, account, at

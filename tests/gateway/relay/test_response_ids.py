@@ -1,0 +1,92 @@
+"""The map from response ids to their callers, as several workers use it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import stat
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock.gateway.relay import response_ids
+from penstock.gateway.relay.response_ids import ResponseIds, ResponseOwner
+
+DAY_S = 86400.0
+
+
+def open_map(folder: Path, ttl_s: float = DAY_S) -> ResponseIds:
+    return ResponseIds(str(folder), ttl_s)
+
+
+def owner(ids: ResponseIds, response_id: str) -> ResponseOwner | None:
+    return asyncio.run(ids.owner(response_id))
+
+
+def stored_ids(folder: Path) -> list[str]:
+    with closing(sqlite3.connect(folder / "response-ids.db")) as database:
+        return [row[0] for row in database.execute("SELECT id FROM response_ids ORDER BY id")]
+
+
+def test_id_is_known_to_all_workers_at_once(tmp_path: Path) -> None:
+    first, second = open_map(tmp_path), open_map(tmp_path)
+    first.record("resp_1", "alice", "account", time.time())
+    assert owner(second, "resp_1") == ResponseOwner("alice", "account")
+    second.record("resp_2", "bob", "account", time.time())
+    assert owner(first, "resp_2") == ResponseOwner("bob", "account")
+    assert owner(first, "resp_3") is None
+
+
+def test_ids_survive_a_killed_worker(tmp_path: Path) -> None:
+    open_map(tmp_path).record("resp_1", "alice", "account", time.time())  # never closed
+    log = next(tmp_path.glob("*.log"))
+    log.write_bytes(log.read_bytes().rstrip(b"\0") + b'["resp_2","al')  # killed within a write
+    again = open_map(tmp_path)
+    assert owner(again, "resp_1") == ResponseOwner("alice", "account")
+    again.close()
+    assert stored_ids(tmp_path) == ["resp_1"]
+    assert not list(tmp_path.glob("*.log"))
+
+
+def test_ids_of_a_worker_that_is_being_replaced_are_kept(tmp_path: Path) -> None:
+    old = open_map(tmp_path)
+    old.record("resp_1", "alice", "account", time.time())
+    new = open_map(tmp_path)
+    assert owner(new, "resp_1") == ResponseOwner("alice", "account")
+    old.record("resp_2", "alice", "account", time.time())  # a request that began before
+    assert owner(new, "resp_2") == ResponseOwner("alice", "account")
+    old.close()
+    assert stored_ids(tmp_path) == ["resp_1", "resp_2"]
+    assert owner(new, "resp_2") == ResponseOwner("alice", "account")
+
+
+def test_newest_record_counts_across_rotations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_ids, "LOG_BYTES", 100)
+    ids = open_map(tmp_path)
+    for number in range(40):
+        ids.record("resp_1", f"key-{number}", "account", time.time())
+        ids.record(f"other-{number}", "key", "account", time.time())
+    assert owner(ids, "resp_1") == ResponseOwner("key-39", "account")
+    ids.close()
+    assert owner(open_map(tmp_path), "resp_1") == ResponseOwner("key-39", "account")
+    assert len(stored_ids(tmp_path)) == 41
+
+
+def test_ids_expire(tmp_path: Path) -> None:
+    ids = open_map(tmp_path, ttl_s=0)
+    ids.record("resp_1", "alice", "account", time.time())
+    ids.close()
+    again = open_map(tmp_path, ttl_s=-2)
+    assert owner(again, "resp_1") is None
+    again.close()
+    assert stored_ids(tmp_path) == []
+
+
+def test_files_are_private(tmp_path: Path) -> None:
+    ids = open_map(tmp_path / "folder")
+    ids.record("resp_1", "alice", "account", time.time())
+    owner(ids, "resp_1")
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "folder").iterdir()}
+    assert modes == {0o600}
