@@ -217,7 +217,6 @@ _SPELLINGS = (
 )
 
 _HINTS = {
-    "--failed-request-threshold": "use --max-error-rate to set the share of failures that still gives exit status 0",
     "--stream": "to have replies streamed, write --streaming",
     "--wait-for-model-timeout": "wait until the server answers before you start the run",
 }
