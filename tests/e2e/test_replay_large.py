@@ -52,14 +52,14 @@ def test_large_file_is_sent_completely_and_once(
 def test_invalid_line_found_during_the_run_ends_it(program: Program, mock: Callable[..., MockServer]) -> None:
     """The exit status is 2, all errors are listed, and the report covers the requests sent before."""
     server = mock(ttft=2)
-    path = big(program, 6000, {5000: "oops", 5500: "[]"})
+    path = big(program, 20_000, {18_000: "oops", 19_000: "[]"})  # indexing them takes a fifth of a second
     done = replay(program, server, path)
     assert done.status == 2, done
-    assert "big.jsonl has 2 errors:\n  big.jsonl:5000: not valid JSON (expecting value, column 1)" in done.err
-    assert "  big.jsonl:5500: the line should be an object, not a list" in done.err
+    assert "big.jsonl has 2 errors:\n  big.jsonl:18000: not valid JSON (expecting value, column 1)" in done.err
+    assert "  big.jsonl:19000: the line should be an object, not a list" in done.err
     assert done.summary["is_complete"] is False
-    assert "big.jsonl:5000" in done.summary["incomplete_reason"]
-    assert 0 < done.summary["request_count"]["avg"] < 5000
+    assert "big.jsonl:18000" in done.summary["incomplete_reason"]
+    assert 0 < done.summary["request_count"]["avg"] < 18_000
 
 
 def test_lines_beyond_the_request_count_are_not_read(program: Program, mock: Callable[..., MockServer]) -> None:
