@@ -39,6 +39,7 @@ LOG_BYTES = 1 << 20
 LOG_S = 60.0
 """Age at which a log is moved into the database."""
 BUSY_S = 10.0
+_CACHE_KB = 256
 _LOG_NAME = re.compile(r"response-ids-[0-9]{20}-[0-9]+\.log")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS response_ids (id TEXT PRIMARY KEY, key_id TEXT, account TEXT, at REAL) WITHOUT ROWID;
@@ -78,8 +79,8 @@ class ResponseIds:
         self._size = 0
         self._began = 0.0
         self._failed = False
-        if self._log_names():
-            self._thread.submit(self._move)
+        # Also without logs: opening the database now keeps its memory out of the time under load.
+        self._thread.submit(self._move)
 
     def record(self, response_id: str, key_id: str, account: str, now: float) -> None:
         """Record who made a response. The newest record of an id counts."""
@@ -160,7 +161,7 @@ class ResponseIds:
             return None  # another worker has moved it
         if not owned_file.is_orphan(file.fileno()) or not os.fstat(file.fileno()).st_nlink:
             return None
-        rows = [row for line in file.read().splitlines() if (row := _parse(line)) is not None]
+        rows = (row for line in file if (row := _parse(line)) is not None)  # a list of them would take 5 MB
         database.executemany("INSERT OR REPLACE INTO response_ids VALUES (?, ?, ?, ?)", rows)
         return path
 
@@ -204,6 +205,7 @@ class ResponseIds:
         try:
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("PRAGMA synchronous=OFF")
+            database.execute(f"PRAGMA cache_size=-{_CACHE_KB}")
             database.executescript(_SCHEMA)
             yield database
             database.commit()
