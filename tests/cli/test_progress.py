@@ -11,7 +11,6 @@ from penstock.runs.runner import RunProgress
 from penstock.schedule.phase import Phase
 from penstock.schedule.phases import phases
 from penstock.settings.schema import LoadSettings, WarmupSettings
-from penstock.wire.stats import LogHistogram
 
 SECOND = 1_000_000_000
 
@@ -31,7 +30,7 @@ def show(plans: tuple[Phase, ...], monkeypatch: pytest.MonkeyPatch, states: list
     display = Display(plans, [10])
     for seconds, ended, stopping in states:
         clock[0] = SECOND + round(seconds * SECOND)
-        display(RunProgress(0, SECOND, 2, ended, ended, 0, 2, stopping, LogHistogram(), LogHistogram()))
+        display(RunProgress(0, SECOND, 2, ended, ended, 0, 2, stopping, ()))
     display.finish()
     return lines
 

@@ -98,7 +98,7 @@ def test_reader_follows_the_index_that_a_child_continues(tmp_path: Path, bad: in
     input_files = InputFiles(indexer, recording.files)
     input_files.start(Control(conversations.complete))
     sent = 0
-    while conversations.size is None and not input_files.poll():
+    while not input_files.poll() and conversations.size is None:
         if (conversation := conversations.pick(sent)) is not None:
             assert json.loads(store.body(store.turns(conversation)[0]))["messages"] == [sent]
             sent += 1

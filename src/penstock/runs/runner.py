@@ -61,10 +61,18 @@ class RunProgress(NamedTuple):
     in_flight: int
     stopping: int
     """0: running; 1: no more requests are sent; 2: the requests in flight are cancelled, too."""
-    latency: LogHistogram
-    """Latencies in the phase, of every eighth request."""
-    first_content: LogHistogram
-    """Times to the first content in the phase, of every eighth request."""
+    workers: Sequence[Progress]
+    """The progress of each worker."""
+
+    @property
+    def latency(self) -> LogHistogram:
+        """Latencies in the phase, of every eighth request."""
+        return _merged([worker.latency for worker in self.workers])
+
+    @property
+    def first_content(self) -> LogHistogram:
+        """Times to the first content in the phase, of every eighth request."""
+        return _merged([worker.first_content for worker in self.workers])
 
 
 class PhaseResult(msgspec.Struct, frozen=True):
@@ -118,7 +126,7 @@ class Runner:
         self.companion_error: str | None = None
         """Why a companion ended the run early; valid after the end of the run."""
 
-    # -- the life of a run --------------------------------------------------------------------------------------------
+    # -- start and end of a run ----------------------------------------------------------------------------------------
 
     def __enter__(self) -> Runner:
         self._log = RunnerLog(self._log_folder)
@@ -208,8 +216,8 @@ class Runner:
 
         With `drain`, the previous phase ends first; without, it ends when this one begins, and its requests in flight
         keep their slots until they end."""
-        while drain and self._running:
-            next(iter(self._running.values())).wait()
+        if drain:
+            self._drain()
         self._wait(lambda: len(self._ready | self._lost.keys()) == self._backend.workers)
         if self.stopping:
             return None
@@ -237,10 +245,14 @@ class Runner:
 
     def load(self, data: LoggedData) -> None:
         """Take the conversations of the next phases from another payload store, in a folder within the log."""
-        while self._running:
-            next(iter(self._running.values())).wait()
+        self._drain()
         self._data = data
         self._send(LoadData(os.path.join(self._log_folder, data.folder), data.files))
+
+    def _drain(self) -> None:
+        """Wait for the end of all phases that were started."""
+        for running in self.running:
+            running.wait()
 
     # -- for companions -----------------------------------------------------------------------------------------------
 
@@ -334,12 +346,6 @@ class Runner:
     @property
     def progress(self) -> RunProgress:
         counts = list(self._progress.values())
-        latency, first_content = counts[0].latency, counts[0].first_content
-        if len(counts) > 1:
-            latency, first_content = LogHistogram(), LogHistogram()
-            for worker in counts:
-                latency.merge(worker.latency)
-                first_content.merge(worker.first_content)
         return RunProgress(
             max(0, self._phases - 1),
             self._began,
@@ -349,8 +355,7 @@ class Runner:
             sum(worker.failed for worker in counts),
             sum(worker.in_flight for worker in counts),
             self._stop_sent,
-            latency,
-            first_content,
+            counts,
         )
 
     def _phase_is_over(self, phase: RunningPhase) -> None:
@@ -419,6 +424,13 @@ class RunningPhase:
         position = self.phase.first + -(-max(numbers, default=0) // self.phase.servers.copies)
         stopped = self._stopped or progress.stopping > 0
         return PhaseResult(self.index, self.phase, self.began, progress, position, stopped)
+
+
+def _merged(histograms: Sequence[LogHistogram]) -> LogHistogram:
+    merged = LogHistogram()
+    for histogram in histograms:
+        merged.merge(histogram)
+    return merged
 
 
 def describe_phase(phase: Phase) -> dict[str, Any]:

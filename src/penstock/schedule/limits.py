@@ -6,9 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.schedule.share import Share, split
-
-__all__ = ["Fixed", "Limit", "LinearRamp", "limit_share"]
+__all__ = ["Fixed", "Limit", "LinearRamp"]
 
 _SECOND = 1_000_000_000
 
@@ -73,8 +71,3 @@ class LinearRamp(msgspec.Struct, frozen=True, tag="linear_ramp"):
     @property
     def _duration_ns(self) -> int:
         return max(1, round(self.duration_s * _SECOND))
-
-
-def limit_share(value: int, share: Share) -> int:
-    """Return one worker's part of a limit."""
-    return split(value, share)

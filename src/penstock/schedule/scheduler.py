@@ -20,7 +20,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from penstock.schedule.conversations import Conversations
-from penstock.schedule.limits import Fixed, Limit, limit_share
+from penstock.schedule.limits import Fixed, Limit
 from penstock.schedule.phase import Phase
 from penstock.schedule.share import Share, split
 from penstock.schedule.turn_timing import TurnEnd
@@ -100,7 +100,7 @@ class _Slots:
 
     def set(self, limit: Limit, now: int) -> None:
         self._limit = limit
-        self._resize(limit_share(limit.at(now - self._start), self._share), now)
+        self._resize(split(limit.at(now - self._start), self._share), now)
         self._plan_change(now)
 
     def update(self, now: int) -> None:
@@ -109,7 +109,7 @@ class _Slots:
             return
         at = self._start if self.changes_at == _NEVER else self.changes_at
         while at <= now:
-            self._resize(limit_share(self._limit.at(at - self._start), self._share), at)
+            self._resize(split(self._limit.at(at - self._start), self._share), at)
             self._plan_change(at)
             at = self.changes_at
 
@@ -174,7 +174,6 @@ class Scheduler:
         self._began_at = 0
         self._ends_at = _NEVER
         self._number = share.worker
-        self._carried = 0
         self._stopped = working is None
 
     # -- the phase ----------------------------------------------------------------------------------------------------
@@ -189,7 +188,6 @@ class Scheduler:
             self._prefill.begin(now)
         for _ in range(carried):
             self._slots.take()
-        self._carried = carried
         if self._arrivals is not None:
             self._advance()
 
@@ -239,7 +237,6 @@ class Scheduler:
 
     def carried_ended(self, at: int) -> None:
         """Free the slot of a session of an earlier phase."""
-        self._carried -= 1
         self._slots.release(at)
 
     # -- decisions ----------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from penstock.schedule.share import Share
 from penstock.workers.errors import describe_failure
 from penstock.workers.job import Job, JobSecrets, Target, restore_secrets, targets
 from penstock.workers.message_socket import MessageSocket
-from penstock.workers.messages import Event
+from penstock.workers.messages import Connected, Event, Progress
 from penstock.workers.worker import Worker
 
 __all__ = ["Start", "run_child"]
@@ -55,9 +55,9 @@ def run_child(
         loop.run_until_complete(_run(loop, job, resolved, share, epoch, messages, parent_watch(parent)))
     except BaseException as error:  # the process ends here
         messages.send(describe_failure(resolved, error))
-        _flush(messages)
+        messages.flush_all()
         return 1
-    _flush(messages)
+    messages.flush_all()
     return 0
 
 
@@ -76,8 +76,8 @@ async def _run(
             loop.remove_writer(messages.fileno())
 
     def send(event: Event) -> None:
-        if messages.unsent and not _is_needed(event):
-            return  # the run does not read; the next progress tells more
+        if messages.unsent and isinstance(event, Progress | Connected):
+            return  # the run does not read now, and the next progress replaces this one
         messages.send(event)
         if messages.unsent:
             loop.add_writer(messages.fileno(), flush)
@@ -104,19 +104,6 @@ async def _run(
         await worker.run()
     finally:
         loop.remove_reader(messages.fileno())
-
-
-def _is_needed(event: Event) -> bool:
-    from penstock.workers.messages import Connected, Progress
-
-    return not isinstance(event, Progress | Connected)
-
-
-def _flush(messages: MessageSocket) -> None:
-    """Send what is left before the process ends."""
-    while messages.unsent and not messages.closed:
-        select.select([], [messages], [])
-        messages.flush()
 
 
 def _main() -> int:

@@ -22,7 +22,7 @@ from penstock.workers.backend import OnEvent
 from penstock.workers.child import Start, run_child
 from penstock.workers.job import Job, Target, take_secrets
 from penstock.workers.message_socket import MessageSocket
-from penstock.workers.messages import Close, Command, WorkerDied, WorkerFailed
+from penstock.workers.messages import Close, Command, Event, WorkerDied, WorkerFailed
 
 __all__ = ["ForkedWorkers", "SpawnedWorkers", "choose_workers", "max_workers", "raise_file_limit"]
 
@@ -153,9 +153,9 @@ class _Workers:
                     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
                     self._tell(child.number, WorkerDied(how))
 
-    def _tell(self, number: int, event: object) -> None:
+    def _tell(self, number: int, event: Event) -> None:
         assert self._on_event is not None
-        self._on_event(number, event)  # type: ignore[arg-type]
+        self._on_event(number, event)
 
     def close(self) -> None:
         while self._closing and self._children:
@@ -223,7 +223,5 @@ class SpawnedWorkers(_Workers):
         )
         messages = MessageSocket(ours)
         messages.send(Start(self._job, self._secrets, share, self._epoch, self._open_files))
-        while messages.unsent:
-            select.select([], [messages], [])
-            messages.flush()
+        messages.flush_all()
         return process

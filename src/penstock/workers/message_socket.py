@@ -1,8 +1,9 @@
-"""Messages over a stream socket, each pickled and preceded by its length. Neither side ever blocks."""
+"""Messages over a stream socket, each pickled and preceded by its length. Only `flush_all` blocks."""
 
 from __future__ import annotations
 
 import pickle
+import select
 import socket
 import struct
 from typing import Any
@@ -45,6 +46,12 @@ class MessageSocket:
         except OSError:
             self.closed = True
             self._unsent.clear()
+
+    def flush_all(self) -> None:
+        """Send everything that is left. This blocks until the other side has read it or closed its socket."""
+        while self._unsent and not self.closed:
+            select.select([], [self], [])
+            self.flush()
 
     def receive(self) -> list[Any]:
         """Return the complete messages that have arrived."""
