@@ -40,7 +40,10 @@ def test_id_is_known_to_all_workers_at_once(tmp_path: Path) -> None:
 
 
 def test_ids_survive_a_killed_worker(tmp_path: Path) -> None:
-    open_map(tmp_path).record("resp_1", "alice", "account", time.time())  # never closed
+    worker = open_map(tmp_path)
+    worker.record("resp_1", "alice", "account", time.time())
+    owner(worker, "resp_1")  # its thread is idle now: a killed worker has none that could move the log
+    del worker  # never closed
     log = next(tmp_path.glob("*.log"))
     log.write_bytes(log.read_bytes().rstrip(b"\0") + b'["resp_2","al')  # killed within a write
     again = open_map(tmp_path)
