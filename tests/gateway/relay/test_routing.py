@@ -44,6 +44,15 @@ def ordered_names(
     return names(order_targets(group, routing, tuple(targets), cooldowns, round_robin or RoundRobin(), 100.0))
 
 
+def test_remaining_cooldowns_are_reported_by_model() -> None:
+    targets = [Target("a"), Target("b")]
+    cooldowns = Cooldowns()
+    assert cooldowns.seconds_left(99.0) == {}
+    cooldowns.failed(targets[0], failure(retry_after_s=5.0), 99.0, targets)
+    assert cooldowns.seconds_left(100.0) == {"a": 4.0, "b": 0.0}
+    assert cooldowns.seconds_left(200.0) == {"a": 0.0, "b": 0.0}
+
+
 def test_healthy_targets_come_before_cooling_ones() -> None:
     targets = [Target("a"), Target("b"), Target("c")]
     cooldowns = Cooldowns()

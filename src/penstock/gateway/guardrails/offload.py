@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.gateway.guardrails.search_budget import QUICK_S, InspectionTimeout, SearchBudgets
 
-__all__ = ["INLINE_BYTES", "run_in_thread", "run_offloaded"]
+__all__ = ["INLINE_BYTES", "pending_inspections", "run_in_thread", "run_offloaded"]
 
 INLINE_BYTES = 1 << 16
 """Parsing and searching this many bytes takes about 1 ms."""
@@ -21,6 +21,7 @@ INLINE_BYTES = 1 << 16
 _T = TypeVar("_T")
 _threads = ThreadPoolExecutor(4, "inspection")
 """Several threads, so that one hostile text does not delay other inspections."""
+_pending: set[asyncio.Future[Any]] = set()
 
 
 async def run_offloaded(size: int, inspect: Callable[[SearchBudgets], _T], seconds: float) -> _T:
@@ -37,4 +38,12 @@ async def run_offloaded(size: int, inspect: Callable[[SearchBudgets], _T], secon
 
 
 def run_in_thread(work: Callable[[], _T]) -> Awaitable[_T]:
-    return asyncio.get_running_loop().run_in_executor(_threads, work)
+    verdict = asyncio.get_running_loop().run_in_executor(_threads, work)
+    _pending.add(verdict)
+    verdict.add_done_callback(_pending.discard)
+    return verdict
+
+
+def pending_inspections() -> int:
+    """Return the number of inspections that run in a thread or wait for one."""
+    return len(_pending)

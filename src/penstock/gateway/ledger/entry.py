@@ -17,7 +17,8 @@ class Attempt(msgspec.Struct, kw_only=True):
     upstream: str
     """The provider's name of the model."""
     provider_key: str
-    kind: Literal["initial", "retry", "fallback"]
+    kind: Literal["initial", "retry", "fallback", "resend"]
+    """`resend` follows an attempt whose reused connection was lost before the upstream received the request."""
     status: int | None = None
     error: str | None = None
     """`upstream_status`, `upstream_failed` (an error inside a reply with a success status), `timeout`, `transport`,

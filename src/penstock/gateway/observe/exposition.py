@@ -143,11 +143,15 @@ def _sum_series(series: dict[Labels, Series]) -> Counts:
 def _add_gauges(counts: Counts, running: Sequence[MetricValues]) -> None:
     counts[("workers",)] = len(running)
     counts[("inflight_requests",)] = sum(worker.gauges.get("inflight_requests", 0) for worker in running)
+    counts[("inspection_queue",)] = sum(worker.gauges.get("inspection_queue", 0) for worker in running)
     counts[("limits_degraded",)] = max((worker.gauges.get("limits_degraded", 0) for worker in running), default=0)
     counts[("process_resident_memory_bytes", "main")] = resident_bytes()
     for worker in running:
         memory = worker.gauges.get("process_resident_memory_bytes", 0)
         counts[("process_resident_memory_bytes", f"worker-{worker.worker}")] = memory
+        for model, seconds in worker.cooldowns_s.items():
+            name = ("upstream_cooldown_seconds", model)
+            counts[name] = max(seconds, counts.get(name, 0))
         counts[("loop_lag_seconds", str(worker.worker))] = worker.gauges.get("loop_lag_seconds", 0)
 
 

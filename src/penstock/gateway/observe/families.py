@@ -98,6 +98,10 @@ FAMILIES = {
         ("worker",),
         "Longest delay of a worker's event loop in the last second, or in the last five if it is idle.",
     ),
+    "inspection_queue": Family("gauge", (), "Guardrail inspections that run in a thread or wait for one."),
+    "upstream_cooldown_seconds": Family(
+        "gauge", ("model",), "Remaining cooldown of a target; 0 for a healthy one. Absent until a target fails."
+    ),
     "limits_degraded": Family("gauge", (), "1 while limits are counted locally because Redis is unavailable."),
     "limits_failures_total": Family("counter", (), "Failed Redis calls; the limits were counted locally instead."),
     "limits_evicted_windows_total": Family(

@@ -84,6 +84,8 @@ class MetricValues(msgspec.Struct, kw_only=True):
     series: dict[Labels, Series] = {}
     counts: Counts = {}
     gauges: dict[str, float] = {}
+    cooldowns_s: dict[str, float] = {}
+    """Remaining cooldown by model. All workers share the cooldowns, but a worker knows only the targets that it used."""
 
     def add(self, other: MetricValues) -> None:
         """Add the counters, but not the gauges, which describe one process at one moment."""
@@ -108,6 +110,8 @@ class Metrics:
         self._collapsed = 0
         self.in_flight = 0
         self.limits_degraded = False
+        self.inspection_queue = 0
+        self.cooldowns_s: dict[str, float] = {}
         self.loop_lag_s = 0.0
         """Longest delay of the event loop since the last write."""
         self.totals: dict[str, float] = {}
@@ -186,10 +190,12 @@ class Metrics:
             self._values.counts[(name,)] = total
         self._values.gauges = {
             "inflight_requests": self.in_flight,
+            "inspection_queue": self.inspection_queue,
             "limits_degraded": float(self.limits_degraded),
             "loop_lag_seconds": self.loop_lag_s,
             "process_resident_memory_bytes": resident_bytes(),
         }
+        self._values.cooldowns_s = self.cooldowns_s
         self.loop_lag_s = 0.0
         self._dirty = False
         self._written_at = time.monotonic()

@@ -6,6 +6,8 @@ import re
 from time import perf_counter, time
 from typing import Literal
 
+import msgspec
+
 from penstock.gateway.dialects.base import Dialect, StreamReader, Usage
 from penstock.gateway.guardrails import Inspection
 from penstock.gateway.ledger.entry import Attempt, Entry
@@ -134,6 +136,8 @@ class Accounting:
         """`guard_s` is the time that inspecting the stream took."""
         attempt.status = exchange.status or None
         attempt.connect_ms = exchange.connect_ns / 1e6
+        if exchange.retries:
+            self._split_resend(attempt, exchange)
         self.record_time(exchange, guard_s)
         attempt.ended_ms = (self._last_lap - self._started_at) * 1000
         if exchange.first_byte >= 0 <= exchange.start:
@@ -141,6 +145,14 @@ class Accounting:
             attempt.first_byte_ms = attempt.started_ms + attempt.connect_ms + waited
         self._attempt_running = False
         self._phase = "serialise"
+
+    def _split_resend(self, attempt: Attempt, exchange: Exchange) -> None:
+        """Record a request that the pool sent twice as two attempts. The upstream did not receive the first one."""
+        resent_ms = attempt.started_ms + exchange.lost_ns / 1e6
+        lost = msgspec.structs.replace(attempt, status=None, error="transport", connect_ms=0.0, ended_ms=resent_ms)
+        self.entry.attempts.insert(-1, lost)
+        attempt.kind = "resend"
+        attempt.started_ms = resent_ms
 
     # -- guardrails ----------------------------------------------------------------------------------------------------
 

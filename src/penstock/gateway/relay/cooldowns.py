@@ -56,6 +56,14 @@ class Cooldowns:
         """Return the end of the cooldown of a target; 0 if it has none."""
         return self._words[self._slot(target) + _UNTIL] / 1e6
 
+    def seconds_left(self, now: float) -> dict[str, float]:
+        """Return the remaining cooldown of each target that this worker has used, by the name of its model."""
+        if not self._words[-1]:
+            return {}
+        return {
+            model.name: max(0.0, self._words[slot + _UNTIL] / 1e6 - now) for model, _, _, slot in self._known.values()
+        }
+
     def failed(self, target: Target, failure: UpstreamFailure, now: float, group: Sequence[Target] = ()) -> None:
         """Record the failure of a request at a target of a group. Call this once for each request and target."""
         rules = target.model.cooldown

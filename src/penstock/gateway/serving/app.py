@@ -10,6 +10,7 @@ import orjson
 
 from penstock import __version__
 from penstock.gateway.auth import allows, authenticate, contains_api_key
+from penstock.gateway.guardrails.offload import pending_inspections
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.limits.limiter import Limiter
 from penstock.gateway.observe.recorder import Recorder
@@ -236,7 +237,7 @@ class App:
             self.hosts.check_resets()
         if self._ticks % SWEEP_TICKS == 0:
             self.hosts.sweep()
-        self._report_limits()
+        self._report_gauges()
 
     def _report(self) -> None:
         if self.replaced:
@@ -251,8 +252,10 @@ class App:
         )
         self.runtime.state.write_slot(self.worker, state)
 
-    def _report_limits(self) -> None:
+    def _report_gauges(self) -> None:
         metrics, limiter = self.recorder.metrics, self.limiter
+        metrics.inspection_queue = pending_inspections()
+        metrics.cooldowns_s = self.cooldowns.seconds_left(perf_counter())
         metrics.limits_degraded = limiter.degraded
         metrics.totals["limits_failures_total"] = limiter.failures
         metrics.totals["limits_evicted_windows_total"] = limiter.evicted
