@@ -33,6 +33,7 @@ COMMAND_LINE = CommandLine(
 def run(parsed: ParsedArguments) -> int:
     require_gateway_packages()
     from penstock.gateway.ledger.ledger import check_url
+    from penstock.gateway.relay.id_databases import check_id_url
     from penstock.gateway.resources.config_file import load_config
     from penstock.gateway.resources.file import load_resources
     from penstock.gateway.serving.reload import check_guardrails, counts_text, unknown_guardrails
@@ -43,6 +44,7 @@ def run(parsed: ParsedArguments) -> int:
     check_tls(config.listen)
     if "config" in parsed.values:
         check_url(config.ledger.url)
+        check_id_url(config.responses.id_url)
     snapshot = check_guardrails(load_resources(path, os.environ))
     if errors := unknown_guardrails(snapshot, config.guardrails):
         raise UserError("; ".join(errors) + ".")

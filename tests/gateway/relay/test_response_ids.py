@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay import response_ids
 from penstock.gateway.relay.response_ids import ResponseIds, ResponseOwner
+from support.postgres_cluster import Cluster
 
 DAY_S = 86400.0
 
@@ -93,3 +95,30 @@ def test_files_are_private(tmp_path: Path) -> None:
     owner(ids, "resp_1")
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "folder").iterdir()}
     assert modes == {0o600}
+
+
+def test_gateways_on_two_machines_share_ids_in_postgresql(tmp_path: Path, cluster: Cluster) -> None:
+    url = cluster.database()
+    first, second = (ResponseIds(str(tmp_path / name), DAY_S, url) for name in ("first", "second"))
+    for number in range(3):
+        first.record("resp_1", f"key-{number}", "account", time.time())
+    assert owner(first, "resp_1") == ResponseOwner("key-2", "account")
+    first.tick(time.time() + 5)  # the log is old now
+    assert owner(second, "resp_1") == ResponseOwner("key-2", "account")
+    second.record("resp_1", "key-3", "account", time.time())
+    second.close()
+    first.record("resp_2", "bob", "account", time.time() - 2 * DAY_S)
+    first.close()
+    again = ResponseIds(str(tmp_path / "third"), DAY_S, url)
+    assert owner(again, "resp_1") == ResponseOwner("key-3", "account")
+    assert owner(again, "resp_2") is None
+    again.close()
+
+
+def test_ids_wait_in_their_log_while_postgresql_is_unavailable(tmp_path: Path) -> None:
+    ids = ResponseIds(str(tmp_path), DAY_S, "postgresql://penstock:s3cret@127.0.0.1:1/ids")
+    ids.record("resp_1", "alice", "account", time.time())
+    with pytest.raises(Refusal, match="cannot look up"):
+        owner(ids, "resp_1")
+    ids.close()
+    assert len(list(tmp_path.glob("*.log"))) == 1

@@ -89,7 +89,8 @@ def test_absolute_and_postgresql_urls_are_unchanged(config_path: Path, url: str)
 def test_all_errors_are_in_one_message(config_path: Path) -> None:
     text = error_message(
         config_path,
-        "listen: {port: '80', hots: x, workers: 0}\nledger: 5\naccess_log: xml\nlimits: {redis_url: 'http://x'}\n",
+        "listen: {port: '80', hots: x, workers: 0}\nledger: 5\naccess_log: xml\nlimits: {redis_url: 'http://x'}\n"
+        "responses: {id_url: 'mysql://x'}\n",
     )
     for part in (
         "listen.port is invalid",
@@ -98,6 +99,7 @@ def test_all_errors_are_in_one_message(config_path: Path) -> None:
         "ledger must be a mapping",
         "access_log must be one of text, json, off",
         "limits.redis_url must begin with redis://",
+        "responses.id_url must begin with postgresql://",
     ):
         assert part in text
     assert "\n" not in text

@@ -126,9 +126,9 @@ def purge_all(ledger: Ledger, before: float) -> int:
 def check_url(url: str) -> None:
     """Raise UserError for an invalid URL. Do not connect: the gateway may start while the database is unavailable."""
     if _is_postgres(url):
-        from penstock.gateway.ledger.postgres import check_conninfo
+        from penstock.gateway.postgres import PostgresServer
 
-        check_conninfo(url)
+        PostgresServer(url)
         return
     path = _sqlite_path(url)
     folder = os.path.dirname(path) or "."

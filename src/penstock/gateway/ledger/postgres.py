@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from penstock.errors import UserError
 from penstock.gateway.ledger.entry import Entry
 from penstock.gateway.ledger.ledger import EntryRefusedError, LedgerUnavailableError, UsageQuery, UsageRow
 from penstock.gateway.ledger.usage_table import COLUMNS, INDEXES, NAMES, TABLE, Column, purge_sql, usage_row, usage_sql
-from penstock.secrets import REDACTED, redact_url
+from penstock.gateway.postgres import PostgresServer
 
-__all__ = ["PostgresLedger", "check_conninfo"]
+__all__ = ["PostgresLedger"]
 
 _TYPES = {"text": "text", "integer": "bigint", "real": "double precision", "boolean": "boolean", "json": "jsonb"}
 _DEFAULTS = {"text": "''", "integer": "0", "real": "0", "boolean": "false", "json": "'{}'"}
-_CONNECTION_TIMEOUTS: dict[str, Any] = {
-    # Detect a server that vanished without closing the connection in seconds; the TCP defaults take 15 minutes.
-    "connect_timeout": 5,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 20_000,
-}
-_ENCODING = {"client_encoding": "UTF8"}
-"""Without this, a database with the encoding SQL_ASCII returns text as bytes."""
 _STATEMENT_TIMEOUT_MS = 60_000
 _TABLE_LOCK_ID = 7360_2015_1
 """Advisory lock for creating the table: two concurrent CREATE TABLE IF NOT EXISTS fail in PostgreSQL."""
@@ -47,39 +35,19 @@ _INSERT = (
 )
 
 
-def check_conninfo(url: str) -> dict[str, Any]:
-    """Return the connection parameters in the URL. Raise UserError if it is invalid."""
-    authority, _, path = url.partition("://")[2].partition("/")
-    try:
-        # If the password contains a bare /, libpq parses its start as host and port and quotes them in errors.
-        if "@" in path.partition("?")[0] and "@" not in authority:
-            raise ValueError
-        return conninfo_to_dict(url)
-    except (psycopg.Error, ValueError):  # hidden: they quote the invalid part, which may be the password
-        raise UserError(
-            f"The ledger URL {redact_url(url)} cannot be read; write @ / : % in the user name or the password as "
-            "%40 %2F %3A %25."
-        ) from None
-
-
 class PostgresLedger:
     def __init__(self, url: str, *, read_only: bool = False) -> None:
-        parameters = check_conninfo(url)
-        self._redacted_url = redact_url(url)
-        self._password = str(parameters.get("password") or "")
+        self._server = PostgresServer(url)
         with self._wrap_errors():
-            self._connection = psycopg.connect(
-                **{**_CONNECTION_TIMEOUTS, "application_name": "penstock", **parameters, **_ENCODING}
-            )
+            self._connection = self._server.connect(_STATEMENT_TIMEOUT_MS)
         try:
             with self._wrap_errors():
-                self._connection.execute(f"SET statement_timeout = {_STATEMENT_TIMEOUT_MS}")
-                self._connection.commit()
                 if not read_only:
                     self._prepare_table()
                 elif not self._columns():
                     raise UserError(
-                        f"There is no ledger in {self._redacted_url}; give the URL of the gateway's ledger with --ledger."
+                        f"There is no ledger in {self._server.redacted_url}; give the URL of the gateway's ledger with "
+                        "--ledger."
                     )
         except BaseException:
             self._connection.close()
@@ -95,7 +63,7 @@ class PostgresLedger:
                 with self._connection.transaction():
                     return self._connection.execute(_INSERT, [batch]).rowcount
             except (psycopg.DataError, psycopg.IntegrityError) as error:
-                raise EntryRefusedError(self._message(error)) from None
+                raise EntryRefusedError(self._server.message(error)) from None
 
     def usage(self, query: UsageQuery) -> list[UsageRow]:
         sql, values = usage_sql(query, "%s", "SUM")
@@ -134,12 +102,8 @@ class PostgresLedger:
             yield
         except psycopg.Error as error:
             raise LedgerUnavailableError(
-                f"The ledger {self._redacted_url} cannot be used ({self._message(error)})."
+                f"The ledger {self._server.redacted_url} cannot be used ({self._server.message(error)})."
             ) from None
-
-    def _message(self, error: psycopg.Error) -> str:
-        text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        return text.replace(self._password, REDACTED) if self._password else text
 
 
 def _definition(column: Column) -> str:

@@ -1,6 +1,6 @@
 """Who made a stored response: a durable map from response ids to the caller's key and the upstream account.
 
-    response-ids.db               SQLite, shared by all workers
+    response-ids.db               SQLite, shared by all workers; or PostgreSQL, shared by several gateways
     response-ids-TIME-PID.log     what a worker has recorded since, one JSON line for each id, then zeros
 
 A worker adds an id to its log before the first byte of the response leaves. The log is mapped memory, so that takes no
@@ -8,7 +8,8 @@ system call, while a transaction would take longer and wait for the other worker
 database, and those of workers that have ended: a worker owns its log while it lives (`gateway.owned_file`), because a new
 worker starts before the one that it replaces has finished its requests. A lookup, which few requests need, reads the logs
 of all workers and the database, in that thread. Files survive the death of a process, but there is no fsync, so a power
-cut can lose the newest ids.
+cut can lose the newest ids. With PostgreSQL, the logs are moved every second, and a lookup waits that long for an id that is
+not known yet: another gateway may have made it.
 """
 
 from __future__ import annotations
@@ -21,16 +22,14 @@ import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
 from penstock.gateway import owned_file
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
-
-if TYPE_CHECKING:
-    import sqlite3
+from penstock.gateway.relay.id_databases import IdDatabase, IdRow, PostgresIds, SqliteIds
 
 __all__ = ["ResponseIds", "ResponseOwner"]
 
@@ -38,13 +37,11 @@ LOG_BYTES = 1 << 20
 """Size of a log; a full one is moved into the database."""
 LOG_S = 60.0
 """Age at which a log is moved into the database."""
-BUSY_S = 10.0
-_CACHE_KB = 256
+SHARED_LOG_S = 1.0
+"""The same, if other gateways use the database."""
+SHARED_WAIT_S = 2.0
+"""How long a lookup waits before it looks again for an id that another gateway may have made."""
 _LOG_NAME = re.compile(r"response-ids-[0-9]{20}-[0-9]+\.log")
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS response_ids (id TEXT PRIMARY KEY, key_id TEXT, account TEXT, at REAL) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS response_ids_at ON response_ids (at);
-"""
 
 
 class ResponseOwner(NamedTuple):
@@ -67,11 +64,17 @@ class _Log:
 class ResponseIds:
     """The map, as one worker uses it. `record` is for the event loop, and never raises."""
 
-    def __init__(self, folder: str, ttl_s: float) -> None:
+    def __init__(self, folder: str, ttl_s: float, shared_url: str | None = None) -> None:
+        """`shared_url` names a PostgreSQL database that other gateways use too."""
         os.makedirs(folder, mode=0o700, exist_ok=True)
         owned_file.remove_abandoned(folder)
         self._folder = folder
         self._ttl_s = ttl_s
+        self._shared = shared_url is not None
+        self._log_s = SHARED_LOG_S if self._shared else LOG_S
+        self._database: IdDatabase = (
+            PostgresIds(shared_url) if shared_url is not None else SqliteIds(os.path.join(folder, "response-ids.db"))
+        )
         self._thread = ThreadPoolExecutor(1, "response-ids")
         self._logs: dict[str, _Log] = {}
         self._log: mmap.mmap | None = None
@@ -86,7 +89,7 @@ class ResponseIds:
         """Record who made a response. The newest record of an id counts."""
         line = orjson.dumps((response_id, key_id, account, now), option=orjson.OPT_APPEND_NEWLINE)
         try:
-            if self._log is None or self._size + len(line) > LOG_BYTES or now - self._began > LOG_S:
+            if self._log is None or self._size + len(line) > LOG_BYTES or now - self._began > self._log_s:
                 self._rotate()
                 self._log = self._open()
         except OSError as error:
@@ -101,11 +104,21 @@ class ResponseIds:
 
     async def owner(self, response_id: str) -> ResponseOwner | None:
         """Return who made a response; None if it is not known. Raise Refusal if the files cannot be read."""
+        loop = asyncio.get_running_loop()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._find, response_id)
+            owner = await loop.run_in_executor(self._thread, self._find, response_id)
+            if owner is None and self._shared:
+                await asyncio.sleep(SHARED_WAIT_S)
+                owner = await loop.run_in_executor(self._thread, self._find, response_id)
+            return owner
         except OSError as error:
             log_operator_message(f"response ids cannot be looked up in {self._folder}: {error}")
             raise Refusal(503, "storage_unavailable", "The gateway cannot look up stored responses.") from None
+
+    def tick(self, now: float) -> None:
+        """Move the log into the database if it is old. Call this about once a second with the Unix time."""
+        if self._log is not None and now - self._began > self._log_s:
+            self._rotate()
 
     def close(self) -> None:
         """Move what this worker has recorded into the database."""
@@ -139,40 +152,33 @@ class ResponseIds:
 
     def _move(self) -> None:
         """Move the logs that no worker owns into the database."""
+        orphans: list[str] = []
         try:
-            with self._database() as database, contextlib.ExitStack() as opened:
-                # One worker at a time, so that the records of an id stay in order.
-                database.execute("BEGIN IMMEDIATE")
-                orphans = [path for name in self._log_names() if (path := self._move_log(database, name, opened))]
-                database.execute("DELETE FROM response_ids WHERE at < ?", (time.time() - self._ttl_s,))
-                database.commit()
+            with contextlib.ExitStack() as opened:
+                self._database.add(lambda: self._orphan_rows(orphans, opened), time.time() - self._ttl_s)
                 for path in orphans:
                     os.unlink(path)
         except OSError as error:
             # The logs stay, and lookups read them. The next move takes them.
             log_operator_message(f"response ids cannot be moved into the database: {error}")
 
-    def _move_log(self, database: sqlite3.Connection, name: str, opened: contextlib.ExitStack) -> str | None:
-        """Add the ids of a log to the database and return its path; None if a worker owns it."""
-        path = os.path.join(self._folder, name)
-        try:
-            file = opened.enter_context(open(path, "rb"))  # noqa: SIM115
-        except FileNotFoundError:
-            return None  # another worker has moved it
-        if not owned_file.is_orphan(file.fileno()) or not os.fstat(file.fileno()).st_nlink:
-            return None
-        rows = (row for line in file if (row := _parse(line)) is not None)  # a list of them would take 5 MB
-        database.executemany("INSERT OR REPLACE INTO response_ids VALUES (?, ?, ?, ?)", rows)
-        return path
+    def _orphan_rows(self, orphans: list[str], opened: contextlib.ExitStack) -> Iterator[IdRow]:
+        """Yield the ids of the logs that no worker owns, and add the paths of these logs to `orphans`."""
+        for name in self._log_names():
+            path = os.path.join(self._folder, name)
+            try:
+                file = opened.enter_context(open(path, "rb"))  # noqa: SIM115
+            except FileNotFoundError:
+                continue  # another worker has moved it
+            if owned_file.is_orphan(file.fileno()) and os.fstat(file.fileno()).st_nlink:
+                orphans.append(path)
+                yield from (row for line in file if (row := _parse(line)) is not None)  # a list would take 5 MB
 
     def _find(self, response_id: str) -> ResponseOwner | None:
         logs = {name: self._read_log(name) for name in self._log_names()}
         self._logs = {name: log for name, log in logs.items() if log is not None}
         # The database is read last: a log disappears only after its ids are in there.
-        with self._database() as database:
-            row = database.execute(
-                "SELECT key_id, account, at FROM response_ids WHERE id = ?", (response_id,)
-            ).fetchone()
+        row = self._database.find(response_id)
         for log in reversed(self._logs.values()):
             if (owner := log.owners.get(response_id)) is not None:
                 return owner
@@ -194,28 +200,8 @@ class ResponseIds:
                 log.owners[row[0]] = ResponseOwner(row[1], row[2])
         return log
 
-    @contextlib.contextmanager
-    def _database(self) -> Iterator[sqlite3.Connection]:
-        """Open the database; raise OSError for all its errors."""
-        import sqlite3  # most workers need it rarely
 
-        path = os.path.join(self._folder, "response-ids.db")
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        database = sqlite3.connect(path, timeout=BUSY_S)
-        try:
-            database.execute("PRAGMA journal_mode=WAL")
-            database.execute("PRAGMA synchronous=OFF")
-            database.execute(f"PRAGMA cache_size=-{_CACHE_KB}")
-            database.executescript(_SCHEMA)
-            yield database
-            database.commit()
-        except sqlite3.Error as error:
-            raise OSError(str(error)) from None
-        finally:
-            database.close()
-
-
-def _parse(line: bytes) -> tuple[str, str, str, float] | None:
+def _parse(line: bytes) -> IdRow | None:
     """Return the id, the key, the account and the time of a line; None for one that was cut, and for zeros."""
     try:
         response_id, key_id, account, at = orjson.loads(line)

@@ -67,6 +67,8 @@ class ResponsesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Whether `previous_response_id` and `conversation` may name what this gateway has not seen being made."""
     id_ttl_s: float = 30 * 86400.0
     """How long the caller of a response is remembered."""
+    id_url: str | None = None
+    """`postgresql://…` for gateways on several machines. None: a SQLite file in the spool folder."""
 
 
 class GuardrailMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -115,6 +115,8 @@ def _check(config: GatewayConfig, errors: ConfigErrors) -> None:
         errors.add("limits.redis_url", "must begin with redis://, rediss:// or unix://")
     if _scheme(config.ledger.url) not in ("sqlite", "postgresql", "postgres"):
         errors.add("ledger.url", "must begin with sqlite:/// or postgresql://")
+    if config.responses.id_url is not None and _scheme(config.responses.id_url) not in ("postgresql", "postgres"):
+        errors.add("responses.id_url", "must begin with postgresql://")
     for name, length in config.guardrails.max_lengths.items():
         if length < 1:
             errors.add(f"guardrails.max_lengths.{name}", "must be at least 1")

@@ -59,7 +59,9 @@ class App:
         self.common_headers = [("server", f"Penstock/{__version__}")]
         self.cooldowns = Cooldowns(shared_words(os.path.join(runtime.folder, "cooldowns")))
         self.round_robin = RoundRobin()
-        self.response_ids = ResponseIds(os.path.join(config.ledger.spool, "response-ids"), config.responses.id_ttl_s)
+        self.response_ids = ResponseIds(
+            os.path.join(config.ledger.spool, "response-ids"), config.responses.id_ttl_s, config.responses.id_url
+        )
         self.client_sockets = ClientSockets()
         self.requests: dict[GatewayRequest, None] = {}
         self.loop: asyncio.AbstractEventLoop
@@ -235,6 +237,7 @@ class App:
                 log_operator_message(f"internal error in request {request.request_id}: {type(error).__name__}", "error")
         if self._ticks % RESET_CHECK_TICKS == 0:
             self.hosts.check_resets()
+            self.response_ids.tick(time())
         if self._ticks % SWEEP_TICKS == 0:
             self.hosts.sweep()
         self._report_gauges()

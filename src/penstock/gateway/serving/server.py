@@ -23,6 +23,7 @@ from penstock.errors import RunError, UserError
 from penstock.gateway.limits import SharedTable
 from penstock.gateway.observe.access_log import check_log
 from penstock.gateway.operator_log import log_operator_message
+from penstock.gateway.relay.id_databases import check_id_url
 from penstock.gateway.resources.config import GatewayConfig
 from penstock.gateway.serving.config_watch import ConfigWatch, applicable_config
 from penstock.gateway.serving.listeners import Listeners, cannot_listen
@@ -88,6 +89,7 @@ class Gateway:
             from penstock.gateway.serving.tls import check_tls
 
             check_tls(config.listen)
+        check_id_url(config.responses.id_url)
 
     def _run(self, runtime: Runtime, announce: Callable[[Gateway], None]) -> int:
         from penstock.gateway.serving.reload import Reloader

@@ -1,0 +1,141 @@
+"""The databases of the response ids: a SQLite file in the spool folder, or PostgreSQL for gateways on several machines.
+
+Used by one thread. All errors are raised as OSError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    import psycopg
+
+__all__ = ["IdDatabase", "IdRow", "PostgresIds", "SqliteIds", "check_id_url"]
+
+BUSY_S = 10.0
+_CACHE_KB = 256
+_TABLE = "response_ids"
+_SQLITE_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS {_TABLE} (id TEXT PRIMARY KEY, key_id TEXT, account TEXT, at REAL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS {_TABLE}_at ON {_TABLE} (at);
+"""
+_POSTGRES_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS {_TABLE} (id text PRIMARY KEY, key_id text, account text, at double precision);
+CREATE INDEX IF NOT EXISTS {_TABLE}_at ON {_TABLE} (at);
+"""
+_LOCK_ID = 7360_2015_2
+"""Advisory lock for creating the table and for moving: one worker at a time, so that the records of an id stay in order."""
+_STATEMENT_TIMEOUT_MS = 10_000
+
+IdRow = tuple[str, str, str, float]
+"""Response id, key id, account, Unix time."""
+
+
+class IdDatabase(Protocol):
+    """A table of response ids that several processes share."""
+
+    def add(self, rows: Callable[[], Iterable[IdRow]], expire_before: float) -> None:
+        """Add rows and delete expired ones in one transaction. `rows` is called when no other process can add any."""
+
+    def find(self, response_id: str) -> tuple[str, str, float] | None:
+        """Return the key id, the account and the time of an id."""
+
+
+class SqliteIds:
+    """The ids in a SQLite file. It is opened for each call, because most workers need it rarely."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def add(self, rows: Callable[[], Iterable[IdRow]], expire_before: float) -> None:
+        with self._open() as database:
+            database.execute("BEGIN IMMEDIATE")
+            database.executemany(f"INSERT OR REPLACE INTO {_TABLE} VALUES (?, ?, ?, ?)", rows())  # noqa: S608
+            database.execute(f"DELETE FROM {_TABLE} WHERE at < ?", (expire_before,))  # noqa: S608
+            database.commit()
+
+    def find(self, response_id: str) -> tuple[str, str, float] | None:
+        query = f"SELECT key_id, account, at FROM {_TABLE} WHERE id = ?"  # noqa: S608
+        with self._open() as database:
+            row: tuple[str, str, float] | None = database.execute(query, (response_id,)).fetchone()
+            return row
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        import sqlite3
+
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        database = sqlite3.connect(self._path, timeout=BUSY_S)
+        try:
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute("PRAGMA synchronous=OFF")
+            database.execute(f"PRAGMA cache_size=-{_CACHE_KB}")
+            database.executescript(_SQLITE_SCHEMA)
+            yield database
+            database.commit()
+        except sqlite3.Error as error:
+            raise OSError(str(error)) from None
+        finally:
+            database.close()
+
+
+class PostgresIds:
+    """The ids in PostgreSQL. The connection stays open; after an error the next call opens another."""
+
+    def __init__(self, url: str) -> None:
+        from penstock.gateway.postgres import PostgresServer
+
+        self._server = PostgresServer(url, what="response id")
+        self._connection: psycopg.Connection | None = None
+
+    def add(self, rows: Callable[[], Iterable[IdRow]], expire_before: float) -> None:
+        with self._transaction() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK_ID,))
+            # Only the newest row of an id: a statement cannot change a row twice.
+            columns = list(zip(*{row[0]: row for row in rows()}.values(), strict=True))
+            if columns:
+                cursor.execute(
+                    f"INSERT INTO {_TABLE} SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::float8[]) "  # noqa: S608
+                    "ON CONFLICT (id) DO UPDATE SET key_id = excluded.key_id, account = excluded.account, at = excluded.at",
+                    [list(column) for column in columns],
+                )
+            cursor.execute(f"DELETE FROM {_TABLE} WHERE at < %s", (expire_before,))  # noqa: S608
+
+    def find(self, response_id: str) -> tuple[str, str, float] | None:
+        query = f"SELECT key_id, account, at FROM {_TABLE} WHERE id = %s"  # noqa: S608
+        with self._transaction() as connection:
+            row = connection.execute(query, (response_id,)).fetchone()
+            return (row[0], row[1], row[2]) if row else None
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[psycopg.Connection]:
+        import psycopg
+
+        try:
+            connection = self._connection = self._connection or self._connect()
+            with connection.transaction():
+                yield connection
+        except psycopg.Error as error:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            raise OSError(self._server.message(error)) from None
+
+    def _connect(self) -> psycopg.Connection:
+        connection = self._server.connect(_STATEMENT_TIMEOUT_MS)
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK_ID,))
+            for statement in _POSTGRES_SCHEMA.strip().split(";\n"):
+                connection.execute(statement)
+        return connection
+
+
+def check_id_url(url: str | None) -> None:
+    """Raise UserError for an invalid URL. Do not connect: the gateway may start while the database is unavailable."""
+    if url is not None:
+        PostgresIds(url)
