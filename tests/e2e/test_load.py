@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import socketserver
 import threading
-from collections import Counter
-from itertools import islice
+from collections import Counter, defaultdict
+from itertools import islice, pairwise
 from typing import Any
 
 import pytest
@@ -116,6 +116,31 @@ def test_rate_counts_requests_or_conversations(mock, program, flag):
     times = sorted(r["metadata"]["intended_ns"] for r in counted)
     assert [at - times[0] for at in times] == [number * 10 * MS for number in range(len(times))]
     assert max(r["metadata"]["turn_index"] for r in outcome.records) == 3
+
+
+def test_every_user_sends_in_its_own_interval(mock, program):
+    server = mock(ttft=5)
+    conversations = ["--conversation-turn-mean", 3, "--isl", 5, "--osl", 2, "--tokenizer", "builtin"]
+    users = ["--user-centric-rate", 100, "--num-users", 8, "--request-count", 60, "--workers-max", 3]
+    outcome = program.profile(server.url, *conversations, *users, texts=None)
+    assert outcome.status == 0, outcome
+    assert len(server.logged_requests()) == 60
+    times = sorted(r["metadata"]["intended_ns"] for r in outcome.records)
+    assert [at - times[0] for at in times] == [number * 10 * MS for number in range(60)]
+    by_session = defaultdict(list)
+    for record in outcome.records:
+        by_session[record["metadata"]["session_num"]].append(record["metadata"]["intended_ns"])
+    assert {b - a for session in by_session.values() for a, b in pairwise(session)} == {80 * MS}
+    # The first users are in the middle of their conversation.
+    assert [len(by_session[number]) for number in range(8)] == [3, 1, 1, 2, 2, 2, 3, 3]
+
+
+def test_users_need_conversations_of_several_turns(mock, program):
+    server = mock()
+    outcome = program.profile(server.url, "--user-centric-rate", 5, "--num-users", 2)
+    assert outcome.status == 2
+    assert "have one turn each; use --request-rate" in outcome.err
+    assert server.logged_requests() == []
 
 
 def test_poisson_arrivals_depend_on_the_seed_alone(mock, program):

@@ -345,6 +345,8 @@ def _rates(load: LoadSettings) -> Iterator[str]:
         yield f"reached after {load.concurrency_ramp_s:g} s"
     if load.rate_series:
         yield f"up to {load.arrival_rate:g} requests/s as in the rate series ({load.arrivals})"
+    elif load.user_rate is not None:
+        yield f"{counted(load.users or 0, 'user')} with {load.user_rate:g} requests/s"
     elif load.arrival_rate is not None:
         noun = "requests" if load.rate is not None else "conversations"
         ramp = "" if load.rate_ramp_s is None else f" after a ramp of {load.rate_ramp_s:g} s"

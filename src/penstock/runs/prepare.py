@@ -8,12 +8,15 @@ from time import monotonic_ns
 
 from penstock.datasets.load import Dataset
 from penstock.endpoints.base import Endpoint
+from penstock.errors import UserError
 from penstock.records.header import RunHeader, new_header
 from penstock.records.log import RunLog
 from penstock.runs.build_payloads import StoredPayloads, build_payloads
 from penstock.runs.indexer import InputFiles
 from penstock.schedule.phase import Phase
+from penstock.schedule.phases import default_conversations
 from penstock.schedule.phases import phases as make_phases
+from penstock.schedule.users import UserArrivals
 from penstock.settings.schema import Settings
 from penstock.workers.job import Job, Target, targets
 from penstock.workers.local_processes import choose_workers, max_workers, raise_file_limit
@@ -64,7 +67,7 @@ def default_entries(settings: Settings) -> int:
     load = settings.load
     count = load.conversations if load.conversations is not None else load.requests
     if count is None:
-        count = 100 if load.duration_s is not None else max(10, 2 * (load.concurrency or 1))
+        count = 100 if load.duration_s is not None else default_conversations(load)
     count += settings.warmup.requests
     has_media = settings.input.images.per_turn or settings.input.audio.per_turn
     return min(count, _MAX_MEDIA_ENTRIES) if has_media else count
@@ -102,6 +105,7 @@ def prepare(
     """
     seed = settings.input.seed if settings.input.seed is not None else secrets.randbits(32)
     turns = dataset.turns
+    _check_turns(settings, turns)
     phases = tuple(
         make_phases(
             settings.load,
@@ -137,6 +141,15 @@ def prepare(
     )
 
 
+def _check_turns(settings: Settings, turns: list[int]) -> None:
+    """Raise UserError for a load of users without conversations of several turns. A file that is still being read has none."""
+    if settings.load.users is not None and turns and max(turns) < 2:
+        raise UserError(
+            f"--user-centric-rate is a load of conversations, but those in {settings.input.file} have one turn each; use "
+            "--request-rate."
+        )
+
+
 def _expected_requests(phase: Phase, bodies: int | None, turns: list[int], sampling: str) -> int | None:
     """Return how many requests the phase sends; None if that is not known."""
     limits = [phase.requests]
@@ -151,6 +164,8 @@ def _requests_of_conversations(phase: Phase, turns: list[int], sampling: str) ->
     """Return the number of turns of the phase's conversations; None if sampling makes it unpredictable."""
     copies = phase.servers.copies
     count = -(-(phase.conversations or 0) // copies)
+    if isinstance(phase.arrivals, UserArrivals):
+        return _requests_of_users(phase, phase.arrivals, turns, sampling)
     if len(set(turns)) == 1:
         return turns[0] * count * copies
     if sampling != "sequential":
@@ -159,6 +174,13 @@ def _requests_of_conversations(phase: Phase, turns: list[int], sampling: str) ->
     first = phase.first % len(turns)
     last_round = [turns[(first + n) % len(turns)] for n in range(rest)]
     return (rounds * sum(turns) + sum(last_round)) * copies
+
+
+def _requests_of_users(phase: Phase, users: UserArrivals, turns: list[int], sampling: str) -> int | None:
+    if len(set(turns)) > 1 and sampling != "sequential":
+        return None
+    positions = (phase.first + number // phase.servers.copies for number in range(phase.conversations or 0))
+    return sum(users.turns_of(number, turns[at % len(turns)]) for number, at in enumerate(positions))
 
 
 def _slots(phase: Phase) -> int | None:
@@ -172,8 +194,10 @@ def _max_in_flight(slots: int | None, expected: int | None) -> int | None:
 
 
 def _connections_to_open(phase: Phase, rate: float | None, expected: int | None) -> int:
-    """Return how many connections to open before the first request: one per slot, or those for 0.1 s of arrivals."""
+    """Return how many connections to open before the first request: one per slot or user, or those for 0.1 s of arrivals."""
     slots = _slots(phase)
+    if slots is None and isinstance(phase.arrivals, UserArrivals):
+        slots = phase.arrivals.users
     count = slots or 1 if rate is None or slots is not None else max(1, round(rate * _PRECONNECT_SECONDS))
     return min(count, expected or count)
 

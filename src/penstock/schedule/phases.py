@@ -7,11 +7,12 @@ from penstock.schedule.limits import Fixed, Limit, LinearRamp
 from penstock.schedule.phase import Cancellation, Phase
 from penstock.schedule.registry import arrival_process
 from penstock.schedule.server_assignment import EachServer, RoundRobin, ServerAssignment
-from penstock.schedule.turn_timing import AfterReply, AtArrivals, AtRecordedTimes, TurnTiming
+from penstock.schedule.turn_timing import AfterReply, AtArrivals, AtRecordedTimes, PerUser, TurnTiming
+from penstock.schedule.users import UserArrivals
 from penstock.schedule.varying_rate import RatePoint, VaryingRate
 from penstock.settings.schema import LoadSettings, WarmupSettings
 
-__all__ = ["phases"]
+__all__ = ["default_conversations", "phases"]
 
 
 def phases(
@@ -26,14 +27,14 @@ def phases(
     """Return the warmup, if there is one, and the profiling phase.
 
     With `servers`, each conversation is sent to so many servers. Without a stop condition, a file is sent once and synthetic
-    data ends after max(10, 2 x concurrency) conversations.
+    data ends after max(10, 2 x concurrency) conversations, or two for each user.
     """
     requests, conversations = load.requests, load.conversations
     whole = load.recorded is not None  # a recording has no times for a second pass
     if requests is None and conversations is None and load.duration_s is None:
         if synthetic:
             # Count conversations, so that none is cut short. With one turn each, they are requests.
-            conversations = max(10, 2 * (load.concurrency or 1))
+            conversations = default_conversations(load)
             requests = None if several_turns else conversations
         else:
             whole = True
@@ -78,6 +79,11 @@ def phases(
     return result
 
 
+def default_conversations(load: LoadSettings) -> int:
+    """Return the number of synthetic conversations of a load without a stop condition."""
+    return max(10, 2 * (load.users or load.concurrency or 1))
+
+
 def _slots(load: LoadSettings) -> Limit | None:
     if load.concurrency is None:
         return None if load.open_loop else Fixed(1)
@@ -100,6 +106,8 @@ def _cancellation(load: LoadSettings) -> Cancellation | None:
 
 def _rate_arrivals(load: LoadSettings) -> Arrivals | None:
     """Return the arrivals of the rate; None without a rate. A warmup before recorded times has none."""
+    if load.user_rate is not None and load.users is not None:
+        return UserArrivals(load.users, load.user_rate)
     rate = load.arrival_rate
     options = {} if load.smoothness is None else {"smoothness": load.smoothness}
     if load.rate_series:
@@ -114,6 +122,8 @@ def _rate_arrivals(load: LoadSettings) -> Arrivals | None:
 
 
 def _rate_timing(load: LoadSettings) -> TurnTiming:
+    if load.user_rate is not None and load.users is not None:
+        return PerUser(load.users / load.user_rate)
     return AtArrivals() if load.rate is not None or load.rate_series else AfterReply()
 
 

@@ -143,6 +143,7 @@ def _phases(settings: Settings) -> list[dict[str, Any]]:
             sessions=load.conversations,
             concurrency=load.concurrency,
             rate=load.arrival_rate,
+            users=load.users,
             duration=load.duration_s,
             grace_period=_grace(load),
             **_schedule(load),
@@ -154,6 +155,8 @@ def _phases(settings: Settings) -> list[dict[str, Any]]:
 def _load_type(load: LoadSettings) -> str:
     if load.recorded is not None:
         return "fixed_schedule"
+    if load.users is not None:
+        return "user_centric"
     return "concurrency" if load.arrival_rate is None else load.arrivals
 
 

@@ -18,6 +18,7 @@ from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.proxy import parse_proxy
 from penstock.settings.rate_series import read_rate_series
 from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images
+from penstock.settings.resolve_users import check_users
 from penstock.settings.schema import (
     EndpointSettings,
     InputSettings,
@@ -57,6 +58,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
                 load.concurrency,
                 load.arrival_rate,
                 scheduled=load.recorded is not None,
+                users=load.users,
                 prefix=folder_prefix,
             ),
         ),
@@ -193,6 +195,7 @@ def resolve_load(parsed: ParsedArguments) -> LoadSettings:
     schedule = _schedule(parsed)
     fields = {name: value for name, value in fields.items() if not name.startswith("schedule.")}
     _check_rates(parsed, fields)
+    check_users(parsed, fields)
     if fields.get("arrivals") == _BURST:
         del fields["arrivals"]  # the closed loop does that by itself
     if "smoothness" in fields:
@@ -204,7 +207,7 @@ def resolve_load(parsed: ParsedArguments) -> LoadSettings:
     return LoadSettings(**fields, schedule=schedule)
 
 
-_RATES = {"rate", "conversation_rate", "rate_series"}
+_RATES = {"rate", "conversation_rate", "rate_series", "user_rate"}
 _BURST = "concurrency_burst"
 
 
@@ -294,6 +297,7 @@ _NOT_WITH_SCHEDULE = {
     "load.rate": "sets other times",
     "load.conversation_rate": "sets other times",
     "load.rate_series": "sets other times",
+    "load.user_rate": "sets other times",
     "input.sampling": "changes the order",
     "warmup.requests": "would use up requests before the schedule starts",
 }

@@ -147,6 +147,9 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Requests per second."""
     conversation_rate: float | None = None
     """Conversations that start per second."""
+    user_rate: float | None = None
+    """Requests per second of `users` together, each of which sends in a fixed interval."""
+    users: int | None = None
     arrivals: str = "poisson"
     """A name of `settings.arrival_patterns`."""
     smoothness: float | None = None
@@ -182,7 +185,8 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Arrivals per second, of requests or of conversations; the largest of a series; None without a rate."""
         if self.rate_series:
             return max(rate for _, rate in self.rate_series)
-        return self.rate if self.rate is not None else self.conversation_rate
+        rates = (self.rate, self.conversation_rate, self.user_rate)
+        return next((rate for rate in rates if rate is not None), None)
 
     @property
     def open_loop(self) -> bool:

@@ -281,7 +281,7 @@ class Worker:
         self._log.report(self._report)
         self._wire_stats.clear()
         self._log.flush()
-        self._on_event(PhaseDone(start.index, self._progress(), self._scheduler.number))
+        self._on_event(PhaseDone(start.index, self._progress(), self._scheduler.next_number))
 
     def _leave_phase(self) -> None:
         """End the running phase because the next one begins. Its requests in flight go on."""

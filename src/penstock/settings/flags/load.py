@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.settings.arrival_patterns import ARRIVAL_PATTERNS
 from penstock.settings.flags.flag import Flag, Group
 
-__all__ = ["LOAD", "SCHEDULE", "WARMUP"]
+__all__ = ["LOAD", "SCHEDULE", "USERS", "WARMUP"]
 
 LOAD = Group(
     "Load",
@@ -249,6 +249,32 @@ SCHEDULE = Group(
             default="1",
             gt=0,
             hard_min=0.0001,
+        ),
+    ),
+)
+
+USERS = Group(
+    "Users",
+    (
+        Flag(
+            "--user-centric-rate",
+            "float",
+            "Let --num-users users together send this many requests per second: each sends a turn of its conversation every "
+            "users/rate seconds, and a new user follows when it is over.",
+            target="load.user_rate",
+            metavar="PER_SECOND",
+            gt=0,
+            hard_min=0.0001,
+        ),
+        Flag(
+            "--num-users",
+            "int",
+            "Number of users of --user-centric-rate.",
+            target="load.users",
+            metavar="N",
+            ge=1,
+            hard_max=1_000_000,
+            sweepable=True,
         ),
     ),
 )

@@ -113,9 +113,6 @@ _SPELLINGS = (
     "--warmup-concurrency-ramp-duration",
     "--warmup-prefill-concurrency-ramp-duration",
     "--warmup-request-rate-ramp-duration",
-    # user-centric rate
-    "--user-centric-rate",
-    "--num-users",
     # output
     "--slice-duration",
     "--auto-plot --no-auto-plot",
