@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import socketserver
 import threading
@@ -240,6 +241,38 @@ def test_warmup_runs_first_and_is_not_in_the_metrics(mock, program):
     warmup = [r for r in outcome.records if r["metadata"]["benchmark_phase"] == "warmup"]
     begin = min(r["metadata"]["request_start_ns"] for r in outcome.records[5:])
     assert max(r["metadata"]["request_end_ns"] for r in warmup) <= begin
+
+
+def test_warmup_of_a_duration_has_its_own_concurrency_and_profiling_continues_in_the_file(mock, program):
+    server = mock(ttft=20)
+    warmup = ["--warmup-duration", 0.3, "--warmup-concurrency", 5, "--random-seed", 1]
+    outcome = program.profile(server.url, *warmup, "--concurrency", 2, "--request-count", 8, texts=1000)
+    assert outcome.status == 0, outcome
+    phases = {r["metadata"]["x_request_id"]: r["metadata"]["benchmark_phase"] for r in outcome.records}
+    by_phase: dict[str, list[dict[str, Any]]] = {"warmup": [], "profiling": []}
+    for entry in server.logged_requests():
+        by_phase[phases[entry["request_id"]]].append(entry)
+    assert {name: peak_in_flight(entries) for name, entries in by_phase.items()} == {"warmup": 5, "profiling": 2}
+    lines = {r["metadata"]["x_request_id"]: int(r["metadata"]["conversation_id"][8:]) for r in outcome.records}
+    first = len(by_phase["warmup"])
+    assert sorted(lines[entry["request_id"]] for entry in by_phase["warmup"]) == list(range(first))
+    assert sorted(lines[entry["request_id"]] for entry in by_phase["profiling"]) == list(range(first, first + 8))
+
+
+def test_warmup_of_conversations_ends_them_and_profiling_starts_with_the_next_one(mock, program):
+    server = mock(ttft=2)
+    data = program.folder / "conversations.jsonl"
+    turns = [{"text": "Hello."}, {"text": "And then?"}]
+    data.write_text("".join(json.dumps({"session_id": f"c{n}", "turns": turns}) + "\n" for n in range(6)))
+    flags = ["--input-file", data, "--custom-dataset-type", "multi_turn", "--use-server-token-count"]
+    load = ["--num-warmup-sessions", 2, "--warmup-request-rate", 200, "--concurrency", 2, "--num-sessions", 3]
+    outcome = program.profile(server.url, *flags, *load, texts=None)
+    assert outcome.status == 0, outcome
+    conversations: dict[str, Counter[str]] = {"warmup": Counter(), "profiling": Counter()}
+    for record in outcome.records:
+        conversations[record["metadata"]["benchmark_phase"]][record["metadata"]["conversation_id"]] += 1
+    assert conversations == {"warmup": {"c0": 2, "c1": 2}, "profiling": {"c2": 2, "c3": 2, "c4": 2}}
+    assert len(server.logged_requests()) == 10
 
 
 # -- workers ----------------------------------------------------------------------------------------------------------

@@ -70,12 +70,13 @@ def execute(
     stopped: str | None = None
     try:
         with open_run(settings, folder, observer, servers=servers, spawn=spawn, companions=companions) as opened:
+            position = 0
             for phase in opened.prepared.phases:
-                running = opened.runner.start(phase)
+                running = opened.runner.start(phase.starting_at(position))
                 if running is None:
                     break
                 rule = _FailureRule(opened)
-                running.wait(rule.is_met)
+                position = running.wait(rule.is_met).next_position
                 if rule.reason is not None:
                     stopped = rule.reason
                     break

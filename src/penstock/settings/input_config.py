@@ -122,34 +122,26 @@ def _distribution(mean: float, stddev: float) -> dict[str, float]:
 
 
 def _phases(settings: Settings) -> list[dict[str, Any]]:
-    load = settings.load
-    phases = []
-    if settings.warmup.requests:
-        phases.append(
-            {
-                "name": "warmup",
-                "kind": "warmup",
-                "type": _load_type(load),
-                "exclude_from_results": True,
-                **_present(requests=settings.warmup.requests, concurrency=load.concurrency, rate=load.arrival_rate),
-            }
-        )
-    phases.append(
-        _present(
-            name="profiling",
-            kind="profiling",
-            type=_load_type(load),
-            requests=load.requests,
-            sessions=load.conversations,
-            concurrency=load.concurrency,
-            rate=load.arrival_rate,
-            users=load.users,
-            duration=load.duration_s,
-            grace_period=_grace(load),
-            **_schedule(load),
-        )
+    warmup = settings.warmup.load(settings.load)
+    phases = [] if warmup is None else [_phase("warmup", warmup, exclude_from_results=True)]
+    return [*phases, _phase("profiling", settings.load)]
+
+
+def _phase(kind: str, load: LoadSettings, **fields: Any) -> dict[str, Any]:
+    return _present(
+        name=kind,
+        kind=kind,
+        type=_load_type(load),
+        **fields,
+        requests=load.requests,
+        sessions=load.conversations,
+        concurrency=load.concurrency,
+        rate=load.arrival_rate,
+        users=load.users,
+        duration=load.duration_s,
+        grace_period=_grace(load),
+        **_schedule(load),
     )
-    return phases
 
 
 def _load_type(load: LoadSettings) -> str:

@@ -19,7 +19,9 @@ from penstock.settings.proxy import parse_proxy
 from penstock.settings.rate_series import read_rate_series
 from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images
 from penstock.settings.resolve_users import check_users
+from penstock.settings.resolve_warmup import resolve_warmup
 from penstock.settings.schema import (
+    BURST,
     EndpointSettings,
     InputSettings,
     LoadSettings,
@@ -27,7 +29,6 @@ from penstock.settings.schema import (
     ScheduleSettings,
     Settings,
     TokenizerSettings,
-    WarmupSettings,
 )
 from penstock.settings.urls import check_request_target, normalize_urls
 
@@ -49,7 +50,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
         input=_input(parsed),
         tokenizer=TokenizerSettings(**parsed.section("tokenizer")),
         load=load,
-        warmup=WarmupSettings(**parsed.section("warmup")),
+        warmup=resolve_warmup(parsed, load),
         output=_output(
             parsed,
             artifact_folder(
@@ -196,7 +197,7 @@ def resolve_load(parsed: ParsedArguments) -> LoadSettings:
     fields = {name: value for name, value in fields.items() if not name.startswith("schedule.")}
     _check_rates(parsed, fields)
     check_users(parsed, fields)
-    if fields.get("arrivals") == _BURST:
+    if fields.get("arrivals") == BURST:
         del fields["arrivals"]  # the closed loop does that by itself
     if "smoothness" in fields:
         fields.setdefault("arrivals", "gamma")
@@ -208,7 +209,6 @@ def resolve_load(parsed: ParsedArguments) -> LoadSettings:
 
 
 _RATES = {"rate", "conversation_rate", "rate_series", "user_rate"}
-_BURST = "concurrency_burst"
 
 
 def _check_rates(parsed: ParsedArguments, fields: dict[str, Any]) -> None:
@@ -218,12 +218,12 @@ def _check_rates(parsed: ParsedArguments, fields: dict[str, Any]) -> None:
     if len(rates) > 1:
         raise UserError(f"{rates[0]} and {rates[1]} both set the rate; keep one of them.")
     pattern = fields.get("arrivals")
-    if pattern == _BURST and rates:
+    if pattern == BURST and rates:
         raise UserError(
-            f"{spelling('load.arrivals')} {_BURST} has no rate; leave out {rates[0]}, or choose another pattern."
+            f"{spelling('load.arrivals')} {BURST} has no rate; leave out {rates[0]}, or choose another pattern."
         )
     if not rates:
-        adjusting = [name for name in ("arrivals", "smoothness", "rate_ramp_s") if name in fields and pattern != _BURST]
+        adjusting = [name for name in ("arrivals", "smoothness", "rate_ramp_s") if name in fields and pattern != BURST]
         if adjusting:
             raise UserError(
                 f"{spelling(f'load.{adjusting[0]}')} {_ADJUSTS[adjusting[0]]} of --request-rate, but --request-rate is "
@@ -300,6 +300,8 @@ _NOT_WITH_SCHEDULE = {
     "load.user_rate": "sets other times",
     "input.sampling": "changes the order",
     "warmup.requests": "would use up requests before the schedule starts",
+    "warmup.conversations": "would use up requests before the schedule starts",
+    "warmup.duration_s": "would use up requests before the schedule starts",
 }
 """Targets that contradict recorded times, and why."""
 

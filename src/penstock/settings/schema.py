@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from penstock.secrets import Secret
 
 __all__ = [
+    "BURST",
     "AudioSettings",
     "ConversationSettings",
     "EndpointSettings",
@@ -21,6 +23,9 @@ __all__ = [
     "TokenizerSettings",
     "WarmupSettings",
 ]
+
+BURST = "concurrency_burst"
+"""The arrival pattern without a rate: a closed loop, which starts all slots at once."""
 
 
 class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,7 +200,57 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WarmupSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The warmup, if one of the first three fields limits it. What is None is as in the run, except the grace period."""
+
     requests: int = 0
+    conversations: int | None = None
+    duration_s: float | None = None
+    grace_s: float | None = None
+    """None: no limit."""
+    concurrency: int | None = None
+    prefill_concurrency: int | None = None
+    rate: float | None = None
+    arrivals: str | None = None
+    """A name of `settings.arrival_patterns`, or `BURST`."""
+    concurrency_ramp_s: float | None = None
+    prefill_ramp_s: float | None = None
+    rate_ramp_s: float | None = None
+    rate_is_unlimited: bool = False
+    """True if the concurrency of the run does not limit the rate of the warmup, because no flag sets it."""
+
+    @property
+    def on(self) -> bool:
+        return bool(self.requests) or self.conversations is not None or self.duration_s is not None
+
+    def load(self, run: LoadSettings) -> LoadSettings | None:
+        """Return the load of the warmup of a run; None without a warmup. Nothing is cancelled in a warmup."""
+        if not self.on:
+            return None
+        names = ("concurrency", "prefill_concurrency", "rate", "concurrency_ramp_s", "prefill_ramp_s", "rate_ramp_s")
+        changes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if self.rate is not None or self.arrivals == BURST:
+            changes = {"rate": None, "conversation_rate": None, "user_rate": None, "users": None} | changes
+            changes["rate_series"] = ()
+        if self.arrivals == BURST:
+            changes |= {
+                "smoothness": None,
+                "rate_ramp_s": None,
+                "concurrency": self.concurrency or run.concurrency or 1,
+            }
+        elif self.arrivals is not None:
+            changes |= {"arrivals": self.arrivals, "smoothness": run.smoothness if self.arrivals == "gamma" else None}
+        if self.rate is not None and self.concurrency is None and self.rate_is_unlimited:
+            changes |= {"concurrency": None, "concurrency_ramp_s": None}
+        return msgspec.structs.replace(
+            run,
+            **changes,
+            requests=self.requests or None,
+            conversations=self.conversations,
+            duration_s=self.duration_s,
+            grace_s=math.inf if self.grace_s is None else self.grace_s,
+            cancellation_percent=None,
+            schedule=ScheduleSettings(),
+        )
 
 
 class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):

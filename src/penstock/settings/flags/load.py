@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.settings.arrival_patterns import ARRIVAL_PATTERNS
 from penstock.settings.flags.flag import Flag, Group
 
-__all__ = ["LOAD", "SCHEDULE", "USERS", "WARMUP"]
+__all__ = ["LOAD", "SCHEDULE", "USERS"]
 
 LOAD = Group(
     "Load",
@@ -275,22 +275,6 @@ USERS = Group(
             ge=1,
             hard_max=1_000_000,
             sweepable=True,
-        ),
-    ),
-)
-
-WARMUP = Group(
-    "Warmup",
-    (
-        Flag(
-            "--warmup-request-count",
-            "int",
-            "Send this many requests first, under the same load; results exclude them.",
-            aliases=("--num-warmup-requests",),
-            target="warmup.requests",
-            metavar="N",
-            default="0",
-            ge=0,
         ),
     ),
 )

@@ -101,18 +101,8 @@ _SPELLINGS = (
     "--scenario",
     "--unsafe-override",
     # warmup
-    "--warmup-duration",
     "--agentic-cache-warmup-duration",
     "--agentic-warmup-grace-period",
-    "--num-warmup-sessions",
-    "--warmup-concurrency",
-    "--warmup-prefill-concurrency",
-    "--warmup-request-rate",
-    "--warmup-arrival-pattern",
-    "--warmup-grace-period",
-    "--warmup-concurrency-ramp-duration",
-    "--warmup-prefill-concurrency-ramp-duration",
-    "--warmup-request-rate-ramp-duration",
     # output
     "--slice-duration",
     "--auto-plot --no-auto-plot",
