@@ -46,6 +46,9 @@ def _endpoint(endpoint: EndpointSettings) -> dict[str, Any]:
         api_key=REDACTED if endpoint.api_key else None,
         timeout=endpoint.timeout_s,
         connection_reuse=endpoint.connections,
+        session_header=None
+        if endpoint.session_header == EndpointSettings().session_header
+        else endpoint.session_header,
         use_legacy_max_tokens=endpoint.legacy_max_tokens or None,
         use_server_token_count=endpoint.server_token_count or None,
         per_chunk_usage=endpoint.per_chunk_usage or None,

@@ -103,11 +103,26 @@ def _endpoint(parsed: ParsedArguments, endpoint_type: EndpointType) -> EndpointS
         fields["extra"] = _merged(fields["extra"], str(spelling("endpoint.extra")))
     if "path" in fields:
         _check_path(fields["path"], str(spelling("endpoint.path")))
+    if "session_header" in fields:
+        fields["session_header"] = _session_header(fields["session_header"], headers, declaration, parsed)
     endpoint = EndpointSettings(**fields, headers=tuple(headers))
     if not sources and (key := default_key(endpoint.urls)) is not None:
         endpoint = msgspec.structs.replace(endpoint, api_key=key, default_api_key=True)
     _check_abilities(endpoint, declaration, parsed)
     return endpoint
+
+
+def _session_header(
+    text: str, headers: list[tuple[str, Secret]], declaration: Declaration, parsed: ParsedArguments
+) -> str:
+    from penstock.settings.pairs import header_name
+
+    spelling = str(parsed.spellings.get("endpoint.session_header"))
+    name = header_name(text, spelling)
+    others = [declaration.credential_header, *(other for other, _ in (*headers, *declaration.headers))]
+    if name.lower() in map(str.lower, others):
+        raise UserError(f"{spelling} {name} is set by another option, too; choose another name.")
+    return name
 
 
 def _check_credentials(sources: list[tuple[str, str]]) -> None:

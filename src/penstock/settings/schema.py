@@ -47,7 +47,9 @@ class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
     per_chunk_usage: bool = False
     """Ask for usage in every chunk of a stream."""
     timeout_s: float = 21600.0
-    connections: Literal["pooled", "never"] = "pooled"
+    connections: Literal["pooled", "never", "sticky-user-sessions"] = "pooled"
+    session_header: str = "X-Correlation-ID"
+    """Name of the header with the id of the conversation."""
     verify_tls: bool = True
     proxy: Secret | None = None
     """URL of an HTTP proxy, which may contain a password."""

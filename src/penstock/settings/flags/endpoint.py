@@ -142,11 +142,19 @@ ENDPOINT = Group(
         Flag(
             "--connection-reuse-strategy",
             "enum",
-            "Reuse connections (pooled), or open a new one for each request (never).",
+            "Reuse connections (pooled), open a new one for each request (never), or one for each conversation, which no other "
+            "uses and which is closed at its end (sticky-user-sessions).",
             target="endpoint.connections",
-            choices=("pooled", "never"),
-            unsupported_choices=("sticky-user-sessions",),
+            choices=("pooled", "never", "sticky-user-sessions"),
             default="pooled",
+        ),
+        Flag(
+            "--session-header",
+            "str",
+            "Name of the header that carries the id of the conversation, the same in all its requests.",
+            target="endpoint.session_header",
+            metavar="NAME",
+            default="X-Correlation-ID",
         ),
         Flag(
             "--insecure",

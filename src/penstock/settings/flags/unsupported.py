@@ -23,7 +23,6 @@ _SPELLINGS = (
     "--server-profiler-stop-path",
     "--download-video-content",
     "--request-content-type",
-    "--session-header",
     "--uuid-and-strip",
     # tokenizer
     "--tokenizer-trust-remote-code",
