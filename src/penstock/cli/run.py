@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.cli import interrupts
 from penstock.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER
-from penstock.cli.progress import Display, step_progress
+from penstock.cli.progress import Display, WaitingLine, step_progress
 from penstock.datasets.load import Dataset
 from penstock.endpoints.base import Endpoint
 from penstock.plural import counted
@@ -105,6 +105,15 @@ class _TerminalObserver(Observer):
         self._output = settings.output
         self._show_progress = settings.output.ui != "none" and not settings.output.quiet
         self._display: Display | None = None
+        self._waiting = WaitingLine() if self._show_progress else None
+
+    def waiting(self, seconds: float, timeout: float, reason: str) -> None:
+        if self._waiting is not None:
+            self._waiting(seconds, timeout, reason)
+
+    def waited(self) -> None:
+        if self._waiting is not None:
+            self._waiting.clear()
 
     def step(self, task: str) -> Callable[[int, int], None] | None:
         return step_progress(task, self._show_progress)

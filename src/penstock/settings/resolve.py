@@ -26,6 +26,7 @@ from penstock.settings.schema import (
     InputSettings,
     LoadSettings,
     OutputSettings,
+    ReadinessSettings,
     ScheduleSettings,
     Settings,
     TokenizerSettings,
@@ -63,6 +64,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
                 prefix=folder_prefix,
             ),
         ),
+        readiness=_readiness(parsed),
         assertions=tuple(parsed.values.get("assertions", ())),
         command=parsed.command,
         **{
@@ -110,6 +112,17 @@ def _endpoint(parsed: ParsedArguments, endpoint_type: EndpointType) -> EndpointS
         endpoint = msgspec.structs.replace(endpoint, api_key=key, default_api_key=True)
     _check_abilities(endpoint, declaration, parsed)
     return endpoint
+
+
+def _readiness(parsed: ParsedArguments) -> ReadinessSettings:
+    readiness = ReadinessSettings(**parsed.section("readiness"))
+    adjusting = next((name for name in ("mode", "interval_s") if f"readiness.{name}" in parsed.values), None)
+    if adjusting is not None and not readiness.timeout_s:
+        raise UserError(
+            f"{parsed.spellings[f'readiness.{adjusting}']} says how to wait for the server, but --wait-for-model-timeout, the "
+            "time to wait, is missing; give both or neither."
+        )
+    return readiness
 
 
 def _session_header(

@@ -18,6 +18,7 @@ __all__ = [
     "InputSettings",
     "LoadSettings",
     "OutputSettings",
+    "ReadinessSettings",
     "ScheduleSettings",
     "Settings",
     "TokenizerSettings",
@@ -255,6 +256,15 @@ class WarmupSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class ReadinessSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to wait for the server before the first request."""
+
+    timeout_s: float = 0.0
+    """0: do not wait."""
+    mode: Literal["models", "inference", "both"] = "inference"
+    interval_s: float = 5.0
+
+
 class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     prefix: str | None = None
@@ -278,6 +288,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     load: LoadSettings
     warmup: WarmupSettings
     output: OutputSettings
+    readiness: ReadinessSettings = ReadinessSettings()
     workers_max: int | None = None
     require_valid: bool = False
     max_error_rate: float = 0.0

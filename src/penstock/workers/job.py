@@ -25,6 +25,8 @@ __all__ = [
     "Job",
     "JobSecrets",
     "Target",
+    "fixed_headers",
+    "join",
     "proxy_headers",
     "request_headers",
     "resolve_origin",
@@ -119,9 +121,9 @@ def join(base: str, path: str) -> str:
     return "/".join([base, *segments]) or "/"
 
 
-def targets(settings: EndpointSettings, path: str, declaration: Declaration = DEFAULT) -> tuple[Target, ...]:
-    """Resolve the host of each URL and render the request heads; raise UserError if a host cannot be found."""
-    given = {name.lower(): value.reveal() for name, value in settings.headers}
+def fixed_headers(settings: EndpointSettings, declaration: Declaration) -> list[tuple[str, str]]:
+    """Return the headers that all requests have in common, including a Host that the user gives."""
+    given = {name.lower() for name, _ in settings.headers}
     defaults = [
         ("User-Agent", f"penstock/{__version__}"),
         ("Accept", "text/event-stream" if settings.streaming else declaration.accept),
@@ -129,9 +131,16 @@ def targets(settings: EndpointSettings, path: str, declaration: Declaration = DE
         *declaration.headers,
     ]
     headers = [(name, value) for name, value in defaults if name.lower() not in given]
-    headers += [(name, value.reveal()) for name, value in settings.headers if name.lower() != "host"]
+    headers += [(name, value.reveal()) for name, value in settings.headers]
     if settings.api_key is not None:
         headers.append((declaration.credential_header, declaration.credential.format(settings.api_key.reveal())))
+    return headers
+
+
+def targets(settings: EndpointSettings, path: str, declaration: Declaration = DEFAULT) -> tuple[Target, ...]:
+    """Resolve the host of each URL and render the request heads; raise UserError if a host cannot be found."""
+    given = {name.lower(): value.reveal() for name, value in settings.headers}
+    headers = [(name, value) for name, value in fixed_headers(settings, declaration) if name.lower() != "host"]
     differing = "".join(f"{name}: {{{n}}}\r\n" for name, n in request_headers(settings).items()) + "\r\n"
     context: ssl.SSLContext | None = None
     result = []

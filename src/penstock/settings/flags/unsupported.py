@@ -11,9 +11,6 @@ __all__ = ["UNSUPPORTED_FLAGS"]
 
 _SPELLINGS = (
     # endpoint
-    "--wait-for-model-timeout",
-    "--wait-for-model-mode",
-    "--wait-for-model-interval",
     "--reset-kv-cache",
     "--reset-kv-cache-timeout-seconds",
     "--reset-kv-cache-path",
@@ -204,7 +201,6 @@ _SPELLINGS = (
 
 _HINTS = {
     "--stream": "to have replies streamed, write --streaming",
-    "--wait-for-model-timeout": "wait until the server answers before you start the run",
 }
 
 UNSUPPORTED_FLAGS = tuple(
