@@ -11,7 +11,6 @@ from penstock.schedule.registry import arrival_process
 from penstock.schedule.server_assignment import EachServer, RoundRobin
 from penstock.schedule.turn_timing import AfterReply, AtArrivals, AtRecordedTimes, PerUser, TurnTiming
 from penstock.schedule.users import UserArrivals
-from penstock.schedule.varying_rate import RatePoint, VaryingRate
 from penstock.settings.schema import LoadSettings, WarmupSettings
 
 __all__ = ["default_conversations", "phases"]
@@ -103,15 +102,15 @@ def _rate_arrivals(load: LoadSettings) -> Arrivals | None:
         return UserArrivals(load.users, load.user_rate)
     rate = load.arrival_rate
     options = {} if load.smoothness is None else {"smoothness": load.smoothness}
-    if load.rate_series:
-        points = tuple(RatePoint(time_s, at) for time_s, at in load.rate_series)
-        return VaryingRate(arrival_process(load.arrivals, 1.0, **options), points)
-    if rate is None:
-        return None
-    if load.rate_ramp_s is not None:
-        ramp = (RatePoint(0.0, 0.0), RatePoint(load.rate_ramp_s, rate))
-        return VaryingRate(arrival_process(load.arrivals, 1.0, **options), ramp)
-    return arrival_process(load.arrivals, rate, **options)
+    points = load.rate_series
+    if rate is not None and load.rate_ramp_s is not None:
+        points = ((0.0, 0.0), (load.rate_ramp_s, rate))
+    if points:
+        from penstock.schedule.varying_rate import RatePoint, VaryingRate
+
+        process = arrival_process(load.arrivals, 1.0, **options)
+        return VaryingRate(process, tuple(RatePoint(time_s, at) for time_s, at in points))
+    return None if rate is None else arrival_process(load.arrivals, rate, **options)
 
 
 def _rate_timing(load: LoadSettings) -> TurnTiming:
