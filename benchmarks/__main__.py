@@ -5,7 +5,7 @@ python -m benchmarks
 
 from __future__ import annotations
 
-from benchmarks import accuracy, compare, gateway, inspection, memory, replay, responses, startup, throughput
+from benchmarks import accuracy, compare, gateway, inspection, memory, replay, responses, schedule, startup, throughput
 
 
 def main() -> int:
@@ -16,6 +16,7 @@ def main() -> int:
             throughput.main,
             responses.main,
             accuracy.main,
+            schedule.main,
             compare.main,
             memory.main,
             replay.main,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import socketserver
 import threading
-from collections import Counter
-from itertools import islice
+from collections import Counter, defaultdict
+from itertools import islice, pairwise
 from typing import Any
 
 import pytest
@@ -118,6 +119,31 @@ def test_rate_counts_requests_or_conversations(mock, program, flag):
     assert max(r["metadata"]["turn_index"] for r in outcome.records) == 3
 
 
+def test_every_user_sends_in_its_own_interval(mock, program):
+    server = mock(ttft=5)
+    conversations = ["--conversation-turn-mean", 3, "--isl", 5, "--osl", 2, "--tokenizer", "builtin"]
+    users = ["--user-centric-rate", 100, "--num-users", 8, "--request-count", 60, "--workers-max", 3]
+    outcome = program.profile(server.url, *conversations, *users, texts=None)
+    assert outcome.status == 0, outcome
+    assert len(server.logged_requests()) == 60
+    times = sorted(r["metadata"]["intended_ns"] for r in outcome.records)
+    assert [at - times[0] for at in times] == [number * 10 * MS for number in range(60)]
+    by_session = defaultdict(list)
+    for record in outcome.records:
+        by_session[record["metadata"]["session_num"]].append(record["metadata"]["intended_ns"])
+    assert {b - a for session in by_session.values() for a, b in pairwise(session)} == {80 * MS}
+    # The first users are in the middle of their conversation.
+    assert [len(by_session[number]) for number in range(8)] == [3, 1, 1, 2, 2, 2, 3, 3]
+
+
+def test_users_need_conversations_of_several_turns(mock, program):
+    server = mock()
+    outcome = program.profile(server.url, "--user-centric-rate", 5, "--num-users", 2)
+    assert outcome.status == 2
+    assert "have one turn each; use --request-rate" in outcome.err
+    assert server.logged_requests() == []
+
+
 def test_poisson_arrivals_depend_on_the_seed_alone(mock, program):
     flags = ["--request-rate", 100, "--request-count", 30, "--random-seed", 11]
     first, second = (program.profile(mock(ttft=5).url, *flags) for _ in range(2))
@@ -215,6 +241,38 @@ def test_warmup_runs_first_and_is_not_in_the_metrics(mock, program):
     warmup = [r for r in outcome.records if r["metadata"]["benchmark_phase"] == "warmup"]
     begin = min(r["metadata"]["request_start_ns"] for r in outcome.records[5:])
     assert max(r["metadata"]["request_end_ns"] for r in warmup) <= begin
+
+
+def test_warmup_of_a_duration_has_its_own_concurrency_and_profiling_continues_in_the_file(mock, program):
+    server = mock(ttft=20)
+    warmup = ["--warmup-duration", 0.3, "--warmup-concurrency", 5, "--random-seed", 1]
+    outcome = program.profile(server.url, *warmup, "--concurrency", 2, "--request-count", 8, texts=1000)
+    assert outcome.status == 0, outcome
+    phases = {r["metadata"]["x_request_id"]: r["metadata"]["benchmark_phase"] for r in outcome.records}
+    by_phase: dict[str, list[dict[str, Any]]] = {"warmup": [], "profiling": []}
+    for entry in server.logged_requests():
+        by_phase[phases[entry["request_id"]]].append(entry)
+    assert {name: peak_in_flight(entries) for name, entries in by_phase.items()} == {"warmup": 5, "profiling": 2}
+    lines = {r["metadata"]["x_request_id"]: int(r["metadata"]["conversation_id"][8:]) for r in outcome.records}
+    first = len(by_phase["warmup"])
+    assert sorted(lines[entry["request_id"]] for entry in by_phase["warmup"]) == list(range(first))
+    assert sorted(lines[entry["request_id"]] for entry in by_phase["profiling"]) == list(range(first, first + 8))
+
+
+def test_warmup_of_conversations_ends_them_and_profiling_starts_with_the_next_one(mock, program):
+    server = mock(ttft=2)
+    data = program.folder / "conversations.jsonl"
+    turns = [{"text": "Hello."}, {"text": "And then?"}]
+    data.write_text("".join(json.dumps({"session_id": f"c{n}", "turns": turns}) + "\n" for n in range(6)))
+    flags = ["--input-file", data, "--custom-dataset-type", "multi_turn", "--use-server-token-count"]
+    load = ["--num-warmup-sessions", 2, "--warmup-request-rate", 200, "--concurrency", 2, "--num-sessions", 3]
+    outcome = program.profile(server.url, *flags, *load, texts=None)
+    assert outcome.status == 0, outcome
+    conversations: dict[str, Counter[str]] = {"warmup": Counter(), "profiling": Counter()}
+    for record in outcome.records:
+        conversations[record["metadata"]["benchmark_phase"]][record["metadata"]["conversation_id"]] += 1
+    assert conversations == {"warmup": {"c0": 2, "c1": 2}, "profiling": {"c2": 2, "c3": 2, "c4": 2}}
+    assert len(server.logged_requests()) == 10
 
 
 # -- workers ----------------------------------------------------------------------------------------------------------

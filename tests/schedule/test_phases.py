@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from penstock.schedule.limits import Fixed
+from penstock.schedule.arrivals import Constant
+from penstock.schedule.limits import Fixed, LinearRamp
 from penstock.schedule.phase import Phase
 from penstock.schedule.phases import phases
-from penstock.schedule.random_arrivals import Poisson
-from penstock.schedule.turn_timing import AfterReply, AtArrivals
-from penstock.settings.schema import LoadSettings, WarmupSettings
+from penstock.schedule.random_arrivals import Gamma, Poisson
+from penstock.schedule.server_assignment import RoundRobin
+from penstock.schedule.turn_timing import AfterReply, AtArrivals, PerUser
+from penstock.schedule.users import UserArrivals
+from penstock.schedule.varying_rate import RatePoint, VaryingRate
+from penstock.settings.schema import BURST, LoadSettings, WarmupSettings
 
 
 def make_phases(load: LoadSettings, *, warmup: int = 0, synthetic: bool = True) -> list[Phase]:
@@ -53,6 +59,68 @@ def test_warmup_has_the_same_load_and_profiling_continues_in_the_dataset():
         0,
     )
     assert (profiling.kind, profiling.requests, profiling.first) == ("profiling", 20, 6)
+
+
+@pytest.mark.parametrize(
+    ("load", "warmup", "expected"),
+    [
+        # What is not given is as in profiling.
+        ({"concurrency": 4}, {"conversations": 6}, {"slots": Fixed(4), "conversations": 6, "requests": None}),
+        ({"concurrency": 4}, {"duration_s": 2.0}, {"duration_s": 2.0, "grace_s": math.inf, "requests": None}),
+        ({"concurrency": 4, "grace_s": 5.0}, {"duration_s": 2.0, "grace_s": 1.0}, {"grace_s": 1.0}),
+        ({"rate": 5.0}, {"requests": 2}, {"arrivals": Poisson(5.0), "turn_timing": AtArrivals(), "slots": None}),
+        (
+            {"concurrency": 8, "concurrency_ramp_s": 3.0, "prefill_concurrency": 4, "prefill_ramp_s": 2.0},
+            {"requests": 2},
+            {"slots": LinearRamp(1, 8, 3.0), "prefill_slots": LinearRamp(1, 4, 2.0)},
+        ),
+        (
+            {"user_rate": 4.0, "users": 2},
+            {"requests": 2},
+            {"arrivals": UserArrivals(2, 4.0), "turn_timing": PerUser(0.5)},
+        ),
+        # What is given replaces it.
+        ({"concurrency": 4}, {"requests": 2, "concurrency": 9}, {"slots": Fixed(9)}),
+        (
+            {"concurrency": 4},
+            {"requests": 2, "concurrency_ramp_s": 3.0, "prefill_concurrency": 2, "prefill_ramp_s": 1.0},
+            {"slots": LinearRamp(1, 4, 3.0), "prefill_slots": LinearRamp(1, 2, 1.0)},
+        ),
+        ({"concurrency": 4}, {"requests": 2, "rate": 9.0}, {"arrivals": Poisson(9.0), "slots": Fixed(4)}),
+        ({"concurrency": 1}, {"requests": 2, "rate": 9.0, "rate_is_unlimited": True}, {"slots": None}),
+        ({"rate": 5.0}, {"requests": 2, "arrivals": "constant"}, {"arrivals": Constant(5.0)}),
+        (
+            {"rate": 5.0, "smoothness": 2.0, "arrivals": "gamma"},
+            {"requests": 2, "rate": 9.0},
+            {"arrivals": Gamma(9.0, 2.0)},
+        ),
+        ({"rate_series": ((0, 1.0), (9, 2.0))}, {"requests": 2, "rate": 9.0}, {"arrivals": Poisson(9.0)}),
+        (
+            {"user_rate": 4.0, "users": 2},
+            {"requests": 2, "rate": 9.0},
+            {"arrivals": Poisson(9.0), "turn_timing": AtArrivals()},
+        ),
+        (
+            {"rate": 5.0},
+            {"requests": 2, "rate_ramp_s": 3.0},
+            {"arrivals": VaryingRate(Poisson(1.0), (RatePoint(0.0, 0.0), RatePoint(3.0, 5.0)))},
+        ),
+        ({"rate": 5.0}, {"requests": 2, "arrivals": BURST}, {"arrivals": None, "slots": Fixed(1)}),
+        ({"concurrency": 1, "cancellation_percent": 50.0}, {"requests": 2}, {"cancellation": None}),
+    ],
+)
+def test_warmup_inherits_what_is_not_given(load, warmup, expected):
+    first, profiling = phases(LoadSettings(**load, requests=20), WarmupSettings(**warmup), synthetic=True, seed=5)
+    assert {name: getattr(first, name) for name in expected} == expected
+    (alone,) = phases(LoadSettings(**load, requests=20), WarmupSettings(), synthetic=True, seed=5)
+    assert profiling.starting_at(0) == alone
+
+
+def test_profiling_starts_where_the_warmup_stopped_unless_it_sends_the_whole_file():
+    profiling = make_phases(LoadSettings(concurrency=4, requests=20), warmup=6)[1].starting_at(9)
+    assert (profiling.first, profiling.servers) == (9, RoundRobin(9))
+    whole = make_phases(LoadSettings(concurrency=4), warmup=6, synthetic=False)[1]
+    assert whole.starting_at(9).first == 0
 
 
 def test_warmup_and_profiling_have_different_arrival_times():

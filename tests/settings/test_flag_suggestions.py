@@ -15,7 +15,7 @@ def test_synonyms_are_no_flags_and_lead_to_supported_flags() -> None:
 
 def test_supported_flags_are_suggested_before_unsupported_ones() -> None:
     assert suggest_flag("--concurency", SUPPORTED, UNSUPPORTED) == "--concurrency"
-    assert suggest_flag("--warmup", SUPPORTED, UNSUPPORTED) == "--warmup-request-count"
+    assert suggest_flag("--warmup", SUPPORTED, UNSUPPORTED) == "--warmup-duration"
     assert suggest_flag("--error-rate", SUPPORTED, UNSUPPORTED) == "--max-error-rate"
     assert suggest_flag("--warmup-durations", SUPPORTED, UNSUPPORTED) == "--warmup-duration"
     assert suggest_flag("--zebra", SUPPORTED, UNSUPPORTED) is None

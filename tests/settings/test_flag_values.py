@@ -108,7 +108,6 @@ def test_invalid_text_is_refused(spelling: str, text: str, sentence: str) -> Non
         ("--endpoint-type", "NIM-rankings", "chat, completions, .* and"),
         ("--export-level", "raw", "summary and records"),
         ("--ui", "dashboard", "simple and none"),
-        ("--connection-reuse-strategy", "sticky_user_sessions", "pooled and never"),
         ("--model-selection-strategy", "weighted", "round_robin"),
     ],
 )

@@ -147,6 +147,9 @@ def test_log_level_trace_and_debug_are_verbose(level: str, verbose: bool) -> Non
         (("-m", "m", "--api-key", "hunter2", "-u", "http://u:p@a"), "by --api-key and by the user name in -u"),
         (("-m", "m", "-H", "Authorization:a", "-H", "Authorization:b"), "The Authorization header is set twice"),
         (("-m", "m", "--api-key", "hunter2\n3"), "an HTTP header cannot contain"),
+        (("-m", "m", "--session-header", "a b"), "--session-header 'a b' is not a valid header name"),
+        (("-m", "m", "--session-header", "Host"), "--session-header cannot be Host"),
+        (("-m", "m", "--session-header", "X-A", "-H", "x-a:hunter2"), "--session-header X-A is set by another option"),
     ],
 )
 def test_contradicting_flags_are_refused(words: tuple[str, ...], sentence: str) -> None:

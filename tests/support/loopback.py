@@ -133,7 +133,7 @@ class Client:
         origin = next(o for o in resolve(host, port, tls) if o.family == socket.AF_INET)
         self.pool = Pool(self.loop, origin, Clock(), self.stats, reuse=reuse)
 
-    def start(self, data: bytes | None = None) -> Exchange:
+    def start(self, data: bytes | None = None, owner: object = None) -> Exchange:
         done: asyncio.Future[None] = self.loop.create_future()
 
         def ended(exchange: Exchange) -> None:
@@ -141,7 +141,7 @@ class Client:
             done.set_result(None)
 
         exchange = Exchange(request() if data is None else data, ended, done)
-        self.pool.start(exchange)
+        self.pool.start(exchange, owner)
         return exchange
 
     def wait(self, *exchanges: Exchange, timeout: float = 60) -> None:
@@ -150,8 +150,8 @@ class Client:
 
         self.loop.run_until_complete(all_done())
 
-    def send(self, data: bytes | None = None, timeout: float = 60) -> Exchange:
-        exchange = self.start(data)
+    def send(self, data: bytes | None = None, timeout: float = 60, owner: object = None) -> Exchange:
+        exchange = self.start(data, owner)
         self.wait(exchange, timeout=timeout)
         return exchange
 

@@ -49,6 +49,18 @@ def test_without_reuse_each_request_opens_a_connection():
     assert all(not e.reused and e.connect_ns > 0 for e in exchanges)
 
 
+def test_owner_keeps_its_connection_until_it_is_released():
+    with Server(always_reply(reply())) as server, Client(server.port, reuse=False) as client:
+        reused = [client.send(owner=owner).reused for owner in ("a", "b", "a", "b", "a")]
+        assert reused == [False, False, True, True, True]
+        client.pool.release("a")
+        client.run_until(lambda: server.closed == 1)
+        assert not client.send(owner="a").reused
+        client.pool.release_all()
+        client.run_until(lambda: server.closed == 3)
+    assert server.connections == 3
+
+
 def test_concurrent_requests_use_separate_connections():
     with Server(always_reply(reply())) as server, Client(server.port) as client:
         exchanges = [client.start() for _ in range(10)]

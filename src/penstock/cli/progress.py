@@ -16,7 +16,7 @@ from penstock.plural import counted
 from penstock.runs.runner import RunProgress
 from penstock.schedule.phase import Phase
 
-__all__ = ["Display", "step_progress"]
+__all__ = ["Display", "WaitingLine", "step_progress"]
 
 _TERMINAL_INTERVAL_NS = 250_000_000
 _PLAIN_INTERVAL_NS = 5_000_000_000
@@ -101,6 +101,33 @@ class Display:
         if self._last is not None:
             self._out((_CLEAR if self._tty else "") + self._line(*self._last, final=True) + "\n", True)
             self._last = None
+
+
+class WaitingLine:
+    """Shows how long the command waits for the server: one line on a terminal, a line every few seconds elsewhere."""
+
+    def __init__(self) -> None:
+        self._tty = sys.stdout.isatty()
+        self._due = 0.0
+        self._shown = False
+
+    def __call__(self, seconds: float, timeout: float, reason: str) -> None:
+        if seconds < self._due:
+            return
+        self._due = seconds + (_TERMINAL_INTERVAL_NS if self._tty else _PLAIN_INTERVAL_NS) / 1e9
+        self._shown = True
+        line = f"Waiting for the server: {seconds:.0f} of {timeout:g} s; {reason}"
+        if self._tty:
+            sys.stdout.write(_CLEAR + line[: (terminal_width(sys.stdout) or 80) - 1])
+        else:
+            sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+    def clear(self) -> None:
+        """Remove the line from a terminal."""
+        if self._tty and self._shown:
+            sys.stdout.write(_CLEAR)
+            sys.stdout.flush()
 
 
 def _bar(share: float, width: int) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.cli import interrupts
 from penstock.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER
-from penstock.cli.progress import Display, step_progress
+from penstock.cli.progress import Display, WaitingLine, step_progress
 from penstock.datasets.load import Dataset
 from penstock.endpoints.base import Endpoint
 from penstock.plural import counted
@@ -105,6 +105,15 @@ class _TerminalObserver(Observer):
         self._output = settings.output
         self._show_progress = settings.output.ui != "none" and not settings.output.quiet
         self._display: Display | None = None
+        self._waiting = WaitingLine() if self._show_progress else None
+
+    def waiting(self, seconds: float, timeout: float, reason: str) -> None:
+        if self._waiting is not None:
+            self._waiting(seconds, timeout, reason)
+
+    def waited(self) -> None:
+        if self._waiting is not None:
+            self._waiting.clear()
 
     def step(self, task: str) -> Callable[[int, int], None] | None:
         return step_progress(task, self._show_progress)
@@ -345,6 +354,8 @@ def _rates(load: LoadSettings) -> Iterator[str]:
         yield f"reached after {load.concurrency_ramp_s:g} s"
     if load.rate_series:
         yield f"up to {load.arrival_rate:g} requests/s as in the rate series ({load.arrivals})"
+    elif load.user_rate is not None:
+        yield f"{counted(load.users or 0, 'user')} with {load.user_rate:g} requests/s"
     elif load.arrival_rate is not None:
         noun = "requests" if load.rate is not None else "conversations"
         ramp = "" if load.rate_ramp_s is None else f" after a ramp of {load.rate_ramp_s:g} s"

@@ -18,6 +18,7 @@ from penstock.runs.build_payloads import build_payloads
 from penstock.runs.companion import Companion
 from penstock.runs.observer import Observer
 from penstock.runs.prepare import Prepared, default_entries, prepare, resolve_targets
+from penstock.runs.readiness import Readiness
 from penstock.runs.run_folder import RunFolder
 from penstock.runs.runner import Runner, RunningPhase
 from penstock.settings.schema import Settings
@@ -70,12 +71,13 @@ def execute(
     stopped: str | None = None
     try:
         with open_run(settings, folder, observer, servers=servers, spawn=spawn, companions=companions) as opened:
+            position = 0
             for phase in opened.prepared.phases:
-                running = opened.runner.start(phase)
+                running = opened.runner.start(phase.starting_at(position))
                 if running is None:
                     break
                 rule = _FailureRule(opened)
-                running.wait(rule.is_met)
+                position = running.wait(rule.is_met).next_position
                 if rule.reason is not None:
                     stopped = rule.reason
                     break
@@ -158,6 +160,7 @@ def open_run(
     _check_objectives(settings)
     with mock_servers(settings) as settings:  # noqa: PLR1704 - the URLs are now those of the mock servers
         endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
+        readiness = Readiness(settings, endpoint) if settings.readiness.timeout_s else None
         targets = resolve_targets(settings, endpoint, raise_limit=not spawn)
         tokenizer = LazyTokenizer(settings.tokenizer.name, settings.models[0], settings.tokenizer.revision)
         if not settings.endpoint.server_token_count:
@@ -182,6 +185,13 @@ def open_run(
         )
         observer.prepared(settings, endpoint, dataset, tokenizer, prepared)
         outdated = _outdated_artifacts(settings, folder)
+        if readiness is not None:
+            try:
+                readiness.wait(observer.waiting)
+            finally:
+                observer.waited()
+            # Which address of a host accepts connections was not known before.
+            prepared.targets = resolve_targets(settings, endpoint, raise_limit=not spawn)
         notes = _tell_notes(prepared, observer, 0)
 
         def begin() -> None:

@@ -25,6 +25,12 @@ class Observer:
         del task
         return None
 
+    def waiting(self, seconds: float, timeout: float, reason: str) -> None:
+        """Handle the time that was waited for the server, about every 0.1 s, and why it is not ready."""
+
+    def waited(self) -> None:
+        """Handle the end of waiting for the server."""
+
     def prepared(
         self, settings: Settings, endpoint: Endpoint, dataset: Dataset, tokenizer: LazyTokenizer, prepared: Prepared
     ) -> None:

@@ -8,19 +8,23 @@ from time import monotonic_ns
 
 from penstock.datasets.load import Dataset
 from penstock.endpoints.base import Endpoint
+from penstock.errors import UserError
 from penstock.records.header import RunHeader, new_header
 from penstock.records.log import RunLog
 from penstock.runs.build_payloads import StoredPayloads, build_payloads
 from penstock.runs.indexer import InputFiles
 from penstock.schedule.phase import Phase
+from penstock.schedule.phases import default_conversations
 from penstock.schedule.phases import phases as make_phases
-from penstock.settings.schema import Settings
+from penstock.schedule.users import UserArrivals
+from penstock.settings.schema import LoadSettings, Settings
 from penstock.workers.job import Job, Target, targets
 from penstock.workers.local_processes import choose_workers, max_workers, raise_file_limit
 
 __all__ = ["Prepared", "default_entries", "prepare", "resolve_targets"]
 
 _PRECONNECT_SECONDS = 0.1
+_ENTRIES_OF_A_DURATION = 100
 _MAX_MEDIA_ENTRIES = 1000
 """Default limit of distinct bodies with images or audio, which need much disk space."""
 
@@ -64,8 +68,10 @@ def default_entries(settings: Settings) -> int:
     load = settings.load
     count = load.conversations if load.conversations is not None else load.requests
     if count is None:
-        count = 100 if load.duration_s is not None else max(10, 2 * (load.concurrency or 1))
-    count += settings.warmup.requests
+        count = _ENTRIES_OF_A_DURATION if load.duration_s is not None else default_conversations(load)
+    if settings.warmup.on:
+        warmup = settings.warmup
+        count += warmup.conversations or warmup.requests or _ENTRIES_OF_A_DURATION
     has_media = settings.input.images.per_turn or settings.input.audio.per_turn
     return min(count, _MAX_MEDIA_ENTRIES) if has_media else count
 
@@ -75,11 +81,17 @@ def resolve_targets(settings: Settings, endpoint: Endpoint, *, raise_limit: bool
 
     With `raise_limit`, raise the limit of this process."""
     result = targets(settings.endpoint, settings.endpoint.path or endpoint.path, endpoint.declaration)
-    load = settings.load
-    if load.concurrency is not None:
-        slots = load.concurrency if load.requests is None else min(load.concurrency, load.requests)
-        raise_file_limit(slots, slots, max_workers(settings.workers_max), only_check=not raise_limit)
+    for load in _loads(settings):
+        if load.concurrency is not None:
+            slots = load.concurrency if load.requests is None else min(load.concurrency, load.requests)
+            raise_file_limit(slots, slots, max_workers(settings.workers_max), only_check=not raise_limit)
     return result
+
+
+def _loads(settings: Settings) -> list[LoadSettings]:
+    """Return the loads of the phases, in their order."""
+    warmup = settings.warmup.load(settings.load)
+    return [settings.load] if warmup is None else [warmup, settings.load]
 
 
 def prepare(
@@ -102,6 +114,7 @@ def prepare(
     """
     seed = settings.input.seed if settings.input.seed is not None else secrets.randbits(32)
     turns = dataset.turns
+    _check_turns(settings, turns)
     phases = tuple(
         make_phases(
             settings.load,
@@ -113,11 +126,19 @@ def prepare(
         )
     )
     stored = build_payloads(log, settings, endpoint, dataset, phases, progress, in_background=in_caller)
-    expected = [_expected_requests(phase, stored.bodies, turns, settings.input.sampling) for phase in phases]
-    last, slots = phases[-1], _slots(phases[-1])
-    workers = choose_workers(slots, settings.load.arrival_rate, expected[-1], settings.workers_max)
-    preconnect = _connections_to_open(last, settings.load.arrival_rate, expected[-1])
-    in_flight = _max_in_flight(slots, expected[-1])
+    expected = [
+        _expected_requests(
+            phase, stored.bodies, turns, settings.input.sampling, known=_position_is_known(phases[:n], turns)
+        )
+        for n, phase in enumerate(phases)
+    ]
+    # Workers and connections are those of the largest phase.
+    rates = [load.arrival_rate for load in _loads(settings)]
+    sizes = list(zip(phases, rates, expected, strict=True))
+    workers = max(choose_workers(_slots(phase), rate, n, settings.workers_max) for phase, rate, n in sizes)
+    preconnect = max(_connections_to_open(phase, rate, n) for phase, rate, n in sizes)
+    most = [_max_in_flight(_slots(phase), n) for phase, _, n in sizes]
+    in_flight = None if None in most else max(n for n in most if n is not None)
     open_files = raise_file_limit(in_flight, preconnect, workers, only_check=not in_caller)
     job = Job(
         log=log,
@@ -131,34 +152,57 @@ def prepare(
     epoch = monotonic_ns()
     if not dataset.synthetic:
         prompt_tokenizer = None
-    RunLog.write_header(log, _header(settings, dataset, stored, last, seed, workers, epoch, prompt_tokenizer))
+    RunLog.write_header(log, _header(settings, dataset, stored, phases[-1], seed, workers, epoch, prompt_tokenizer))
     return Prepared(
         job, targets, phases, epoch, workers, open_files, expected, stored.conversations, stored.input_files
     )
 
 
-def _expected_requests(phase: Phase, bodies: int | None, turns: list[int], sampling: str) -> int | None:
-    """Return how many requests the phase sends; None if that is not known."""
+def _check_turns(settings: Settings, turns: list[int]) -> None:
+    """Raise UserError for a load of users without conversations of several turns. A file that is still being read has none."""
+    if settings.load.users is not None and turns and max(turns) < 2:
+        raise UserError(
+            f"--user-centric-rate is a load of conversations, but those in {settings.input.file} have one turn each; use "
+            "--request-rate."
+        )
+
+
+def _position_is_known(before: tuple[Phase, ...], turns: list[int]) -> bool:
+    """Return whether the number of conversations that the earlier phases send is known."""
+    return all(phase.duration_s is None and (phase.requests is None or (turns and max(turns) == 1)) for phase in before)
+
+
+def _expected_requests(phase: Phase, bodies: int | None, turns: list[int], sampling: str, *, known: bool) -> int | None:
+    """Return how many requests the phase sends; None if that is not known. `known` says whether its start in the dataset is."""
     limits = [phase.requests]
     if phase.whole:
         limits.append(None if bodies is None else bodies * phase.servers.copies)
     if phase.conversations is not None and turns and phase.duration_s is None:
-        limits.append(_requests_of_conversations(phase, turns, sampling))
+        limits.append(_requests_of_conversations(phase, turns, known and sampling == "sequential"))
     return min((n for n in limits if n is not None), default=None)
 
 
-def _requests_of_conversations(phase: Phase, turns: list[int], sampling: str) -> int | None:
-    """Return the number of turns of the phase's conversations; None if sampling makes it unpredictable."""
+def _requests_of_conversations(phase: Phase, turns: list[int], known: bool) -> int | None:
+    """Return the number of turns of the phase's conversations; None if they differ and it is not known which they are."""
     copies = phase.servers.copies
     count = -(-(phase.conversations or 0) // copies)
+    if isinstance(phase.arrivals, UserArrivals):
+        return _requests_of_users(phase, phase.arrivals, turns, known)
     if len(set(turns)) == 1:
         return turns[0] * count * copies
-    if sampling != "sequential":
+    if not known:
         return None
     rounds, rest = divmod(count, len(turns))
     first = phase.first % len(turns)
     last_round = [turns[(first + n) % len(turns)] for n in range(rest)]
     return (rounds * sum(turns) + sum(last_round)) * copies
+
+
+def _requests_of_users(phase: Phase, users: UserArrivals, turns: list[int], known: bool) -> int | None:
+    if len(set(turns)) > 1 and not known:
+        return None
+    positions = (phase.first + number // phase.servers.copies for number in range(phase.conversations or 0))
+    return sum(users.turns_of(number, turns[at % len(turns)]) for number, at in enumerate(positions))
 
 
 def _slots(phase: Phase) -> int | None:
@@ -172,8 +216,10 @@ def _max_in_flight(slots: int | None, expected: int | None) -> int | None:
 
 
 def _connections_to_open(phase: Phase, rate: float | None, expected: int | None) -> int:
-    """Return how many connections to open before the first request: one per slot, or those for 0.1 s of arrivals."""
+    """Return how many connections to open before the first request: one per slot or user, or those for 0.1 s of arrivals."""
     slots = _slots(phase)
+    if slots is None and isinstance(phase.arrivals, UserArrivals):
+        slots = phase.arrivals.users
     count = slots or 1 if rate is None or slots is not None else max(1, round(rate * _PRECONNECT_SECONDS))
     return min(count, expected or count)
 

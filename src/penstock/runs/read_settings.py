@@ -21,7 +21,8 @@ def _is_timed_trace(parsed: ParsedArguments) -> bool:
     values = parsed.values
     if (
         not {"input.file", "input.format"} <= values.keys()
-        or {"load.schedule.on", "load.rate", "load.conversation_rate"} & values.keys()
+        or {"load.schedule.on", "load.rate", "load.conversation_rate", "load.rate_series", "load.user_rate"}
+        & values.keys()
     ):
         return False
     from penstock.datasets.registry import find

@@ -55,6 +55,13 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     point: int = 0
     """Which point of an experiment the phase measures."""
 
+    def starting_at(self, position: int) -> Phase:
+        """Return the same phase from this position in the order of the dataset; the whole dataset always starts at 0."""
+        if self.whole:
+            return self
+        servers = RoundRobin(position) if isinstance(self.servers, RoundRobin) else self.servers
+        return msgspec.structs.replace(self, first=position, servers=servers)
+
     def working_share(self, share: Share) -> Share | None:
         """Return the share of a worker among those that have slots in this phase; None if it has none."""
         workers = share.workers

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.schedule.arrivals import Arrivals, Recorded
 from penstock.schedule.limits import Fixed, Limit, LinearRamp
 from penstock.schedule.phase import Cancellation, Phase
 from penstock.schedule.registry import arrival_process
-from penstock.schedule.server_assignment import EachServer, RoundRobin, ServerAssignment
-from penstock.schedule.turn_timing import AfterReply, AtArrivals, AtRecordedTimes, TurnTiming
-from penstock.schedule.varying_rate import RatePoint, VaryingRate
+from penstock.schedule.server_assignment import EachServer, RoundRobin
+from penstock.schedule.turn_timing import AfterReply, AtArrivals, AtRecordedTimes, PerUser, TurnTiming
+from penstock.schedule.users import UserArrivals
 from penstock.settings.schema import LoadSettings, WarmupSettings
 
-__all__ = ["phases"]
+__all__ = ["default_conversations", "phases"]
 
 
 def phases(
@@ -23,59 +25,55 @@ def phases(
     servers: int = 1,
     several_turns: bool = False,
 ) -> list[Phase]:
-    """Return the warmup, if there is one, and the profiling phase.
+    """Return the warmup, if there is one, and the profiling phase. Where profiling starts in the dataset is an estimate if
+    the warmup can end anywhere; see `Phase.starting_at`.
 
     With `servers`, each conversation is sent to so many servers. Without a stop condition, a file is sent once and synthetic
-    data ends after max(10, 2 x concurrency) conversations.
+    data ends after max(10, 2 x concurrency) conversations, or two for each user.
     """
-    requests, conversations = load.requests, load.conversations
     whole = load.recorded is not None  # a recording has no times for a second pass
-    if requests is None and conversations is None and load.duration_s is None:
+    if load.requests is None and load.conversations is None and load.duration_s is None:
         if synthetic:
             # Count conversations, so that none is cut short. With one turn each, they are requests.
-            conversations = max(10, 2 * (load.concurrency or 1))
-            requests = None if several_turns else conversations
+            count = default_conversations(load)
+            load = msgspec.structs.replace(load, conversations=count, requests=None if several_turns else count)
         else:
             whole = True
     result = []
-    slots = _slots(load)
-    if warmup.requests:
-        result.append(
-            Phase(
-                name="warmup",
-                kind="warmup",
-                slots=slots,
-                prefill_slots=_prefill_slots(load),
-                arrivals=_rate_arrivals(load),
-                turn_timing=_rate_timing(load),
-                servers=_assignment(servers, 0),
-                seed=seed + 1,
-                requests=warmup.requests * servers,
-            )
-        )
-    first = 0 if whole else warmup.requests
+    first = 0
+    warmup_load = warmup.load(load)
+    if warmup_load is not None:
+        result.append(_phase("warmup", warmup_load, seed=seed + 1, servers=servers))
+        limits = [limit for limit in (warmup_load.requests, warmup_load.conversations) if limit is not None]
+        first = 0 if whole else min(limits, default=0)
+    return [*result, _phase("profiling", load, seed=seed, servers=servers, first=first, whole=whole)]
+
+
+def _phase(kind: str, load: LoadSettings, *, seed: int, servers: int, first: int = 0, whole: bool = False) -> Phase:
     recorded = load.recorded
     scale = 1.0 if recorded is None else 1 / recorded.speedup
-    result.append(
-        Phase(
-            name="profiling",
-            kind="profiling",
-            first=first,
-            slots=slots,
-            prefill_slots=_prefill_slots(load),
-            arrivals=_rate_arrivals(load) if recorded is None else Recorded(scale, servers),
-            turn_timing=_rate_timing(load) if recorded is None else AtRecordedTimes(scale),
-            servers=_assignment(servers, first),
-            seed=seed,
-            requests=None if requests is None else requests * servers,
-            conversations=None if conversations is None else conversations * servers,
-            whole=whole,
-            cancellation=_cancellation(load),
-            duration_s=load.duration_s,
-            grace_s=load.grace_s if load.duration_s is not None else None,
-        )
+    return Phase(
+        name=kind,
+        kind=kind,
+        first=first,
+        slots=_slots(load),
+        prefill_slots=_prefill_slots(load),
+        arrivals=_rate_arrivals(load) if recorded is None else Recorded(scale, servers),
+        turn_timing=_rate_timing(load) if recorded is None else AtRecordedTimes(scale),
+        servers=EachServer(servers) if servers > 1 else RoundRobin(first),
+        seed=seed,
+        requests=None if load.requests is None else load.requests * servers,
+        conversations=None if load.conversations is None else load.conversations * servers,
+        whole=whole,
+        cancellation=_cancellation(load),
+        duration_s=load.duration_s,
+        grace_s=load.grace_s if load.duration_s is not None else None,
     )
-    return result
+
+
+def default_conversations(load: LoadSettings) -> int:
+    """Return the number of synthetic conversations of a load without a stop condition."""
+    return max(10, 2 * (load.users or load.concurrency or 1))
 
 
 def _slots(load: LoadSettings) -> Limit | None:
@@ -99,23 +97,23 @@ def _cancellation(load: LoadSettings) -> Cancellation | None:
 
 
 def _rate_arrivals(load: LoadSettings) -> Arrivals | None:
-    """Return the arrivals of the rate; None without a rate. A warmup before recorded times has none."""
+    """Return the arrivals of the rate; None without a rate."""
+    if load.user_rate is not None and load.users is not None:
+        return UserArrivals(load.users, load.user_rate)
     rate = load.arrival_rate
     options = {} if load.smoothness is None else {"smoothness": load.smoothness}
-    if load.rate_series:
-        points = tuple(RatePoint(time_s, at) for time_s, at in load.rate_series)
-        return VaryingRate(arrival_process(load.arrivals, 1.0, **options), points)
-    if rate is None:
-        return None
-    if load.rate_ramp_s is not None:
-        ramp = (RatePoint(0.0, 0.0), RatePoint(load.rate_ramp_s, rate))
-        return VaryingRate(arrival_process(load.arrivals, 1.0, **options), ramp)
-    return arrival_process(load.arrivals, rate, **options)
+    points = load.rate_series
+    if rate is not None and load.rate_ramp_s is not None:
+        points = ((0.0, 0.0), (load.rate_ramp_s, rate))
+    if points:
+        from penstock.schedule.varying_rate import RatePoint, VaryingRate
+
+        process = arrival_process(load.arrivals, 1.0, **options)
+        return VaryingRate(process, tuple(RatePoint(time_s, at) for time_s, at in points))
+    return None if rate is None else arrival_process(load.arrivals, rate, **options)
 
 
 def _rate_timing(load: LoadSettings) -> TurnTiming:
+    if load.user_rate is not None and load.users is not None:
+        return PerUser(load.users / load.user_rate)
     return AtArrivals() if load.rate is not None or load.rate_series else AfterReply()
-
-
-def _assignment(servers: int, first: int) -> ServerAssignment:
-    return EachServer(servers) if servers > 1 else RoundRobin(first)

@@ -6,9 +6,9 @@
                  CUT_OFF    the grace period is over: cancel the requests in flight
                  OVER       nothing is active and nothing more will be sent
 
-Session n belongs to worker n mod workers, and the slots are split as evenly as possible, so workers exchange no messages.
-Workers without a slot have no sessions. A request that is due while all slots are in use is sent late; none is dropped. In a
-closed loop (no arrivals) a session is due when its slot becomes free.
+Session n belongs to worker n mod workers, and the slots are split as evenly as possible, so workers exchange no messages. With
+`UserArrivals`, the places of the users are split instead. Workers without a slot have no sessions. A request that is due while
+all slots are in use is sent late; none is dropped. In a closed loop (no arrivals) a session is due when its slot becomes free.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from penstock.schedule.limits import Fixed, Limit
 from penstock.schedule.phase import Phase
 from penstock.schedule.share import Share, split
 from penstock.schedule.turn_timing import TurnEnd
+from penstock.schedule.users import UserArrivals, UserStart
 
 __all__ = ["CUT_OFF", "OVER", "STARVED", "Decision", "Scheduler", "Send", "Session", "State", "Wait"]
 
@@ -76,6 +77,7 @@ STARVED, CUT_OFF, OVER = State.STARVED, State.CUT_OFF, State.OVER
 Decision = Send | Wait | State
 
 _EVENT = Wait()
+_NO_USER = UserStart(_NEVER, _NEVER, 0)
 
 
 class _Slots:
@@ -160,20 +162,30 @@ class Scheduler:
         self._slots = _Slots(phase.slots, self._share, fifo=phase.arrivals is None)
         self._prefill = None if phase.prefill_slots is None else _Slots(phase.prefill_slots, self._share, fifo=False)
         self._arrivals: Iterator[int | None] | None = None
-        if phase.arrivals is not None:
+        self._users: Iterator[UserStart | None] | None = None
+        self._user_turns: int | None = None
+        """Turns of the next session, if its user sends only some of them."""
+        self._copies = phase.servers.copies
+        self._requests_left = None if phase.requests is None else split(phase.requests, self._share)
+        if isinstance(phase.arrivals, UserArrivals):
+            self._users = phase.arrivals.starts(self._share, conversations, phase.first, self._copies)
+            if phase.requests is not None:
+                self._requests_left = phase.arrivals.requests_of(self._share, phase.requests)
+        elif phase.arrivals is not None:
             self._arrivals = phase.arrivals.times(self._share, phase.seed, conversations)
         self._arrival: int | None = None
         """The next arrival; None if it is not known yet."""
         self._timing = phase.turn_timing
-        self._turns: list[tuple[int, int, Session]] = []
-        """Heap of (due, session number, session): next turns that wait for their time."""
-        self._copies = phase.servers.copies
+        self._turns: list[tuple[int, int, int, Session]] = []
+        """Heap of (time from which it can be sent, session number, due, session): next turns that wait for their time."""
         self._size_unknown = phase.whole
-        self._conversations_left = None if phase.conversations is None else split(phase.conversations, self._share)
-        self._requests_left = None if phase.requests is None else split(phase.requests, self._share)
+        self._conversations_limit = _NEVER if phase.conversations is None else phase.conversations
+        """Sessions of all workers have numbers below this one."""
         self._began_at = 0
         self._ends_at = _NEVER
         self._number = share.worker
+        """Number of the next session of this worker."""
+        self._started = 0
         self._stopped = working is None
 
     # -- the phase ----------------------------------------------------------------------------------------------------
@@ -188,7 +200,7 @@ class Scheduler:
             self._prefill.begin(now)
         for _ in range(carried):
             self._slots.take()
-        if self._arrivals is not None:
+        if self._phase.arrivals is not None:
             self._advance()
 
     @property
@@ -197,9 +209,9 @@ class Scheduler:
         return self._slots.used
 
     @property
-    def number(self) -> int:
-        """Number of the next session."""
-        return self._number
+    def next_number(self) -> int:
+        """One more than the number of the last session that this worker has started."""
+        return self._started
 
     def stop(self) -> None:
         """Send nothing more."""
@@ -233,7 +245,8 @@ class Scheduler:
             self._conversations.recorded_ns(conversation, turn),
             self._began_at,
         )
-        heapq.heappush(self._turns, (self._timing.due(end), session.number, session))
+        due = self._timing.due(end)
+        heapq.heappush(self._turns, (max(at, due), session.number, due, session))
 
     def carried_ended(self, at: int) -> None:
         """Free the slot of a session of an earlier phase."""
@@ -254,9 +267,9 @@ class Scheduler:
         if prefill is not None and prefill.used >= prefill.total:
             return self._wait(now)
         if self._turns and not self._timing.takes_arrivals and self._turns[0][0] <= now:
-            due, _, session = heapq.heappop(self._turns)
-            return self._send_turn(session, due, due)
-        return self._next_of_closed_loop(now) if self._arrivals is None else self._next_of_arrivals(now)
+            ready, _, due, session = heapq.heappop(self._turns)
+            return self._send_turn(session, due, ready)
+        return self._next_of_closed_loop(now) if self._phase.arrivals is None else self._next_of_arrivals(now)
 
     def _next_of_closed_loop(self, now: int) -> Decision:
         slots = self._slots
@@ -281,9 +294,9 @@ class Scheduler:
             if arrival > now:
                 return self._wait(now, arrival)
             if turns_take_arrivals and self._turns and self._turns[0][0] <= now:
-                due, _, session = heapq.heappop(self._turns)
+                ready, _, _, session = heapq.heappop(self._turns)
                 self._advance()
-                return self._send_turn(session, arrival, max(arrival, due))
+                return self._send_turn(session, arrival, max(arrival, ready))
             if exhausted:
                 self._advance()  # no turn is ready for this arrival, and no conversation may start
                 continue
@@ -298,23 +311,26 @@ class Scheduler:
 
     def _advance(self) -> bool:
         """Read the next arrival; return whether it is known."""
+        if self._users is not None:
+            return self._advance_users(self._users)
         assert self._arrivals is not None
         offset = next(self._arrivals, _NEVER)
         self._arrival = None if offset is None else self._began_at + offset
         return offset is not None
 
+    def _advance_users(self, users: Iterator[UserStart | None]) -> bool:
+        start = next(users, _NO_USER)
+        self._arrival = None if start is None else self._began_at + start.at
+        if start is not None:
+            self._number, self._user_turns = start.number, start.turns
+        return start is not None
+
     def _exhausted(self) -> bool:
         """Return whether no new conversation may start."""
         if self._size_unknown and self._conversations.size is not None:
             self._size_unknown = False
-            self._limit(self._conversations.size * self._copies)
-        return self._conversations_left == 0
-
-    def _limit(self, conversations: int) -> None:
-        """Limit the number of conversations, including those that have started."""
-        started = self._number // self._share.workers
-        left = max(0, split(conversations, self._share) - started)
-        self._conversations_left = left if self._conversations_left is None else min(left, self._conversations_left)
+            self._conversations_limit = min(self._conversations_limit, self._conversations.size * self._copies)
+        return self._number >= self._conversations_limit
 
     def _new_session(self) -> Session | None:
         """Return the next session; None if its conversation is not indexed yet, or if there is none."""
@@ -322,11 +338,12 @@ class Scheduler:
         conversation = self._conversations.pick(self._phase.first + number // self._copies)
         if conversation is None or (self._size_unknown and self._exhausted()):
             return None
-        self._number += self._share.workers
-        if self._conversations_left is not None:
-            self._conversations_left -= 1
+        self._started = number + 1
+        if self._users is None:
+            self._number += self._share.workers
         server = self._phase.servers.server(number, self._servers, self._phase.seed)
-        return self._session_type(number, conversation, self._conversations.turns(conversation), server)
+        turns = self._conversations.turns(conversation)[: self._user_turns]
+        return self._session_type(number, conversation, turns, server)
 
     def _send_turn(self, session: Session, intended: int, slot_free_at: int) -> Send:
         session.turn += 1

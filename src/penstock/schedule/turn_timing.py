@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-__all__ = ["AfterReply", "AtArrivals", "AtRecordedTimes", "TurnEnd", "TurnTiming"]
+__all__ = ["AfterReply", "AtArrivals", "AtRecordedTimes", "PerUser", "TurnEnd", "TurnTiming"]
 
 
 class TurnEnd(NamedTuple):
@@ -27,7 +27,7 @@ class TurnTiming(Protocol):
     """True if a next turn waits for an arrival of the phase, before a new conversation takes it."""
 
     def due(self, end: TurnEnd) -> int:
-        """Return when the next turn is due, or from when it may take an arrival."""
+        """Return when the next turn is due, or from when it may take an arrival. It is not sent before the reply has ended."""
         ...
 
 
@@ -59,3 +59,13 @@ class AtRecordedTimes(msgspec.Struct, frozen=True, tag="at_recorded_times"):
         if end.recorded is None:
             return end.ended_at + end.delay
         return max(end.ended_at, end.phase_start + round(end.recorded * self.scale))
+
+
+class PerUser(msgspec.Struct, frozen=True, tag="per_user"):
+    """The next turn is due a fixed time after the previous one was, so a late reply does not delay the turns after it."""
+
+    gap_s: float
+    takes_arrivals = False
+
+    def due(self, end: TurnEnd) -> int:
+        return end.intended + round(self.gap_s * 1e9)

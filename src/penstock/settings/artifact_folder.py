@@ -18,13 +18,16 @@ def artifact_folder(
     rate: float | None,
     *,
     scheduled: bool = False,
+    users: int | None = None,
     prefix: str = "",
 ) -> str:
     name = prefix + _UNSAFE.sub("_", models[0]).encode()[:_MAX_MODEL_BYTES].decode(errors="ignore")
     if len(models) > 1:
         name += "_multi"
     load = [] if concurrency is None else [f"concurrency{concurrency}"]
-    if rate is not None:
+    if users is not None:
+        load.append(f"user_centric-users{users}-qps{rate}")
+    elif rate is not None:
         load.append(f"request_rate{rate}")
     if scheduled:
         load.append("fixed_schedule")

@@ -46,6 +46,9 @@ def _endpoint(endpoint: EndpointSettings) -> dict[str, Any]:
         api_key=REDACTED if endpoint.api_key else None,
         timeout=endpoint.timeout_s,
         connection_reuse=endpoint.connections,
+        session_header=None
+        if endpoint.session_header == EndpointSettings().session_header
+        else endpoint.session_header,
         use_legacy_max_tokens=endpoint.legacy_max_tokens or None,
         use_server_token_count=endpoint.server_token_count or None,
         per_chunk_usage=endpoint.per_chunk_usage or None,
@@ -122,38 +125,33 @@ def _distribution(mean: float, stddev: float) -> dict[str, float]:
 
 
 def _phases(settings: Settings) -> list[dict[str, Any]]:
-    load = settings.load
-    phases = []
-    if settings.warmup.requests:
-        phases.append(
-            {
-                "name": "warmup",
-                "kind": "warmup",
-                "type": _load_type(load),
-                "exclude_from_results": True,
-                **_present(requests=settings.warmup.requests, concurrency=load.concurrency, rate=load.arrival_rate),
-            }
-        )
-    phases.append(
-        _present(
-            name="profiling",
-            kind="profiling",
-            type=_load_type(load),
-            requests=load.requests,
-            sessions=load.conversations,
-            concurrency=load.concurrency,
-            rate=load.arrival_rate,
-            duration=load.duration_s,
-            grace_period=_grace(load),
-            **_schedule(load),
-        )
+    warmup = settings.warmup.load(settings.load)
+    phases = [] if warmup is None else [_phase("warmup", warmup, exclude_from_results=True)]
+    return [*phases, _phase("profiling", settings.load)]
+
+
+def _phase(kind: str, load: LoadSettings, **fields: Any) -> dict[str, Any]:
+    return _present(
+        name=kind,
+        kind=kind,
+        type=_load_type(load),
+        **fields,
+        requests=load.requests,
+        sessions=load.conversations,
+        concurrency=load.concurrency,
+        rate=load.arrival_rate,
+        users=load.users,
+        duration=load.duration_s,
+        grace_period=_grace(load),
+        **_schedule(load),
     )
-    return phases
 
 
 def _load_type(load: LoadSettings) -> str:
     if load.recorded is not None:
         return "fixed_schedule"
+    if load.users is not None:
+        return "user_centric"
     return "concurrency" if load.arrival_rate is None else load.arrivals
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.errors import UserError
 
-__all__ = ["extra_fields", "headers", "value_of"]
+__all__ = ["extra_fields", "header_name", "headers", "value_of"]
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)\Z")
 _FLOAT = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
@@ -18,6 +18,8 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _TEMPLATE_KEY = "payload_template"
 """Its value extends to the end of the argument, because a template contains commas and braces."""
 _FRAMING = frozenset(("content-length", "transfer-encoding"))
+_OWN = frozenset(("accept", "authorization", "connection", "content-type", "host", "user-agent", "x-request-id"))
+"""Headers that have a meaning of their own in every request."""
 
 
 def extra_fields(text: str, spelling: str) -> list[tuple[str, Any]]:
@@ -66,6 +68,18 @@ def headers(text: str, spelling: str) -> list[tuple[str, str]]:
     if not colon:
         raise UserError(f"{spelling} must be Name:Value, with a colon between name and value (the text is not shown).")
     return [_checked(name.strip(), value.strip(" \t"), spelling)]
+
+
+def header_name(text: str, spelling: str) -> str:
+    """Return the name of a header, or raise `UserError` if it is none that can be chosen."""
+    name = text.strip()
+    if not _HEADER_NAME.match(name):
+        raise UserError(f"{spelling} {text!r} is not a valid header name.")
+    if name.lower() in _FRAMING | _OWN:
+        raise UserError(
+            f"{spelling} cannot be {name}, which has a meaning of its own in every request; choose another name."
+        )
+    return name
 
 
 def _next_value(rest: str, key: str, spelling: str) -> tuple[Any, str, bool]:

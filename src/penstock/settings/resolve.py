@@ -18,15 +18,18 @@ from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.proxy import parse_proxy
 from penstock.settings.rate_series import read_rate_series
 from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images
+from penstock.settings.resolve_users import check_users
+from penstock.settings.resolve_warmup import resolve_warmup
 from penstock.settings.schema import (
+    BURST,
     EndpointSettings,
     InputSettings,
     LoadSettings,
     OutputSettings,
+    ReadinessSettings,
     ScheduleSettings,
     Settings,
     TokenizerSettings,
-    WarmupSettings,
 )
 from penstock.settings.urls import check_request_target, normalize_urls
 
@@ -48,7 +51,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
         input=_input(parsed),
         tokenizer=TokenizerSettings(**parsed.section("tokenizer")),
         load=load,
-        warmup=WarmupSettings(**parsed.section("warmup")),
+        warmup=resolve_warmup(parsed, load),
         output=_output(
             parsed,
             artifact_folder(
@@ -57,9 +60,11 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
                 load.concurrency,
                 load.arrival_rate,
                 scheduled=load.recorded is not None,
+                users=load.users,
                 prefix=folder_prefix,
             ),
         ),
+        readiness=_readiness(parsed),
         assertions=tuple(parsed.values.get("assertions", ())),
         command=parsed.command,
         **{
@@ -100,11 +105,37 @@ def _endpoint(parsed: ParsedArguments, endpoint_type: EndpointType) -> EndpointS
         fields["extra"] = _merged(fields["extra"], str(spelling("endpoint.extra")))
     if "path" in fields:
         _check_path(fields["path"], str(spelling("endpoint.path")))
+    if "session_header" in fields:
+        fields["session_header"] = _session_header(fields["session_header"], headers, declaration, parsed)
     endpoint = EndpointSettings(**fields, headers=tuple(headers))
     if not sources and (key := default_key(endpoint.urls)) is not None:
         endpoint = msgspec.structs.replace(endpoint, api_key=key, default_api_key=True)
     _check_abilities(endpoint, declaration, parsed)
     return endpoint
+
+
+def _readiness(parsed: ParsedArguments) -> ReadinessSettings:
+    readiness = ReadinessSettings(**parsed.section("readiness"))
+    adjusting = next((name for name in ("mode", "interval_s") if f"readiness.{name}" in parsed.values), None)
+    if adjusting is not None and not readiness.timeout_s:
+        raise UserError(
+            f"{parsed.spellings[f'readiness.{adjusting}']} says how to wait for the server, but --wait-for-model-timeout, the "
+            "time to wait, is missing; give both or neither."
+        )
+    return readiness
+
+
+def _session_header(
+    text: str, headers: list[tuple[str, Secret]], declaration: Declaration, parsed: ParsedArguments
+) -> str:
+    from penstock.settings.pairs import header_name
+
+    spelling = str(parsed.spellings.get("endpoint.session_header"))
+    name = header_name(text, spelling)
+    others = [declaration.credential_header, *(other for other, _ in (*headers, *declaration.headers))]
+    if name.lower() in map(str.lower, others):
+        raise UserError(f"{spelling} {name} is set by another option, too; choose another name.")
+    return name
 
 
 def _check_credentials(sources: list[tuple[str, str]]) -> None:
@@ -193,7 +224,8 @@ def resolve_load(parsed: ParsedArguments) -> LoadSettings:
     schedule = _schedule(parsed)
     fields = {name: value for name, value in fields.items() if not name.startswith("schedule.")}
     _check_rates(parsed, fields)
-    if fields.get("arrivals") == _BURST:
+    check_users(parsed, fields)
+    if fields.get("arrivals") == BURST:
         del fields["arrivals"]  # the closed loop does that by itself
     if "smoothness" in fields:
         fields.setdefault("arrivals", "gamma")
@@ -204,8 +236,7 @@ def resolve_load(parsed: ParsedArguments) -> LoadSettings:
     return LoadSettings(**fields, schedule=schedule)
 
 
-_RATES = {"rate", "conversation_rate", "rate_series"}
-_BURST = "concurrency_burst"
+_RATES = {"rate", "conversation_rate", "rate_series", "user_rate"}
 
 
 def _check_rates(parsed: ParsedArguments, fields: dict[str, Any]) -> None:
@@ -215,12 +246,12 @@ def _check_rates(parsed: ParsedArguments, fields: dict[str, Any]) -> None:
     if len(rates) > 1:
         raise UserError(f"{rates[0]} and {rates[1]} both set the rate; keep one of them.")
     pattern = fields.get("arrivals")
-    if pattern == _BURST and rates:
+    if pattern == BURST and rates:
         raise UserError(
-            f"{spelling('load.arrivals')} {_BURST} has no rate; leave out {rates[0]}, or choose another pattern."
+            f"{spelling('load.arrivals')} {BURST} has no rate; leave out {rates[0]}, or choose another pattern."
         )
     if not rates:
-        adjusting = [name for name in ("arrivals", "smoothness", "rate_ramp_s") if name in fields and pattern != _BURST]
+        adjusting = [name for name in ("arrivals", "smoothness", "rate_ramp_s") if name in fields and pattern != BURST]
         if adjusting:
             raise UserError(
                 f"{spelling(f'load.{adjusting[0]}')} {_ADJUSTS[adjusting[0]]} of --request-rate, but --request-rate is "
@@ -294,8 +325,11 @@ _NOT_WITH_SCHEDULE = {
     "load.rate": "sets other times",
     "load.conversation_rate": "sets other times",
     "load.rate_series": "sets other times",
+    "load.user_rate": "sets other times",
     "input.sampling": "changes the order",
     "warmup.requests": "would use up requests before the schedule starts",
+    "warmup.conversations": "would use up requests before the schedule starts",
+    "warmup.duration_s": "would use up requests before the schedule starts",
 }
 """Targets that contradict recorded times, and why."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from penstock.secrets import Secret
 
 __all__ = [
+    "BURST",
     "AudioSettings",
     "ConversationSettings",
     "EndpointSettings",
@@ -16,11 +18,15 @@ __all__ = [
     "InputSettings",
     "LoadSettings",
     "OutputSettings",
+    "ReadinessSettings",
     "ScheduleSettings",
     "Settings",
     "TokenizerSettings",
     "WarmupSettings",
 ]
+
+BURST = "concurrency_burst"
+"""The arrival pattern without a rate: a closed loop, which starts all slots at once."""
 
 
 class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +48,9 @@ class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
     per_chunk_usage: bool = False
     """Ask for usage in every chunk of a stream."""
     timeout_s: float = 21600.0
-    connections: Literal["pooled", "never"] = "pooled"
+    connections: Literal["pooled", "never", "sticky-user-sessions"] = "pooled"
+    session_header: str = "X-Correlation-ID"
+    """Name of the header with the id of the conversation."""
     verify_tls: bool = True
     proxy: Secret | None = None
     """URL of an HTTP proxy, which may contain a password."""
@@ -147,6 +155,9 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Requests per second."""
     conversation_rate: float | None = None
     """Conversations that start per second."""
+    user_rate: float | None = None
+    """Requests per second of `users` together, each of which sends in a fixed interval."""
+    users: int | None = None
     arrivals: str = "poisson"
     """A name of `settings.arrival_patterns`."""
     smoothness: float | None = None
@@ -182,7 +193,8 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Arrivals per second, of requests or of conversations; the largest of a series; None without a rate."""
         if self.rate_series:
             return max(rate for _, rate in self.rate_series)
-        return self.rate if self.rate is not None else self.conversation_rate
+        rates = (self.rate, self.conversation_rate, self.user_rate)
+        return next((rate for rate in rates if rate is not None), None)
 
     @property
     def open_loop(self) -> bool:
@@ -191,7 +203,66 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WarmupSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The warmup, if one of the first three fields limits it. What is None is as in the run, except the grace period."""
+
     requests: int = 0
+    conversations: int | None = None
+    duration_s: float | None = None
+    grace_s: float | None = None
+    """None: no limit."""
+    concurrency: int | None = None
+    prefill_concurrency: int | None = None
+    rate: float | None = None
+    arrivals: str | None = None
+    """A name of `settings.arrival_patterns`, or `BURST`."""
+    concurrency_ramp_s: float | None = None
+    prefill_ramp_s: float | None = None
+    rate_ramp_s: float | None = None
+    rate_is_unlimited: bool = False
+    """True if the concurrency of the run does not limit the rate of the warmup, because no flag sets it."""
+
+    @property
+    def on(self) -> bool:
+        return bool(self.requests) or self.conversations is not None or self.duration_s is not None
+
+    def load(self, run: LoadSettings) -> LoadSettings | None:
+        """Return the load of the warmup of a run; None without a warmup. Nothing is cancelled in a warmup."""
+        if not self.on:
+            return None
+        names = ("concurrency", "prefill_concurrency", "rate", "concurrency_ramp_s", "prefill_ramp_s", "rate_ramp_s")
+        changes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if self.rate is not None or self.arrivals == BURST:
+            changes = {"rate": None, "conversation_rate": None, "user_rate": None, "users": None} | changes
+            changes["rate_series"] = ()
+        if self.arrivals == BURST:
+            changes |= {
+                "smoothness": None,
+                "rate_ramp_s": None,
+                "concurrency": self.concurrency or run.concurrency or 1,
+            }
+        elif self.arrivals is not None:
+            changes |= {"arrivals": self.arrivals, "smoothness": run.smoothness if self.arrivals == "gamma" else None}
+        if self.rate is not None and self.concurrency is None and self.rate_is_unlimited:
+            changes |= {"concurrency": None, "concurrency_ramp_s": None}
+        return msgspec.structs.replace(
+            run,
+            **changes,
+            requests=self.requests or None,
+            conversations=self.conversations,
+            duration_s=self.duration_s,
+            grace_s=math.inf if self.grace_s is None else self.grace_s,
+            cancellation_percent=None,
+            schedule=ScheduleSettings(),
+        )
+
+
+class ReadinessSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to wait for the server before the first request."""
+
+    timeout_s: float = 0.0
+    """0: do not wait."""
+    mode: Literal["models", "inference", "both"] = "inference"
+    interval_s: float = 5.0
 
 
 class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,6 +288,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     load: LoadSettings
     warmup: WarmupSettings
     output: OutputSettings
+    readiness: ReadinessSettings = ReadinessSettings()
     workers_max: int | None = None
     require_valid: bool = False
     max_error_rate: float = 0.0

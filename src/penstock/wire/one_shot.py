@@ -105,6 +105,8 @@ def _request(origin: Origin, method: str, target: str, headers: Iterable[tuple[s
     scheme, default_port = ("http", 80) if origin.tls is None else ("https", 443)
     name = f"[{origin.host}]" if ":" in origin.host else origin.host
     host = name if origin.port == default_port else f"{name}:{origin.port}"
+    host_header = next((value for key, value in given if key.lower() == "host"), host)
+    given = [(key, value) for key, value in given if key.lower() != "host"]
     if "user-agent" not in names:
         given.insert(0, ("User-Agent", f"penstock/{__version__}"))
     if body or method not in _WITHOUT_BODY:
@@ -113,7 +115,7 @@ def _request(origin: Origin, method: str, target: str, headers: Iterable[tuple[s
         target = f"{scheme}://{host}{target}"
         if origin.proxy_authorization:
             given.append(("Proxy-Authorization", origin.proxy_authorization))
-    return request_head(method, target, host, given) + b"\r\n" + body
+    return request_head(method, target, host_header, given) + b"\r\n" + body
 
 
 async def _wait(ended: asyncio.Future[None], pool: Pool, timeout_s: float) -> None:

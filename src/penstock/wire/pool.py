@@ -1,4 +1,5 @@
-"""Connections to one origin: opened in advance, reused newest first, replaced when the server has closed them.
+"""Connections to one origin: opened in advance, reused newest first or by their owner alone, replaced when the server has
+closed them.
 
 A request is sent a second time only if the server cannot have received it (`Connection.unreceived`).
 """
@@ -51,6 +52,9 @@ class Pool:
         self._stamps = stamps
         self._marks = marks
         self._idle: dict[Connection, None] = {}  # a stack with constant-time removal
+        self._kept: dict[object, Connection] = {}
+        """Idle connections that are kept for their owner."""
+        self._owners: dict[Connection, object] = {}
         self._busy: dict[Exchange, Connection] = {}
         self._connecting: set[Connection] = set()
         """Connections that are being opened in advance."""
@@ -96,9 +100,9 @@ class Pool:
         """Whether a connection that is being opened in advance waits for the server's TLS handshake."""
         return any(connection.in_handshake for connection in self._connecting)
 
-    def start(self, exchange: Exchange) -> None:
-        """Send an exchange on an idle connection, or on a new one."""
-        connection = self._idle_connection() if self._reuse else None
+    def start(self, exchange: Exchange, owner: object = None) -> None:
+        """Send an exchange on an idle connection, or on a new one. An owner has a connection of its own until `release`."""
+        connection = self._connection_of(owner) if owner is not None else self._idle_connection()
         if connection is None:
             try:
                 connection = self._connection()
@@ -108,10 +112,33 @@ class Pool:
                 self._loop.call_soon(exchange.on_end, exchange)
                 return
         self._busy[exchange] = connection
+        if owner is not None:
+            self._owners[connection] = owner
         connection.start(exchange)
 
+    def _connection_of(self, owner: object) -> Connection | None:
+        connection = self._kept.pop(owner, None)
+        if connection is None or connection.check_open():
+            return connection
+        self._close(connection)
+        return None
+
+    def release(self, owner: object) -> None:
+        """Close the idle connection of an owner, if it has one."""
+        if (connection := self._kept.pop(owner, None)) is not None:
+            self._close(connection)
+
+    def release_all(self) -> None:
+        """Close the idle connections of all owners."""
+        for owner in list(self._kept):
+            self.release(owner)
+
+    def _close(self, connection: Connection) -> None:
+        self._owners.pop(connection, None)
+        connection.close()
+
     def _idle_connection(self) -> Connection | None:
-        while self._idle:
+        while self._idle and self._reuse:
             connection = self._idle.popitem()[0]
             if connection.check_open():
                 return connection
@@ -126,7 +153,10 @@ class Pool:
                 self._on_open(len(self._idle), None)
             self._open_more()
             return
-        if self._reuse:
+        owner = self._owners.get(connection)
+        if owner is not None:
+            self._kept[owner] = connection
+        elif self._reuse:
             self._idle[connection] = None
         else:
             connection.close()
@@ -143,8 +173,11 @@ class Pool:
             return
         exchange = connection.exchange
         connection.exchange = None
+        owner = self._owners.pop(connection, None)
         if exchange is None:
             self._idle.pop(connection, None)
+            if self._kept.get(owner) is connection:
+                del self._kept[owner]
             return
         if error and exchange.retries == 0 and connection.unreceived:
             self._stats.stale += 1
@@ -157,6 +190,8 @@ class Pool:
                 error = socket_error(no_socket)
                 exchange.end = monotonic_ns()
             else:
+                if owner is not None:
+                    self._owners[fresh] = owner
                 fresh.start(exchange)
                 return
         self._busy.pop(exchange, None)
@@ -172,6 +207,7 @@ class Pool:
         connection = self._busy.pop(exchange, None)
         if connection is None:
             return
+        self._owners.pop(connection, None)
         connection.abandon()
         exchange.error = error
         exchange.on_end(exchange)
@@ -199,6 +235,7 @@ class Pool:
     def close(self) -> None:
         self._on_open = None
         self._open_ahead_count = 0
+        self.release_all()
         for connection in [*self._idle, *self._connecting]:
             connection.close()
         self._idle.clear()

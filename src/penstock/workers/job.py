@@ -22,19 +22,26 @@ from penstock.wire.pool import resolve
 from penstock.wire.tls import client_context
 
 __all__ = [
-    "REQUEST_HEADERS",
     "Job",
     "JobSecrets",
     "Target",
+    "fixed_headers",
+    "join",
     "proxy_headers",
+    "request_headers",
     "resolve_origin",
     "restore_secrets",
     "take_secrets",
     "targets",
 ]
 
-REQUEST_HEADERS = (("X-Request-ID", 0), ("X-Correlation-ID", 1), ("X-Session-Affinity", 1), ("Content-Length", 2))
-"""Headers that differ from request to request, with the argument of `Target.request_headers` that is their value."""
+
+def request_headers(settings: EndpointSettings) -> dict[str, int]:
+    """Return the headers that differ from request to request, with the argument of `Target.request_headers` for each."""
+    names = {"X-Request-ID": 0, settings.session_header: 1, "X-Session-Affinity": 1, "Content-Length": 2}
+    given = {name.lower() for name, _ in settings.headers}
+    unique = {name.lower(): name for name in names}
+    return {name: names[name] for lower, name in unique.items() if lower not in given}
 
 
 class Target(NamedTuple):
@@ -114,9 +121,9 @@ def join(base: str, path: str) -> str:
     return "/".join([base, *segments]) or "/"
 
 
-def targets(settings: EndpointSettings, path: str, declaration: Declaration = DEFAULT) -> tuple[Target, ...]:
-    """Resolve the host of each URL and render the request heads; raise UserError if a host cannot be found."""
-    given = {name.lower(): value.reveal() for name, value in settings.headers}
+def fixed_headers(settings: EndpointSettings, declaration: Declaration) -> list[tuple[str, str]]:
+    """Return the headers that all requests have in common, including a Host that the user gives."""
+    given = {name.lower() for name, _ in settings.headers}
     defaults = [
         ("User-Agent", f"penstock/{__version__}"),
         ("Accept", "text/event-stream" if settings.streaming else declaration.accept),
@@ -124,12 +131,17 @@ def targets(settings: EndpointSettings, path: str, declaration: Declaration = DE
         *declaration.headers,
     ]
     headers = [(name, value) for name, value in defaults if name.lower() not in given]
-    headers += [(name, value.reveal()) for name, value in settings.headers if name.lower() != "host"]
+    headers += [(name, value.reveal()) for name, value in settings.headers]
     if settings.api_key is not None:
         headers.append((declaration.credential_header, declaration.credential.format(settings.api_key.reveal())))
-    request_headers = (
-        "".join(f"{name}: {{{n}}}\r\n" for name, n in REQUEST_HEADERS if name.lower() not in given) + "\r\n"
-    )
+    return headers
+
+
+def targets(settings: EndpointSettings, path: str, declaration: Declaration = DEFAULT) -> tuple[Target, ...]:
+    """Resolve the host of each URL and render the request heads; raise UserError if a host cannot be found."""
+    given = {name.lower(): value.reveal() for name, value in settings.headers}
+    headers = [(name, value) for name, value in fixed_headers(settings, declaration) if name.lower() != "host"]
+    differing = "".join(f"{name}: {{{n}}}\r\n" for name, n in request_headers(settings).items()) + "\r\n"
     context: ssl.SSLContext | None = None
     result = []
     for url in settings.urls:
@@ -146,7 +158,7 @@ def targets(settings: EndpointSettings, path: str, declaration: Declaration = DE
                 redact_url(url),
                 origin,
                 request_head(declaration.method, target, netloc, [*headers, *proxy_headers(origin)]),
-                request_headers,
+                differing,
             )
         )
     return tuple(result)

@@ -101,7 +101,7 @@ class PhaseDone(msgspec.Struct, frozen=True):
     index: int
     progress: Progress
     next_number: int
-    """Number of the session that would have been next."""
+    """One more than the number of the last session that it started."""
 
 
 class ChangedFile(msgspec.Struct, frozen=True):

@@ -17,14 +17,14 @@ from penstock.settings.schema import EndpointSettings
 from penstock.wire.connection import Origin
 from penstock.wire.exchange import Exchange, FollowedRedirect
 from penstock.wire.pool import Pool
-from penstock.workers.job import REQUEST_HEADERS, Target, proxy_headers, resolve_origin
+from penstock.workers.job import Target, proxy_headers, request_headers, resolve_origin
 
 __all__ = ["FOLLOWED", "MAX_REDIRECTS", "Redirects"]
 
 FOLLOWED = (307, 308)
 MAX_REDIRECTS = 5
-_FORWARDED = {"user-agent", "accept", "content-type", *(name.lower() for name, _ in REQUEST_HEADERS)}
-"""Headers that another origin gets, besides those that the endpoint declares."""
+_FORWARDED = {"user-agent", "accept", "content-type"}
+"""Headers that another origin gets, besides those that differ from request to request and those that the endpoint declares."""
 
 
 class Hop(NamedTuple):
@@ -84,7 +84,7 @@ class Redirects:
     def _forwarded(self) -> set[str]:
         declared = {name.lower() for name, _ in load_endpoint(self._settings.type).declaration.headers}
         given = {name.lower() for name, _ in self._settings.headers}
-        return _FORWARDED | (declared - given)
+        return _FORWARDED | (declared - given) | {name.lower() for name in request_headers(self._settings)}
 
     def _forwarded_lines(self, head: bytes) -> list[bytes]:
         lines = head.split(b"\r\n")[1:]

@@ -107,6 +107,7 @@ class Worker:
         self._bodies = BodyBuilder(job.log, self._payloads, self._endpoint, job.settings, share.worker)
         self._log = LogWriter(job.log, share.worker, self._bodies.flush)
         self._reuse = job.settings.connections == "pooled"
+        self._sticky = job.settings.connections == "sticky-user-sessions"
         self._timeout_ns = round(job.settings.timeout_s * 1e9)
         self._pools: list[Pool] = []
         """One for each target, then those of other origins that redirects led to."""
@@ -270,6 +271,8 @@ class Worker:
             self._loop.call_later(max(0, self._starts[0].start - monotonic_ns()) / 1e9, self._leave_phase)
         await self._phase_over
         self._running = False
+        for pool in self._pools:
+            pool.release_all()  # of conversations that were not finished
         while not self._processor.empty and not self._starts:
             await asyncio.sleep(0.001)
             if self._error is not None:
@@ -281,7 +284,7 @@ class Worker:
         self._log.report(self._report)
         self._wire_stats.clear()
         self._log.flush()
-        self._on_event(PhaseDone(start.index, self._progress(), self._scheduler.number))
+        self._on_event(PhaseDone(start.index, self._progress(), self._scheduler.next_number))
 
     def _leave_phase(self) -> None:
         """End the running phase because the next one begins. Its requests in flight go on."""
@@ -377,7 +380,7 @@ class Worker:
         exchange = Exchange(data, self._on_end, InFlight(record, session))
         if session.prefilling:
             exchange.on_content = self._on_content
-        self._pools[session.server].start(exchange)
+        self._pools[session.server].start(exchange, session if self._sticky else None)
         if send.cancel_after_s is not None:
             self._loop.call_later(send.cancel_after_s, self._cancel, exchange, send.cancel_after_s)
 
@@ -413,13 +416,22 @@ class Worker:
         self._ended += 1
         self._processor.add(exchange)
         session: Session = in_flight.session
+        if self._sticky and exchange.status >= 400:
+            self._release(session)
         if session.has_next and self._bodies.waits_for_reply(session):
             return  # `_on_reply` continues
         self._end_turn(session, exchange.end)
         # Not now: when 500 streams end in one poll, 500 sends between their reads would delay the last by 15 ms.
         self._pump_soon()
 
+    def _release(self, session: Session) -> None:
+        """Close the connection of a conversation that is over or has failed."""
+        for pool in self._pools:
+            pool.release(session)
+
     def _end_turn(self, session: Session, at: int, *, more: bool = True) -> None:
+        if self._sticky and not (more and session.has_next):
+            self._release(session)
         if self._scheduler is None:
             return
         if session.phase == self._phase_index:
@@ -434,7 +446,7 @@ class Worker:
             return False
         following = Exchange(hop.data, self._on_end, exchange.tag)
         following.redirect = hop.redirect
-        hop.pool.start(following)
+        hop.pool.start(following, exchange.tag.session if self._sticky else None)
         return True
 
     def _end_redirects(self, exchange: Exchange, first: Exchange) -> None:

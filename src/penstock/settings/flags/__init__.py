@@ -6,10 +6,11 @@ from penstock.settings.flags.conversation import CONVERSATION
 from penstock.settings.flags.endpoint import ENDPOINT, ENDPOINT_TYPES
 from penstock.settings.flags.flag import Flag, Group, Positional, UnsupportedFlag, by_spelling, expected_value
 from penstock.settings.flags.input import INPUT, LENGTHS, TOKENIZER
-from penstock.settings.flags.load import LOAD, SCHEDULE, WARMUP
+from penstock.settings.flags.load import LOAD, SCHEDULE, USERS
 from penstock.settings.flags.media import AUDIO, IMAGE
 from penstock.settings.flags.output import OUTPUT, TELEMETRY, VERDICT
 from penstock.settings.flags.unsupported import UNSUPPORTED_FLAGS
+from penstock.settings.flags.warmup import WARMUP
 
 __all__ = [
     "ENDPOINT_TYPES",
@@ -28,6 +29,7 @@ __all__ = [
 GROUPS = (
     ENDPOINT,
     LOAD,
+    USERS,
     SCHEDULE,
     WARMUP,
     INPUT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.settings.arrival_patterns import ARRIVAL_PATTERNS
 from penstock.settings.flags.flag import Flag, Group
 
-__all__ = ["LOAD", "SCHEDULE", "WARMUP"]
+__all__ = ["LOAD", "SCHEDULE", "USERS"]
 
 LOAD = Group(
     "Load",
@@ -253,18 +253,28 @@ SCHEDULE = Group(
     ),
 )
 
-WARMUP = Group(
-    "Warmup",
+USERS = Group(
+    "Users",
     (
         Flag(
-            "--warmup-request-count",
+            "--user-centric-rate",
+            "float",
+            "Let --num-users users together send this many requests per second: each sends a turn of its conversation every "
+            "users/rate seconds, and a new user follows when it is over.",
+            target="load.user_rate",
+            metavar="PER_SECOND",
+            gt=0,
+            hard_min=0.0001,
+        ),
+        Flag(
+            "--num-users",
             "int",
-            "Send this many requests first, under the same load; results exclude them.",
-            aliases=("--num-warmup-requests",),
-            target="warmup.requests",
+            "Number of users of --user-centric-rate.",
+            target="load.users",
             metavar="N",
-            default="0",
-            ge=0,
+            ge=1,
+            hard_max=1_000_000,
+            sweepable=True,
         ),
     ),
 )

@@ -11,9 +11,6 @@ __all__ = ["UNSUPPORTED_FLAGS"]
 
 _SPELLINGS = (
     # endpoint
-    "--wait-for-model-timeout",
-    "--wait-for-model-mode",
-    "--wait-for-model-interval",
     "--reset-kv-cache",
     "--reset-kv-cache-timeout-seconds",
     "--reset-kv-cache-path",
@@ -23,7 +20,6 @@ _SPELLINGS = (
     "--server-profiler-stop-path",
     "--download-video-content",
     "--request-content-type",
-    "--session-header",
     "--uuid-and-strip",
     # tokenizer
     "--tokenizer-trust-remote-code",
@@ -101,21 +97,8 @@ _SPELLINGS = (
     "--scenario",
     "--unsafe-override",
     # warmup
-    "--warmup-duration",
     "--agentic-cache-warmup-duration",
     "--agentic-warmup-grace-period",
-    "--num-warmup-sessions",
-    "--warmup-concurrency",
-    "--warmup-prefill-concurrency",
-    "--warmup-request-rate",
-    "--warmup-arrival-pattern",
-    "--warmup-grace-period",
-    "--warmup-concurrency-ramp-duration",
-    "--warmup-prefill-concurrency-ramp-duration",
-    "--warmup-request-rate-ramp-duration",
-    # user-centric rate
-    "--user-centric-rate",
-    "--num-users",
     # output
     "--slice-duration",
     "--auto-plot --no-auto-plot",
@@ -218,7 +201,6 @@ _SPELLINGS = (
 
 _HINTS = {
     "--stream": "to have replies streamed, write --streaming",
-    "--wait-for-model-timeout": "wait until the server answers before you start the run",
 }
 
 UNSUPPORTED_FLAGS = tuple(
