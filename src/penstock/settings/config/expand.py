@@ -96,7 +96,10 @@ class _Writer:
         if not isinstance(flag, Flag) or flag.target is None or flag.target in self._left_out:
             return _MISSING
         value, default = _lookup(self._settings, flag.target)
-        if value is None or value is _MISSING or value in ("", (), {}):
+        if value is _MISSING:
+            return _MISSING
+        if value is None or value in ("", (), {}):
+            self.defaults.append((camel_case(path), "not set"))
             return _MISSING
         if flag.target == "endpoint.api_key" and self._key_is_elsewhere():
             return _MISSING
@@ -130,8 +133,8 @@ class _Writer:
         return "concurrency" if pattern == "concurrency_burst" else pattern
 
     def _rate(self, row: Special, path: str) -> Any:
-        values = [self._flag(flag, path) for flag in row.flags]
-        return next((value for value in values if value is not _MISSING), _MISSING)
+        by_request, by_user = row.flags
+        return self._flag(by_user if self._phase_type(row, path) == "user_centric" else by_request, path)
 
     def _ramp(self, row: Special, path: str) -> Any:
         return self._flag(row.flags[0], path)
