@@ -278,6 +278,7 @@ PROFILING: Final[Section] = {
     "auto_offset": "--fixed-schedule-auto-offset",
     "start_offset": "--fixed-schedule-start-offset",
     "end_offset": "--fixed-schedule-end-offset",
+    "speedup": Alias("--replay-speedup"),
     "cancellation": {"rate": "--request-cancellation-rate", "delay": "--request-cancellation-delay"},
     "failed_request_threshold": "--failed-request-threshold",
     **_ANY_PHASE,

@@ -128,7 +128,7 @@ class _Reader:
         """Read the value of a flag. `text` replaces that of the node."""
         flag = SPELLINGS[spelling]
         if isinstance(flag, UnsupportedFlag):
-            self._refuse(node, flag.hint)
+            self._refuse(node)
         elif flag.kind in ("headers", "extra"):
             self._pairs(flag, node)
         elif node.kind == "seq" and (flag.kind == "list" or flag.sweepable):
@@ -302,8 +302,11 @@ class _Reader:
             self.section(node.children[0], DATASET)
 
     def _dataset_type(self, node: Node, row: Special) -> None:
-        if self._choice(node, ("synthetic", "file", "public")) == "public":
-            self._flag(row.flags[0], node)
+        public = self._choice(node, ("synthetic", "file", "public")) == "public"
+        if public and isinstance(SPELLINGS[row.flags[0]], UnsupportedFlag):
+            self.errors.append(
+                f"{node.name} public is not supported yet; this version of Penstock has synthetic and file."
+            )
 
     def _phases(self, node: Node, _row: Special) -> None:
         """Read one phase, or a list of them: the profiling phase first, because the warm-up can refer to it."""
@@ -425,7 +428,7 @@ class _Reader:
         by_user = self._profiling_type == "user_centric" and names == ["profiling", "rate"]
         flag = SPELLINGS[flags[-1 if by_user else 0]] if flags else None
         if isinstance(flag, UnsupportedFlag):
-            self._refuse(node, flag.hint)
+            self._refuse(node)
         elif flag is None or not flag.sweepable:
             self.errors.append(
                 f"{node.name} is not a key of a number that can be swept, such as phases.profiling.rate."
