@@ -121,8 +121,8 @@ def test_accepted_command_lines(line: str, expected: dict[str, Any]) -> None:
         ),
         ("--stream", "does not have yet; run without it (to have replies streamed, write --streaming)."),
         (
-            "--user-centric-rate 1 --num-users 3 --scenario x --streaming",
-            "--user-centric-rate, --num-users and --scenario are AIPerf options that",
+            "--api-host 1 --zmq-host 3 --otel-url x --streaming",
+            "--api-host, --zmq-host and --otel-url are AIPerf options that",
         ),
         ("--num-users 3 --num-users 4", "--num-users is an AIPerf option"),
         ("--endpoint-type embeddings", "--endpoint-type embeddings is not supported yet"),

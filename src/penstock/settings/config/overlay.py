@@ -13,7 +13,7 @@ __all__ = ["overlay"]
 
 _ALTERNATIVES = (
     {f"endpoint.{field}" for field in KEY_FIELDS},
-    {"load.rate", "load.conversation_rate", "load.rate_series"},
+    {"load.rate", "load.conversation_rate", "load.rate_series", "load.user_rate"},
 )
 """Targets that exclude each other: a flag for one of them replaces the others in the file."""
 _PAIRS = ("endpoint.headers", "endpoint.extra")
