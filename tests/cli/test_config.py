@@ -57,9 +57,15 @@ def test_flags_override_the_file_in_validate_and_expand(capsys: pytest.CaptureFi
     ("text", "sentence"),
     [
         ("{otel: {metricsUrl: x}}", "run.yaml:1 benchmark.otel.metricsUrl is a key of AIPerf that"),
-        ("{model: m, slos: {ttfx: 5}}", "--goodput"),
-        ("{model: m, checks: {assert: [nonsense]}}", "--assert"),
-        ("{model: m, dataset: {path: run.yaml, format: single_tern}}", "There is no dataset format 'single_tern'"),
+        ("{model: m, slos: {ttfx: 5}}", "run.yaml:1 benchmark.slos: 'ttfx' is not a metric of single requests"),
+        (
+            "{model: m, checks: {assert: [nonsense]}}",
+            "run.yaml:1 benchmark.checks.assert 'nonsense' must be a statistic",
+        ),
+        (
+            "{model: m, dataset: {path: run.yaml, format: single_tern}}",
+            "There is no dataset format 'single_tern' (run.yaml:1 benchmark.dataset.format); did you mean single_turn?",
+        ),
     ],
 )
 def test_validate_reports_what_a_run_would_report(text: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,20 +34,5 @@ def read_points(parsed: ParsedArguments) -> ConfigPoints:
     points = []
     for combination in combinations:
         values = dict(zip(sweep, combination, strict=True))
-        settings = read_settings(parsed._replace(values=parsed.values | values))
-        _check(settings)
-        points.append((values, settings))
+        points.append((values, read_settings(parsed._replace(values=parsed.values | values))))
     return ConfigPoints(sweep, points)
-
-
-def _check(settings: Settings) -> None:
-    """Raise `UserError` for a mistake that a run would report after reading its settings and before its first request."""
-    from penstock.cli.run import parse_assertions
-    from penstock.datasets.registry import lookup
-    from penstock.metrics.objectives import parse_objectives
-
-    parse_assertions(settings)
-    if settings.goodput:
-        parse_objectives(settings.goodput)
-    if settings.input.format is not None:
-        lookup(settings.input.format)

@@ -113,7 +113,7 @@ def test_credentials_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sweep_has_parameters_and_points(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "penstock.settings.config.read.read_value",
+        "penstock.settings.config.reader.read_value",
         lambda _flag, _name, text: tuple(map(int, text.split(","))) if "," in text else int(text),
     )
     Path("run.yaml").write_text(

@@ -15,10 +15,11 @@ from penstock.settings.config.keys import (
     Distribution,
     Inverted,
     Row,
+    Special,
     flags_of,
     rows,
 )
-from penstock.settings.config.read import read_config
+from penstock.settings.config.read import ConfigReader, read_config
 from penstock.settings.flag_values import read_value
 from penstock.settings.flags import FLAGS, SPELLINGS, Flag
 
@@ -43,6 +44,12 @@ def test_every_key_of_aiperf_is_known(path: str) -> None:
     for name in path.split("."):
         if isinstance(row, Mapping):
             row = row[name]
+
+
+def test_every_special_form_can_be_read() -> None:
+    special = [row.row if isinstance(row, Alias) else row for _, row in rows()]
+    forms = {row.form for row in special if isinstance(row, Special)}
+    assert {form for form in forms if not hasattr(ConfigReader, f"read_{form}")} == set()
 
 
 def single_flags() -> list[tuple[str, Flag, bool]]:

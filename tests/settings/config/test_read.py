@@ -231,6 +231,45 @@ ERRORS = {
         under("endpoint", "{type: {a: 1}}"),
         "3 benchmark.endpoint.type must be one of chat, completions, responses, raw, template, not a mapping.",
     ),
+    "header": (
+        under("endpoint", "{headers: {X-A: [1]}}"),
+        "3 benchmark.endpoint.headers.X-A must be a text, not a list.",
+    ),
+    "objective": (
+        under("slos", "{request_latency: {p99: 5}}"),
+        "3 benchmark.slos.request_latency must be a number, not a mapping.",
+    ),
+    "limit of an objective": (
+        under("slos", "{request_latency: fast}"),
+        (
+            '3 benchmark.slos takes pairs of a metric and a limit, as in "time_to_first_token:200", not '
+            "'request_latency:fast'."
+        ),
+    ),
+    "kind": (
+        "benchmark: {phases: [{kind: warm, requests: 1}]}",
+        "1 benchmark.phases[0].kind must be warmup or profiling, not 'warm' (did you mean warmup?).",
+    ),
+    "included warm-up": (
+        under("warmup", "{requests: 1, excludeFromResults: false}"),
+        "3 benchmark.warmup.excludeFromResults must be true, not 'false': the results exclude the warm-up.",
+    ),
+    "excluded profiling": (
+        under("profiling", "{exclude_from_results: true}"),
+        "3 benchmark.profiling.exclude_from_results must be false, not 'true': the results are those of this phase.",
+    ),
+    "public": (
+        under("dataset", "{type: public}"),
+        "3 benchmark.dataset.type public is not supported yet; this version of Penstock has synthetic and file.",
+    ),
+    "models and model": (
+        "benchmark:\n  model: a\n  models: [a]",
+        "3 benchmark.models cannot stand beside model; keep one of them.",
+    ),
+    "point": (
+        under("profiling", "{type: poisson, rateSeries: {points: [5]}}"),
+        "3 benchmark.profiling.rateSeries.points[0] must be a mapping with timeS and qps, not '5'.",
+    ),
     "items": (under("datasets", "{type: file}"), "3 benchmark.datasets must be a list of datasets, not a mapping."),
     "unsupported section": (
         under("otel", "{metricsUrl: 'http://x'}"),
@@ -269,7 +308,7 @@ ERRORS = {
     ),
     "ramp": (
         under("profiling", "{type: poisson, rate: 1, rateRamp: {duration: 5, strategy: poisson}}"),
-        "3 benchmark.profiling.rateRamp.strategy must be linear in this version of Penstock, not 'poisson'.",
+        "3 benchmark.profiling.rateRamp.strategy must be linear, not 'poisson'.",
     ),
     "profiling only": (
         under("warmup", "{requests: 5, cancellation: {rate: 5}}"),
@@ -424,7 +463,7 @@ def test_flags_override_the_file() -> None:
 def test_parameters_of_a_sweep_are_lists_of_the_flags(
     key: str, target: str, values: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.settings.config.read.read_value", lambda _flag, _name, text: text)
+    monkeypatch.setattr("penstock.settings.config.reader.read_value", lambda _flag, _name, text: text)
     Path(FILE).write_text(
         f"sweep: {{parameters: {{{key}: [1, 2]}}}}\nbenchmark: {{profiling: {{concurrency: 4, rate: 3, duration: 2s}}}}"
     )

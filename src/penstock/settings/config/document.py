@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -35,8 +35,8 @@ class Node:
     """The last key of the path, as the file has it."""
     path: str
     """As in `benchmark.phases[0].rate`."""
-    where: str
-    """File and line."""
+    file: str
+    line: int
     kind: str
     """The YAML tag without its prefix: map, seq, str, null, bool, int or float."""
     text: str = ""
@@ -49,8 +49,8 @@ class Node:
 
     @property
     def name(self) -> str:
-        """The key as sentences name it."""
-        return f"{self.where} {self.path}" if self.path else self.where
+        """The key as sentences name it, after its file and line."""
+        return f"{self.file}:{self.line} {self.path}".rstrip()
 
     @property
     def is_scalar(self) -> bool:
@@ -107,7 +107,7 @@ def _tag_fits(raw: yaml.Node, kind: str) -> bool:
     if not isinstance(raw, yaml.ScalarNode):
         return kind == ("seq" if isinstance(raw, yaml.SequenceNode) else "map")
     try:
-        Node("", "", "", kind, raw.value).value()
+        Node("", "", "", 0, kind, raw.value).value()
     except ValueError:  # such as !!int x
         return False
     return kind in ("str", "null", "bool", "int", "float")
@@ -126,8 +126,8 @@ class _Builder:
 
     def node(self, raw: yaml.Node, key: str, path: str, depth: int, line: int | None = None) -> Node:
         self._count += 1
-        where = f"{self._file}:{(raw.start_mark.line if line is None else line) + 1}"
-        node = Node(key, path, where, raw.tag.removeprefix(TAG_PREFIX))
+        line = (raw.start_mark.line if line is None else line) + 1
+        node = Node(key, path, self._file, line, raw.tag.removeprefix(TAG_PREFIX))
         if depth > MAX_DEPTH or self._count > MAX_NODES:
             raise UserError(f"{node.name} is nested too deeply or refers to itself.")
         if not _tag_fits(raw, node.kind):
@@ -136,7 +136,7 @@ class _Builder:
         if isinstance(raw, yaml.ScalarNode):
             return self._scalar(raw, node)
         children = (self._items if node.kind == "seq" else self._entries)(raw, path, depth)
-        return Node(key, path, where, node.kind, children=tuple(children))
+        return replace(node, children=tuple(children))
 
     def _items(self, raw: Any, path: str, depth: int) -> list[Node]:
         return [self.node(item, "", f"{path}[{number}]", depth + 1) for number, item in enumerate(raw.value)]
@@ -160,7 +160,7 @@ class _Builder:
         if node.kind == "str" and "${" in text:
             text = _REFERENCE.sub(lambda match: self._replacement(match, node), text)
         variables = raw.value if text != raw.value else ""
-        return Node(node.key, node.path, node.where, node.kind, text, not raw.style, variables)
+        return replace(node, text=text, plain=not raw.style, variables=variables)
 
     def _replacement(self, match: re.Match[str], node: Node) -> str:
         name, default = match.groups()

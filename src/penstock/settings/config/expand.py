@@ -84,7 +84,7 @@ class _Writer:
                 parts = {"mean": self._flag(mean, f"{path}.mean"), "stddev": self._flag(stddev, f"{path}.stddev")}
                 return {key: value for key, value in parts.items() if value is not _MISSING} or _MISSING
             case Special(form):
-                write = getattr(self, f"_{form}", None)
+                write = getattr(self, f"write_{form}", None)
                 return _MISSING if write is None else write(row, path)
             case Mapping():
                 return self.section(row, f"{path}.") or _MISSING
@@ -114,13 +114,13 @@ class _Writer:
 
     # special forms of the table
 
-    def _models(self, _row: Special, _path: str) -> Any:
+    def write_models(self, _row: Special, _path: str) -> Any:
         return list(self._settings.models)
 
-    def _dataset_type(self, _row: Special, _path: str) -> str:
+    def write_dataset_type(self, _row: Special, _path: str) -> str:
         return "synthetic" if self._settings.input.file is None else "file"
 
-    def _phase_type(self, _row: Special, _path: str) -> str:
+    def write_phase_type(self, _row: Special, _path: str) -> str:
         load = self._settings.load
         if load.recorded is not None:
             return "fixed_schedule"
@@ -128,26 +128,26 @@ class _Writer:
             return "user_centric"
         return "concurrency" if load.arrival_rate is None else load.arrivals
 
-    def _warmup_type(self, row: Special, path: str) -> Any:
+    def write_warmup_type(self, row: Special, path: str) -> Any:
         pattern = self._flag(row.flags[0], path)
         return "concurrency" if pattern == "concurrency_burst" else pattern
 
-    def _rate(self, row: Special, path: str) -> Any:
+    def write_rate(self, row: Special, path: str) -> Any:
         by_request, by_user = row.flags
-        return self._flag(by_user if self._phase_type(row, path) == "user_centric" else by_request, path)
+        return self._flag(by_user if self.write_phase_type(row, path) == "user_centric" else by_request, path)
 
-    def _ramp(self, row: Special, path: str) -> Any:
+    def write_ramp(self, row: Special, path: str) -> Any:
         return self._flag(row.flags[0], path)
 
-    def _rate_series(self, _row: Special, _path: str) -> Any:
+    def write_rate_series(self, _row: Special, _path: str) -> Any:
         points = [{"timeS": time_s, "qps": rate} for time_s, rate in self._settings.load.rate_series]
         return {"points": points} if points else _MISSING
 
-    def _slos(self, _row: Special, _path: str) -> Any:
+    def write_slos(self, _row: Special, _path: str) -> Any:
         pairs = [pair.partition(":") for pair in self._settings.goodput.replace(",", " ").split()]
         return {tag: _number(limit) for tag, _, limit in pairs} or _MISSING
 
-    def _records(self, _row: Special, _path: str) -> Any:
+    def write_records(self, _row: Special, _path: str) -> Any:
         return ["jsonl"] if self._settings.output.level == "records" else False
 
 

@@ -118,7 +118,7 @@ _SYNTHESIS: Final[Section] = {
 }
 
 _ANY_DATASET: Final[Section] = {
-    "name": Special("dataset_name"),
+    "name": Special("ignored"),
     "type": Special("dataset_type", ("--public-dataset",)),
     "sampling": "--dataset-sampling-strategy",
     "random_seed": Alias("--random-seed"),
@@ -233,9 +233,8 @@ DATASET: Final[Section] = {
 PHASE_TYPES: Final = ("concurrency", "poisson", "gamma", "constant", "user_centric", "fixed_schedule")
 
 _ANY_PHASE: Final[Section] = {
-    "name": Special("phase_name"),
+    "name": Special("ignored"),
     "kind": Special("phase_kind"),
-    "exclude_from_results": Special("excluded"),
     "seamless": Refused(),
     "timing_mode": Refused("type says the same"),
     "sla": Refused(),
@@ -260,6 +259,7 @@ _ANY_PHASE: Final[Section] = {
 }
 
 PROFILING: Final[Section] = {
+    "exclude_from_results": Special("included"),
     "type": Special("phase_type", ("--arrival-pattern", "--fixed-schedule", "--no-fixed-schedule")),
     "requests": "--request-count",
     "sessions": "--conversation-num",
@@ -289,6 +289,7 @@ _PROFILING_ONLY = Refused("it applies to the profiling phase")
 WARMUP: Final[Section] = {
     **dict.fromkeys(PROFILING, _PROFILING_ONLY),
     **_ANY_PHASE,
+    "exclude_from_results": Special("excluded"),
     "type": Special("warmup_type", ("--warmup-arrival-pattern",)),
     "requests": "--warmup-request-count",
     "sessions": "--num-warmup-sessions",
