@@ -19,6 +19,7 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("profile", "benchmark a server"),
+    Command("config", "write, check or print a configuration file for --config", ("init", "validate", "expand")),
     Command("report", "rebuild the artifacts of a run from its log"),
     Command("verify", "check that a run sent exactly the recorded request bodies"),
     Command("compare", "compare two runs or servers, and tell differences from noise"),
@@ -35,7 +36,6 @@ AIPERF_COMMANDS = (
     "analyze",
     "analyze-trace",
     "chat",
-    "config",
     "kube",
     "plot",
     "plugins",

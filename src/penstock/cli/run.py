@@ -255,9 +255,9 @@ def parse_assertions(settings: Settings) -> list[Condition]:
     """Raise UserError if an assertion is not a condition on a metric."""
     if not settings.assertions:
         return []
-    from penstock.metrics.conditions import parse_condition
+    from penstock.metrics.conditions import parse_assertion
 
-    return [parse_condition("--assert", text, example="p99 time_to_first_token<300") for text in settings.assertions]
+    return [parse_assertion(text) for text in settings.assertions]
 
 
 def _failed_assertions(assertions: Sequence[Condition], summary: Summary) -> list[str]:

@@ -34,14 +34,15 @@ def find(name: str) -> Format | None:
     return next((each for each in FORMATS if _plain_name(each.name) == key), None)
 
 
-def lookup(name: str) -> Format:
+def lookup(name: str, spelling: str = "--custom-dataset-type") -> Format:
+    """Return a format, or raise `UserError`. `spelling` is what named it."""
     if format_ := find(name):
         return format_
     if planned := _planned_name(name):
         raise UserError(f"The dataset format '{planned}' is not built yet. {supported_formats()}")
     guess = nearest(name.strip().lower().replace("-", "_"), [each.name for each in FORMATS])
     hint = f"; did you mean {guess}?" if guess else f". {supported_formats()}"
-    raise UserError(f"There is no dataset format '{name}' (--custom-dataset-type){hint}")
+    raise UserError(f"There is no dataset format '{name}' ({spelling}){hint}")
 
 
 def is_known(name: str) -> bool:

@@ -14,7 +14,7 @@ from penstock.metrics.groups.error_adjusted import ADJUSTED
 from penstock.metrics.statistics import PERCENTILES, Stats
 from penstock.suggest import did_you_mean
 
-__all__ = ["Condition", "check_run", "parse_condition"]
+__all__ = ["Condition", "check_run", "parse_assertion", "parse_condition"]
 
 STATISTICS = ("avg", "min", "max", *(f"p{percentile}" for percentile in PERCENTILES), "std", "count")
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -60,6 +60,10 @@ class Condition(msgspec.Struct, frozen=True):
 
     def holds(self, value: float) -> bool:
         return _OPERATORS[self.operator](value, self.limit)
+
+
+def parse_assertion(text: str, flag: str = "--assert") -> Condition:
+    return parse_condition(flag, text, example="p99 time_to_first_token<300")
 
 
 def parse_condition(flag: str, text: str, *, example: str, percent: bool = False) -> Condition:

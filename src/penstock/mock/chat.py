@@ -6,13 +6,13 @@ import msgspec
 
 from penstock.mock.dialect import (
     ID_PLACEHOLDER,
-    BadRequest,
     Dialect,
     Event,
     ParsedRequest,
     PlannedReply,
     TokenRange,
     check_choices,
+    required,
     token_limit,
     usage_json,
 )
@@ -71,12 +71,10 @@ class Chat(Dialect):
 
     def parse(self, body: bytes) -> ParsedRequest:
         fields = decode(body)
-        if not fields.model:
-            raise BadRequest("model is required", "model")
-        if not fields.messages:
-            raise BadRequest("messages is required and must hold at least one message", "messages")
+        model = required(fields.model, "model")
+        messages = required(fields.messages, "messages", "one message")
         text_tokens = media_tokens = images = audios = 0
-        for index, message in enumerate(fields.messages):
+        for index, message in enumerate(messages):
             content = message.content
             if isinstance(content, str):
                 text_tokens += estimate_tokens(content)
@@ -94,7 +92,7 @@ class Chat(Dialect):
         limits = {"max_completion_tokens": fields.max_completion_tokens, "max_tokens": fields.max_tokens}
         chunk_usage = options is not None and bool(options.include_usage and options.continuous_usage_stats)
         return ParsedRequest(
-            fields.model,
+            model,
             text_tokens + media_tokens,
             stream=bool(fields.stream),
             token_limit=token_limit(limits),

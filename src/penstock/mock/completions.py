@@ -14,12 +14,13 @@ from penstock.mock.dialect import (
     PlannedReply,
     TokenRange,
     check_choices,
+    plain_text,
+    required,
     token_limit,
     usage_json,
 )
 from penstock.mock.prefix_cache import PromptBlocks
 from penstock.mock.prompt_tokens import estimate_tokens
-from penstock.mock.vocabulary import words
 
 __all__ = ["Completions", "Prompt", "measure"]
 
@@ -65,14 +66,13 @@ class Completions(Dialect):
 
     def parse(self, body: bytes) -> ParsedRequest:
         fields = decode(body)
-        if not fields.model:
-            raise BadRequest("model is required", "model")
+        model = required(fields.model, "model")
         if fields.prompt is None or fields.prompt == []:
             raise BadRequest("prompt is required", "prompt")
         inputs, tokens = measure(fields.prompt)
         options = fields.stream_options
         return ParsedRequest(
-            fields.model,
+            model,
             tokens,
             stream=bool(fields.stream),
             token_limit=token_limit({"max_tokens": fields.max_tokens}),
@@ -132,9 +132,7 @@ def first_fields(reply: PlannedReply) -> bytes:
 
 
 def text_json(reply: PlannedReply, choice: int, start: int, count: int) -> bytes:
-    return encode(
-        "".join(words(reply.behaviour.seed, reply.variant + choice, start, count, reply.behaviour.token_words))
-    )
+    return encode(plain_text(reply, start, count, choice))
 
 
 def choice_json(choice: int, text: bytes, finish_reason: bytes) -> bytes:

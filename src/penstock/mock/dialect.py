@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from penstock.mock.behaviour import Behaviour
+from penstock.mock.vocabulary import words
 
 if TYPE_CHECKING:
     from penstock.mock.prefix_cache import PromptBlocks
@@ -32,9 +33,13 @@ __all__ = [
     "describe_error",
     "error_body",
     "id_and_time",
+    "plain_text",
+    "required",
     "token_limit",
     "usage_json",
 ]
+
+T = TypeVar("T")
 
 MAX_TOKENS = 1_000_000
 MAX_CHOICES = 128
@@ -244,6 +249,13 @@ def describe_error(error: Exception) -> tuple[str, str | None]:
     return f"the body is not JSON: {text}", None
 
 
+def required(value: T | None, name: str, contents: str = "") -> T:
+    """Return the value of a field, or raise BadRequest if it is missing or empty. `contents` says what it must hold."""
+    if not value:
+        raise BadRequest(f"{name} is required{f' and must hold at least {contents}' if contents else ''}", name)
+    return value
+
+
 def token_limit(fields: dict[str, int | None]) -> int | None:
     """Return the first of these limits on the reply's length that is set."""
     for name, value in fields.items():
@@ -260,6 +272,11 @@ def check_choices(n: int | None) -> int:
     if not 1 <= n <= MAX_CHOICES:
         raise BadRequest(f"n must be from 1 to {MAX_CHOICES}, not {n}", "n")
     return n
+
+
+def plain_text(reply: PlannedReply, start: int, count: int, choice: int = 0) -> str:
+    """Return `count` tokens of a choice of a reply that holds only text."""
+    return "".join(words(reply.behaviour.seed, reply.variant + choice, start, count, reply.behaviour.token_words))
 
 
 def usage_json(prompt: int, completion: int, reasoning: int = 0, cached: int | None = None) -> bytes:

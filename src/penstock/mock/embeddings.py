@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from penstock.mock.completions import Prompt, measure
-from penstock.mock.dialect import BadRequest, Dialect, ParsedRequest, PlannedReply
+from penstock.mock.dialect import BadRequest, Dialect, ParsedRequest, PlannedReply, required
 from penstock.mock.vocabulary import VARIANTS
 
 __all__ = ["Embeddings"]
@@ -36,8 +36,7 @@ class Embeddings(Dialect):
 
     def parse(self, body: bytes) -> ParsedRequest:
         fields = decode(body)
-        if not fields.model:
-            raise BadRequest("model is required", "model")
+        model = required(fields.model, "model")
         if fields.input is None or fields.input == []:
             raise BadRequest("input is required", "input")
         dimensions = fields.dimensions
@@ -45,7 +44,7 @@ class Embeddings(Dialect):
             raise BadRequest(f"dimensions must be from 1 to {MAX_DIMENSIONS}, not {dimensions}", "dimensions")
         inputs, tokens = measure(fields.input)
         cached_fields = (inputs, dimensions, fields.encoding_format == "base64")
-        return ParsedRequest(fields.model, tokens, token_limit=0, cached_fields=cached_fields)
+        return ParsedRequest(model, tokens, token_limit=0, cached_fields=cached_fields)
 
     def body_prefix(self, reply: PlannedReply) -> bytes:
         inputs, dimensions, as_base64 = reply.request.cached_fields

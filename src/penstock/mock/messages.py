@@ -14,10 +14,11 @@ from penstock.mock.dialect import (
     ParsedRequest,
     PlannedReply,
     TokenRange,
+    plain_text,
+    required,
     token_limit,
 )
 from penstock.mock.prompt_tokens import estimate_tokens
-from penstock.mock.vocabulary import words
 
 __all__ = ["Messages"]
 
@@ -54,15 +55,13 @@ class Messages(Dialect):
 
     def parse(self, body: bytes) -> ParsedRequest:
         fields = decode(body)
-        if not fields.model:
-            raise BadRequest("model is required", "model")
-        if not fields.messages:
-            raise BadRequest("messages is required and must hold at least one message", "messages")
+        model = required(fields.model, "model")
+        messages = required(fields.messages, "messages", "one message")
         if fields.max_tokens is None:
             raise BadRequest("max_tokens is required", "max_tokens")
-        tokens = sum(count(content) for content in [fields.system, *(message.content for message in fields.messages)])
+        tokens = sum(count(content) for content in [fields.system, *(message.content for message in messages)])
         return ParsedRequest(
-            fields.model,
+            model,
             tokens,
             stream=bool(fields.stream),
             token_limit=token_limit({"max_tokens": fields.max_tokens}),
@@ -82,7 +81,7 @@ class Messages(Dialect):
         ]
 
     def token_events(self, reply: PlannedReply, tokens: TokenRange) -> list[Event]:
-        delta = {"type": "text_delta", "text": text(reply, tokens.start, tokens.size)}
+        delta = {"type": "text_delta", "text": plain_text(reply, tokens.start, tokens.size)}
         return [event("content_block_delta", index=0, delta=delta)]
 
     def closing_events(self, reply: PlannedReply) -> list[Event]:
@@ -94,7 +93,7 @@ class Messages(Dialect):
         return [event("message_delta", delta={"stop_reason": stop_reason(reply), "stop_sequence": None}, **usage)]
 
     def body_prefix(self, reply: PlannedReply) -> bytes:
-        content = encode([{"type": "text", "text": text(reply, 0, reply.tokens)}])
+        content = encode([{"type": "text", "text": plain_text(reply, 0, reply.tokens)}])
         return first_fields(reply) + b',"content":%b,"stop_reason":%b,"stop_sequence":null' % (
             content,
             encode(stop_reason(reply)),
@@ -138,7 +137,3 @@ def stop_reason(reply: PlannedReply) -> str | None:
     if not reply.behaviour.finish:
         return None
     return "max_tokens" if reply.finish_reason == "length" else "end_turn"
-
-
-def text(reply: PlannedReply, start: int, count: int) -> str:
-    return "".join(words(reply.behaviour.seed, reply.variant, start, count, reply.behaviour.token_words))

@@ -22,6 +22,7 @@ from penstock.mock.dialect import (
     ParsedRequest,
     PlannedReply,
     TokenRange,
+    required,
     token_limit,
 )
 from penstock.mock.media import InputAudio, audio_tokens, image_tokens
@@ -102,8 +103,7 @@ class Responses(Dialect):
 
     def parse(self, body: bytes) -> ParsedRequest:
         fields = decode(body)
-        if not fields.model:
-            raise BadRequest("model is required", "model")
+        model = required(fields.model, "model")
         if not fields.input:
             raise BadRequest("input is required and must hold at least one item", "input")
         counts = InputCounts()
@@ -116,7 +116,7 @@ class Responses(Dialect):
                 raise BadRequest(f"Previous response with id '{previous}' not found.", "previous_response_id")
             previous_tokens = self._stored[previous].tokens
         return ParsedRequest(
-            fields.model,
+            model,
             previous_tokens + counts.tokens,
             stream=bool(fields.stream),
             token_limit=token_limit({"max_output_tokens": fields.max_output_tokens}),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import socket
 import sys
@@ -18,7 +17,7 @@ from penstock.processes import end_with_parent, parent_watch, raise_descriptor_l
 from penstock.schedule.share import Share
 from penstock.workers.errors import describe_failure
 from penstock.workers.job import Job, JobSecrets, Target, restore_secrets, targets
-from penstock.workers.message_socket import MessageSocket
+from penstock.workers.message_socket import MessageSocket, wait_for
 from penstock.workers.messages import Connected, Event, Progress
 from penstock.workers.worker import Worker
 
@@ -117,7 +116,7 @@ def _main() -> int:
         return 1
     received: list[Start] = []
     while not received:
-        select.select([messages], [], [])
+        wait_for([messages])
         received = messages.receive()
         if messages.closed:
             return 1

@@ -6,7 +6,6 @@ Forked workers start faster. A library must not fork the process of its caller, 
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -21,7 +20,7 @@ from penstock.schedule.share import Share
 from penstock.workers.backend import OnEvent
 from penstock.workers.child import Start, run_child
 from penstock.workers.job import Job, Target, take_secrets
-from penstock.workers.message_socket import MessageSocket
+from penstock.workers.message_socket import MessageSocket, wait_for
 from penstock.workers.messages import Close, Command, Event, WorkerDied, WorkerFailed
 
 __all__ = ["ForkedWorkers", "SpawnedWorkers", "choose_workers", "max_workers", "raise_file_limit"]
@@ -134,7 +133,7 @@ class _Workers:
         while not step():
             open_sockets = [child.messages for child in self._children]
             unsent = [messages for messages in open_sockets if messages.unsent]
-            select.select(open_sockets, unsent, [], _POLL_S)
+            wait_for(open_sockets, unsent, _POLL_S)
             self._poll()
 
     def _poll(self) -> None:
@@ -159,7 +158,7 @@ class _Workers:
 
     def close(self) -> None:
         while self._closing and self._children:
-            select.select([child.messages for child in self._children], [], [], _POLL_S)
+            wait_for([child.messages for child in self._children], timeout=_POLL_S)
             self._poll()
         for child in self._children:
             child.process.kill()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
-import select
+import selectors
 import socket
 import struct
+from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["MessageSocket"]
+__all__ = ["MessageSocket", "wait_for"]
 
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 16
@@ -50,7 +51,7 @@ class MessageSocket:
     def flush_all(self) -> None:
         """Send everything that is left. This blocks until the other side has read it or closed its socket."""
         while self._unsent and not self.closed:
-            select.select([], [self], [])
+            wait_for(writable=[self])
             self.flush()
 
     def receive(self) -> list[Any]:
@@ -75,3 +76,19 @@ class MessageSocket:
 
     def close(self) -> None:
         self._sock.close()
+
+
+def wait_for(
+    readable: Iterable[MessageSocket] = (), writable: Iterable[MessageSocket] = (), timeout: float | None = None
+) -> None:
+    """Wait until one of these sockets can be read or written, or until `timeout` seconds have passed.
+
+    `select.select` would refuse descriptors above 1,023, which a process with many open files has.
+    """
+    events = dict.fromkeys(readable, selectors.EVENT_READ)
+    for messages in writable:
+        events[messages] = events.get(messages, 0) | selectors.EVENT_WRITE
+    with selectors.PollSelector() as selector:
+        for messages, mask in events.items():
+            selector.register(messages, mask)
+        selector.select(timeout)

@@ -1,7 +1,6 @@
 """Parsing of a YAML file into plain values. `${VAR}` is replaced, and all errors are collected.
 
-Scalars follow YAML 1.2, where `no`, `on`, `12:30:00` and `2026-01-31` are strings. Duplicate keys and tags other than
-those of plain data are errors.
+Duplicate keys and tags other than those of plain data are errors.
 """
 
 from __future__ import annotations
@@ -12,17 +11,13 @@ from typing import Any, Final
 
 import yaml
 
+from penstock.plain_yaml import MAX_DEPTH, MAX_NODES, TAG_PREFIX, InvalidYaml, compose
+
 __all__ = ["INVALID", "ConfigErrors", "read_tree"]
 
 INVALID: Final = object()
 """Replaces a value that could not be read and whose error is already recorded."""
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_MAX_DEPTH = 32
-_MAX_NODES = 500_000
-"""Limits the expansion of aliases, with which a small file can describe a huge or endless tree."""
-
-_TAG = "tag:yaml.org,2002:"
 _REFERENCE = re.compile(r"\$(?:(\$)|\{([A-Za-z_][A-Za-z0-9_]*)\}|(\{))")
 _LINE = re.compile(r"\bline [0-9]")
 _ENTRY = re.compile(r"(\w+\[\d+\])\.?(.*)")
@@ -87,35 +82,12 @@ class ConfigErrors:
         return " ".join(part for part in (f"{entry} {name}:" if name else f"{entry}:", rest, message) if part)
 
 
-class _PlainLoader(_Loader):  # type: ignore[misc]  # the base is one of two classes
-    yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012  # name and type of PyYAML
-
-
-for _tag, _pattern, _first in (
-    ("null", r"(?:~|null|Null|NULL|)\Z", ["~", "n", "N", ""]),
-    ("bool", r"(?:true|True|TRUE|false|False|FALSE)\Z", list("tTfF")),
-    ("int", r"(?:[-+]?(?:0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+)\Z", list("-+0123456789")),
-    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[1-9][0-9]*(?=[eE]))(?:[eE][-+]?[0-9]+)?\Z", list("-+.0123456789")),
-):
-    _PlainLoader.add_implicit_resolver(_TAG + _tag, re.compile(_pattern), _first)
-
-
 def read_tree(data: bytes, environment: Mapping[str, str], errors: ConfigErrors) -> Any:
     """Return the value of the file: None if it is empty, INVALID if it is not valid YAML."""
     try:
-        loader = _PlainLoader(data)
-        try:
-            node = loader.get_single_node()
-        finally:
-            loader.dispose()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        position = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        errors.add("", f"not valid YAML{position}: {error.problem or error.context}")
-        return INVALID
-    except yaml.YAMLError as error:
-        # str(error) quotes the bytes around the error, which may be secret; its reason does not
-        errors.add("", f"not valid YAML: {getattr(error, 'reason', None) or 'it cannot be parsed'}")
+        node = compose(data)
+    except InvalidYaml as error:
+        errors.add("", str(error))
         return INVALID
     return None if node is None else _Builder(environment, errors).value(node, "", 0)
 
@@ -130,11 +102,11 @@ class _Builder:
         self._nodes += 1
         if path:
             self._errors.line_numbers.setdefault(path, node.start_mark.line + 1)
-        if depth > _MAX_DEPTH or self._nodes == _MAX_NODES:
+        if depth > MAX_DEPTH or self._nodes == MAX_NODES:
             self._errors.add(path, "is nested too deeply or refers to itself")
-        if depth > _MAX_DEPTH or self._nodes >= _MAX_NODES:
+        if depth > MAX_DEPTH or self._nodes >= MAX_NODES:
             return INVALID
-        tag = node.tag.removeprefix(_TAG)
+        tag = node.tag.removeprefix(TAG_PREFIX)
         if tag not in ("map", "seq", "str", "null", "bool", "int", "float"):
             self._errors.add(path, f"has the tag {tag}, which is not allowed")
             return INVALID
@@ -160,7 +132,7 @@ class _Builder:
     def _scalar(self, node: Any, path: str) -> Any:
         text: str = node.value
         try:
-            match node.tag.removeprefix(_TAG):
+            match node.tag.removeprefix(TAG_PREFIX):
                 case "str":
                     return self._interpolate(text, path)
                 case "null":

@@ -10,6 +10,14 @@ INPUT = Group(
     "Input",
     (
         Flag(
+            "--config",
+            "path",
+            "Read the settings from this YAML file; other flags override it. `config init` writes one to begin with.",
+            aliases=("-f",),
+            target="config",
+            metavar="FILE",
+        ),
+        Flag(
             "--input-file",
             "path",
             "Read the prompts from this file or folder. Without this flag, prompts are synthetic.",

@@ -107,7 +107,7 @@ LOAD = Group(
         Flag(
             "--request-rate-series",
             "path",
-            'A JSON file with the rate over time, as [{"timeS": 0, "qps": 5}, {"timeS": 60, "qps": 20}]. The rate moves '
+            'The rate over time, as [{"timeS": 0, "qps": 5}, {"timeS": 60, "qps": 20}] or a JSON file with that. It moves '
             "linearly between the points and stays at the last one.",
             target="load.rate_series",
             metavar="FILE",

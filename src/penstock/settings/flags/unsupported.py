@@ -34,7 +34,6 @@ _SPELLINGS = (
     "--max-context-length",
     "--allow-dataset-wrap --no-allow-dataset-wrap",
     "--trace-session-sample-ratio",
-    "--config -f",
     # conversation input
     "--inter-turn-delay-cap-seconds",
     "--max-idle-gap-cap-seconds",

@@ -1,0 +1,41 @@
+"""`config expand`: print the complete settings of a configuration file."""
+
+from __future__ import annotations
+
+import sys
+
+from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS, Group, Positional
+
+__all__ = ["COMMAND_LINE", "run"]
+
+COMMAND_LINE = CommandLine(
+    "config expand",
+    "Print the settings that `{program} profile --config FILE` would use: environment variables are replaced, credentials are "
+    "redacted, and defaults are listed as comments, as are the points of a sweep. Options of `{program} profile` override the "
+    "file here too.",
+    groups=(Group("Options", (HELP,)),),
+    positionals=(Positional("FILE", "the YAML file to read", "config"),),
+    inherited=GROUPS,
+    unsupported=UNSUPPORTED_FLAGS,
+    exit_statuses=(("0", "the settings were printed"), ("2", "the file has errors or cannot be read")),
+    examples=(
+        ("Print all settings", "config expand run.yaml"),
+        ("With another concurrency", "config expand run.yaml --concurrency 16"),
+    ),
+)
+
+
+def run(parsed: ParsedArguments) -> int:
+    from penstock.cli.config_points import read_points
+    from penstock.settings.config.expand import expanded, key_of
+
+    sweep, points = read_points(parsed)
+    sys.stdout.write(expanded(points[0][1], sweep))
+    if sweep:
+        sys.stdout.write("# Points:\n")
+        for number, (values, _) in enumerate(points, 1):
+            listed = ", ".join(f"{key_of(target)} {value:g}" for target, value in values.items())
+            sys.stdout.write(f"#   {number}: {listed}\n")
+    return 0

@@ -1,0 +1,1 @@
+"""The YAML file of `--config`: AIPerf's keys, translated to the values of the flags."""

@@ -1,0 +1,193 @@
+"""Writes settings as a configuration file, without credentials. What it writes can be read again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from penstock.secrets import REDACTED, Secret, redact_fields, redact_url
+from penstock.settings.config.keys import (
+    FILE_DATASET,
+    KEYS,
+    SYNTHETIC_DATASET,
+    Distribution,
+    Inverted,
+    Row,
+    Section,
+    Special,
+    flags_of,
+    rows,
+)
+from penstock.settings.config.unknown_keys import camel_case
+from penstock.settings.flags import SPELLINGS, Flag
+from penstock.settings.schema import Settings
+
+__all__ = ["expanded", "key_of"]
+
+_MISSING: Any = object()
+
+
+def expanded(settings: Settings, sweep: Mapping[str, tuple[Any, ...]] | None = None) -> str:
+    """Return the YAML of the settings: the values that differ from the defaults, and the defaults as comments.
+
+    `sweep` has the values of a sweep by their targets. `settings` are those of one of its points."""
+    import yaml
+
+    sweep = sweep or {}
+    writer = _Writer(settings, set(sweep))
+    document = {"schemaVersion": "2.0", **writer.section(KEYS, "")}
+    if sweep:
+        parameters = {key_of(target): list(values) for target, values in sweep.items()}
+        document["sweep"] = {**document.get("sweep", {}), "parameters": parameters}
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+    return text + "".join(["# Defaults:\n", *(f"#   {path}: {_scalar(value)}\n" for path, value in writer.defaults)])
+
+
+def key_of(target: str) -> str:
+    """Return the path of the key for a target of `Settings`, as the parameters of a sweep name it."""
+    for path, row in rows():
+        for spelling in flags_of(row):
+            flag = SPELLINGS[spelling]
+            if isinstance(flag, Flag) and flag.target == target and not path.startswith("benchmark.warmup."):
+                tail = ".stddev" if isinstance(row, Distribution) and spelling == row.stddev else ""
+                return camel_case(path.removeprefix("benchmark.")) + tail
+    return target
+
+
+class _Writer:
+    def __init__(self, settings: Settings, left_out: set[str]) -> None:
+        self._settings = settings
+        self._left_out = left_out
+        self.defaults: list[tuple[str, Any]] = []
+
+    def section(self, keys: Section, path: str) -> dict[str, Any]:
+        written = {}
+        for key, row in keys.items():
+            if key == "dataset":
+                row = SYNTHETIC_DATASET if self._settings.input.file is None else FILE_DATASET  # noqa: PLW2901
+            value = self._value(row, f"{path}{key}")
+            if value is not _MISSING:
+                written[camel_case(key)] = value
+        return written
+
+    def _value(self, row: Row, path: str) -> Any:
+        match row:
+            case str():
+                return self._flag(row, path)
+            case Inverted(flag):
+                value = self._flag(flag, path)
+                return value if isinstance(value, bool) else _MISSING  # the target of --insecure is verify_tls
+            case Distribution(mean, stddev):
+                parts = {"mean": self._flag(mean, f"{path}.mean"), "stddev": self._flag(stddev, f"{path}.stddev")}
+                return {key: value for key, value in parts.items() if value is not _MISSING} or _MISSING
+            case Special(form):
+                write = getattr(self, f"write_{form}", None)
+                return _MISSING if write is None else write(row, path)
+            case Mapping():
+                return self.section(row, f"{path}.") or _MISSING
+        return _MISSING
+
+    def _flag(self, spelling: str, path: str) -> Any:
+        """Return the value of a flag as the file would have it; `_MISSING` for a default, which is noted."""
+        flag = SPELLINGS[spelling]
+        if not isinstance(flag, Flag) or flag.target is None or flag.target in self._left_out:
+            return _MISSING
+        value, default = _lookup(self._settings, flag.target)
+        if value is _MISSING:
+            return _MISSING
+        if value is None or value in ("", (), {}):
+            self.defaults.append((camel_case(path), "not set"))
+            return _MISSING
+        if flag.target == "endpoint.api_key" and self._key_is_elsewhere():
+            return _MISSING
+        if value == default:
+            self.defaults.append((camel_case(path), _plain(value, flag)))
+            return _MISSING
+        return _plain(value, flag)
+
+    def _key_is_elsewhere(self) -> bool:
+        endpoint = self._settings.endpoint
+        return bool(endpoint.api_key_env or endpoint.api_key_file or endpoint.default_api_key)
+
+    # special forms of the table
+
+    def write_models(self, _row: Special, _path: str) -> Any:
+        return list(self._settings.models)
+
+    def write_dataset_type(self, _row: Special, _path: str) -> str:
+        return "synthetic" if self._settings.input.file is None else "file"
+
+    def write_phase_type(self, _row: Special, _path: str) -> str:
+        load = self._settings.load
+        if load.recorded is not None:
+            return "fixed_schedule"
+        if getattr(load, "users", None) is not None:
+            return "user_centric"
+        return "concurrency" if load.arrival_rate is None else load.arrivals
+
+    def write_warmup_type(self, row: Special, path: str) -> Any:
+        pattern = self._flag(row.flags[0], path)
+        return "concurrency" if pattern == "concurrency_burst" else pattern
+
+    def write_rate(self, row: Special, path: str) -> Any:
+        by_request, by_user = row.flags
+        return self._flag(by_user if self.write_phase_type(row, path) == "user_centric" else by_request, path)
+
+    def write_ramp(self, row: Special, path: str) -> Any:
+        return self._flag(row.flags[0], path)
+
+    def write_rate_series(self, _row: Special, _path: str) -> Any:
+        points = [{"timeS": time_s, "qps": rate} for time_s, rate in self._settings.load.rate_series]
+        return {"points": points} if points else _MISSING
+
+    def write_slos(self, _row: Special, _path: str) -> Any:
+        pairs = [pair.partition(":") for pair in self._settings.goodput.replace(",", " ").split()]
+        return {tag: _number(limit) for tag, _, limit in pairs} or _MISSING
+
+    def write_records(self, _row: Special, _path: str) -> Any:
+        return ["jsonl"] if self._settings.output.level == "records" else False
+
+
+def _lookup(settings: Settings, target: str) -> tuple[Any, Any]:
+    """Return the value of a target and its default; `_MISSING` for a target that is no setting."""
+    value: Any = settings
+    default: Any = _MISSING
+    for name in target.split("."):
+        field = {field.name: field for field in msgspec.structs.fields(value)}.get(name)
+        if field is None:
+            return _MISSING, _MISSING
+        default = field.default
+        value = getattr(value, name)
+    return value, default
+
+
+def _plain(value: Any, flag: Flag) -> Any:
+    """Return a value as YAML can hold it, without credentials."""
+    if flag.kind == "headers":
+        return {name: REDACTED for name, _ in value}
+    if flag.kind == "extra":
+        return redact_fields(value)
+    if isinstance(value, Secret):
+        return redact_url(value.reveal()) if flag.url else REDACTED
+    if flag.target == "input.audio.rates":
+        return [rate / 1000 for rate in value]  # the file has kHz
+    if isinstance(value, tuple):
+        return [redact_url(item) if flag.url else item for item in value]
+    if isinstance(value, float):
+        return "inf" if math.isinf(value) else int(value) if value.is_integer() else value
+    return redact_url(value) if flag.url else value
+
+
+def _number(text: str) -> Any:
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return int(number) if number.is_integer() else number
+
+
+def _scalar(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,221 @@
+"""Translates the nodes of a configuration file to the typed values that the flags would give, by the table of keys."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from penstock.errors import UserError
+from penstock.secrets import REDACTED
+from penstock.settings.config.document import Node, snake_case
+from penstock.settings.config.keys import Alias, Distribution, Inverted, Refused, Row, Section, Special
+from penstock.settings.config.scalars import describe, flag_text, has_unknown_unit, hide_value
+from penstock.settings.config.unknown_keys import unknown_key
+from penstock.settings.flag_values import parse_bool, read_value
+from penstock.settings.flags import SPELLINGS, Flag, UnsupportedFlag, expected_value
+from penstock.suggest import nearest
+
+__all__ = ["Reader"]
+
+_TEMPLATE = re.compile(r"\{\{.*\}\}", re.DOTALL)
+_ALTERNATIVES = (
+    ("model", "models"),
+    ("url", "urls"),
+    ("dataset", "datasets"),
+    ("phases", "profiling"),
+    ("phases", "warmup"),
+    ("mean", "value"),
+    ("path", "points"),
+)
+"""Keys of one section that say the same."""
+_FIRST = ("benchmark", "phases", "profiling", "type")
+"""Keys that are read before others of their section: the warm-up can refer to the profiling phase, the keys of a phase to its
+type, and the parameters of a sweep replace values of the benchmark."""
+_OTHER_DISTRIBUTIONS = ("min", "max", "median", "peaks", "points")
+
+
+class Reader:
+    """Collects values and errors. A subclass has a method `read_FORM` for each special form of the table."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        """By the targets of the flags."""
+        self.spellings: dict[str, str] = {}
+        """For each target, the file, line and key of its value."""
+        self.errors: list[tuple[int, str]] = []
+        """Sentences with their lines."""
+
+    def section(self, node: Node, keys: Section) -> None:
+        if not self._is(node, "map", "a mapping of keys"):
+            return
+        written: dict[str, Node] = {}
+        for child in sorted(node.children, key=_rank):
+            key = snake_case(child.key)
+            if key in written:
+                self._error(child, f"is also written {written[key].key}; keep one of them.")
+            elif key not in keys:
+                self.errors.append((child.line, unknown_key(child, node.path, keys)))
+            elif child.kind != "null":
+                self._take(keys[key], child)
+            written[key] = child
+        for one, other in _ALTERNATIVES:
+            if {one, other} <= written.keys() & keys.keys():
+                self._error(written[other], f"cannot stand beside {written[one].key}; keep one of them.")
+
+    def _take(self, row: Row, node: Node) -> None:
+        match row:
+            case str():
+                self._flag(row, node)
+            case Inverted(flag):
+                self._inverted(flag, node)
+            case Distribution():
+                self._distribution(row, node)
+            case Alias(alias):
+                self._take(alias, node)
+            case Refused(hint):
+                self._refuse(node, hint)
+            case Special(form):
+                read: Callable[[Node, Special], None] = getattr(self, f"read_{form}")
+                read(node, row)
+            case _:
+                self.section(node, row)
+
+    def _error(self, node: Node, rest: str) -> None:
+        """Add a sentence that begins with the name of the node."""
+        self.errors.append((node.line, f"{node.name} {rest}"))
+
+    # values of flags
+
+    def _flag(self, spelling: str, node: Node, text: str | None = None) -> None:
+        """Read the value of a flag. `text` replaces that of the node."""
+        flag = SPELLINGS[spelling]
+        if isinstance(flag, UnsupportedFlag):
+            self._refuse(node)
+        elif flag.kind in ("headers", "extra"):
+            self._pairs(flag, node)
+        elif node.kind == "seq" and (flag.kind == "list" or flag.sweepable):
+            self._sequence(flag, node)
+        elif text is not None:
+            self._read(flag, node, text)
+        elif not node.is_scalar:
+            self._error(node, f"must be {expected_value(flag)}, not {describe(node)}.")
+        elif self._is_usable(node):
+            self._read(flag, node, flag_text(flag, node))
+
+    def _inverted(self, spelling: str, node: Node) -> None:
+        flag = SPELLINGS[spelling]
+        value = parse_bool(node.text) if node.is_scalar else None
+        if value and isinstance(flag, Flag) and flag.always_on:
+            self._refuse(node)
+        else:
+            self._flag(spelling, node, None if value is None else str(not value))
+
+    def _read(self, flag: Flag, node: Node, text: str) -> None:
+        if has_unknown_unit(flag, text):
+            unit = flag.metavar.lower()
+            self._error(node, f"must be a number of {unit}, or have a unit as in 30s, 5m or 2h, not {describe(node)}.")
+            return
+        try:
+            is_list = flag.kind == "list" and text.strip()
+            self._keep(flag, node, [text.strip()] if is_list else read_value(flag, node.name, text))
+        except UserError as error:
+            self.errors.append((node.line, hide_value(str(error), text, node)))
+
+    def _keep(self, flag: Flag, node: Node, value: Any) -> None:
+        target = flag.target
+        if target is None:
+            return
+        if self.values.setdefault(target, value) != value:
+            self._error(node, f"and {self.spellings[target]} set the same value; keep one of them.")
+        self.spellings.setdefault(target, node.name)
+
+    def _sequence(self, flag: Flag, node: Node) -> None:
+        if not node.children or not all(child.is_scalar for child in node.children):
+            self._error(node, "must be a list of values.")
+        elif self._all_usable(node):
+            if flag.kind == "list":
+                self._keep(flag, node, [child.text.strip() for child in node.children])
+            else:
+                self._read(flag, node, ",".join(flag_text(flag, child) for child in node.children))
+
+    def _pairs(self, flag: Flag, node: Node) -> None:
+        if not self._is(node, "map", "a mapping of names to values"):
+            return
+        if not self._all_usable(node):
+            return
+        if flag.kind == "extra":
+            self._add_pairs(flag, node, list(node.value().items()))
+        elif node.children and self._all_scalars(node, "a text"):
+            self._read(flag, node, json.dumps({child.key: child.text for child in node.children}))
+
+    def _add_pairs(self, flag: Flag, node: Node, pairs: list[tuple[str, Any]]) -> None:
+        target = str(flag.target)
+        self.values.setdefault(target, []).extend(pairs)
+        self.spellings.setdefault(target, node.name)
+
+    def _distribution(self, row: Distribution, node: Node) -> None:
+        if isinstance(SPELLINGS[row.mean], UnsupportedFlag):
+            self._refuse(node)
+        elif node.kind != "map":
+            self._flag(row.mean, node)
+        else:
+            keys: dict[str, Row] = {"mean": row.mean, "value": row.mean, "stddev": row.stddev}
+            keys["type"] = Special("distribution_type")
+            keys |= dict.fromkeys(_OTHER_DISTRIBUTIONS, Refused("a distribution has mean and stddev"))
+            self.section(node, keys)
+
+    def read_distribution_type(self, node: Node, _row: Special) -> None:
+        self._choice(node, ("normal", "fixed"))
+
+    # checks
+
+    def _is(self, node: Node, kind: str, description: str) -> bool:
+        if node.kind != kind:
+            self._error(node, f"must be {description}, not {describe(node)}.")
+        return node.kind == kind
+
+    def _all_scalars(self, node: Node, description: str) -> bool:
+        wrong = [child for child in node.children if not child.is_scalar or child.kind == "null"]
+        for child in wrong:
+            self._error(child, f"must be {description}, not {describe(child) if child.kind != 'null' else 'null'}.")
+        return not wrong
+
+    def _all_usable(self, node: Node) -> bool:
+        return all(list(map(self._is_usable, node.children)))  # with the errors of every child
+
+    def _is_usable(self, node: Node) -> bool:
+        """Return whether the text of a node means what it says."""
+        if node.text == REDACTED:
+            self._error(node, "was redacted when it was written; put the value in again, as ${NAME}.")
+        elif _TEMPLATE.search(node.text) and not node.path.startswith("benchmark.endpoint.extra."):
+            self._error(
+                node,
+                "has a Jinja template, which Penstock does not have; use environment variables, as in ${NAME:default}.",
+            )
+        else:
+            return True
+        return False
+
+    def _refuse(self, node: Node, hint: str = "") -> None:
+        """Refuse a key that Penstock does not have, unless its value asks for nothing."""
+        if not node.off:
+            note = f" ({hint})" if hint else ""
+            self._error(node, f"is a key of AIPerf that this version of Penstock does not have yet; remove it{note}.")
+
+    def _choice(self, node: Node, choices: tuple[str, ...]) -> str:
+        """Return the choice that a scalar names, or "" after an error."""
+        text = snake_case(node.text.strip())
+        if node.is_scalar and text in choices:
+            return text
+        guess = nearest(text, choices)
+        hint = f" (did you mean {guess}?)" if guess else ""
+        listed = " or ".join([", ".join(choices[:-1]), choices[-1]] if choices[1:] else choices)
+        self._error(node, f"must be {listed}, not {describe(node)}{hint}.")
+        return ""
+
+
+def _rank(node: Node) -> int:
+    key = snake_case(node.key)
+    return _FIRST.index(key) if key in _FIRST else len(_FIRST)
