@@ -18,11 +18,12 @@ from penstock.settings.config.keys import (
     Row,
     Section,
     Special,
+    find_flag,
     flags_of,
     rows,
 )
 from penstock.settings.config.unknown_keys import camel_case
-from penstock.settings.flags import SPELLINGS, Flag
+from penstock.settings.flags import Flag
 from penstock.settings.schema import Settings
 
 __all__ = ["expanded", "key_of"]
@@ -50,7 +51,7 @@ def key_of(target: str) -> str:
     """Return the path of the key for a target of `Settings`, as the parameters of a sweep name it."""
     for path, row in rows():
         for spelling in flags_of(row):
-            flag = SPELLINGS[spelling]
+            flag = find_flag(spelling)
             if isinstance(flag, Flag) and flag.target == target and not path.startswith("benchmark.warmup."):
                 tail = ".stddev" if isinstance(row, Distribution) and spelling == row.stddev else ""
                 return camel_case(path.removeprefix("benchmark.")) + tail
@@ -87,12 +88,13 @@ class _Writer:
                 write = getattr(self, f"write_{form}", None)
                 return _MISSING if write is None else write(row, path)
             case Mapping():
-                return self.section(row, f"{path}.") or _MISSING
+                written = self.section(row, f"{path}.")
+                return written.get("", written) or _MISSING
         return _MISSING
 
     def _flag(self, spelling: str, path: str) -> Any:
         """Return the value of a flag as the file would have it; `_MISSING` for a default, which is noted."""
-        flag = SPELLINGS[spelling]
+        flag = find_flag(spelling)
         if not isinstance(flag, Flag) or flag.target is None or flag.target in self._left_out:
             return _MISSING
         value, default = _lookup(self._settings, flag.target)
