@@ -155,7 +155,6 @@ def open_run(
     interpreters: nothing runs in, or is forked from, the process of the caller.
     """
     observer = observer or Observer()
-    _check_objectives(settings)
     with mock_servers(settings) as settings:  # noqa: PLR1704 - the URLs are now those of the mock servers
         endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
         targets = resolve_targets(settings, endpoint, raise_limit=not spawn)
@@ -202,14 +201,6 @@ def open_run(
         observer.progress(runner.progress)
         observer.finished()
         _tell_notes(prepared, observer, notes)
-
-
-def _check_objectives(settings: Settings) -> None:
-    """Raise UserError for a mistake in --goodput before anything is sent."""
-    if settings.goodput:
-        from penstock.metrics.objectives import parse_objectives
-
-        parse_objectives(settings.goodput)
 
 
 def _backend(prepared: Prepared, *, spawn: bool, beside: Sequence[Companion]) -> Backend:

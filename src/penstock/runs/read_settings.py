@@ -17,20 +17,6 @@ def read_settings(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
     return resolve(parsed, folder_prefix)
 
 
-def _is_timed_trace(parsed: ParsedArguments) -> bool:
-    """Return whether to follow a trace's timestamps: as in AIPerf, unless another flag sets the times."""
-    values = parsed.values
-    if (
-        not {"input.file", "input.format"} <= values.keys()
-        or {"load.schedule.on", "load.rate", "load.conversation_rate"} & values.keys()
-    ):
-        return False
-    from penstock.datasets.registry import find
-
-    format_ = find(values["input.format"])
-    return format_ is not None and format_.has_times is not None and format_.has_times(values["input.file"])
-
-
 def _check_names(parsed: ParsedArguments) -> None:
     """Raise `UserError` for a metric or a format that does not exist, with the flag or key that names it."""
     values, spelling = parsed.values, parsed.spellings
@@ -47,3 +33,17 @@ def _check_names(parsed: ParsedArguments) -> None:
         from penstock.datasets.registry import lookup
 
         lookup(values["input.format"], spelling["input.format"])
+
+
+def _is_timed_trace(parsed: ParsedArguments) -> bool:
+    """Return whether to follow a trace's timestamps: as in AIPerf, unless another flag sets the times."""
+    values = parsed.values
+    if (
+        not {"input.file", "input.format"} <= values.keys()
+        or {"load.schedule.on", "load.rate", "load.conversation_rate"} & values.keys()
+    ):
+        return False
+    from penstock.datasets.registry import find
+
+    format_ = find(values["input.format"])
+    return format_ is not None and format_.has_times is not None and format_.has_times(values["input.file"])
