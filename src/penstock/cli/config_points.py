@@ -33,5 +33,8 @@ def read_points(parsed: ParsedArguments) -> ConfigPoints:
     points = []
     for combination in combinations:
         values = dict(zip(sweep, combination, strict=True))
-        points.append((values, read_settings(parsed._replace(values=parsed.values | values))))
+        single = parsed.values | values
+        if sweep:
+            single["experiment.parameters"] = tuple(sweep)  # for the checks of settings that only a sweep has
+        points.append((values, read_settings(parsed._replace(values=single))))
     return ConfigPoints(sweep, points)
