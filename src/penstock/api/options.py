@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.runs.read_settings import read_settings
 from penstock.settings.command_line import CommandLine
+from penstock.settings.config import with_config
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS
 from penstock.settings.flags.flag import Flag, by_spelling
@@ -25,7 +26,7 @@ def settings_of(options: Mapping[str, Any]) -> Settings:
 
 
 def parse_options(options: Mapping[str, Any]) -> ParsedArguments:
-    """Parse options as the command line would."""
+    """Parse options as the command line would, with the file that `config` names."""
     rows = by_spelling(_PROFILE.flags)
     words: list[str] = []
     for name, value in options.items():
@@ -33,7 +34,7 @@ def parse_options(options: Mapping[str, Any]) -> ParsedArguments:
         flag = rows.get(spelling)
         if value is not None:
             words += _words(spelling, flag if isinstance(flag, Flag) else None, value)
-    return parse(_PROFILE, words)
+    return with_config(parse(_PROFILE, words))
 
 
 def _words(spelling: str, flag: Flag | None, value: Any) -> list[str]:

@@ -16,7 +16,7 @@ COMMAND_LINE = CommandLine(
     "redacted, and defaults are listed as comments, as are the points of a sweep. Options of `{program} profile` override the "
     "file here too.",
     groups=(Group("Options", (HELP,)),),
-    positionals=(Positional("FILE", "the YAML file to read", "config"),),
+    positionals=(Positional("FILE", "the YAML file to read", "config_file"),),
     inherited=GROUPS,
     unsupported=UNSUPPORTED_FLAGS,
     exit_statuses=(("0", "the settings were printed"), ("2", "the file has errors or cannot be read")),

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from penstock.errors import UserError
-from penstock.runs.read_settings import read_settings, with_config
+from penstock.runs.read_settings import read_settings
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags import SPELLINGS, Flag
 from penstock.settings.schema import Settings
@@ -23,7 +23,6 @@ class ConfigPoints(NamedTuple):
 
 def read_points(parsed: ParsedArguments) -> ConfigPoints:
     """Read and check every point as a run would, or raise `UserError`."""
-    parsed = with_config(parsed)
     sweep = {target: value for target, value in parsed.values.items() if isinstance(value, tuple)}
     lists = list(sweep.values())
     sweep_type = SPELLINGS["--sweep-type"]
@@ -34,5 +33,8 @@ def read_points(parsed: ParsedArguments) -> ConfigPoints:
     points = []
     for combination in combinations:
         values = dict(zip(sweep, combination, strict=True))
-        points.append((values, read_settings(parsed._replace(values=parsed.values | values))))
+        single = parsed.values | values
+        if sweep:
+            single["experiment.parameters"] = tuple(sweep)  # for the checks of settings that only a sweep has
+        points.append((values, read_settings(parsed._replace(values=single))))
     return ConfigPoints(sweep, points)

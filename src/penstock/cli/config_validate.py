@@ -13,7 +13,7 @@ COMMAND_LINE = CommandLine(
     "Check a configuration file as `{program} profile --config FILE` would, and print every error with its line. Nothing is "
     "sent. Options of `{program} profile` override the file here too.",
     groups=(Group("Options", (HELP,)),),
-    positionals=(Positional("FILE", "the YAML file to check", "config"),),
+    positionals=(Positional("FILE", "the YAML file to check", "config_file"),),
     inherited=GROUPS,
     unsupported=UNSUPPORTED_FLAGS,
     exit_statuses=(("0", "the file has no error"), ("2", "the file has errors or cannot be read")),
@@ -26,5 +26,5 @@ def run(parsed: ParsedArguments) -> int:
 
     points = read_points(parsed).points
     sweep = f" It has {len(points)} points." if len(points) > 1 else ""
-    print(f"{parsed.values['config']} is valid.{sweep}")
+    print(f"{parsed.values['config_file']} is valid.{sweep}")
     return 0

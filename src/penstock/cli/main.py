@@ -89,9 +89,10 @@ def _run(name: str, words: list[str], program: str) -> int:
 
         sys.stdout.write(help_text(module.COMMAND_LINE, program))
         return 0
+    from penstock.settings.config import with_config
     from penstock.settings.parse import parse
 
-    status: int = module.run(parse(module.COMMAND_LINE, words, program))
+    status: int = module.run(with_config(parse(module.COMMAND_LINE, words, program)))
     return status
 
 

@@ -1,4 +1,4 @@
-"""Makes settings from the parsed flags, the file of `--config` and, for a trace, its first row."""
+"""Makes settings from the parsed flags and, for a trace, from its first row."""
 
 from __future__ import annotations
 
@@ -6,25 +6,15 @@ from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.resolve import resolve
 from penstock.settings.schema import Settings
 
-__all__ = ["read_settings", "with_config"]
+__all__ = ["read_settings"]
 
 
 def read_settings(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
     """Raise `UserError` for values that are missing or contradict each other."""
-    parsed = with_config(parsed)
     _check_names(parsed)
     if _is_timed_trace(parsed):
         parsed.values["load.schedule.on"] = True
     return resolve(parsed, folder_prefix)
-
-
-def with_config(parsed: ParsedArguments) -> ParsedArguments:
-    """Return the values of the flags and, for what they leave open, of the file of `--config`."""
-    if "config" not in parsed.values:
-        return parsed
-    from penstock.settings.config.overlay import overlay  # imports PyYAML
-
-    return overlay(parsed)
 
 
 def _check_names(parsed: ParsedArguments) -> None:

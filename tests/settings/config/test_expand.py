@@ -10,11 +10,13 @@ import yaml
 
 from penstock.cli.config_points import read_points
 from penstock.runs.read_settings import read_settings
+from penstock.settings.config import with_config
 from penstock.settings.config.expand import expanded
 from penstock.settings.config.templates import TEMPLATES, template_text
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.schema import Settings
 
+FROM_FILE = ParsedArguments({"config_file": "run.yaml"}, {})
 EVERYTHING = """
 randomSeed: 3
 benchmark:
@@ -70,7 +72,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read(text: str) -> Settings:
     Path("run.yaml").write_text(text)
-    return read_settings(ParsedArguments({"config": "run.yaml"}, {}))
+    return read_settings(with_config(FROM_FILE))
 
 
 @pytest.mark.parametrize("text", [EVERYTHING, SERIES, TRACE, *map(template_text, TEMPLATES)])
@@ -119,7 +121,7 @@ def test_sweep_has_parameters_and_points(monkeypatch: pytest.MonkeyPatch) -> Non
     Path("run.yaml").write_text(
         "sweep: {parameters: {concurrency: [1, 2], dataset.isl: [8, 9]}}\nbenchmark: {model: m}"
     )
-    sweep, points = read_points(ParsedArguments({"config": "run.yaml"}, {}))
+    sweep, points = read_points(with_config(FROM_FILE))
     assert [(s.load.concurrency, s.input.input_tokens_mean) for _, s in points] == [(1, 8), (1, 9), (2, 8), (2, 9)]
     written = yaml.safe_load(expanded(points[0][1], sweep))
     assert written["sweep"]["parameters"] == {"profiling.concurrency": [1, 2], "dataset.prompts.isl": [8, 9]}

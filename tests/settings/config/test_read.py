@@ -12,6 +12,7 @@ import pytest
 from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.errors import UserError
 from penstock.runs.read_settings import read_settings
+from penstock.settings.config import with_config
 from penstock.settings.config.read import read_config
 from penstock.settings.parse import parse
 from penstock.settings.schema import Settings
@@ -29,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def settings_for(*words: str) -> Settings:
-    return msgspec.structs.replace(read_settings(parse(PROFILE, words)), command="")
+    return msgspec.structs.replace(read_settings(with_config(parse(PROFILE, words))), command="")
 
 
 def from_file(text: str, *words: str) -> Settings:

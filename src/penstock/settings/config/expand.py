@@ -18,11 +18,12 @@ from penstock.settings.config.keys import (
     Row,
     Section,
     Special,
+    find_flag,
     flags_of,
     rows,
 )
 from penstock.settings.config.unknown_keys import camel_case
-from penstock.settings.flags import SPELLINGS, Flag
+from penstock.settings.flags import Flag
 from penstock.settings.schema import Settings
 
 __all__ = ["expanded", "key_of"]
@@ -50,7 +51,7 @@ def key_of(target: str) -> str:
     """Return the path of the key for a target of `Settings`, as the parameters of a sweep name it."""
     for path, row in rows():
         for spelling in flags_of(row):
-            flag = SPELLINGS[spelling]
+            flag = find_flag(spelling)
             if isinstance(flag, Flag) and flag.target == target and not path.startswith("benchmark.warmup."):
                 tail = ".stddev" if isinstance(row, Distribution) and spelling == row.stddev else ""
                 return camel_case(path.removeprefix("benchmark.")) + tail
@@ -78,8 +79,7 @@ class _Writer:
             case str():
                 return self._flag(row, path)
             case Inverted(flag):
-                value = self._flag(flag, path)
-                return value if isinstance(value, bool) else _MISSING  # the target of --insecure is verify_tls
+                return self._flag(flag, path, inverted=True)
             case Distribution(mean, stddev):
                 parts = {"mean": self._flag(mean, f"{path}.mean"), "stddev": self._flag(stddev, f"{path}.stddev")}
                 return {key: value for key, value in parts.items() if value is not _MISSING} or _MISSING
@@ -87,26 +87,30 @@ class _Writer:
                 write = getattr(self, f"write_{form}", None)
                 return _MISSING if write is None else write(row, path)
             case Mapping():
-                return self.section(row, f"{path}.") or _MISSING
+                written = self.section(row, f"{path}.")
+                return written.get("", written) or _MISSING
         return _MISSING
 
-    def _flag(self, spelling: str, path: str) -> Any:
+    def _flag(self, spelling: str, path: str, *, inverted: bool = False) -> Any:
         """Return the value of a flag as the file would have it; `_MISSING` for a default, which is noted."""
-        flag = SPELLINGS[spelling]
+        flag = find_flag(spelling)
         if not isinstance(flag, Flag) or flag.target is None or flag.target in self._left_out:
             return _MISSING
         value, default = _lookup(self._settings, flag.target)
         if value is _MISSING:
             return _MISSING
         if value is None or value in ("", (), {}):
-            self.defaults.append((camel_case(path), "not set"))
+            self.defaults.append((camel_case(path.removesuffix(".")), "not set"))
             return _MISSING
         if flag.target == "endpoint.api_key" and self._key_is_elsewhere():
             return _MISSING
+        shown = _plain(value, flag)
+        if inverted:
+            shown = not shown
         if value == default:
-            self.defaults.append((camel_case(path), _plain(value, flag)))
+            self.defaults.append((camel_case(path), shown))
             return _MISSING
-        return _plain(value, flag)
+        return shown
 
     def _key_is_elsewhere(self) -> bool:
         endpoint = self._settings.endpoint
@@ -166,6 +170,8 @@ def _lookup(settings: Settings, target: str) -> tuple[Any, Any]:
 
 def _plain(value: Any, flag: Flag) -> Any:
     """Return a value as YAML can hold it, without credentials."""
+    if flag.kind == "bool":
+        return value is flag.stored_value
     if flag.kind == "headers":
         return {name: REDACTED for name, _ in value}
     if flag.kind == "extra":

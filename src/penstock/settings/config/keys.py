@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from penstock.settings.flags import SPELLINGS, Flag, UnsupportedFlag
+
 __all__ = [
     "BENCHMARK",
     "DATASET",
@@ -27,6 +29,7 @@ __all__ = [
     "Row",
     "Section",
     "Special",
+    "find_flag",
     "flags_of",
     "rows",
 ]
@@ -65,7 +68,7 @@ class Alias(NamedTuple):
 
 
 Row = str | Distribution | Inverted | Refused | Special | Alias | Mapping[str, "Row"]
-"""A string is the flag of the key, a mapping the keys of a section."""
+"""A string is the flag of the key, a mapping the keys of a section. The key "" is that of a scalar in place of the section."""
 Section = Mapping[str, Row]
 
 _MODELS = Special("models", ("--model-names", "--model-selection-strategy"))
@@ -411,6 +414,7 @@ KEYS: Final[Section] = {
     "random_seed": "--random-seed",
     "benchmark": BENCHMARK,
     "sweep": {
+        "": "--sweep",
         "type": "--sweep-type",
         "parameters": Special("parameters"),
         "cooldown_seconds": "--parameter-sweep-cooldown-seconds",
@@ -481,6 +485,11 @@ def rows(section: Section = KEYS, path: str = "") -> Iterator[tuple[str, Row]]:
             yield from rows(row, f"{path}{key}.")
         else:
             yield path + key, row
+
+
+def find_flag(spelling: str) -> Flag | UnsupportedFlag:
+    """Return the row of a flag. A flag that is announced and does not exist yet is unsupported."""
+    return SPELLINGS.get(spelling) or UnsupportedFlag(spelling)
 
 
 def flags_of(row: Row) -> tuple[str, ...]:

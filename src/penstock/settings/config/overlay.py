@@ -20,9 +20,9 @@ _PAIRS = ("endpoint.headers", "endpoint.extra")
 
 
 def overlay(parsed: ParsedArguments) -> ParsedArguments:
-    """Return the values of the file that `config` names, overridden by the other values of `parsed`."""
+    """Return the values of the file that `config_file` names, overridden by the other values of `parsed`."""
     flags = dict(parsed.values)
-    file = read_config(flags.pop("config"), os.environ)
+    file = read_config(flags["config_file"], os.environ)
     replaced = {other for target in flags for group in _ALTERNATIVES if target in group for other in group}
     values = {target: value for target, value in file.values.items() if target not in replaced}
     for target in _PAIRS:

@@ -18,12 +18,13 @@ from penstock.settings.config.keys import (
     Refused,
     Row,
     Special,
+    find_flag,
     flags_of,
 )
 from penstock.settings.config.reader import Reader
 from penstock.settings.config.scalars import describe
 from penstock.settings.flag_values import ParsedArguments, parse_bool
-from penstock.settings.flags import SPELLINGS, Flag, UnsupportedFlag
+from penstock.settings.flags import Flag, UnsupportedFlag
 
 __all__ = ["ConfigReader", "read_config"]
 
@@ -76,7 +77,7 @@ class ConfigReader(Reader):
         self._flag(row.flags[0], Node("", node.path, node.file, node.line, "seq", children=tuple(names)))
 
     def read_template(self, node: Node, row: Special) -> None:
-        flag = SPELLINGS[row.flags[0]]
+        flag = find_flag(row.flags[0])
         self.section(node, dict.fromkeys(_TEMPLATE_FIELDS, Special("ignored")))
         for child in node.children:
             name = _TEMPLATE_FIELDS.get(snake_case(child.key))
@@ -95,7 +96,7 @@ class ConfigReader(Reader):
 
     def read_dataset_type(self, node: Node, row: Special) -> None:
         public = self._choice(node, ("synthetic", "file", "public")) == "public"
-        if public and isinstance(SPELLINGS[row.flags[0]], UnsupportedFlag):
+        if public and isinstance(find_flag(row.flags[0]), UnsupportedFlag):
             self._error(node, "public is not supported yet; this version of Penstock has synthetic and file.")
 
     # phases
@@ -160,7 +161,7 @@ class ConfigReader(Reader):
         self.section(node, {"path": row.flags[0], "points": Special("rate_points", row.flags)})
 
     def read_rate_points(self, node: Node, row: Special) -> None:
-        flag = SPELLINGS[row.flags[0]]
+        flag = find_flag(row.flags[0])
         if not self._is(node, "seq", "a list of points") or not isinstance(flag, Flag):
             return
         wrong = [point for point in node.children if not self._is(point, "map", "a mapping with timeS and qps")]
@@ -209,7 +210,7 @@ class ConfigReader(Reader):
         names = _swept_path(node.key)
         flags = flags_of(_find(names))
         by_user = names == ["profiling", "rate"] and self._profiling_type == "user_centric"
-        flag = SPELLINGS[flags[-1 if by_user else 0]] if flags else None
+        flag = find_flag(flags[-1 if by_user else 0]) if flags else None
         if isinstance(flag, UnsupportedFlag):
             self._refuse(node)
             return None

@@ -10,11 +10,11 @@ from typing import Any
 from penstock.errors import UserError
 from penstock.secrets import REDACTED
 from penstock.settings.config.document import Node, snake_case
-from penstock.settings.config.keys import Alias, Distribution, Inverted, Refused, Row, Section, Special
+from penstock.settings.config.keys import Alias, Distribution, Inverted, Refused, Row, Section, Special, find_flag
 from penstock.settings.config.scalars import describe, flag_text, has_unknown_unit, hide_value
 from penstock.settings.config.unknown_keys import unknown_key
 from penstock.settings.flag_values import parse_bool, read_value
-from penstock.settings.flags import SPELLINGS, Flag, UnsupportedFlag, expected_value
+from penstock.settings.flags import Flag, UnsupportedFlag, expected_value
 from penstock.suggest import nearest
 
 __all__ = ["Reader"]
@@ -48,6 +48,9 @@ class Reader:
         """Sentences with their lines."""
 
     def section(self, node: Node, keys: Section) -> None:
+        if node.is_scalar and "" in keys:
+            self._take(keys[""], node)
+            return
         if not self._is(node, "map", "a mapping of keys"):
             return
         written: dict[str, Node] = {}
@@ -90,7 +93,7 @@ class Reader:
 
     def _flag(self, spelling: str, node: Node, text: str | None = None) -> None:
         """Read the value of a flag. `text` replaces that of the node."""
-        flag = SPELLINGS[spelling]
+        flag = find_flag(spelling)
         if isinstance(flag, UnsupportedFlag):
             self._refuse(node)
         elif flag.kind in ("headers", "extra"):
@@ -105,7 +108,7 @@ class Reader:
             self._read(flag, node, flag_text(flag, node))
 
     def _inverted(self, spelling: str, node: Node) -> None:
-        flag = SPELLINGS[spelling]
+        flag = find_flag(spelling)
         value = parse_bool(node.text) if node.is_scalar else None
         if value and isinstance(flag, Flag) and flag.always_on:
             self._refuse(node)
@@ -156,7 +159,7 @@ class Reader:
         self.spellings.setdefault(target, node.name)
 
     def _distribution(self, row: Distribution, node: Node) -> None:
-        if isinstance(SPELLINGS[row.mean], UnsupportedFlag):
+        if isinstance(find_flag(row.mean), UnsupportedFlag):
             self._refuse(node)
         elif node.kind != "map":
             self._flag(row.mean, node)

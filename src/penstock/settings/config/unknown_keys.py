@@ -26,7 +26,7 @@ def unknown_key(node: Node, parent: str, keys: Section) -> str:
 def _hint(key: str, keys: Section) -> str:
     if (path := _same_key_elsewhere(key) or _key_of_flag(key)) is not None:
         return f"did you mean {camel_case(path)}?"
-    usual = [name for name, row in keys.items() if not isinstance(row, Refused)]
+    usual = [name for name, row in keys.items() if name and not isinstance(row, Refused)]
     if (guess := nearest(key, usual, cutoff=0.6)) is not None:
         return f"did you mean {camel_case(guess)}?"
     if len(usual) <= _MOST_LISTED:

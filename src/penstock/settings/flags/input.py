@@ -14,7 +14,7 @@ INPUT = Group(
             "path",
             "Read the settings from this YAML file; other flags override it. `config init` writes one to begin with.",
             aliases=("-f",),
-            target="config",
+            target="config_file",
             metavar="FILE",
         ),
         Flag(
