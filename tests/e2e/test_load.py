@@ -7,15 +7,18 @@ import socket
 import socketserver
 import threading
 from collections import Counter, defaultdict
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 import pytest
 
 from penstock.schedule.arrivals import Arrivals, Constant
-from penstock.schedule.random_arrivals import Poisson
+from penstock.schedule.random_arrivals import Gamma, Poisson
 from penstock.schedule.share import Share
+from penstock.schedule.users import UserArrivals
+from penstock.schedule.varying_rate import RatePoint, VaryingRate
 from support.programs import Outcome, wait_for
+from support.schedules import Data
 
 MS = 1_000_000
 
@@ -122,18 +125,47 @@ def test_rate_counts_requests_or_conversations(mock, program, flag):
 def test_every_user_sends_in_its_own_interval(mock, program):
     server = mock(ttft=5)
     conversations = ["--conversation-turn-mean", 3, "--isl", 5, "--osl", 2, "--tokenizer", "builtin"]
-    users = ["--user-centric-rate", 100, "--num-users", 8, "--request-count", 60, "--workers-max", 3]
+    users = ["--user-centric-rate", 100, "--num-users", 8, "--num-sessions", 20, "--workers-max", 3]
     outcome = program.profile(server.url, *conversations, *users, texts=None)
     assert outcome.status == 0, outcome
-    assert len(server.logged_requests()) == 60
-    times = sorted(r["metadata"]["intended_ns"] for r in outcome.records)
-    assert [at - times[0] for at in times] == [number * 10 * MS for number in range(60)]
-    by_session = defaultdict(list)
+    times = defaultdict(list)
     for record in outcome.records:
-        by_session[record["metadata"]["session_num"]].append(record["metadata"]["intended_ns"])
-    assert {b - a for session in by_session.values() for a, b in pairwise(session)} == {80 * MS}
+        times[record["metadata"]["session_num"]].append(record["metadata"]["intended_ns"])
+    starts = list(islice(UserArrivals(8, 100.0).starts(Share(), Data(turns=3)), 20))
+    assert len(server.logged_requests()) == sum(start.turns for start in starts if start is not None)
+    begin = times[0][0]
+    for start in starts:
+        assert start is not None
+        assert times[start.number] == [begin + start.at + turn * 80 * MS for turn in range(start.turns)]
     # The first users are in the middle of their conversation.
-    assert [len(by_session[number]) for number in range(8)] == [3, 1, 1, 2, 2, 2, 3, 3]
+    assert [len(times[number]) for number in range(8)] == [3, 1, 1, 2, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("flags", "process"),
+    [
+        (["--request-rate", 100, "--arrival-smoothness", 0.5], Gamma(100.0, 0.5)),
+        (
+            ["--request-rate", 200, "--request-rate-ramp-duration", 0.5, "--arrival-pattern", "constant"],
+            VaryingRate(Constant(1.0), (RatePoint(0.0, 0.0), RatePoint(0.5, 200.0))),
+        ),
+        (
+            ["--request-rate-series", "series.json"],
+            VaryingRate(Poisson(1.0), (RatePoint(0.0, 50.0), RatePoint(0.4, 200.0), RatePoint(0.6, 0.0))),
+        ),
+    ],
+    ids=["gamma", "ramp", "series"],
+)
+def test_requests_are_due_at_the_times_of_the_arrival_process(mock, program, flags, process):
+    (program.folder / "series.json").write_text(
+        '[{"timeS": 0, "qps": 50}, {"timeS": 0.4, "qps": 200}, {"timeS": 0.6, "qps": 0}]'
+    )
+    server = mock()
+    outcome = program.profile(server.url, *flags, "--request-count", 60, "--random-seed", 4)
+    assert outcome.status == 0, outcome
+    drawn = due(process, 60, seed=4)
+    assert intended(outcome) == [at - drawn[0] for at in drawn]
+    assert len(server.logged_requests()) == len(drawn) >= 50
 
 
 def test_users_need_conversations_of_several_turns(mock, program):

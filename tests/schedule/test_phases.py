@@ -6,16 +6,22 @@ import math
 
 import pytest
 
+from penstock.cli.profile import COMMAND_LINE as PROFILE
 from penstock.schedule.arrivals import Constant
 from penstock.schedule.limits import Fixed, LinearRamp
 from penstock.schedule.phase import Phase
 from penstock.schedule.phases import phases
 from penstock.schedule.random_arrivals import Gamma, Poisson
+from penstock.schedule.scheduler import Scheduler
 from penstock.schedule.server_assignment import RoundRobin
+from penstock.schedule.share import Share
 from penstock.schedule.turn_timing import AfterReply, AtArrivals, PerUser
 from penstock.schedule.users import UserArrivals
 from penstock.schedule.varying_rate import RatePoint, VaryingRate
+from penstock.settings.parse import parse
+from penstock.settings.resolve import resolve
 from penstock.settings.schema import BURST, LoadSettings, WarmupSettings
+from support.schedules import Data, sends
 
 
 def make_phases(load: LoadSettings, *, warmup: int = 0, synthetic: bool = True) -> list[Phase]:
@@ -48,6 +54,15 @@ def test_default_load_is_one_request_at_a_time():
 def test_rate_without_concurrency_has_no_slot_limit():
     assert make_phases(LoadSettings(rate=5.0))[0].slots is None
     assert make_phases(LoadSettings(rate=5.0, concurrency=3))[0].slots == Fixed(3)
+
+
+def test_concurrency_burst_starts_all_slots_at_once():
+    load = resolve(parse(PROFILE, ["-m", "m", "--arrival-pattern", "concurrency-burst", "--concurrency", "5"])).load
+    (burst,) = make_phases(load)
+    assert (burst.arrivals, burst.slots) == (None, Fixed(5))
+    made = Scheduler(burst, Share(), Data())
+    made.begin(100)
+    assert [(send.intended, send.slot_free_at) for send in sends(made, 100)] == [(100, 100)] * 5
 
 
 def test_warmup_has_the_same_load_and_profiling_continues_in_the_dataset():
