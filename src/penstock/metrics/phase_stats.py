@@ -17,6 +17,7 @@ from penstock.metrics.metric import Measures, PhaseFigures
 from penstock.metrics.objectives import Objective, meets
 from penstock.metrics.reply_values import requested_length
 from penstock.metrics.statistics import Column, Columns, Stats
+from penstock.metrics.timeline import Timeline
 from penstock.records.record import ErrorOwner, Failure, Record
 
 __all__ = ["ErrorGroup", "PhaseStats", "count_by_owner"]
@@ -73,6 +74,7 @@ class PhaseStats:
         self._groups: dict[tuple[str, int | None, str, ErrorOwner], _Group] = {}
         self._span = _Span()
         self._bounds = RequestBounds(prefix)
+        self._timeline = Timeline(prefix)
         self._context_overflows = 0
         self._streamed = 0
         self._single_stamp_replies = 0
@@ -123,6 +125,7 @@ class PhaseStats:
             self._fail(record.failure)
         else:
             self._succeed(record, measures.values)
+            self._timeline.add(record, measures)
         if measures.values:
             self._columns.add(measures.values)
         for tag, values in measures.lists.items():
@@ -203,6 +206,8 @@ class PhaseStats:
                     stats[f"adj_{tag}"] = column.with_failures(CATALOGUE[tag].unit, self.failed)
         if self._starts and (concurrency := effective_concurrency(self._starts, self._ends, "requests")):
             stats["effective_concurrency"] = concurrency
+        if self.span is not None:
+            stats |= self._timeline.metrics(self.span)
         figures = PhaseFigures(stats, self._counts(), self.succeeded, self._duration_s(), self._scheduled)
         scalars = [group.summarize(figures) for group in GROUPS if group.summarize is not None]
         for values in scalars:

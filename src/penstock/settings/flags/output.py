@@ -72,7 +72,8 @@ OUTPUT = Group(
         Flag(
             "--verbose",
             "bool",
-            "Also print what Penstock chose: addresses, processes, connections, seed, tokenizer.",
+            "Also print what Penstock chose (addresses, processes, connections, seed, tokenizer), and the tables of requests "
+            "and tokens over time.",
             aliases=("-v",),
             target="output.verbose",
         ),
