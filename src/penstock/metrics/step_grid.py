@@ -28,15 +28,16 @@ class StepGrid:
         """Number of the first bin that is stored; bin 0 begins at time 0."""
         self._sums = np.zeros((functions, 0))
         self._moments = np.zeros((functions, 0))
+        """The sums of change * (time since the start of the bin / width)."""
 
     def add(self, times: Values | NDArray[np.int64], changes: Mapping[int, Values]) -> None:
         """Add changes at times (ns) to functions, by the number of the function."""
         if not len(times):
             return
         low, high = self._reserve(times.min(), times.max())
-        bins = np.floor(times * (1 / self.width)).astype(np.intp)
-        offsets = times - bins * self.width
-        bins -= low
+        offsets = (times - low * self.width) / self.width
+        bins = offsets.astype(np.intp)
+        offsets -= bins
         stored = slice(low - self._first, high - self._first)
         for function, change in changes.items():
             self._sums[function, stored] += np.bincount(bins, change, high - low)
@@ -46,14 +47,14 @@ class StepGrid:
         """Return the integral over each of the bins `first` to `last` (exclusive), in units of the function * ns."""
         self._extend(first, last)
         levels = np.cumsum(self._sums[function])
-        integrals: Values = levels * self.width - self._moments[function]
+        integrals: Values = (levels - self._moments[function]) * self.width
         return integrals[first - self._first : last - self._first]
 
     def _reserve(self, earliest: float, latest: float) -> tuple[int, int]:
         """Return the range of bins for these times, and make room for it."""
         while True:
-            # One more at each end: a time next to a bin's edge may be rounded into the bin beside it.
-            low, high = math.floor(earliest / self.width) - 1, math.floor(latest / self.width) + 2
+            # One more at the end, for a time that is rounded up to the edge of a bin.
+            low, high = math.floor(earliest / self.width), math.floor(latest / self.width) + 2
             if not self._sums.size or max(high, self._end) - min(low, self._first) <= _MOST_BINS:
                 self._extend(low, high)
                 return low, high
@@ -77,7 +78,7 @@ class StepGrid:
     def _merge_pairs(self) -> None:
         self._extend(self._first - self._first % 2, self._end)
         self._extend(self._first, self._end + self._end % 2)
-        self._moments = self._moments[:, ::2] + self._moments[:, 1::2] + self._sums[:, 1::2] * self.width
+        self._moments = (self._moments[:, ::2] + self._moments[:, 1::2] + self._sums[:, 1::2]) / 2
         self._sums = self._sums[:, ::2] + self._sums[:, 1::2]
         self._first //= 2
         self.width *= 2

@@ -23,6 +23,7 @@ __all__ = ["Timeline"]
 
 _BATCH_STAMPS = 16_384
 _ROW = 7
+_NO_GAP = np.zeros(1)
 _PER_SECOND = "tokens/sec"
 _PER_USER = "tokens/sec/user"
 
@@ -47,6 +48,7 @@ class Timeline:
         self._inputs_known = self._outputs_known = self._has_gaps = False
         self._rows = array("d")
         self._gaps: list[Values] = []
+        """For each request, one gap of 0 for its first stamp, and the gaps after it, in ms."""
         self._pieces: dict[int, list[int]] = {}
         """By the row of a request, its pieces of content with each stamp, if stamps have different numbers of them."""
         self._buffered = 0
@@ -57,6 +59,7 @@ class Timeline:
             return
         gaps = measures.lists.get("inter_chunk_latency")
         count = 0
+        self._gaps.append(_NO_GAP)
         if gaps is not None:
             self._gaps.append(gaps)
             count = len(gaps)
@@ -81,13 +84,10 @@ class Timeline:
         for column, times in ((self._starts, starts), (self._firsts, firsts), (self._ends, ends)):
             column.extend(times)
         self._add_requests(starts, firsts, ends, inputs, lengths)
-        if self._gaps:
-            self._has_gaps = True
-            # The first piece of content holds one token, and the others have equal shares of the rest.
-            shares = np.maximum(lengths - 1, 0) / np.maximum(pieces - 1, 1)
-            self._add_chunks(firsts, lengths, counts.astype(np.intp), shares)
-        else:
-            self._grid.add(firsts, {_Function.TOKENS: lengths})
+        self._has_gaps |= bool(counts.any())
+        # The first piece of content holds one token, and the others have equal shares of the rest.
+        shares = np.maximum(lengths - 1, 0) / np.maximum(pieces - 1, 1)
+        self._add_chunks(firsts, lengths, counts.astype(np.intp), shares)
         self._rows, self._gaps, self._pieces, self._buffered = array("d"), [], {}, 0
 
     def _add_requests(self, starts: Values, firsts: Values, ends: Values, inputs: Values, lengths: Values) -> None:
@@ -102,18 +102,16 @@ class Timeline:
         """Lay the tokens on the times of the chunks: at a constant rate during each gap, and as steps at its end."""
         first = np.cumsum(counts) - counts + np.arange(len(counts))
         """The index of each request's first stamp among all stamps."""
-        follows = np.ones(len(counts) + counts.sum(), dtype=bool)
-        follows[first] = False
-        gaps = np.zeros(len(follows))
-        gaps[follows] = np.concatenate(self._gaps)
+        gaps = np.concatenate(self._gaps)
         gaps *= 1e6
+        times = np.cumsum(gaps)
+        times += np.repeat(firsts - times[first], counts + 1)
         tokens = np.repeat(shares, counts + 1)
         tokens[first] = 0
         for row, pieces in self._pieces.items():
             tokens[first[row] : first[row] + len(pieces)] *= pieces
-        times = np.cumsum(gaps)
-        times += np.repeat(firsts - times[first], counts + 1)
-        rates = np.divide(tokens, gaps, out=np.zeros(len(gaps)), where=follows)
+        gaps[first] = 1  # these hold no tokens
+        rates = tokens / gaps
         changes = -rates
         changes[:-1] += rates[1:]
         tokens[first] = lengths - np.add.reduceat(tokens, first)
