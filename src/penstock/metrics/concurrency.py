@@ -7,35 +7,38 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.metrics.statistics import Column, Stats, Values, weighted_statistics
+from penstock.metrics.statistics import Column, Stats, weighted_statistics
 
-__all__ = ["Levels", "count_levels", "effective_concurrency"]
+__all__ = ["Levels", "Window", "count_levels"]
+
+Window = tuple[int, int]
+"""Begin and end in ns."""
 
 
 class Levels(NamedTuple):
     """How many intervals overlap over time."""
 
-    durations: Values
-    """Nanoseconds with 0, 1, 2, … intervals, between the first start and the last end."""
-    begins: NDArray[np.int64]
-    """When the number rose from 0."""
-    ends: NDArray[np.int64]
-    """When it next fell to 0 again."""
+    times: NDArray[np.int64]
+    """The starts and ends of the intervals, in order of time."""
+    counts: NDArray[np.int32]
+    """The number of intervals after each of them."""
 
-    def statistics(self, unit: str, window_ns: float | None = None) -> Stats | None:
-        """Return statistics weighted by time, or None if all intervals took no time. The number is 0 in the rest of the
-        window."""
-        durations = self.durations.copy()
-        if not durations.any():
-            return None
-        if window_ns is not None:
-            durations[0] += window_ns - durations.sum()
+    def statistics(self, unit: str, window: Window | None = None) -> Stats | None:
+        """Return statistics weighted by time over the window, by default from the first start to the last end. None if it is
+        empty."""
+        begin, end = window or (self.times[0], self.times[-1])
+        first, last = np.searchsorted(self.times, begin, side="right"), np.searchsorted(self.times, end)
+        counts = np.concatenate((self.counts[first - 1 : first] if first else (0,), self.counts[first:last]))
+        edges = np.concatenate(((begin,), self.times[first:last], (end,)))
+        durations = np.bincount(counts, weights=np.diff(edges)).astype(np.float64, copy=False)
         return weighted_statistics(np.arange(len(durations), dtype=np.float64), durations, unit)
 
-
-def effective_concurrency(starts: Column, ends: Column, unit: str) -> Stats | None:
-    """Return time-weighted statistics of the concurrency, or None if all requests took no time."""
-    return count_levels(starts, ends).statistics(unit)
+    def busy(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return when the number rose from 0, and when it next fell to 0 again."""
+        busy = self.counts > 0
+        turns = np.flatnonzero(np.diff(busy, prepend=False))
+        times = self.times[turns]
+        return times[::2], times[1::2]
 
 
 def count_levels(starts: Column, ends: Column) -> Levels:
@@ -48,15 +51,8 @@ def count_levels(starts: Column, ends: Column) -> Levels:
     events *= 2
     events[: len(starts)] += 1
     events.sort()
-    levels = ((events & 1) * 2 - 1).cumsum(dtype=np.int32)
-    # An interval that starts and ends in the same nanosecond makes the level -1 there, for no time.
-    np.maximum(levels, 0, out=levels)
+    counts = ((events & 1) * 2 - 1).cumsum(dtype=np.int32)
+    # An interval that starts and ends in the same nanosecond makes the number -1 there, for no time.
+    np.maximum(counts, 0, out=counts)
     events >>= 1
-    durations = np.bincount(levels[:-1], weights=np.diff(events), minlength=1)
-    busy = levels > 0
-    turns = np.flatnonzero(busy[1:] != busy[:-1]) + 1
-    if len(busy) and busy[0]:
-        turns = np.concatenate(((0,), turns))
-    times = events[turns]
-    # astype() for the type checker: NumPy's stubs do not know that weights make the result float.
-    return Levels(durations.astype(np.float64, copy=False), times[::2], times[1::2])
+    return Levels(events, counts)

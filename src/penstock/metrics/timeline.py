@@ -6,14 +6,15 @@ Numbers of requests are exact. Tokens are summed in bins of 10 ms (`step_grid`),
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from math import nan
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.metrics.concurrency import Levels, count_levels
+from penstock.metrics.concurrency import Levels, Window, count_levels
 from penstock.metrics.metric import Measures
 from penstock.metrics.statistics import Column, Stats, Values, weighted_statistics
 from penstock.metrics.step_grid import StepGrid
@@ -36,8 +37,14 @@ class _Function(IntEnum):
     TOKENS = 4
 
 
+_FUNCTIONS = {
+    "prefill": (_Function.PREFILL_RATE, _Function.PREFILLING),
+    "decode": (_Function.DECODE_RATE, _Function.DECODING),
+}
+
+
 class Timeline:
-    """Takes the successful streamed requests of a phase. Add all of them, then call `metrics` once."""
+    """Takes the successful streamed requests of a phase. Add all of them, then call `over` once."""
 
     def __init__(self, prefix: str) -> None:
         """`prefix` starts the paths of the files for large columns."""
@@ -117,72 +124,103 @@ class Timeline:
         tokens[first] = lengths - np.add.reduceat(tokens, first)
         self._grid.add(times, {_Function.DECODE_RATE: changes, _Function.TOKENS: tokens})
 
-    def metrics(self, span: tuple[int, int]) -> dict[str, Stats]:
-        """Return the statistics over `span`, the first start and the last end of all requests of the phase."""
+    def over(self, windows: Sequence[Window], whole: Window) -> list[dict[str, Stats]]:
+        """Return the statistics over each of the windows. `whole` is the window of the phase, which contains them."""
         self._flush()
-        if not self._starts or span[0] >= span[1]:
-            return {}
-        return {tag: stats for tag, stats in self._statistics(span) if stats is not None}
-
-    def _statistics(self, span: tuple[int, int]) -> Iterator[tuple[str, Stats | None]]:
-        window = span[1] - span[0]
-        prefill = count_levels(self._starts, self._firsts)
-        decode = count_levels(self._firsts, self._ends)
-        yield "effective_prefill_concurrency", prefill.statistics("requests", window)
-        yield "effective_decode_concurrency", decode.statistics("requests", window)
-        bins = _Bins(self._grid, span)
-        of = _Function
+        if not self._starts:
+            return [{} for _ in windows]
+        bins = [_Bins(self._grid.width, window, whole) for window in windows]
+        found: list[dict[str, Stats | None]] = [{} for _ in windows]
+        # One after the other, because each takes 24 bytes per request.
+        prefill = self._count(found, "prefill", windows, whole, count_levels(self._starts, self._firsts))
+        decode = self._count(found, "decode", windows, whole, count_levels(self._firsts, self._ends))
+        phases: dict[str, _Phase] = {}
         if self._inputs_known:
-            tokens, users = bins.integrals(of.PREFILL_RATE), bins.integrals(of.PREFILLING)
-            yield from bins.throughput("prefill", tokens, bins.busy(prefill), users)
-        decoded = self._outputs_known and self._has_gaps
-        if decoded:
-            tokens, users = bins.integrals(of.DECODE_RATE), bins.integrals(of.DECODING)
-            yield from bins.throughput("decode", tokens, bins.busy(decode), users)
-        if self._inputs_known and decoded:
-            tokens = bins.integrals(of.PREFILL_RATE) + bins.integrals(of.DECODE_RATE)
-            yield from bins.throughput("total", tokens, bins.busy(count_levels(self._starts, self._ends)))
+            phases["prefill"] = prefill
+        if self._outputs_known and self._has_gaps:
+            phases["decode"] = decode
+        if len(phases) == 2:
+            busy = self._busy(whole, count_levels(self._starts, self._ends))
+            phases["total"] = _Phase(prefill.tokens + decode.tokens, busy, None)
+        for name, phase in phases.items():
+            for stats, part in zip(found, bins, strict=True):
+                stats.update(part.throughput(name, phase))
         if self._inputs_known and self._outputs_known:
-            in_flight = np.maximum(bins.integrals(of.TOKENS), 0) / bins.lengths
-            yield "tokens_in_flight", weighted_statistics(in_flight, bins.lengths, "tokens")
+            tokens = self._integrals(whole, _Function.TOKENS)
+            for stats, part in zip(found, bins, strict=True):
+                stats["tokens_in_flight"] = weighted_statistics(part.of(tokens) / part.lengths, part.lengths, "tokens")
+        return [{tag: value for tag, value in stats.items() if value is not None} for stats in found]
+
+    def _count(
+        self,
+        found: list[dict[str, Stats | None]],
+        name: str,
+        windows: Sequence[Window],
+        whole: Window,
+        levels: Levels,
+    ) -> _Phase:
+        """Add the concurrency in prefill or decode to the statistics, and return what happened in each bin."""
+        for stats, window in zip(found, windows, strict=True):
+            stats[f"effective_{name}_concurrency"] = levels.statistics("requests", window)
+        rate, users = _FUNCTIONS[name]
+        return _Phase(self._integrals(whole, rate), self._busy(whole, levels), self._integrals(whole, users))
+
+    def _integrals(self, window: Window, function: int) -> Values:
+        # Sums of many rates leave rounding errors around 0.
+        return np.maximum(self._grid.integrals(function, *_bin_range(self._grid.width, window)), 0)
+
+    def _busy(self, window: Window, levels: Levels) -> Values:
+        """Return the nanoseconds of each bin in which there was at least one interval."""
+        grid = StepGrid(1, self._grid.width)
+        begins, ends = levels.busy()
+        grid.add(begins, {0: np.ones(len(begins))})
+        grid.add(ends, {0: -np.ones(len(ends))})
+        return grid.integrals(0, *_bin_range(grid.width, window))
+
+
+class _Phase(NamedTuple):
+    """What happened in each bin in prefill, in decode, or in both."""
+
+    tokens: Values
+    busy: Values
+    """Nanoseconds with at least one request."""
+    users: Values | None
+    """Request-nanoseconds; None if throughput per user is not defined."""
 
 
 class _Bins:
-    """The bins of a grid that a span of time covers."""
+    """The bins of a window."""
 
-    def __init__(self, grid: StepGrid, span: tuple[int, int]) -> None:
-        width = grid.width
-        self._grid = grid
-        self._first, self._last = span[0] // width, -(-span[1] // width)
-        edges = np.arange(self._first, self._last + 1, dtype=np.float64) * width
-        self.lengths: Values = np.diff(np.clip(edges, *span))
-        """How much of each bin the span covers, in ns."""
+    def __init__(self, width: int, window: Window, whole: Window) -> None:
+        first, last = _bin_range(width, window)
+        origin, _ = _bin_range(width, whole)
+        self._covered = slice(first - origin, last - origin)
+        edges = np.arange(first, last + 1, dtype=np.float64) * width
+        self.lengths: Values = np.diff(np.clip(edges, *window))
+        """How much of each bin the window covers, in ns."""
+        self._shares: Values = self.lengths / np.diff(np.clip(edges, *whole))
+        """A bin at an edge of the window counts by the share of the phase's time in it that is in the window."""
 
-    def integrals(self, function: int) -> Values:
-        return self._grid.integrals(function, self._first, self._last)
+    def of(self, values: Values) -> Values:
+        """Return the part of a quantity of the whole phase that is in the window, by bin."""
+        part: Values = values[self._covered] * self._shares
+        return part
 
-    def busy(self, levels: Levels) -> Values:
-        """Return the nanoseconds of each bin in which there was at least one interval."""
-        grid = StepGrid(1, self._grid.width)
-        grid.add(levels.begins, {0: np.ones(len(levels.begins))})
-        grid.add(levels.ends, {0: -np.ones(len(levels.ends))})
-        return grid.integrals(0, self._first, self._last)
-
-    def throughput(
-        self, name: str, tokens: Values, busy: Values, users: Values | None = None
-    ) -> Iterator[tuple[str, Stats | None]]:
-        """Yield the metrics of tokens per bin: over all the time, and over the time in which there was a request.
-
-        `users` are the request-nanoseconds of each bin.
-        """
+    def throughput(self, name: str, phase: _Phase) -> Iterator[tuple[str, Stats | None]]:
+        """Yield the throughput over all the time, and over the time in which there was a request."""
+        lengths, busy = self.lengths, self.of(phase.busy)
         active = busy > 0
-        # Rates are sums of many terms, so a bin without a request can hold a rounding error.
-        tokens = np.where(active, np.maximum(tokens, 0), 0) * 1e9
-        yield f"effective_{name}_throughput", weighted_statistics(tokens / self.lengths, self.lengths, _PER_SECOND)
+        tokens = np.where(active, self.of(phase.tokens), 0) * 1e9
+        yield f"effective_{name}_throughput", weighted_statistics(tokens / lengths, lengths, _PER_SECOND)
         tokens, busy = tokens[active], busy[active]
         yield f"active_{name}_throughput", weighted_statistics(tokens / busy, busy, _PER_SECOND)
-        if users is not None:
-            per_user = tokens / users[active]
+        if phase.users is not None:
+            per_user = tokens / self.of(phase.users)[active]
             yield f"active_{name}_throughput_per_user", weighted_statistics(per_user, busy, _PER_USER)
-            per_user, busy = np.append(per_user, 0.0), np.append(busy, self.lengths.sum() - busy.sum())
+            idle = max(lengths.sum() - busy.sum(), 0.0)
+            per_user, busy = np.append(per_user, 0.0), np.append(busy, idle)
             yield f"effective_{name}_throughput_per_user", weighted_statistics(per_user, busy, _PER_USER)
+
+
+def _bin_range(width: int, window: Window) -> tuple[int, int]:
+    return window[0] // width, -(-window[1] // width)

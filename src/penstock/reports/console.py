@@ -17,6 +17,7 @@ from penstock.plural import counted
 from penstock.reports.artifacts import Artifacts, replacing
 from penstock.reports.error_text import one_line
 from penstock.reports.sink import Sink
+from penstock.reports.slices_table import print_slices
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,6 +91,7 @@ def _render(console: Console, summary: Summary, show_http: bool, show_timeline: 
         _metrics(console, "Penstock | LLM Metrics: Active", "active", summary.metrics)
     _metrics(console, "Penstock | LLM Metrics", "main", summary.metrics)
     _both_counts(console, summary)
+    print_slices(console, summary.slices)
     if show_http:
         _metrics(console, "Penstock | HTTP Phases", "http", summary.metrics)
     _certificate(console, summary)
@@ -336,6 +338,8 @@ def _footer(console: Console, summary: Summary, artifacts: Artifacts) -> None:
         ("Benchmark Duration", None if duration is None else f"{duration.avg:,.2f} {duration.unit}"),
         ("CSV Export", artifacts.summary_csv),
         ("JSON Export", artifacts.summary_json),
+        ("Timeslice CSV Export", artifacts.paths.get("slices_csv")),
+        ("Timeslice JSON Export", artifacts.paths.get("slices_json")),
         ("Per-Request Export", artifacts.records),
         ("Inputs", artifacts.inputs),
     ):

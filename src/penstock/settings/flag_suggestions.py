@@ -12,7 +12,7 @@ _SYNONYMS_BY_FLAG = {
     "--concurrency": "clients connections max-concurrency max-num-seqs num-concurrent parallel parallelism threads users",
     "--request-rate": "qps rps requests-per-second",
     "--request-count": "n num num-request request requests total-requests",
-    "--benchmark-duration": "max-seconds runtime seconds time",
+    "--benchmark-duration": "max-seconds runtime seconds time duration test-duration",
     "--request-timeout-seconds": "timeout",
     "--warmup-request-count": "warmups warm-up",
     "--osl": "completion-tokens max-completion-tokens max-new-tokens max-output-tokens max-tokens output-len output-length "

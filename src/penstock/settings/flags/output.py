@@ -42,6 +42,14 @@ OUTPUT = Group(
             "Add the HTTP phases of each request to its record.",
             target="output.http_trace",
         ),
+        Flag(
+            "--slice-duration",
+            "float",
+            "Also write the metrics of each slice of the run, this many seconds long.",
+            target="output.slice_s",
+            metavar="SECONDS",
+            ge=0.01,
+        ),
         Flag("--show-trace-timing", "bool", "Print the table of HTTP phases.", target="output.show_http"),
         Flag(
             "--ui-type",

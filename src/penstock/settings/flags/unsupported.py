@@ -117,7 +117,6 @@ _SPELLINGS = (
     "--user-centric-rate",
     "--num-users",
     # output
-    "--slice-duration",
     "--auto-plot --no-auto-plot",
     "--plot-required",
     "--export-outputs-json",
