@@ -21,6 +21,12 @@ Metrics cover the successful requests of the profiling phase, unless the note sa
 sum, population std, and the percentiles p1 to p99 by linear interpolation. Role-only, empty, usage and `[DONE]` events are
 not content. A reply whose content has a single stamp has a TTFT, but no second token, gaps or inter-token latency;
 `single_stamp_request_count` counts such replies.
+
+Requests and tokens over time (`effective_…`, `active_…`, `tokens_in_flight`) have avg, min, max, std and p50 to p99 weighted by
+time: p90 is the lowest value that was not exceeded for 90 % of the time. Numbers of requests are exact. Throughput and tokens
+are means over 10 ms (20 ms after 87 minutes, 40 ms after 3 hours, and so on). AIPerf takes the rate of each gap between two
+chunks, which gives the same averages and larger maxima. The JSON and CSV files have these metrics, and the screen shows them
+with `--verbose`.
 """
 
 KINDS = {"record": "One value per request", "list": "Several values per request", "run": "One value per run"}

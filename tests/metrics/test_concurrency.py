@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.metrics.concurrency import effective_concurrency
+from penstock.metrics.concurrency import count_levels
 from penstock.metrics.statistics import Column
 
 
@@ -12,7 +12,7 @@ def concurrency(spans):
     for start, end in spans:
         starts.append(start)
         ends.append(end)
-    return effective_concurrency(starts, ends, "requests")
+    return count_levels(starts, ends).statistics("requests")
 
 
 def test_levels_are_weighted_by_time():

@@ -98,6 +98,21 @@ def test_warmup_failures_have_their_own_table(tmp_path):
     assert "1 of 1 Warmup Requests Failed" in text
 
 
+def test_tables_over_time_are_shown_only_on_request(mixed):
+    text = console_text(mixed.summary)
+    assert "Tokens In Flight" not in text
+    assert "Average load: " in text
+    assert "in prefill" in text
+    text = console_text(mixed.summary, show_timeline=True)
+    for shown in (
+        "LLM Metrics: Effective",
+        "Tokens In Flight (tokens)",
+        "LLM Metrics: Active",
+        "Active Decode Throughput",
+    ):
+        assert shown in text
+
+
 def test_http_table_is_shown_only_on_request(mixed):
     assert "HTTP" not in mixed.read("profile_export_console.txt").replace("HTTPError", "")
     text = console_text(mixed.summary, show_http=True)

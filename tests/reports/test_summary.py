@@ -33,8 +33,7 @@ STATISTICS = [
     "sum",
 ]
 
-# Keys that AIPerf 0.13 writes for a streamed chat run without GPU telemetry, except its effective and active throughput: first
-# those in a fixed order, then the others.
+# Keys that AIPerf 0.13 writes for a streamed chat run without GPU telemetry: first those in a fixed order, then the others.
 AIPERF_FIRST = [
     "schema_version",
     "aiperf_version",
@@ -103,6 +102,19 @@ AIPERF_REST = {
     "input_token_throughput",
     "total_token_throughput",
     "effective_concurrency",
+    "effective_decode_throughput",
+    "effective_prefill_throughput",
+    "effective_decode_concurrency",
+    "effective_prefill_concurrency",
+    "effective_total_throughput",
+    "effective_decode_throughput_per_user",
+    "effective_prefill_throughput_per_user",
+    "tokens_in_flight",
+    "active_decode_throughput",
+    "active_prefill_throughput",
+    "active_decode_throughput_per_user",
+    "active_prefill_throughput_per_user",
+    "active_total_throughput",
     "credit_to_start_latency",
     "effective_latency",
 }
@@ -421,11 +433,23 @@ def test_server_token_counts_need_no_tokenizer(tmp_path):
 
 
 AIPERF_CSV = [
+    "Active Decode Throughput (tokens/sec)",
+    "Active Decode Throughput Per User (tokens/sec/user)",
+    "Active Prefill Throughput (tokens/sec)",
+    "Active Prefill Throughput Per User (tokens/sec/user)",
+    "Active Total Throughput (tokens/sec)",
     "Credit-to-Start Latency (ms)",
     "Decode Duration (ms)",
     "E2E Output Token Throughput (tokens/sec/user)",
     "Effective Concurrency",
+    "Effective Decode Concurrency",
+    "Effective Decode Throughput (tokens/sec)",
+    "Effective Decode Throughput Per User (tokens/sec/user)",
     "Effective Latency (CO-aware) (ms)",
+    "Effective Prefill Concurrency",
+    "Effective Prefill Throughput (tokens/sec)",
+    "Effective Prefill Throughput Per User (tokens/sec/user)",
+    "Effective Total Throughput (tokens/sec)",
     "HTTP Blocked (ms)",
     "HTTP Chunks Received",
     "HTTP Chunks Sent",
@@ -452,6 +476,7 @@ AIPERF_CSV = [
     "Time to First Output Token (ms)",
     "Time to First Token (ms)",
     "Time to Second Token (ms)",
+    "Tokens In Flight (tokens)",
     "Usage Completion Tokens (tokens)",
     "Usage Completion Diff % (%)",
     "Usage Prompt Cache Read Tokens (tokens)",

@@ -62,6 +62,7 @@ def test_text_is_converted_to_its_type(spelling: str, text: str, expected: Any) 
         ("--concurrency", "٣", "--concurrency must be a whole number of at least 1, not '٣'."),
         ("--concurrency", "9" * 200, "--concurrency must be a whole number of at least 1"),
         ("--isl", "many", "--isl must be a whole number of at least 1, not 'many'."),
+        ("--slice-duration", "0", "--slice-duration must be a number of at least 0.01, not '0'."),
         ("--request-rate", "0", "--request-rate must be a number greater than 0, not '0'."),
         ("--request-rate", "nan", "--request-rate must be a number greater than 0, not 'nan'."),
         ("--request-rate", "inf", "--request-rate must be a number greater than 0, not 'inf'."),

@@ -42,6 +42,7 @@ def make_settings(
     prefix=None,
     http_trace=False,
     goodput="",
+    slice_s=None,
 ) -> Settings:
     return Settings(
         models=("mock",),
@@ -56,7 +57,7 @@ def make_settings(
         tokenizer=TokenizerSettings(),
         load=LoadSettings(concurrency=1, requests=2),
         warmup=WarmupSettings(),
-        output=OutputSettings(folder="out", level=level, prefix=prefix, http_trace=http_trace),
+        output=OutputSettings(folder="out", level=level, prefix=prefix, http_trace=http_trace, slice_s=slice_s),
         command="aiperf profile --model 'mock'",
         goodput=goodput,
     )

@@ -25,6 +25,9 @@ _OPTIONS = Group(
             "--tokenizer", "str", "Count tokens with this tokenizer instead of the one of the run.", "tokenizer", "NAME"
         ),
         Flag("--show-trace-timing", "bool", "Also print the table of HTTP phases.", "show_http"),
+        Flag(
+            "--verbose", "bool", "Also print the tables of requests and tokens over time.", "verbose", aliases=("-v",)
+        ),
         Flag("--output-dir", "path", "Write the files into this folder instead of RUN.", "output_dir", "FOLDER"),
         Flag("--overwrite", "bool", "Replace the files even if the log is damaged and contains less.", "overwrite"),
         HELP,
@@ -86,6 +89,7 @@ def run(parsed: ParsedArguments) -> int:
         tokenizer=tokenizer,
         incomplete=incomplete,
         show_http=values.get("show_http", False),
+        show_timeline=values.get("verbose", False),
         max_error_rate=1.0,  # failed requests are in the report; they do not make `report` fail
         into=output,
     )

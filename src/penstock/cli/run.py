@@ -51,6 +51,7 @@ def profile(settings: Settings) -> int:
             quiet=settings.output.quiet,
             show_progress=settings.output.ui != "none",
             show_http=settings.output.show_http,
+            show_timeline=settings.output.verbose,
             max_error_rate=settings.max_error_rate,
             require_valid=settings.require_valid,
             fails_without_workers=True,
@@ -169,6 +170,7 @@ def report(
     quiet: bool = False,
     show_progress: bool = True,
     show_http: bool = False,
+    show_timeline: bool = False,
     max_error_rate: float = 0.0,
     require_valid: bool = False,
     fails_without_workers: bool = False,
@@ -194,6 +196,7 @@ def report(
         progress=step_progress("Counting tokens and writing records", show_progress and not quiet),
         expected=expected,
         show_http=show_http,
+        show_timeline=show_timeline,
         url=url,
         into=into,
     )
@@ -203,7 +206,7 @@ def report(
         summary.tokenizer = msgspec.structs.replace(summary.tokenizer, note=None)  # print the note only once
     if not quiet:
         print(f"Benchmark {_state(interrupted, input_error, incomplete)}. Results saved to: {os.path.join(folder, '')}")
-        show(summary, artifacts, show_http=show_http)
+        show(summary, artifacts, show_http=show_http, show_timeline=show_timeline)
     elif url is None:  # a comparison shows the certificates itself
         _warn_if_not_valid(summary, require_valid)
     failed_assertions = _failed_assertions(assertions, summary)

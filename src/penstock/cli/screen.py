@@ -18,7 +18,14 @@ __all__ = ["columns", "show"]
 _MIN_WIDTH = 40
 
 
-def show(summary: Summary, artifacts: Artifacts, *, show_http: bool = False, file: IO[str] | None = None) -> None:
+def show(
+    summary: Summary,
+    artifacts: Artifacts,
+    *,
+    show_http: bool = False,
+    show_timeline: bool = False,
+    file: IO[str] | None = None,
+) -> None:
     """Print in colour and full width on a terminal; elsewhere plain, COLUMNS or 140 columns wide."""
     from rich.console import Console
 
@@ -27,12 +34,13 @@ def show(summary: Summary, artifacts: Artifacts, *, show_http: bool = False, fil
         # An error message from a server may contain characters that the terminal's encoding lacks.
         stream.reconfigure(errors="replace")
     if stream.isatty():
-        draw(Console(file=stream, highlight=False, soft_wrap=False), summary, artifacts, show_http=show_http)
+        console = Console(file=stream, highlight=False, soft_wrap=False)
+        draw(console, summary, artifacts, show_http=show_http, show_timeline=show_timeline)
         return
     # Render to a string first, because rich pads lines with spaces.
     text = io.StringIO()
     console = Console(file=text, width=columns(stream), highlight=False, soft_wrap=False)
-    draw(console, summary, artifacts, show_http=show_http)
+    draw(console, summary, artifacts, show_http=show_http, show_timeline=show_timeline)
     stream.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 

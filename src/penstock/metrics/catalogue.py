@@ -31,6 +31,7 @@ GROUPS: tuple[MetricGroup, ...] = tuple(
             "penstock.metrics.groups.http:GROUP",
             "penstock.metrics.groups.failures:GROUP",
             "penstock.metrics.groups.throughput:GROUP",
+            "penstock.metrics.groups.timeline:GROUP",
             "penstock.metrics.groups.goodput:GROUP",
             "penstock.metrics.groups.counts:GROUP",
             "penstock.metrics.groups.replay_lag:GROUP",

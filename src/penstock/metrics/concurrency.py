@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
-import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.metrics.statistics import Column, Stats
+from penstock.metrics.statistics import Column, Stats, weighted_statistics
 
-__all__ = ["effective_concurrency"]
+__all__ = ["Levels", "Window", "count_levels"]
 
-
-def effective_concurrency(starts: Column, ends: Column, unit: str) -> Stats | None:
-    """Return time-weighted statistics of the concurrency, or None if all requests took no time.
-
-    A percentile is the lowest level that was not exceeded for that share of the time.
-    """
-    durations = _level_durations(starts, ends)
-    total = float(durations.sum())
-    if not total:
-        return None
-    levels = np.arange(len(durations))
-    mean = float((levels * durations).sum()) / total
-    deviation = math.sqrt(float((np.square(levels - mean) * durations).sum()) / total)
-    cumulative = np.cumsum(durations)
-    p50, p90, p95, p99 = (float(np.searchsorted(cumulative, q * total)) for q in (0.5, 0.9, 0.95, 0.99))
-    occupied = np.flatnonzero(durations)
-    low, high = float(occupied[0]), float(occupied[-1])
-    return Stats(unit=unit, avg=mean, p50=p50, p90=p90, p95=p95, p99=p99, min=low, max=high, std=deviation)
+Window = tuple[int, int]
+"""Begin and end in ns."""
 
 
-def _level_durations(starts: Column, ends: Column) -> NDArray[np.float64]:
-    """Return the nanoseconds spent with 0, 1, 2, … requests in flight."""
+class Levels(NamedTuple):
+    """How many intervals overlap over time."""
+
+    times: NDArray[np.int64]
+    """The starts and ends of the intervals, in order of time."""
+    counts: NDArray[np.int32]
+    """The number of intervals after each of them."""
+
+    def statistics(self, unit: str, window: Window | None = None) -> Stats | None:
+        """Return statistics weighted by time over the window, by default from the first start to the last end. None if it is
+        empty."""
+        begin, end = window or (self.times[0], self.times[-1])
+        first, last = np.searchsorted(self.times, begin, side="right"), np.searchsorted(self.times, end)
+        counts = np.concatenate((self.counts[first - 1 : first] if first else (0,), self.counts[first:last]))
+        edges = np.concatenate(((begin,), self.times[first:last], (end,)))
+        durations = np.bincount(counts, weights=np.diff(edges)).astype(np.float64, copy=False)
+        return weighted_statistics(np.arange(len(durations), dtype=np.float64), durations, unit)
+
+    def busy(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return when the number rose from 0, and when it next fell to 0 again."""
+        busy = self.counts > 0
+        turns = np.flatnonzero(np.diff(busy, prepend=False))
+        times = self.times[turns]
+        return times[::2], times[1::2]
+
+
+def count_levels(starts: Column, ends: Column) -> Levels:
+    """Count the overlapping intervals over time."""
     # An event is its time shifted left by one bit; the low bit is 1 for a start. One in-place sort then puts an end before a
     # start at the same time. The peak is about 40 bytes per request.
     events = np.empty(len(starts) + len(ends), dtype=np.int64)
@@ -41,9 +51,8 @@ def _level_durations(starts: Column, ends: Column) -> NDArray[np.float64]:
     events *= 2
     events[: len(starts)] += 1
     events.sort()
-    levels = ((events & 1) * 2 - 1).cumsum(dtype=np.int32)
-    # A request that starts and ends in the same nanosecond makes the level -1 there, for no time.
-    np.maximum(levels, 0, out=levels)
+    counts = ((events & 1) * 2 - 1).cumsum(dtype=np.int32)
+    # An interval that starts and ends in the same nanosecond makes the number -1 there, for no time.
+    np.maximum(counts, 0, out=counts)
     events >>= 1
-    # astype() for the type checker: NumPy's stubs do not know that weights make the result float.
-    return np.bincount(levels[:-1], weights=np.diff(events)).astype(np.float64, copy=False)
+    return Levels(events, counts)

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 Kind = Literal["record", "list", "run"]
-Table = Literal["main", "http"]
+Table = Literal["main", "http", "effective", "active"]
 Tokens = Literal["input_tokens", "output_tokens"]
 """Fields of `settings.endpoint_types.Declaration`."""
 
@@ -59,9 +59,18 @@ def per_request(
     return Metric(tag, header, unit, "record", note, table if order else None, order, larger, needs)
 
 
-def per_run(tag: str, header: str, unit: str, note: str, *, order: int = 0, larger: bool = False) -> Metric:
+def per_run(
+    tag: str,
+    header: str,
+    unit: str,
+    note: str,
+    *,
+    order: int = 0,
+    larger: bool = False,
+    table: Table = "main",
+) -> Metric:
     """Return a metric of kind `run`. Without an `order`, the console does not show it."""
-    return Metric(tag, header, unit, "run", note, "main" if order else None, order, larger)
+    return Metric(tag, header, unit, "run", note, table if order else None, order, larger)
 
 
 def label(metric: Metric) -> str:

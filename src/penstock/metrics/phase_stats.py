@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from penstock.metrics.bounds import FigureBounds, RequestBounds
 from penstock.metrics.catalogue import CATALOGUE, GROUPS
 from penstock.metrics.certificate import RequestCounts
-from penstock.metrics.concurrency import effective_concurrency
+from penstock.metrics.concurrency import Window, count_levels
 from penstock.metrics.groups.error_adjusted import ADJUSTED
 from penstock.metrics.metric import Measures, PhaseFigures
 from penstock.metrics.objectives import Objective, meets
 from penstock.metrics.reply_values import requested_length
 from penstock.metrics.statistics import Column, Columns, Stats
+from penstock.metrics.timeline import Timeline
 from penstock.records.record import ErrorOwner, Failure, Record
 
 __all__ = ["ErrorGroup", "PhaseStats", "count_by_owner"]
@@ -57,11 +58,18 @@ class PhaseStats:
     """Statistics of one phase. Add all records, then call `metrics()` once."""
 
     def __init__(
-        self, folder: str, name: str, *, scheduled: bool = False, objectives: tuple[Objective, ...] = ()
+        self,
+        folder: str,
+        name: str,
+        *,
+        scheduled: bool = False,
+        objectives: tuple[Objective, ...] = (),
+        with_timeline: bool = True,
     ) -> None:
         """Large columns go to files in `folder` whose names start with `name`.
 
         `scheduled` is true if requests had recorded send times. Requests that meet all `objectives` are counted.
+        Without a time line there are no metrics over time.
         """
         self._scheduled = scheduled
         self._objectives = objectives
@@ -73,6 +81,7 @@ class PhaseStats:
         self._groups: dict[tuple[str, int | None, str, ErrorOwner], _Group] = {}
         self._span = _Span()
         self._bounds = RequestBounds(prefix)
+        self._timeline = Timeline(prefix) if with_timeline else None
         self._context_overflows = 0
         self._streamed = 0
         self._single_stamp_replies = 0
@@ -123,6 +132,8 @@ class PhaseStats:
             self._fail(record.failure)
         else:
             self._succeed(record, measures.values)
+            if self._timeline is not None:
+                self._timeline.add(record, measures)
         if measures.values:
             self._columns.add(measures.values)
         for tag, values in measures.lists.items():
@@ -193,24 +204,39 @@ class PhaseStats:
         columns = self._columns.all()
         return {tag: self._bounds.figures(tag, columns[tag].values()) for tag in self._bounds.tags() if tag in columns}
 
-    def metrics(self) -> dict[str, Stats]:
-        """Return the metrics that apply, in the order of the catalogue."""
+    def over_time(self, windows: Sequence[Window]) -> list[dict[str, Stats]]:
+        """Return the metrics of requests and tokens over time, for each of these parts of the phase's time."""
+        if self.span is None or self._timeline is None:
+            return [{} for _ in windows]
+        levels = count_levels(self._starts, self._ends)
+        found = [levels.statistics("requests", window) for window in windows]
+        del levels  # 24 bytes per request
+        return [
+            stats if concurrency is None else {"effective_concurrency": concurrency, **stats}
+            for concurrency, stats in zip(found, self._timeline.over(windows, self.span), strict=True)
+        ]
+
+    def metrics(self, window: Window | None = None, over_time: dict[str, Stats] | None = None) -> dict[str, Stats]:
+        """Return the metrics that apply, in the order of the catalogue.
+
+        For the requests that started in a part of a phase, `window` is that part, and `over_time` has its metrics over time.
+        """
         columns = self._columns.all()
         stats = {tag: column.statistics(CATALOGUE[tag].unit) for tag, column in columns.items()}
         if self.failed:
             for tag in ADJUSTED:
                 if column := columns.get(tag):
                     stats[f"adj_{tag}"] = column.with_failures(CATALOGUE[tag].unit, self.failed)
-        if self._starts and (concurrency := effective_concurrency(self._starts, self._ends, "requests")):
-            stats["effective_concurrency"] = concurrency
-        figures = PhaseFigures(stats, self._counts(), self.succeeded, self._duration_s(), self._scheduled)
+        if window is None and self.span is not None and self.span[0] < self.span[1]:
+            (over_time,) = self.over_time([self.span])
+        stats |= over_time or {}
+        window = window or self.span
+        duration_s = None if window is None else (window[1] - window[0]) / 1e9
+        figures = PhaseFigures(stats, self._counts(), self.succeeded, duration_s, self._scheduled)
         scalars = [group.summarize(figures) for group in GROUPS if group.summarize is not None]
         for values in scalars:
             stats |= {tag: Stats(CATALOGUE[tag].unit, avg=float(value)) for tag, value in values.items()}
         return {tag: stats[tag] for tag in CATALOGUE if tag in stats}
-
-    def _duration_s(self) -> float | None:
-        return None if self.span is None else (self.span[1] - self.span[0]) / 1e9
 
     def _counts(self) -> dict[str, float]:
         completed = self.succeeded + self.failed

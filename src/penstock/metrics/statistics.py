@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PERCENTILES", "Column", "Columns", "Stats", "Values", "nearest_ranks"]
+__all__ = ["PERCENTILES", "Column", "Columns", "Stats", "Values", "nearest_ranks", "weighted_statistics"]
 
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 _IN_MEMORY = 65_536
@@ -163,6 +163,28 @@ class Columns:
 def nearest_ranks(count: int) -> dict[str, int]:
     """Return the index in sorted order that is nearest to each percentile. Halves round to even."""
     return {f"p{q}": round(q / 100 * (count - 1)) for q in PERCENTILES}
+
+
+def weighted_statistics(values: Values, weights: Values, unit: str) -> Stats | None:
+    """Return the statistics of values that hold for some time each, or None if all weights are 0.
+
+    A percentile is the lowest value that was not exceeded for that share of the time.
+    """
+    occurring = weights > 0
+    values, weights = values[occurring], weights[occurring]
+    if not len(values):
+        return None
+    order = np.argsort(values)
+    values, weights = values[order], weights[order]
+    cumulative = np.cumsum(weights)
+    total = float(cumulative[-1])
+    mean = float((values * weights).sum()) / total
+    deviation = math.sqrt(float((np.square(values - mean) * weights).sum()) / total)
+    ranks = np.searchsorted(cumulative, np.array((0.5, 0.9, 0.95, 0.99)) * total)
+    p50, p90, p95, p99 = values[ranks].tolist()
+    low, high = float(values[0]), float(values[-1])
+    avg = min(max(mean, low), high)
+    return Stats(unit=unit, avg=avg, p50=p50, p90=p90, p95=p95, p99=p99, min=low, max=high, std=deviation)
 
 
 def _percentiles(values: Values) -> dict[str, float]:

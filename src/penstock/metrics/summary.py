@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from penstock.metrics.bounds import FigureBounds
@@ -10,6 +12,7 @@ from penstock.metrics.metric import Measures
 from penstock.metrics.objectives import parse_objectives
 from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
 from penstock.metrics.reply_checks import ReplyChecks
+from penstock.metrics.slices import Slice, SliceBuilder
 from penstock.metrics.statistics import Stats
 from penstock.metrics.token_agreement import TokenAgreement, TokenTotals
 from penstock.records.log import RunLog
@@ -41,6 +44,8 @@ class Summary(msgspec.Struct, kw_only=True):
     """Metrics of the profiling phases, in the order of the catalogue."""
     warmup_metrics: dict[str, Stats] | None
     """None if the warmup sent nothing."""
+    slices: list[Slice] = []
+    """Parts of the time of the profiling phases, if they were asked for."""
     errors: list[ErrorGroup]
     """Failures of the profiling phases, most frequent first."""
     warmup_errors: list[ErrorGroup]
@@ -101,12 +106,16 @@ class SummaryBuilder:
         """`folder` holds temporary files for large columns."""
         self._log = log
         self._header = header = log.header
-        self._profiling = PhaseStats(
+        stats = partial(
+            PhaseStats,
             folder,
-            "profiling",
             scheduled=header.settings.load.recorded is not None,
             objectives=parse_objectives(header.settings.goodput),
         )
+        self._profiling = stats("profiling")
+        self._slices: SliceBuilder | None = None
+        if length_s := header.settings.output.slice_s:
+            self._slices = SliceBuilder(folder, length_s, partial(stats, with_timeline=False))
         self._warmup = PhaseStats(folder, "warmup")
         self._phases = [self._warmup if p.kind == "warmup" else self._profiling for p in log.phases]
         self._token_totals = TokenTotals()
@@ -119,6 +128,8 @@ class SummaryBuilder:
         phase.add(record, measures)
         if record.digest:
             self._root.add(schedule_key(record.phase, record.number, record.turn), record.digest)
+        if self._slices is not None and phase is self._profiling:
+            self._slices.add(record, measures)
         self._broken_conversations += self._ended_early(record)
         if phase is self._profiling and record.failure is None and not record.cancelled:
             self._reply_checks.add(record, measures.values)
@@ -150,6 +161,7 @@ class SummaryBuilder:
         return Summary(
             metrics=profiling.metrics(),
             warmup_metrics=warmup.metrics() if warmup_requests else None,
+            slices=self._sliced(),
             bounds=profiling.bounds(),
             errors=profiling.errors(),
             warmup_errors=warmup.errors(),
@@ -174,6 +186,11 @@ class SummaryBuilder:
             skipped_places=self._log.skipped_places,
             proof=Proof(self._root.requests, self._root.root()),
         )
+
+    def _sliced(self) -> list[Slice]:
+        if self._slices is None or self._profiling.span is None:
+            return []
+        return list(self._slices.slices(self._profiling.span, self._profiling.over_time))
 
 
 def _most_frequent_first(counts: dict[str, int]) -> dict[str, int]:

@@ -17,6 +17,7 @@ from penstock.plural import counted
 from penstock.reports.artifacts import Artifacts, replacing
 from penstock.reports.error_text import one_line
 from penstock.reports.sink import Sink
+from penstock.reports.slices_table import print_slices
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,29 +61,37 @@ class ConsoleText(Sink):
 
     def finish(self, summary: Summary) -> None:
         with replacing(self.path) as file:
-            file.write(console_text(summary, show_http=self.context.show_http).encode())
+            context = self.context
+            text = console_text(summary, show_http=context.show_http, show_timeline=context.show_timeline)
+            file.write(text.encode())
 
 
-def draw(console: Console, summary: Summary, artifacts: Artifacts, *, show_http: bool = False) -> None:
+def draw(
+    console: Console, summary: Summary, artifacts: Artifacts, *, show_http: bool = False, show_timeline: bool = False
+) -> None:
     """Print the summary, the benchmark duration and the paths of the artifacts."""
-    _render(console, summary, show_http)
+    _render(console, summary, show_http, show_timeline)
     _footer(console, summary, artifacts)
 
 
-def console_text(summary: Summary, *, show_http: bool = False, width: int = WIDTH) -> str:
+def console_text(summary: Summary, *, show_http: bool = False, show_timeline: bool = False, width: int = WIDTH) -> str:
     """Return the summary as text, without colour and without the footer."""
     from rich.console import Console
 
     text = io.StringIO()
     console = Console(file=text, width=width, highlight=False, color_system=None, force_terminal=False)
-    _render(console, summary, show_http)
+    _render(console, summary, show_http, show_timeline)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 
 
-def _render(console: Console, summary: Summary, show_http: bool) -> None:
+def _render(console: Console, summary: Summary, show_http: bool, show_timeline: bool) -> None:
     _failures(console, summary)
+    if show_timeline:
+        _metrics(console, "Penstock | LLM Metrics: Effective", "effective", summary.metrics)
+        _metrics(console, "Penstock | LLM Metrics: Active", "active", summary.metrics)
     _metrics(console, "Penstock | LLM Metrics", "main", summary.metrics)
     _both_counts(console, summary)
+    print_slices(console, summary.slices)
     if show_http:
         _metrics(console, "Penstock | HTTP Phases", "http", summary.metrics)
     _certificate(console, summary)
@@ -224,6 +233,8 @@ def _bounds(console: Console, summary: Summary) -> None:
 def _print_notes(console: Console, summary: Summary) -> None:
     from rich.text import Text
 
+    if load := _load_over_time(summary.metrics):
+        console.print(Text.assemble(("Average load: ", "bold"), load))
     if summary.finish_reasons:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in summary.finish_reasons.items())
         console.print(Text.assemble(("Finish reasons: ", "bold"), reasons))
@@ -234,6 +245,23 @@ def _print_notes(console: Console, summary: Summary) -> None:
         console.print(Text("Notes:", style="bold"))
         for note in notes:
             _bullet(console, note)
+
+
+def _load_over_time(metrics: dict[str, Stats]) -> str | None:
+    """Return the averages of the time-line metrics that describe the load, or None if there was no prefill to tell apart."""
+    tags = (
+        "effective_concurrency",
+        "effective_prefill_concurrency",
+        "effective_decode_concurrency",
+        "tokens_in_flight",
+    )
+    total, prefill, decode, tokens = (metrics.get(tag) for tag in tags)
+    if total is None or prefill is None or decode is None:
+        return None
+    load = (
+        f"{total.avg:,.2f} requests in flight, of which {prefill.avg:,.2f} in prefill and {decode.avg:,.2f} in decode"
+    )
+    return load if tokens is None else f"{load}; {tokens.avg:,.0f} tokens in flight"
 
 
 def _bullet(console: Console, text: str) -> None:
@@ -310,6 +338,8 @@ def _footer(console: Console, summary: Summary, artifacts: Artifacts) -> None:
         ("Benchmark Duration", None if duration is None else f"{duration.avg:,.2f} {duration.unit}"),
         ("CSV Export", artifacts.summary_csv),
         ("JSON Export", artifacts.summary_json),
+        ("Timeslice CSV Export", artifacts.paths.get("slices_csv")),
+        ("Timeslice JSON Export", artifacts.paths.get("slices_json")),
         ("Per-Request Export", artifacts.records),
         ("Inputs", artifacts.inputs),
     ):

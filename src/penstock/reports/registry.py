@@ -22,6 +22,8 @@ class SinkEntry(NamedTuple):
 SINKS: tuple[SinkEntry, ...] = (
     SinkEntry("records", "{export}.jsonl", "penstock.reports.records_jsonl:RecordsJsonl"),
     SinkEntry("inputs", "{folder}inputs.json", "penstock.reports.inputs_json:InputsJson"),
+    SinkEntry("slices_csv", "{summary}_timeslices.csv", "penstock.reports.slices_csv:SlicesCsv"),
+    SinkEntry("slices_json", "{summary}_timeslices.json", "penstock.reports.slices_json:SlicesJson"),
     SinkEntry("summary_csv", "{summary}.csv", "penstock.reports.summary_csv:SummaryCsv"),
     SinkEntry("console", "{export}_console.txt", "penstock.reports.console:ConsoleText"),
     SinkEntry("summary_json", "{summary}.json", "penstock.reports.summary_json:SummaryJson"),

@@ -24,6 +24,8 @@ class ReportContext(NamedTuple):
     """A folder for temporary files, which is deleted after the report."""
     show_http: bool = False
     """Show the table of HTTP phases."""
+    show_timeline: bool = False
+    """Show the tables of the metrics over time."""
 
 
 class Sink:

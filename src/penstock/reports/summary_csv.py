@@ -12,9 +12,9 @@ from penstock.metrics.summary import Summary
 from penstock.reports.artifacts import replacing
 from penstock.reports.sink import Sink
 
-__all__ = ["SummaryCsv"]
+__all__ = ["STATISTICS", "SummaryCsv", "number"]
 
-_STATISTICS = ("avg", "min", "max", "sum", *(f"p{q}" for q in PERCENTILES), "std")
+STATISTICS = ("avg", "min", "max", "sum", *(f"p{q}" for q in PERCENTILES), "std")
 _UNITS_OMITTED = ("count", "requests")
 
 
@@ -28,15 +28,15 @@ def _csv_text(summary: Summary) -> str:
     text = io.StringIO(newline="")
     write = csv.writer(text).writerow
     rows = sorted(summary.metrics.items())
-    write(("Metric", *_STATISTICS))
+    write(("Metric", *STATISTICS))
     for tag, stats in rows:
         if not stats.scalar:
-            write((_name(CATALOGUE[tag]), *(_number(getattr(stats, name)) for name in _STATISTICS)))
+            write((_name(CATALOGUE[tag]), *(number(getattr(stats, name)) for name in STATISTICS)))
     text.write("\r\n")
     write(("Metric", "Value"))
     for tag, stats in rows:
         if stats.scalar:
-            write((_name(CATALOGUE[tag]), _number(stats.avg)))
+            write((_name(CATALOGUE[tag]), number(stats.avg)))
     return text.getvalue()
 
 
@@ -44,5 +44,5 @@ def _name(metric: Metric) -> str:
     return metric.header if metric.unit in _UNITS_OMITTED else label(metric)
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"

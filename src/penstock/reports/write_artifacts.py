@@ -42,6 +42,7 @@ def write_artifacts(
     progress: ProgressCallback | None = None,
     expected: int | None = None,
     show_http: bool = False,
+    show_timeline: bool = False,
 ) -> Summary:
     """Write a run's artifacts into `folder` and return its summary.
 
@@ -53,7 +54,7 @@ def write_artifacts(
     counter = _counter(log, tokenizer, input_texts)
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(_scratch(log.folder))
-        context = ReportContext(log, header, Artifacts.of(folder, header), scratch, show_http)
+        context = ReportContext(log, header, Artifacts.of(folder, header), scratch, show_http, show_timeline)
         sinks = [stack.enter_context(contextlib.closing(sink)) for sink in _make_sinks(context)]
         for phase in log.phases:
             for sink in sinks:

@@ -40,6 +40,7 @@ def summarise(
     progress: Callable[[int, int], None] | None = None,
     expected: int = 0,
     show_http: bool = False,
+    show_timeline: bool = False,
     url: int | None = None,
     phase: int | None = None,
     into: str | None = None,
@@ -80,6 +81,7 @@ def summarise(
         progress=progress,
         expected=expected or None,
         show_http=show_http,
+        show_timeline=show_timeline,
     )
     artifacts = Artifacts.of(folder, header)
     log.close()

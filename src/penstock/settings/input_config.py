@@ -24,6 +24,7 @@ def input_config(settings: Settings) -> dict[str, Any]:
             records=["jsonl"] if output.level == "records" else None,
             trace=output.http_trace or None,
             show_trace_timing=output.show_http or None,
+            slice_duration=output.slice_s,
         ),
         "tokenizer": _present(
             name=settings.tokenizer.name,

@@ -1,4 +1,4 @@
-"""The duration of a phase and the rates over it. `PhaseStats` computes the effective concurrency."""
+"""The duration of a phase and the rates over it."""
 
 from __future__ import annotations
 
@@ -45,12 +45,6 @@ _METRICS = (
         "sec",
         "From the first start to the last end of all requests, including failed and cancelled ones, so that a server that "
         "hangs does not look fast. AIPerf counts successful requests only.",
-    ),
-    per_run(
-        "effective_concurrency",
-        "Effective Concurrency",
-        "requests",
-        "Requests in flight, weighted by time, over benchmark_duration. Includes failed and cancelled requests.",
     ),
 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 
 from penstock.metrics.metric import Measures, Metric, MetricGroup, TokenCounts, per_request
@@ -191,7 +193,7 @@ def _measure(record: Record, counts: TokenCounts, measures: Measures) -> None:
     if stamps and stamps[0] > 0 and counts.input is not None:
         values["prefill_throughput_per_user"] = counts.input * 1e9 / stamps[0]
     if len(stamps) > 1:
-        times = np.fromiter(stamps, np.int64, len(stamps))
+        times = np.frombuffer(array("q", stamps), np.int64)
         measures.lists["inter_chunk_latency"] = (times[1:] - times[:-1]) / 1e6
 
 

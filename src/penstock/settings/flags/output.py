@@ -42,6 +42,14 @@ OUTPUT = Group(
             "Add the HTTP phases of each request to its record.",
             target="output.http_trace",
         ),
+        Flag(
+            "--slice-duration",
+            "float",
+            "Also write the metrics of each slice of the run, this many seconds long.",
+            target="output.slice_s",
+            metavar="SECONDS",
+            ge=0.01,
+        ),
         Flag("--show-trace-timing", "bool", "Print the table of HTTP phases.", target="output.show_http"),
         Flag(
             "--ui-type",
@@ -72,7 +80,8 @@ OUTPUT = Group(
         Flag(
             "--verbose",
             "bool",
-            "Also print what Penstock chose: addresses, processes, connections, seed, tokenizer.",
+            "Also print what Penstock chose (addresses, processes, connections, seed, tokenizer), and the tables of requests "
+            "and tokens over time.",
             aliases=("-v",),
             target="output.verbose",
         ),

@@ -99,7 +99,6 @@ _SPELLINGS = (
     "--agentic-cache-warmup-duration",
     "--agentic-warmup-grace-period",
     # output
-    "--slice-duration",
     "--auto-plot --no-auto-plot",
     "--plot-required",
     "--export-outputs-json",

@@ -1,0 +1,112 @@
+"""Metrics of the requests that started in each slice of a phase's time (`--slice-duration`).
+
+The first slice begins with the first start, which is known only after the last record. Until then, requests are kept in files
+by the interval of their start, on a grid from the run's epoch with the length of a slice: a slice overlaps two of them. At the
+end, one slice after the other is computed, so memory does not grow with the number of requests.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from penstock.metrics.concurrency import Window
+from penstock.metrics.metric import Measures
+from penstock.metrics.phase_stats import PhaseStats
+from penstock.metrics.statistics import Stats
+from penstock.records.record import Record
+
+__all__ = ["Slice", "SliceBuilder"]
+
+_BUFFER_BYTES = 8 << 20
+
+
+class Slice(msgspec.Struct, frozen=True):
+    start_ns: int
+    end_ns: int
+    """In ns from the run's epoch."""
+    is_complete: bool
+    """False for a last slice that ends with the phase."""
+    metrics: dict[str, Stats]
+
+
+class _Stored(msgspec.Struct, array_like=True):
+    record: Record
+    values: dict[str, float]
+    lists: dict[str, bytes]
+
+
+class SliceBuilder:
+    def __init__(self, folder: str, length_s: float, make_stats: Callable[[str], PhaseStats]) -> None:
+        """`folder` holds temporary files. `make_stats` returns the empty statistics of a slice with this name."""
+        self._folder = folder
+        self._length = round(length_s * 1e9)
+        self._make_stats = make_stats
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._buffers: dict[int, bytearray] = {}
+        self._buffered = 0
+        self._intervals: set[int] = set()
+
+    def add(self, record: Record, measures: Measures) -> None:
+        without_texts = msgspec.structs.replace(
+            record, outputs=[""] * len(record.outputs), reasonings=[""] * len(record.reasonings), head_outputs=""
+        )
+        lists = {tag: values.tobytes() for tag, values in measures.lists.items()}
+        data = self._encode(_Stored(without_texts, measures.values, lists))
+        buffer = self._buffers.setdefault(record.start // self._length, bytearray())
+        buffer += len(data).to_bytes(4, "little")
+        buffer += data
+        self._buffered += len(data)
+        if self._buffered >= _BUFFER_BYTES:
+            self._write()
+
+    def slices(
+        self, window: Window, over_time: Callable[[Sequence[Window]], list[dict[str, Stats]]]
+    ) -> Iterator[Slice]:
+        """Yield the slices in which requests started. `window` is that of the phase, and `over_time` returns the metrics over
+        time for parts of it."""
+        self._write()
+        begin, end = window
+        windows = [(start, min(start + self._length, end)) for start in range(begin, end, self._length)]
+        metrics_over_time = over_time(windows)
+        for number, stats in self._phase_stats(begin):
+            if number < len(windows):
+                start, stop = windows[number]
+                metrics = stats.metrics((start, stop), metrics_over_time[number])
+                yield Slice(start, stop, stop == start + self._length, metrics)
+
+    def _phase_stats(self, begin: int) -> Iterator[tuple[int, PhaseStats]]:
+        """Yield the number and the statistics of each slice. At most two are in memory."""
+        open_slices: dict[int, PhaseStats] = {}
+        for interval in sorted(self._intervals):
+            for record, measures in self._read(interval):
+                number = (record.start - begin) // self._length
+                if number not in open_slices:
+                    open_slices[number] = self._make_stats(f"slice-{number}")
+                open_slices[number].add(record, measures)
+            complete = ((interval + 1) * self._length - begin) // self._length
+            for number in [number for number in sorted(open_slices) if number < complete]:
+                yield number, open_slices.pop(number)
+        yield from sorted(open_slices.items())
+
+    def _path(self, interval: int) -> str:
+        return os.path.join(self._folder, f"slice-records-{interval}")
+
+    def _write(self) -> None:
+        for interval, buffer in self._buffers.items():
+            with open(self._path(interval), "ab") as file:
+                file.write(buffer)
+        self._intervals.update(self._buffers)
+        self._buffers, self._buffered = {}, 0
+
+    def _read(self, interval: int) -> Iterator[tuple[Record, Measures]]:
+        decode = msgspec.msgpack.Decoder(_Stored).decode
+        path = self._path(interval)
+        with open(path, "rb", buffering=1 << 20) as file:
+            while size := file.read(4):
+                stored = decode(file.read(int.from_bytes(size, "little")))
+                yield stored.record, Measures(stored.values, {t: np.frombuffer(v) for t, v in stored.lists.items()})
+        os.remove(path)

@@ -1,0 +1,29 @@
+"""Write `profile_export_aiperf_timeslices.json`: the metrics of each slice of the profiling phase."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.metrics.slices import Slice
+from penstock.metrics.summary import Summary
+from penstock.reports.artifacts import replacing
+from penstock.reports.sink import Sink
+from penstock.settings.input_config import input_config
+
+__all__ = ["SlicesJson"]
+
+
+class SlicesJson(Sink):
+    def finish(self, summary: Summary) -> None:
+        header = self.context.header
+        slices = [_fields(part, header.epoch_wall_ns) for part in summary.slices]
+        document = {"timeslices": slices, "input_config": input_config(header.settings)}
+        with replacing(self.path) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(document, enc_hook=str), indent=2))
+
+
+def _fields(part: Slice, epoch: int) -> dict[str, Any]:
+    incomplete = {} if part.is_complete else {"is_complete": False}
+    return {"start_ns": epoch + part.start_ns, "end_ns": epoch + part.end_ns, **incomplete, **part.metrics}
