@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import threading
+from importlib import reload
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ _STREAMS = 3
 
 
 class ForkedProcess(subprocess.Popen[Any]):
-    """A child of the fork server with the interface of `Popen`. `args` name aiperf, penstock, or `python -m penstock.mock`.
+    """A child of the fork server with the interface of `Popen`. `args` are those of aiperf, of penstock,
+    of `python -m penstock.mock`, or of `python FILE.py`.
 
     The methods below replace those of `Popen` that fork and that wait for a child.
     """
@@ -192,8 +194,15 @@ def _run(request: dict[str, Any]) -> int:
         from penstock.mock.__main__ import main as mock
 
         return mock()
+    if sys.argv[1:] and sys.argv[1].endswith(".py"):
+        from runpy import run_path
+
+        del sys.argv[0]
+        run_path(sys.argv[0], run_name="__main__")
+    import penstock.cli
     from penstock.cli.main import main
 
+    reload(penstock.cli)  # its import handles Ctrl-C if `sys.argv` names a command
     return main()
 
 
