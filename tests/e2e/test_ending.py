@@ -13,7 +13,6 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from penstock.cli.run import report
 from penstock.records.log import LogWriter, RunLog
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
+from support.ports import closed_port
 from support.programs import BIN, Outcome, Running, wait_for
 
 
@@ -35,14 +35,6 @@ def in_flight(server) -> int:
     """Return how many requests the mock has received and not answered."""
     with urllib.request.urlopen(f"{server.url}/mock/stats") as reply:
         return int(json.load(reply)["active"])
-
-
-@contextlib.contextmanager
-def closed_port() -> Iterator[int]:
-    """Yield a port that nothing listens on. It stays bound, so that no other test gets it."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
 
 
 def one_sentence(text: str) -> str:

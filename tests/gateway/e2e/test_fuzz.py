@@ -38,8 +38,8 @@ def fuzzed(request: Any, server: Upstream, tmp_path_factory: pytest.TempPathFact
 
 
 def assert_no_errors_or_leaks(gateway: GatewayProcess) -> None:
-    wait_for(lambda: gateway.in_flight() == 0, 10, "the end of all requests")
-    wait_for(lambda: gateway.config()["workers"][0]["upstream_connections"] <= 3, 10, "the end of all connections")
+    wait_for(lambda: gateway.in_flight() == 0, what="the end of all requests")
+    wait_for(lambda: gateway.config()["workers"][0]["upstream_connections"] <= 3, what="the end of all connections")
     assert "internal error" not in gateway.log_text()
     assert "Traceback" not in gateway.log_text()
     assert "ended with status" not in gateway.log_text()
@@ -88,7 +88,7 @@ def test_mutated_request_bodies_get_a_reply_and_an_entry(fuzzed: GatewayProcess,
         statuses.add(reply.status)
         expected += reply.status != 404  # an unknown model has no entry
     assert {200, 400} <= statuses
-    wait_for(lambda: len(fuzzed.ledger_rows()) == expected, 10, "an entry for each request")
+    wait_for(lambda: len(fuzzed.ledger_rows()) == expected, what="an entry for each request")
     assert_no_errors_or_leaks(fuzzed)
 
 

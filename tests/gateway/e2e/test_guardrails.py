@@ -291,7 +291,7 @@ def test_window_sends_first_text_before_the_last_arrives(windowed: GatewayProces
         connection.start()
         for piece in first:
             connection.chunk(piece)
-        assert seen.wait(10)
+        assert seen.wait(60)
         for piece in rest:
             connection.chunk(piece)
         connection.end()
@@ -317,7 +317,7 @@ def test_window_sends_heartbeats_while_the_model_thinks(
     def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
         connection.start()
         connection.chunk(pieces[0])
-        assert seen.wait(30)
+        assert seen.wait(60)
         for piece in pieces[1:]:
             connection.chunk(piece)
         connection.end()
@@ -376,7 +376,7 @@ def test_window_block_estimates_usage_if_the_upstream_does_not_end(
         for piece in response_events(["This is a long and clean beginning of it. ", f"Then {WORD}."])[:6]:
             connection.chunk(piece)
             time.sleep(0.02)
-        closed.append(connection.closed_within(12))
+        closed.append(connection.closed_within())
 
     upstream.use_script(script)
     began = time.monotonic()
