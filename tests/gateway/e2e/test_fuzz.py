@@ -31,7 +31,7 @@ ROUTES = ("/v1/responses", "/v1/chat/completions", "/v1/completions", "/v1/embed
 def fuzzed(request: Any, server: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     guards = [] if request.param == "plain" else [keyword("words", "BLOCKME", "ünsäglich")]
     mode = {} if request.param == "plain" else {"guardrails": {"stream_mode": request.param}}
-    settings = resources(server.url, model={"timeout": 1000, "stream_timeout": 1000}, guardrails=guards)
+    settings = resources(server.url, model={"timeout": 20_000, "stream_timeout": 20_000}, guardrails=guards)
     process = GatewayProcess(tmp_path_factory.mktemp("fuzz"), settings, **mode)
     yield process
     process.stop()

@@ -114,7 +114,7 @@ def test_estimate_of_a_large_body_leaves_out_files(name: str) -> None:
 def test_large_reply_is_sent_whole_and_a_caller_that_does_not_read_it_is_499(
     start: Callable[..., GatewayProcess], upstream: Upstream
 ) -> None:
-    gateway = start(resources(upstream.url), upstream={"stream_timeout_s": 0.5})
+    gateway = start(resources(upstream.url), upstream={"stream_timeout_s": 3})
     reply = response_body("z" * 30_000_000)
     upstream.reply_with(reply)
     assert gateway.respond().json == reply
