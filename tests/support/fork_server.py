@@ -17,8 +17,9 @@ import struct
 import subprocess
 import sys
 import threading
-from importlib import reload
+from importlib import import_module, reload
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import Any
 
 _SIZE = struct.Struct("I")
@@ -109,18 +110,12 @@ def running_server() -> _Server:
 
 
 def _import_all() -> None:
-    """Import Penstock without its gateway, which only one command needs."""
-    from importlib import import_module
-    from pkgutil import walk_packages
-
+    """Import all of Penstock."""
     import penstock
 
-    def names() -> list[str]:
-        return [module.name for module in walk_packages(penstock.__path__, "penstock.")]
-
-    for name in names():
-        if not name.endswith(".__main__") and not name.startswith("penstock.gateway"):
-            import_module(name)
+    for module in walk_packages(penstock.__path__, "penstock."):
+        if not module.name.endswith(".__main__"):
+            import_module(module.name)
 
 
 def _serve(control: socket.socket) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from support.fork_server import ForkedProcess
 from support.programs import BIN, wait_for
 
 CALLER = "sk-caller-0123456789abcdef"
@@ -149,7 +150,8 @@ class GatewayProcess:
             name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR", "PYTHONPATH") if name in os.environ
         }
         self._log = self.log.open("wb")
-        self.process = subprocess.Popen(
+        start = ForkedProcess if env is None else subprocess.Popen  # imports may read the environment
+        self.process = start(
             [
                 str(BIN / "penstock"),
                 "gateway",

@@ -85,6 +85,12 @@ class ScriptedConnection:
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
         self.sock.close()
 
+    def wait_for(self, event: threading.Event) -> None:
+        """Wait until the test sets the event, or the gateway closes the connection."""
+        while not event.wait(0.01):
+            if select.select([self.sock], [], [], 0)[0] and not self.sock.recv(1, socket.MSG_PEEK):
+                return
+
     def closed_within(self, timeout: float = 100.0) -> bool:
         """Return whether the gateway closes the connection within so many seconds; by default more than a test waits."""
         self.reusable = False

@@ -32,7 +32,7 @@ class PausedStream:
         connection.start()
         for piece in self.events[:5]:
             connection.chunk(piece)
-        self.release.wait(100)
+        connection.wait_for(self.release)
         for piece in self.events[5:]:
             connection.chunk(piece)
         connection.end()
@@ -562,7 +562,7 @@ def test_unwritable_access_log_is_a_user_error(program: Program, tmp_path: Path)
 
 
 def test_memory_and_imports_stay_small(start: Any, upstream: Upstream) -> None:
-    gateway: GatewayProcess = start(resources(upstream.url))
+    gateway: GatewayProcess = start(resources(upstream.url), env={})  # the installed program, not a fork
     gateway.respond()
     pids = [gateway.process.pid, gateway.config()["workers"][0]["pid"]]
     total = 0

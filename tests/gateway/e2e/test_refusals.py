@@ -279,7 +279,7 @@ def test_concurrency_slot_is_held_until_the_stream_ends(gateway: GatewayProcess,
             connection.start()
             for piece in (events := response_events(["a"]))[:4]:
                 connection.chunk(piece)
-            release.wait(100)
+            connection.wait_for(release)
             for piece in events[4:]:
                 connection.chunk(piece)
             connection.end()
