@@ -77,7 +77,7 @@ def test_disconnect_before_the_reply_head_is_recorded_as_499(gateway: GatewayPro
 
 def test_disconnect_during_backoff_ends_the_request(gateway: GatewayProcess, upstream: Upstream) -> None:
     gateway.reload(resources(upstream.url, model={"retries": 5}))
-    upstream.reply_with({}, 500, retry_after="3")
+    upstream.reply_with({}, 500, retry_after="5")
     before = len(gateway.ledger_rows())
     with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
         caller.sendall(head(json.dumps({"model": ALIAS, "input": "Hi."}).encode()))
