@@ -183,7 +183,7 @@ def test_http_to_a_tls_port_is_reported_with_a_hint(program):
             self.request.sendall(b"\x15\x03\x01\x00\x02\x02\x46")
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Alert) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         outcome = program.profile(f"http://127.0.0.1:{server.server_address[1]}", "--request-count", 2)
         server.shutdown()
     assert outcome.status == 1
