@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,15 @@ from hypothesis import HealthCheck, settings
 
 from support.programs import Capture, MockServer, Program
 
-# A single example may take long on a shared machine.
-settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A single example may take long on a shared machine. Each run uses the same examples, so that no change fails because of an
+# example that it has nothing to do with; `--hypothesis-profile random` draws new ones.
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("shared", settings.get_profile("random"), derandomize=True)
 settings.load_profile("shared")
+
+# A shell script ignores SIGINT in its background jobs, and the commands that tests interrupt would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -105,7 +105,7 @@ def test_runner_runs_phases_of_different_loads(url: str, tmp_path: Path) -> None
         runner.load(isl=60)
         longer = runner.run(concurrency=4, request_count=6)
     assert [made.summary.succeeded for made in (one, four)] == [5, 16]
-    assert 3 <= stopped.summary.succeeded < 200
+    assert 3 <= stopped.summary.succeeded < 6000
     assert four.metrics["effective_concurrency"].avg > one.metrics["effective_concurrency"].avg
     prompts = [request.metadata["conversation_id"] for made in (one, four) for request in made.requests()]
     assert len(set(prompts)) == 21  # the second phase goes on in the dataset

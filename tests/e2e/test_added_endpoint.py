@@ -104,7 +104,7 @@ class RankHandler(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def server() -> Iterator[RankServer]:
     with RankServer() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield server
         server.shutdown()
 

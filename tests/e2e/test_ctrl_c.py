@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -12,9 +10,11 @@ from support.programs import Outcome
 
 SCRIPT = '''
 import os, signal, sys
-from importlib import import_module
+from importlib import import_module, reload
 
 sys.argv[0] = "/penstock"
+import penstock.cli
+reload(penstock.cli)  # its import handles Ctrl-C if `sys.argv` names a command
 
 def press_ctrl_c():
     """The terminal sends SIGINT to the whole process group."""
@@ -38,7 +38,14 @@ def patch(target, when):
             sent.append(press_ctrl_c())
         return result
 
-    setattr(owner, name, patched)
+    replace(owner, name, patched)
+
+def replace(owner, name, function):
+    """Replace a function of `owner`, and also where a module has imported it by name."""
+    original = getattr(owner, name)
+    for place in (owner, *sys.modules.values()):
+        if getattr(place, name, None) is original:
+            setattr(place, name, function)
 '''
 
 RUN = """
@@ -104,16 +111,7 @@ def run_script(program, body: str, *flags: Any, **env: str) -> Outcome:
     script.write_text(SCRIPT + body)
     folder = program.folder / "run"
     arguments = ["profile", "--model", "m", "--tokenizer", "builtin", "--artifact-dir", str(folder), *map(str, flags)]
-    done = subprocess.run(
-        [sys.executable, script, *arguments],
-        cwd=program.folder,
-        env=program.env | env,
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-        timeout=60,
-    )
-    return Outcome(done.returncode, done.stdout, done.stderr, folder)
+    return program.start(script, *arguments, command="python", folder=folder, **env).wait(60)
 
 
 def run_interrupted(program, step: tuple[str, str], *flags: Any, **env: str) -> Outcome:
@@ -208,7 +206,7 @@ def finish(*args, **options):
     press_ctrl_c()
     time.sleep(60)
 
-write_artifacts.write_artifacts = finish
+replace(write_artifacts, "write_artifacts", finish)
 sys.exit(main.main(sys.argv[1:]))
 """
     outcome = run_script(program, body, *URL)

@@ -13,7 +13,6 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,8 @@ from penstock.cli.run import report
 from penstock.records.log import LogWriter, RunLog
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
-from support.programs import BIN, Outcome, Running, wait_for
+from support.ports import closed_port
+from support.programs import BIN, Running, wait_for
 
 
 def ended(server) -> int:
@@ -35,14 +35,6 @@ def in_flight(server) -> int:
     """Return how many requests the mock has received and not answered."""
     with urllib.request.urlopen(f"{server.url}/mock/stats") as reply:
         return int(json.load(reply)["active"])
-
-
-@contextlib.contextmanager
-def closed_port() -> Iterator[int]:
-    """Yield a port that nothing listens on. It stays bound, so that no other test gets it."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
 
 
 def one_sentence(text: str) -> str:
@@ -191,7 +183,7 @@ def test_http_to_a_tls_port_is_reported_with_a_hint(program):
             self.request.sendall(b"\x15\x03\x01\x00\x02\x02\x46")
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Alert) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         outcome = program.profile(f"http://127.0.0.1:{server.server_address[1]}", "--request-count", 2)
         server.shutdown()
     assert outcome.status == 1
@@ -341,21 +333,19 @@ def test_connection_timeout_ends_the_run_before_its_first_request(program, strat
 # -- Ctrl-C -----------------------------------------------------------------------------------------------------------
 
 
-def interrupted(
-    mock, program, times: int, *flags: Any, number: int = signal.SIGINT, ttft: int = 400
-) -> tuple[Outcome, Any]:
+def interrupted(mock, program, *flags: Any, number: int = signal.SIGINT, ttft: int = 400) -> tuple[Running, Any]:
     server = mock(ttft=ttft)
     running = program.begin(server.url, "--request-count", 500, "--concurrency", 3, *flags)
-    wait_for(lambda: ended(server) >= 3 and in_flight(server) == 3, what="the first requests")
-    for _ in range(times):
-        running.interrupt(number)
-        time.sleep(1.0)  # a second signal within 100 ms would count as the same Ctrl-C
-    return running.wait(), server
+    wait_for(lambda: ttft > 1000 or ended(server) >= 3, what="the first requests")
+    wait_for(lambda: in_flight(server) == 3, what="requests in flight")
+    running.interrupt(number)
+    return running, server
 
 
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 1)])
 def test_first_ctrl_c_finishes_requests_in_flight(mock, program, workers, number):
-    outcome, server = interrupted(mock, program, 1, "--workers-max", workers, number=number)
+    running, server = interrupted(mock, program, "--workers-max", workers, number=number)
+    outcome = running.wait()
     assert outcome.status == 130, outcome
     server_log = server.logged_requests()
     assert {t["end"] for t in server_log} == {"complete"}
@@ -373,7 +363,10 @@ def test_first_ctrl_c_finishes_requests_in_flight(mock, program, workers, number
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_second_ctrl_c_cancels_requests_in_flight(mock, program, workers):
-    outcome, server = interrupted(mock, program, 2, "--workers-max", workers, ttft=3000)
+    running, server = interrupted(mock, program, "--workers-max", workers, ttft=600_000)
+    time.sleep(1.0)  # a second signal within 100 ms would count as the same Ctrl-C
+    running.interrupt()
+    outcome = running.wait()
     assert outcome.status == 130, outcome
     assert outcome.summary["was_cancelled"] is True
     cut = [r for r in outcome.records if r["metadata"]["was_cancelled"]]
@@ -499,7 +492,7 @@ def test_workers_end_when_the_parent_is_killed(mock, program):
 
 def test_killed_worker_is_reported_and_its_records_are_kept(mock, program):
     server = mock(ttft=20)
-    running = program.begin(server.url, "--workers-max", 2, "--concurrency", 4, "--request-count", 2000)
+    running = program.begin(server.url, "--workers-max", 2, "--concurrency", 4, "--request-count", 800)
     wait_for(lambda: ended(server) >= 40, what="some load")
     children = [int(p.parent.name) for p in Path("/proc").glob("[0-9]*/stat") if parent_of(p) == running.process.pid]
     os.kill(children[0], signal.SIGKILL)

@@ -384,7 +384,7 @@ def test_connection_that_the_server_closes_after_each_reply_is_replaced(program)
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Once) as server:
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         outcome = program.profile(f"http://127.0.0.1:{server.server_address[1]}", "--request-count", 6)
         server.shutdown()
     assert outcome.status == 0, outcome

@@ -31,7 +31,7 @@ def redirecting(mock: Callable[..., MockServer]) -> Iterator[tuple[str, MockServ
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}", target
         server.shutdown()
 

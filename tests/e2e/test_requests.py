@@ -268,7 +268,7 @@ def test_secrets_quoted_by_the_server_are_redacted_in_failures(program):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Quoting) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}?api_key={SECRETS['query']}"
         flags = ["--api-key", SECRETS["key"], "--header", f"X-Secret:{SECRETS['header']}"]
         outcome = program.profile(url, "--request-count", 2, *flags)

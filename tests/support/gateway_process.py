@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import sqlite3
@@ -15,18 +16,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from support.fork_server import ForkedProcess
 from support.programs import BIN, wait_for
 
 CALLER = "sk-caller-0123456789abcdef"
 UPSTREAM_SECRET = "sk-upstream-fedcba9876543210"
 ALIAS = "gpt-4o-prod"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def sha256(text: str) -> str:
@@ -139,19 +134,11 @@ class GatewayProcess:
         **config: Any,
     ) -> None:
         self.folder = folder
-        self.port = free_port()
-        self.status_port = free_port()
         self.resources = folder / "resources.yaml"
         self.log = folder / "gateway.log"
         self.ledger = folder / "usage.db"
         self._write(content)
-        listen = {
-            "port": self.port,
-            "status_port": self.status_port,
-            "drain_notice_s": 0,
-            **config.pop("listen", {}),
-        }
-        self.port, self.status_port = listen["port"], listen["status_port"]
+        listen = {"port": 0, "status_port": 0, "drain_notice_s": 0, **config.pop("listen", {})}
         settings = {
             "listen": listen,
             "ledger": {"url": "sqlite:///usage.db", "spool": "spool"},
@@ -163,7 +150,8 @@ class GatewayProcess:
             name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR", "PYTHONPATH") if name in os.environ
         }
         self._log = self.log.open("wb")
-        self.process = subprocess.Popen(
+        start = ForkedProcess if env is None else subprocess.Popen  # imports may read the environment
+        self.process = start(
             [
                 str(BIN / "penstock"),
                 "gateway",
@@ -180,11 +168,14 @@ class GatewayProcess:
             stderr=self._log,
             start_new_session=True,
         )
-        wait_for(lambda: self.process.poll() is not None or self._announced(), 20, "the gateway's start")
+        wait_for(lambda: self.process.poll() is not None or self._announced(), what="the gateway's start")
         assert self.process.poll() is None, self.log_text()
+        announced = self._announced()
+        assert announced is not None
+        self.port, self.status_port = int(announced[1]), int(announced[2])
 
-    def _announced(self) -> bool:
-        return b" gateway on " in self.log.read_bytes()
+    def _announced(self) -> re.Match[str] | None:
+        return re.search(r" gateway on https?://\S+:(\d+) .* status and metrics on http://\S+:(\d+)\n", self.log_text())
 
     def _write(self, content: dict[str, Any] | str) -> None:
         new = self.resources.with_suffix(".new")
@@ -219,7 +210,7 @@ class GatewayProcess:
             changed = (now["reloads"], now["failures"]) != (before["reloads"], before["failures"])
             return now if changed else None
 
-        state: dict[str, Any] = wait_for(reloaded, 10, "the reload")
+        state: dict[str, Any] = wait_for(reloaded, what="the reload")
         return state
 
     def config(self) -> dict[str, Any]:
@@ -297,7 +288,7 @@ class GatewayProcess:
         def entries() -> list[dict[str, Any]]:
             return [row for row in self.ledger_rows() if row["request_id"].partition("~")[0] == id_]
 
-        matches: list[dict[str, Any]] = wait_for(entries, 10, f"the entry of {id_}")
+        matches: list[dict[str, Any]] = wait_for(entries, what=f"the entry of {id_}")
         assert len(matches) == 1, matches
         return matches[0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 import ssl
 import struct
@@ -89,7 +90,7 @@ class Server:
                 continue
             except OSError:
                 return
-            sock.settimeout(20)
+            sock.settimeout(60)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             number = self.connections
             self.connections += 1
@@ -163,7 +164,7 @@ class Client:
                 done.set_result((n, error))
 
         self.pool.open_ahead(count, opened)
-        return self.loop.run_until_complete(asyncio.wait_for(done, 20))
+        return self.loop.run_until_complete(asyncio.wait_for(done, 60))
 
     def run(self, seconds: float) -> None:
         """Run the loop for some time."""
@@ -174,6 +175,13 @@ class Client:
         while not condition():
             assert time.monotonic() < deadline, "the condition was not met in time"
             self.run(0.002)
+
+    def wait_for_close(self) -> None:
+        """Wait until the server's close has reached the only idle connection. The loop does not run, so the pool sees
+        nothing of it."""
+        (idle,) = self.pool._idle
+        readable, _, _ = select.select([idle._sock], [], [], 60)
+        assert readable, "the server did not close the connection"
 
     def __enter__(self) -> Self:
         return self

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 import uuid
 from pathlib import Path
 
 import psycopg
+
+from support.ports import unused_port
 
 PASSWORD = "pl4nted/p@ss word"
 QUOTED_PASSWORD = "pl4nted%2Fp%40ss%20word"
@@ -37,9 +38,7 @@ class Cluster:
             user = next(name for name in ("postgres", "nobody") if _user_exists(name))
             self._credentials = {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
             os.chown(self._home, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.port = unused_port("127.0.0.1")
         password_file = self._home / "password"
         password_file.write_text(PASSWORD)
         password_file.chmod(0o644)

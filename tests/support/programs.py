@@ -18,6 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from support.fork_server import ForkedProcess, running_server
+
 BIN = Path(sys.executable).parent
 LIMIT_S = 150.0
 """The longest time for a command in a test."""
@@ -28,14 +30,14 @@ class MockServer:
 
     def __init__(self, folder: Path, options: dict[str, Any], *, port: int, writes: bool, hashes: bool) -> None:
         self.log = folder / "requests.jsonl"
-        settings = {"port": port, "log": str(self.log), "log_writes": writes, "log_hash": hashes, "parent": os.getpid()}
+        parent = running_server().pid
+        settings = {"port": port, "log": str(self.log), "log_writes": writes, "log_hash": hashes, "parent": parent}
         arguments = [f"{name}={_option_text(value)}" for name, value in options.items()]
-        self._process = subprocess.Popen(
+        self._process = ForkedProcess(
             [sys.executable, "-m", "penstock.mock", json.dumps(settings), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline().strip()
@@ -136,7 +138,10 @@ class Running:
 
 
 class Program:
-    """Runs the commands in their own folder, without network access and without the user's environment."""
+    """Runs the commands in their own folder, without network access and without the user's environment.
+
+    A command is a child of the fork server, unless a test changes its environment, which imports may read.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -151,12 +156,15 @@ class Program:
             "HF_HOME": str(folder / "hf"),
             "PYTHONUTF8": "1",
         }
+        self._usual_env = dict(self.env)
 
     def start(self, *arguments: Any, command: str = "aiperf", folder: Path | None = None, **env: str) -> Running:
-        process = subprocess.Popen(
+        environment = self.env | env
+        start = ForkedProcess if environment == self._usual_env else subprocess.Popen
+        process = start(
             [str(BIN / command), *map(str, arguments)],
             cwd=self.folder,
-            env=self.env | env,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -248,7 +256,7 @@ class Capture:
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()  # stops within 20 ms
 
     def wrap(self, context: ssl.SSLContext) -> None:
         """Use TLS for all further connections."""

@@ -57,9 +57,16 @@ class ScriptedConnection:
         sent = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
         self.raw(_head(status, sent | {name.replace("_", "-"): value for name, value in headers.items()}))
 
+    def start_with(self, *pieces: bytes) -> None:
+        """Send the head of a stream and its first pieces in one write, so that no timeout can fall between them."""
+        self.raw(
+            _head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
+            + b"".join(map(_chunk, pieces))
+        )
+
     def chunk(self, data: bytes) -> None:
         if data:
-            self.raw(b"%x\r\n%b\r\n" % (len(data), data))
+            self.raw(_chunk(data))
 
     def end(self) -> None:
         self.raw(b"0\r\n\r\n")
@@ -78,8 +85,14 @@ class ScriptedConnection:
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
         self.sock.close()
 
-    def closed_within(self, timeout: float) -> bool:
-        """Return whether the gateway closes the connection within so many seconds."""
+    def wait_for(self, event: threading.Event) -> None:
+        """Wait until the test sets the event, or the gateway closes the connection."""
+        while not event.wait(0.01):
+            if select.select([self.sock], [], [], 0)[0] and not self.sock.recv(1, socket.MSG_PEEK):
+                return
+
+    def closed_within(self, timeout: float = 100.0) -> bool:
+        """Return whether the gateway closes the connection within so many seconds; by default more than a test waits."""
         self.reusable = False
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
@@ -90,6 +103,10 @@ class ScriptedConnection:
             except OSError:
                 return True
         return False
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def _head(status: int, headers: dict[str, str]) -> bytes:
@@ -109,6 +126,7 @@ class Upstream:
         self.url = f"http://127.0.0.1:{self.port}"
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
+        self._busy: set[socket.socket] = set()
         self.connections = 0
         self.requests: list[ReceivedRequest] = []
         self.script: Script = normal_reply
@@ -130,6 +148,12 @@ class Upstream:
     def open(self) -> int:
         with self._lock:
             return len(self._open)
+
+    @property
+    def quiet(self) -> bool:
+        """No script runs, and no connection is about to be closed by this side."""
+        with self._lock:
+            return not self._busy
 
     def stop(self) -> None:
         self._socket.close()
@@ -153,14 +177,20 @@ class Upstream:
         connection = ScriptedConnection(sock)
         try:
             while connection.reusable and (request := _read(sock)) is not None:
+                with self._lock:
+                    self._busy.add(sock)
                 self.requests.append(request)
                 self.script(request, connection)
+                if connection.reusable:
+                    with self._lock:
+                        self._busy.discard(sock)
         except OSError:
             pass
         finally:
             sock.close()
             with self._lock:
                 self._open.discard(sock)
+                self._busy.discard(sock)
 
 
 def _read(sock: socket.socket) -> ReceivedRequest | None:

@@ -39,10 +39,10 @@ def test_arrival_time_is_correct_if_the_loop_was_blocked():
     with Server(handler) as server, Client(server.port) as client:
         client.open_ahead(1)
         exchange = client.start()
-        answered.wait(20)
+        answered.wait(60)
         time.sleep(0.15)  # the loop does not run meanwhile
         client.wait(exchange)
-    assert exchange.start <= exchange.first_byte <= exchange.end <= sent_at[0] + MS
+    assert exchange.start <= exchange.first_byte <= exchange.end <= sent_at[0] + 100 * MS
     assert client.stats.delay.largest > 140 * MS
 
 
@@ -61,7 +61,7 @@ def test_read_of_several_segments_is_marked_as_coalesced():
     with Server(handler) as server, Client(server.port) as client:
         client.open_ahead(1)
         exchange = client.start()
-        sent.wait(20)
+        sent.wait(60)
         time.sleep(0.02)
         client.wait(exchange)
     assert body_of(exchange) == b"ab" * 5
@@ -79,7 +79,7 @@ def test_reads_of_single_segments_are_not_marked():
         read_request(sock)
         sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
         for _ in range(5):
-            read.acquire(timeout=20)
+            read.acquire(timeout=60)
             sock.sendall(b"ab")
 
     with Server(handler) as server, Client(server.port) as client:

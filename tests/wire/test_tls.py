@@ -144,13 +144,13 @@ def test_stale_connection_is_replaced(certificates):
     def handler(sock: socket.socket, _: int) -> None:
         read_request(sock)
         sock.sendall(reply())
-        leave.wait(20)
+        leave.wait(60)
 
     server = Server(handler, tls=certificates.server())
     with server, Client(server.port, tls=certificates.client()) as client:
         client.send()
         leave.set()
-        time.sleep(0.1)
+        client.wait_for_close()
         second = client.send()
     assert (second.status, second.retries, server.connections) == (200, 0, 2)
 
@@ -233,4 +233,5 @@ def test_tls_reads_keep_kernel_stamps(certificates):
             time.sleep(0.01)  # the loop does not run meanwhile
         time.sleep(0.15)
         client.wait(exchange)
-    assert exchange.end <= answered[1] + 1_000_000
+    # the loop read the reply at least 150 ms later
+    assert exchange.end <= answered[1] + 100_000_000

@@ -342,7 +342,12 @@ def answer_after(seconds: float) -> Answer:
 
 
 def test_first_interrupt_lets_requests_in_flight_finish(tmp_path: Path) -> None:
-    harness = Harness(tmp_path, answer_after(0.1))
+    async def answer(_: Request, connection: Connection) -> None:
+        while harness.runner is None or not harness.runner.progress.stopping:
+            await asyncio.sleep(0.005)
+        await connection.send(chat_reply())
+
+    harness = Harness(tmp_path, answer)
     harness.on_tick = lambda runner: runner.interrupt(1) if len(harness.requests) == 2 else None
     outcome = harness.run([[body(n)] for n in range(20)], slots=2, preconnect=2)
     assert [record.failure for record in outcome.records] == [None, None]
@@ -380,7 +385,7 @@ def test_requests_are_cut_off_after_the_grace_period(tmp_path: Path) -> None:
     assert record.cancelled
     assert record.failure is not None
     assert record.failure.message == "Cut off: it was still running 0.2 s after the end of the benchmark duration."
-    assert 290 * MS < record.end - record.intended < 5000 * MS
+    assert 290 * MS < record.end - record.intended < 25_000 * MS  # the reply would end after 30 s
 
 
 def test_requests_within_the_grace_period_are_complete(tmp_path: Path) -> None:

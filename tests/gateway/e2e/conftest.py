@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.gateway_process import GatewayProcess, resources
+from support.programs import wait_for
 from support.scripted_upstream import Upstream, normal_reply
 
 
@@ -37,6 +38,8 @@ def gateway(running: GatewayProcess, upstream: Upstream) -> Iterator[GatewayProc
     """The gateway of the file. Its resources are restored after each test."""
     yield running
     assert "internal error" not in running.log_text()
+    # The next test's first request must not meet a connection that this test's script is about to close.
+    wait_for(lambda: upstream.quiet, what="the end of the upstream's scripts")
     running.reload(resources(upstream.url))
 
 

@@ -32,16 +32,14 @@ def stream_body() -> bytes:
 def test_disconnect_after_each_event_cancels_the_upstream_and_is_recorded(
     gateway: GatewayProcess, upstream: Upstream, count: int
 ) -> None:
-    cancelled: list[float] = []
+    cancelled: list[bool] = []
 
     def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
         connection.start()
         for piece in EVENTS[:count]:
             connection.chunk(piece)
-        disconnected.wait(10)
-        began = time.monotonic()
-        if connection.closed_within(5):
-            cancelled.append(time.monotonic() - began)
+        disconnected.wait(60)
+        cancelled.append(connection.closed_within())
 
     disconnected = threading.Event()
     upstream.use_script(script)
@@ -60,33 +58,32 @@ def test_disconnect_after_each_event_cancels_the_upstream_and_is_recorded(
         assert entry["input_tokens"] >= 1
         assert entry["output_tokens"] >= max(0, min(count - 4, 4))
     assert entry["events"] == count
-    wait_for(lambda: cancelled, 5)
-    assert cancelled[0] < 1.0
-    wait_for(lambda: gateway.in_flight() == 0, 5)
+    wait_for(lambda: cancelled == [True])
+    wait_for(lambda: gateway.in_flight() == 0)
 
 
 def test_disconnect_before_the_reply_head_is_recorded_as_499(gateway: GatewayProcess, upstream: Upstream) -> None:
     closed: list[bool] = []
-    upstream.use_script(lambda _request, connection: closed.append(connection.closed_within(5)))
+    upstream.use_script(lambda _request, connection: closed.append(connection.closed_within()))
     before = len(gateway.ledger_rows())
     with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
         caller.sendall(head(json.dumps({"model": ALIAS, "input": "Hi."}).encode()))
-        wait_for(lambda: upstream.requests, 5)
-    wait_for(lambda: closed == [True], 5)
-    rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:], 5)
+        wait_for(lambda: upstream.requests)
+    wait_for(lambda: closed == [True])
+    rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:])
     assert [(row["status"], row["error"]) for row in rows] == [(499, "client_disconnected")]
     assert rows[0]["attempts"][0]["provider_key"] == "up"
 
 
 def test_disconnect_during_backoff_ends_the_request(gateway: GatewayProcess, upstream: Upstream) -> None:
     gateway.reload(resources(upstream.url, model={"retries": 5}))
-    upstream.reply_with({}, 500, retry_after="3")
+    upstream.reply_with({}, 500, retry_after="5")
     before = len(gateway.ledger_rows())
     with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
         caller.sendall(head(json.dumps({"model": ALIAS, "input": "Hi."}).encode()))
-        wait_for(lambda: upstream.requests, 5)
+        wait_for(lambda: upstream.requests)
         time.sleep(0.2)
-    rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:], 2.5)
+    rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:])
     assert [row["status"] for row in rows] == [499]
     assert len(upstream.requests) == 1
 
@@ -98,8 +95,8 @@ def test_disconnect_within_the_body_is_499_without_upstream_request(
     connections = upstream.connections
     with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
         caller.sendall(head(b'{"model": "gpt', 1000))
-        time.sleep(0.1)
-    rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:], 5)
+        wait_for(lambda: gateway.in_flight() == 1)
+    rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:])
     assert [row["status"] for row in rows] == [499]
     assert (upstream.requests, upstream.connections) == ([], connections)
 
@@ -109,13 +106,13 @@ def test_disconnect_within_a_chunked_body_is_499(gateway: GatewayProcess, upstre
     start = b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\n" % CALLER.encode()
     with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
         caller.sendall(start + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"mod\r\n')
-        time.sleep(0.1)
-    rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:], 5)
+        wait_for(lambda: gateway.in_flight() == 1)
+    rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:])
     assert [(row["status"], row["error"]) for row in rows] == [(499, "client_disconnected")]
     with socket.create_connection(("127.0.0.1", gateway.port)) as caller:  # a caller that stays connected gets a 400
         caller.sendall(start + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"mod\r\n0\r\n\r\n')
         assert caller.recv(65536).startswith(b"HTTP/1.1 400 ")
-    wait_for(lambda: len(gateway.ledger_rows()) == before + 2, 5)
+    wait_for(lambda: len(gateway.ledger_rows()) == before + 2)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +150,7 @@ def test_request_not_fully_sent_upstream_is_not_charged(gateway: GatewayProcess,
             caller.sendall(head(json.dumps({"model": ALIAS, "input": "word " * 4_000_000}).encode()))
             accepted, _ = listener.accept()
             time.sleep(0.3)
-        rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:], 10)
+        rows = wait_for(lambda: (rows := gateway.ledger_rows())[before:] and rows[before:])
         accepted.close()
     assert [(row["status"], row["error"]) for row in rows] == [(499, "client_disconnected")]
     assert (rows[0]["usage_source"], rows[0]["input_tokens"], rows[0]["output_tokens"]) == ("none", 0, 0)
@@ -171,18 +168,18 @@ def test_disconnect_frees_the_concurrency_slot(gateway: GatewayProcess, upstream
         connection.start()
         connection.chunk(EVENTS[0])
         done.set()
-        connection.closed_within(10)
+        connection.closed_within()
 
     for _ in range(3):
         upstream.use_script(script)
         done.clear()
         stream = gateway.stream()
         stream.next_event()
-        assert done.wait(5)
+        assert done.wait(60)
         assert gateway.respond().status == 429
         stream.close()
         upstream.use_script(normal_reply)
-        reply = wait_for(lambda: (reply := gateway.respond()).status == 200 and reply, 3, "a free slot")
+        reply = wait_for(lambda: (reply := gateway.respond()).status == 200 and reply, what="a free slot")
     gateway.ledger_entry(reply)
 
 
@@ -200,12 +197,12 @@ def test_disconnect_at_any_byte_writes_one_entry_and_leaks_no_connection(
             while len(seen) < limit and not seen.endswith(b"0\r\n\r\n"):
                 seen += caller.recv(min(240, limit - len(seen)))
         total += 1
-    rows = wait_for(lambda: len(rows := gateway.ledger_rows()) >= before + total and rows, 10)
+    rows = wait_for(lambda: len(rows := gateway.ledger_rows()) >= before + total and rows)
     assert len(rows) == before + total
     assert len({row["request_id"] for row in rows}) == len(rows)
     assert {row["status"] for row in rows[before:]} <= {200, 499}
-    wait_for(lambda: gateway.in_flight() == 0, 5)
-    wait_for(lambda: gateway.config()["workers"][0]["upstream_connections"] <= 2, 5)
+    wait_for(lambda: gateway.in_flight() == 0)
+    wait_for(lambda: gateway.config()["workers"][0]["upstream_connections"] <= 2)
 
 
 def test_many_disconnects_do_not_affect_other_callers(gateway: GatewayProcess, upstream: Upstream) -> None:
@@ -229,5 +226,5 @@ def test_many_disconnects_do_not_affect_other_callers(gateway: GatewayProcess, u
     for thread in threads:
         thread.join()
     assert statuses == [200] * 20
-    rows = wait_for(lambda: len(rows := gateway.ledger_rows()) >= before + 40 and rows, 10)
+    rows = wait_for(lambda: len(rows := gateway.ledger_rows()) >= before + 40 and rows)
     assert sorted(row["status"] for row in rows[before:]) == [200] * 20 + [499] * 20

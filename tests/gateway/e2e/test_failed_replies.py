@@ -87,7 +87,7 @@ def test_failed_replies_count_as_errors_in_usage_and_log(start: Any, upstream: U
     arguments = ("usage", "--ledger", f"sqlite:///{gateway.ledger}", "--by", "none", "--json")
     total = json.loads(program.run(*arguments, command="penstock").out)["total"]
     assert (total["requests"], total["errors"]) == (4, 1)
-    lines = wait_for(lambda: [line for line in gateway.log_text().splitlines() if failed.id in line], 10)
+    lines = wait_for(lambda: [line for line in gateway.log_text().splitlines() if failed.id in line])
     assert " 200 /v1/responses " in lines[0]
     assert " error=upstream_failed " in lines[0]
 

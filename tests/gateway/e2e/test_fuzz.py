@@ -31,15 +31,15 @@ ROUTES = ("/v1/responses", "/v1/chat/completions", "/v1/completions", "/v1/embed
 def fuzzed(request: Any, server: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     guards = [] if request.param == "plain" else [keyword("words", "BLOCKME", "ünsäglich")]
     mode = {} if request.param == "plain" else {"guardrails": {"stream_mode": request.param}}
-    settings = resources(server.url, model={"timeout": 1000, "stream_timeout": 1000}, guardrails=guards)
+    settings = resources(server.url, model={"timeout": 20_000, "stream_timeout": 20_000}, guardrails=guards)
     process = GatewayProcess(tmp_path_factory.mktemp("fuzz"), settings, **mode)
     yield process
     process.stop()
 
 
 def assert_no_errors_or_leaks(gateway: GatewayProcess) -> None:
-    wait_for(lambda: gateway.in_flight() == 0, 10, "the end of all requests")
-    wait_for(lambda: gateway.config()["workers"][0]["upstream_connections"] <= 3, 10, "the end of all connections")
+    wait_for(lambda: gateway.in_flight() == 0, what="the end of all requests")
+    wait_for(lambda: gateway.config()["workers"][0]["upstream_connections"] <= 3, what="the end of all connections")
     assert "internal error" not in gateway.log_text()
     assert "Traceback" not in gateway.log_text()
     assert "ended with status" not in gateway.log_text()
@@ -88,7 +88,7 @@ def test_mutated_request_bodies_get_a_reply_and_an_entry(fuzzed: GatewayProcess,
         statuses.add(reply.status)
         expected += reply.status != 404  # an unknown model has no entry
     assert {200, 400} <= statuses
-    wait_for(lambda: len(fuzzed.ledger_rows()) == expected, 10, "an entry for each request")
+    wait_for(lambda: len(fuzzed.ledger_rows()) == expected, what="an entry for each request")
     assert_no_errors_or_leaks(fuzzed)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support.gateway_process import ALIAS, GatewayProcess, keyword, resources
+from support.programs import wait_for
 from support.scripted_upstream import (
     ReceivedRequest,
     ScriptedConnection,
@@ -291,7 +292,7 @@ def test_window_sends_first_text_before_the_last_arrives(windowed: GatewayProces
         connection.start()
         for piece in first:
             connection.chunk(piece)
-        assert seen.wait(10)
+        assert seen.wait(60)
         for piece in rest:
             connection.chunk(piece)
         connection.end()
@@ -317,7 +318,7 @@ def test_window_sends_heartbeats_while_the_model_thinks(
     def script(request: ReceivedRequest, connection: ScriptedConnection) -> None:
         connection.start()
         connection.chunk(pieces[0])
-        assert seen.wait(30)
+        assert seen.wait(60)
         for piece in pieces[1:]:
             connection.chunk(piece)
         connection.end()
@@ -376,17 +377,16 @@ def test_window_block_estimates_usage_if_the_upstream_does_not_end(
         for piece in response_events(["This is a long and clean beginning of it. ", f"Then {WORD}."])[:6]:
             connection.chunk(piece)
             time.sleep(0.02)
-        closed.append(connection.closed_within(12))
+        closed.append(connection.closed_within())
 
     upstream.use_script(script)
-    began = time.monotonic()
     stream = windowed.stream()
     assert b"response.failed" in stream.read_rest()
-    assert time.monotonic() - began < 4
+    assert closed == []  # the gateway still waits for usage
     entry = windowed.ledger_entry(stream)
     assert (entry["usage_source"], entry["blocked"]) == ("estimated", 1)
     assert entry["output_tokens"] > 5
-    assert closed == [True]
+    wait_for(lambda: closed == [True])
 
 
 def test_window_late_block_of_a_chat_is_an_error_event(windowed: GatewayProcess, upstream: Upstream) -> None:

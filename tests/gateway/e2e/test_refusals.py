@@ -86,7 +86,7 @@ def test_unknown_or_forbidden_models_are_refused(gateway: GatewayProcess, upstre
     assert "gpt-9" in reply.error["message"]
     strange = {"model": "gpt\n\x1b[31m" + "9" * 5000, "input": "Hi."}
     wait_for_log(gateway, lambda: gateway.post("/v1/responses", strange), f'model="gpt[31m{"9" * 190}…"')
-    wait_for(lambda: 'model="unknown",provider="unknown",status="404"' in gateway.metrics(), 5)
+    wait_for(lambda: 'model="unknown",provider="unknown",status="404"' in gateway.metrics())
     assert "gpt-9" not in gateway.metrics()  # callers must not be able to create labels
     other = {"display_name": "other/x", "provider": "openai", "model_name": "x", "provider_key": "up"}
     gateway.reload(resources(upstream.url, caller={"allowed_models": ["other/*"]}, models=[other]))
@@ -99,7 +99,7 @@ def test_unknown_or_forbidden_models_are_refused(gateway: GatewayProcess, upstre
 
 def wait_for_log(gateway: GatewayProcess, send: Callable[[], object], text: str) -> None:
     """Repeat a request until the log, which contains a sample of the refusals, has a line with the text."""
-    wait_for(lambda: send() and text in gateway.log_text(), 20)
+    wait_for(lambda: send() and text in gateway.log_text())
 
 
 def test_refusals_of_strangers_are_counted_but_not_stored(gateway: GatewayProcess) -> None:
@@ -123,7 +123,7 @@ def test_refusals_of_strangers_are_counted_but_not_stored(gateway: GatewayProces
         )
         return int(line.split()[-1])
 
-    wait_for(lambda: unlogged() > 0, 10)
+    wait_for(lambda: unlogged() > 0)
 
 
 def test_last_untrusted_forwarded_address_is_checked(start: Any, upstream: Upstream) -> None:
@@ -265,7 +265,7 @@ def test_tokens_are_reserved_and_settled(gateway: GatewayProcess, upstream: Upst
     gateway.ledger_entry(stream)
     upstream.stream_with(response_events(["x"], usage={"input_tokens": 100, "output_tokens": 850}))
     gateway.stream(body={"max_output_tokens": 10}).read_rest()
-    reply = wait_for(lambda: (r := gateway.respond(max_output_tokens=10)).status == 429 and r, 5)
+    reply = wait_for(lambda: (r := gateway.respond(max_output_tokens=10)).status == 429 and r)
     assert reply.error["type"] == "rate_limit_exceeded"
     assert "token" in reply.error["message"]
 
@@ -279,7 +279,7 @@ def test_concurrency_slot_is_held_until_the_stream_ends(gateway: GatewayProcess,
             connection.start()
             for piece in (events := response_events(["a"]))[:4]:
                 connection.chunk(piece)
-            release.wait(10)
+            connection.wait_for(release)
             for piece in events[4:]:
                 connection.chunk(piece)
             connection.end()
@@ -294,14 +294,14 @@ def test_concurrency_slot_is_held_until_the_stream_ends(gateway: GatewayProcess,
     assert "retry-after" not in reply.headers
     release.set()
     stream.read_rest()
-    wait_for(lambda: gateway.respond().status == 200, 5)
+    wait_for(lambda: gateway.respond().status == 200)
     # a disconnect frees the slot, too
     release.clear()
     stream = gateway.stream()
     stream.next_event()
     stream.close()
     release.set()
-    wait_for(lambda: gateway.respond().status == 200, 5)
+    wait_for(lambda: gateway.respond().status == 200)
 
 
 def test_limits_are_exact_across_workers(start: Any, upstream: Upstream) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.gateway_process import ALIAS, CALLER, GatewayProcess, free_port, resources
+from support.gateway_process import ALIAS, CALLER, GatewayProcess, resources
 from support.programs import Program, wait_for
 from support.scripted_upstream import Upstream
 
@@ -80,7 +80,7 @@ def test_new_gateway_takes_over_without_losing_a_connection(start: Any, upstream
 def test_failed_take_over_leaves_the_running_gateway_alone(
     gateway: GatewayProcess, upstream: Upstream, program: Program
 ) -> None:
-    settings = {"listen": {"port": gateway.port, "status_port": free_port()}, "ledger": {"spool": "spool"}}
+    settings = {"listen": {"port": gateway.port, "status_port": 0}, "ledger": {"spool": "spool"}}
     (program.folder / "gateway.yaml").write_text(json.dumps(settings))
     (program.folder / "resources.yaml").write_text("models: []\n")
     arguments = ("--resources", "resources.yaml", "--config", "gateway.yaml", "--take-over")
@@ -113,7 +113,7 @@ def test_changed_certificate_is_used_and_sigint_ends_without_notice(
     wait_for(lambda: served_certificate() != first)
     wait_for(lambda: "the configuration was reloaded" in gateway.log_text())
     gateway.process.send_signal(signal.SIGINT)
-    assert gateway.process.wait(20) == 0
+    assert gateway.process.wait(60) == 0
 
 
 def test_changed_gateway_yaml_is_applied_to_new_requests(start: Any, upstream: Upstream) -> None:
@@ -136,7 +136,8 @@ def test_sigterm_is_announced_before_the_listener_closes(start: Any, upstream: U
     gateway.process.send_signal(signal.SIGTERM)
     wait_for(lambda: gateway.status("/readyz").status == 503)
     assert gateway.respond().status == 200
+    assert gateway.request("GET", "/readyz").status == 503
     assert gateway.request("GET", "/livez").status == 200
     assert gateway.status("/livez").status == 200
     gateway.process.send_signal(signal.SIGINT)
-    assert gateway.process.wait(20) == 0
+    assert gateway.process.wait(60) == 0

@@ -116,8 +116,8 @@ def test_ids_survive_the_death_of_a_worker_and_unknown_ones_can_be_allowed(
     made = make_response(gateway, True)
     pid = gateway.config()["workers"][0]["pid"]
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: gateway.config()["workers"][0]["pid"] not in (0, pid), 20, "the new worker")
-    wait_for(lambda: gateway.status("/readyz").status == 200, 20)
+    wait_for(lambda: gateway.config()["workers"][0]["pid"] not in (0, pid), what="the new worker")
+    wait_for(lambda: gateway.status("/readyz").status == 200)
     assert gateway.respond(previous_response_id=made).status == 200
     assert gateway.respond(previous_response_id=made, key=OTHER).status == 404
     assert gateway.respond(previous_response_id="resp_elsewhere", key=OTHER).status == 200

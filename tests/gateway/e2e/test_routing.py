@@ -148,7 +148,7 @@ def test_target_that_aborts_a_stream_is_cooled_down(gateway: GatewayProcess, ups
         if request.json["model"] == "m-upstream":
             connection.start()
             connection.chunk(response_events()[0])
-            wait_for(lambda: len(streams) == len(upstream.requests), 10)
+            wait_for(lambda: len(streams) == len(upstream.requests))
             connection.reset()
         else:
             normal_reply(request, connection)

@@ -90,7 +90,7 @@ def test_secrets_and_texts_appear_in_no_output(start: Any, upstream: Upstream, a
     bad["provider_keys"][0]["api_bass"] = PROVIDER_SECRET
     gateway.reload(bad)
 
-    wait_for(lambda: len(gateway.ledger_rows()) == count[0], 10)
+    wait_for(lambda: len(gateway.ledger_rows()) == count[0])
     outputs = [gateway.metrics(), json.dumps(gateway.config()), gateway.status("/readyz").body.decode()]
     gateway.stop()
     outputs.append(gateway.log_text())

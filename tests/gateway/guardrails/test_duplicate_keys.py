@@ -98,7 +98,7 @@ def unique_members(members: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(members)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(json_texts())
 def test_only_json_with_duplicate_keys_is_serialised_again(text: str) -> None:
     source = text.encode()

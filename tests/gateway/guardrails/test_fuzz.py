@@ -73,7 +73,7 @@ ENDS = (b"[DONE]", b"finish_reason", b".done", b".completed")
 SPECS = (keyword("secret", "é"), pii("email", "bank_card", patterns=[Pattern(kind="regex", value="x+")]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.sampled_from(ROUTES), st.lists(st.one_of(JSON, st.binary(max_size=20)), max_size=6), st.integers(1, 60))
 def test_both_modes_agree_on_any_stream(route: Route, events: list[Any], size: int) -> None:
     body = b"".join(
@@ -94,7 +94,7 @@ def test_both_modes_agree_on_any_stream(route: Route, events: list[Any], size: i
     assert run(monitored, reads).body == body
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.sampled_from(ROUTES), st.dictionaries(KEYS, JSON, max_size=5))
 @example(ROUTES[0], {"metadata": {"note": "joe@example.com", "logprobs": ["joe@example.com"]}})
 def test_inspecting_a_masked_body_again_changes_nothing(route: Route, body: dict[str, Any]) -> None:
@@ -124,7 +124,7 @@ def texts(outcome: Outcome) -> dict[Any, str]:
     return by_address
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(PIECES)
 def test_both_modes_agree_on_interleaved_texts(pieces: list[tuple[int, int, str, str]]) -> None:
     events = [

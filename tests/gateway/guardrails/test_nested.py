@@ -116,7 +116,7 @@ def nested(draw: st.DrawFn) -> str:
     return '{"b":"' + escape(inner, draw(st.sampled_from([0.0, 0.1]))) + '"}'
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=40, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
     nested(),
     st.lists(st.sampled_from([1, 3, 8, 40]), min_size=1, max_size=4),

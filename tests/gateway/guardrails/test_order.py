@@ -141,7 +141,7 @@ def compile_guards(name: str, mode: Literal["buffer", "window"]) -> GuardsHarnes
 
 @pytest.mark.parametrize("name", GUARDS)
 def test_window_delivers_each_field_as_buffer_does(name: str) -> None:
-    @settings(max_examples=150, deadline=None, derandomize=True, phases=[Phase.generate, Phase.shrink], database=None)
+    @settings(max_examples=60, deadline=None, derandomize=True, phases=[Phase.generate, Phase.shrink], database=None)
     @given(chats(), st.lists(st.integers(1, 20), min_size=1, max_size=4))
     def check(payloads: list[dict[str, Any]], sizes: list[int]) -> None:
         reads: list[bytes] = []

@@ -69,7 +69,7 @@ def deltas_only(deltas: list[str]) -> list[dict[str, Any]]:
     return [payload for payload in response_events(deltas) if payload["type"].endswith(".delta")]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_stream_is_blocked_exactly_when_the_text_matches_and_no_match_is_released(data: st.DataObject) -> None:
     literals = data.draw(st.lists(st.text(alphabet="abBßé界-", min_size=1, max_size=4), max_size=4))
@@ -113,7 +113,7 @@ def masked(text: str, spans: list[tuple[int, int, int, str]]) -> str:
     return out + text[position:]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_stream_masks_equal_masks_of_the_whole_text(data: st.DataObject) -> None:
     patterns = data.draw(st.lists(st.sampled_from(list(MASKED)), min_size=1, max_size=3, unique=True))
@@ -183,7 +183,7 @@ FRAGMENTS = st.sampled_from(
 )
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.data())
 def test_detectors_mask_a_stream_like_the_whole_text(data: st.DataObject) -> None:
     names = data.draw(

@@ -248,7 +248,7 @@ def test_one_large_clean_delta_is_released() -> None:
 @pytest.mark.parametrize(
     "spec", [keyword("forbidden", regexes=["for[a-z]*n"]), pii("email", "jwt", "private_key", "bank_card")]
 )
-def test_x_6_ten_megabytes_need_little_memory(spec: GuardrailSpec) -> None:
+def test_x_6_megabytes_need_little_memory(spec: GuardrailSpec) -> None:
     guard = FramedGuard(guards(spec, mode="window", max_lengths={"words": 40}).stream("chat"))
     chunk = event(
         chat("Some words of a long answer, which are forever and ever harmless; 12 of them in a row. " * 30)[1]
@@ -256,7 +256,7 @@ def test_x_6_ten_megabytes_need_little_memory(spec: GuardrailSpec) -> None:
     max_held = sent = 0
     tracemalloc.start()
     try:
-        for number in range(10_000_000 // len(chunk)):
+        for number in range(4_000_000 // len(chunk)):
             sent += len(guard.feed(chunk))
             max_held = max(max_held, guard.held_bytes)
             if number == 5:
@@ -268,7 +268,7 @@ def test_x_6_ten_megabytes_need_little_memory(spec: GuardrailSpec) -> None:
     assert max_held <= 3 * len(chunk)
     assert peak < 300_000
     sent += len(guard.finish())
-    assert sent == 10_000_000 // len(chunk) * len(chunk)
+    assert sent == 4_000_000 // len(chunk) * len(chunk)
 
 
 class CountingPattern:

@@ -14,6 +14,7 @@ from penstock.gateway.relay.hosts import Host, Hosts
 from penstock.gateway.relay.upstream_attempt import Timeouts, UpstreamAttempt
 from penstock.gateway.routes import BY_NAME
 from penstock.wire.exchange import Exchange
+from support.ports import unused_port
 
 GOOD, OTHER = "127.0.0.1", "127.0.0.2"
 NAME = "provider.example"
@@ -26,6 +27,8 @@ class Server:
 
     def __init__(self) -> None:
         self.connections = 0
+        self.waiting = 0
+        """The number of requests that wait for their reply."""
         self.resumed = asyncio.Event()
         self.resumed.set()
 
@@ -33,7 +36,9 @@ class Server:
         self.connections += 1
         try:
             while await reader.readuntil(b"\r\n\r\n"):
+                self.waiting += 1
                 await self.resumed.wait()
+                self.waiting -= 1
                 writer.write(REPLY)
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             writer.close()
@@ -50,6 +55,13 @@ class Owner:
 
     begin_stream: Any = None
     block: Any = None
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop run until the condition holds."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
 class HostFixture:
@@ -76,7 +88,7 @@ class HostFixture:
     async def send(self) -> Exchange:
         """Send a request without checking timeouts: it would wait for an unreachable address for ever."""
         attempt = self.make_attempt()
-        await asyncio.wait_for(attempt.run(), 5)
+        await asyncio.wait_for(attempt.run(), 60)
         return attempt.exchange
 
     async def send_with_timeouts(self) -> Exchange:
@@ -92,17 +104,8 @@ class HostFixture:
 
 
 @pytest.fixture
-def port() -> Iterator[int]:
-    """A port that is free on both addresses."""
-    while True:
-        with socket.create_server((GOOD, 0)) as first:
-            number = first.getsockname()[1]
-            try:
-                socket.create_server((OTHER, number)).close()
-            except OSError:
-                continue
-        yield number
-        return
+def port() -> int:
+    return unused_port(GOOD, OTHER)
 
 
 @pytest.fixture
@@ -165,7 +168,7 @@ def test_check_resets_finds_a_reset_without_an_event(port: int, in_use: bool) ->
             fixture.addresses = [GOOD]
             attempt = fixture.make_attempt()
             running = asyncio.ensure_future(attempt.run())
-            await asyncio.sleep(0.1)
+            await until(lambda: attempt.exchange.sent >= 0)
             taken, _ = listener.accept()
             if not in_use:
                 fixture.hosts.keep(set())
@@ -175,7 +178,7 @@ def test_check_resets_finds_a_reset_without_an_event(port: int, in_use: bool) ->
             await asyncio.sleep(0.1)
             assert not running.done()
             fixture.hosts.check_resets()
-            await asyncio.wait_for(running, 5)
+            await asyncio.wait_for(running, 60)
         assert attempt.exchange.error is not None
         assert attempt.exchange.error.type == "ConnectionLost"
         fixture.hosts.sweep()
@@ -196,8 +199,7 @@ def test_cancelled_attempt_does_not_change_the_address_order(port: int) -> None:
         fixture.addresses = [OTHER, GOOD]
         attempt = fixture.make_attempt()
         running = asyncio.ensure_future(attempt.run())
-        while not fixture.host._order:
-            await asyncio.sleep(0.01)
+        await until(lambda: fixture.host._order)
         before = list(fixture.host._order)
         running.cancel()
         await asyncio.wait([running])
@@ -212,7 +214,7 @@ def test_readded_address_keeps_its_connections_again(port: int) -> None:
         await fixture.send()
         servers[GOOD].resumed.clear()
         busy = asyncio.ensure_future(fixture.send())  # so that its pool is kept
-        await asyncio.sleep(0.05)
+        await until(lambda: servers[GOOD].waiting)
         fixture.addresses = [OTHER]
         await fixture.resolve_again()
         fixture.addresses = [GOOD]
@@ -262,7 +264,7 @@ def test_unknown_or_invalid_name_ends_with_name_not_found(name: str) -> None:
         ended = loop.create_future()
         exchange = Exchange(REQUEST, lambda _exchange: ended.set_result(None))
         host.start(exchange, 5.0)
-        await asyncio.wait_for(ended, 10)
+        await asyncio.wait_for(ended, 60)
         return exchange
 
     exchange = uvloop.run(script())

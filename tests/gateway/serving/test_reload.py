@@ -59,8 +59,8 @@ def test_failed_publication_is_retried_without_a_change_of_the_file(
     monkeypatch.setattr(runtime, "publish", fail_once(runtime.publish, OSError("no space")))
     reloader.start()
     reloader.request_reload()
-    wait_for(lambda: reloader.status()["failures"] == 1, 10)
-    wait_for(lambda: reloader.status()["reloads"] == 1, 10)
+    wait_for(lambda: reloader.status()["failures"] == 1)
+    wait_for(lambda: reloader.status()["reloads"] == 1)
     assert reloader.status()["state"] == "synced"
     assert runtime.state.generation == 2
 
@@ -76,9 +76,9 @@ def test_changed_key_file_is_reloaded(tmp_path: Path, runtime: Runtime) -> None:
     reloader.load_first()
     reloader.start()
     key.unlink()
-    wait_for(lambda: reloader.status()["state"] == "degraded", 10)
+    wait_for(lambda: reloader.status()["state"] == "degraded")
     key.write_text("sk-second")
-    wait_for(lambda: reloader.status()["state"] == "synced", 10)
+    wait_for(lambda: reloader.status()["state"] == "synced")
     assert list(runtime.snapshot()[1].caller_keys) == [sha256("sk-second")]
     reloader.stop()
 

@@ -45,7 +45,7 @@ def running() -> set[str]:
 def test_failed_start_leaves_no_threads(gateway: Gateway) -> None:
     with pytest.raises(RunError, match="during its start"):
         gateway.run(lambda _: None)
-    wait_for(lambda: not running(), 10)
+    wait_for(lambda: not running())
 
 
 def test_failing_cleanup_does_not_prevent_the_others(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,4 +58,4 @@ def test_failing_cleanup_does_not_prevent_the_others(gateway: Gateway, monkeypat
     monkeypatch.setattr(Mover, "stop", fails)
     with pytest.raises(OSError, match="no disk"):
         gateway.run(lambda _: None)
-    wait_for(lambda: not running(), 10)
+    wait_for(lambda: not running())

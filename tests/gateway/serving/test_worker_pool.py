@@ -90,7 +90,7 @@ def test_worker_without_heartbeat_is_not_alive_and_is_replaced(
         pool.supervise()
         if heartbeat == 10:
             assert pool.alive() == 1
-    wait_for(lambda: hanging.poll() is not None, 10)
+    wait_for(lambda: hanging.poll() is not None)
     pool.supervise()
     assert pool.restarts() == [1, 0]
     assert pool._workers[0].process not in (None, hanging)
