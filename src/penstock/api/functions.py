@@ -8,15 +8,17 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from penstock.api.options import parse_options, settings_of
 from penstock.api.result import Result
 from penstock.compare.comparison import Comparison
 from penstock.datasets.load import Dataset
 from penstock.errors import RunError, UserError
-from penstock.runs.execute import OpenedRun, execute, load_data, open_run
+from penstock.runs.execute import OpenedRun, execute, open_run, store_data
+from penstock.runs.experiment import log_phase
 from penstock.runs.observer import Observer
+from penstock.runs.point_folder import write_reference
 from penstock.runs.run_folder import RunFolder
 from penstock.runs.runner import PhaseResult, RunProgress
 from penstock.runs.summarise import RunReport, summarise
@@ -91,7 +93,9 @@ class Runner:
         opened = self._require_opened()
         settings = settings_of(self._options | options)
         self._loads += 1
-        self._dataset = load_data(opened, settings, self._loads, self._observer)
+        stored = store_data(opened, settings, self._loads, self._observer)
+        opened.runner.load(stored.data)
+        self._dataset = stored.dataset
         self._position = 0
 
     def _require_opened(self) -> OpenedRun:
@@ -118,22 +122,26 @@ class Runner:
         if others:
             raise UserError(f"{parsed.spellings[others[0]]} is not an option of the load; give it to the Runner.")
         number, self._count = self._count, self._count + 1
+        loaded = resolve_load(parsed)
         (phase,) = phases(
-            resolve_load(parsed),
+            loaded,
             WarmupSettings(),
             synthetic=dataset.synthetic,
             seed=opened.prepared.job.seed + number,
             several_turns=max(dataset.turns, default=1) > 1,
         )
-        phase = msgspec.structs.replace(phase, name=name or f"phase_{number}", first=self._position, point=number)
+        phase = replace(phase, name=name or f"phase_{number}", first=self._position, point=number)
+        logged = log_phase(opened, number, loaded, phase)
         running = opened.runner.start(phase)
         if running is None:
             raise RunError("The run has ended, so no phase can start.")
         result: PhaseResult = running.wait(None if until is None else lambda phase: until(phase.progress))
         self._position = result.next_position
         folder = self._settings.output.folder
-        into = os.path.join(folder, f"phase_{number}")
-        return _result(summarise(folder, tokenizer=opened.tokenizer, phase=result.index, into=into), into)
+        into = os.path.join(folder, logged.folder)
+        report = summarise(folder, tokenizer=opened.tokenizer, point=number, into=into)
+        write_reference(folder, logged)
+        return _result(report, into)
 
 
 @contextmanager

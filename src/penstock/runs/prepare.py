@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
+from typing import NamedTuple
 
 from penstock.datasets.load import Dataset
 from penstock.endpoints.base import Endpoint
@@ -18,7 +19,15 @@ from penstock.settings.schema import Settings
 from penstock.workers.job import Job, Target, targets
 from penstock.workers.local_processes import choose_workers, max_workers, raise_file_limit
 
-__all__ = ["Prepared", "default_entries", "prepare", "resolve_targets"]
+__all__ = [
+    "Prepared",
+    "check_file_limit",
+    "connections_to_open",
+    "default_entries",
+    "expected_requests",
+    "prepare",
+    "resolve_targets",
+]
 
 _PRECONNECT_SECONDS = 0.1
 _MAX_MEDIA_ENTRIES = 1000
@@ -39,6 +48,7 @@ class Prepared:
         expected: list[int | None],
         conversations: int | None,
         input_files: InputFiles | None,
+        bodies: int | None = None,
     ) -> None:
         self.job = job
         self.targets = targets
@@ -54,6 +64,8 @@ class Prepared:
         """None while the dataset is still being indexed."""
         self.input_files = input_files
         """The input files, if bodies are read from them."""
+        self.bodies = bodies
+        """Number of bodies in the payload store; None while the dataset is still being indexed."""
 
 
 def default_entries(settings: Settings) -> int:
@@ -75,11 +87,16 @@ def resolve_targets(settings: Settings, endpoint: Endpoint, *, raise_limit: bool
 
     With `raise_limit`, raise the limit of this process."""
     result = targets(settings.endpoint, settings.endpoint.path or endpoint.path, endpoint.declaration)
+    check_file_limit(settings, raise_limit=raise_limit)
+    return result
+
+
+def check_file_limit(settings: Settings, *, raise_limit: bool = True) -> None:
+    """Raise UserError if the system does not allow the connections of a load."""
     load = settings.load
     if load.concurrency is not None:
         slots = load.concurrency if load.requests is None else min(load.concurrency, load.requests)
         raise_file_limit(slots, slots, max_workers(settings.workers_max), only_check=not raise_limit)
-    return result
 
 
 def prepare(
@@ -93,12 +110,14 @@ def prepare(
     prompt_tokenizer: tuple[str, str] | None = None,
     servers: int = 1,
     in_caller: bool = True,
+    points: Sequence[Settings] = (),
 ) -> Prepared:
     """Prepare a run whose log goes to the empty folder `log`.
 
     `prompt_tokenizer` is the name and source of the tokenizer that generated the synthetic prompts. `servers` is the number
     of servers that a comparison sends each conversation to. Without `in_caller`, this process is neither forked nor are its
-    limits changed: input files are indexed to their end, and its limit of open files is only checked.
+    limits changed: input files are indexed to their end, and its limit of open files is only checked. `points` are the
+    settings of an experiment's largest points, for which the workers are sized; the input is then indexed to its end, too.
     """
     seed = settings.input.seed if settings.input.seed is not None else secrets.randbits(32)
     turns = dataset.turns
@@ -112,13 +131,16 @@ def prepare(
             several_turns=max(turns, default=1) > 1,
         )
     )
-    stored = build_payloads(log, settings, endpoint, dataset, phases, progress, in_background=in_caller)
-    expected = [_expected_requests(phase, stored.bodies, turns, settings.input.sampling) for phase in phases]
-    last, slots = phases[-1], _slots(phases[-1])
-    workers = choose_workers(slots, settings.load.arrival_rate, expected[-1], settings.workers_max)
-    preconnect = _connections_to_open(last, settings.load.arrival_rate, expected[-1])
-    in_flight = _max_in_flight(slots, expected[-1])
-    open_files = raise_file_limit(in_flight, preconnect, workers, only_check=not in_caller)
+    stored = build_payloads(log, settings, endpoint, dataset, phases, progress, in_background=in_caller and not points)
+    expected = expected_requests(phases, stored.bodies, turns, settings.input.sampling)
+    last = phases[-1]
+    sizes = [_size(settings, last, expected[-1])]
+    for point in points:
+        *_, phase = make_phases(point.load, point.warmup, synthetic=dataset.synthetic, seed=seed, servers=servers)
+        sizes.append(_size(point, phase, phase.requests))
+    workers = max(size.workers for size in sizes)
+    preconnect = sizes[0].connections
+    open_files = _raise_file_limit(sizes, workers, only_check=not in_caller)
     job = Job(
         log=log,
         settings=settings.endpoint,
@@ -133,8 +155,47 @@ def prepare(
         prompt_tokenizer = None
     RunLog.write_header(log, _header(settings, dataset, stored, last, seed, workers, epoch, prompt_tokenizer))
     return Prepared(
-        job, targets, phases, epoch, workers, open_files, expected, stored.conversations, stored.input_files
+        job,
+        targets,
+        phases,
+        epoch,
+        workers,
+        open_files,
+        expected,
+        stored.conversations,
+        stored.input_files,
+        stored.bodies,
     )
+
+
+class _Size(NamedTuple):
+    """What a load needs."""
+
+    workers: int
+    connections: int
+    """Connections to open before its first request."""
+    in_flight: int | None
+    """Most requests in flight; None if there is no limit."""
+
+
+def _size(settings: Settings, phase: Phase, expected: int | None) -> _Size:
+    rate, slots = settings.load.arrival_rate, _slots(phase)
+    return _Size(
+        choose_workers(slots, rate, expected, settings.workers_max),
+        connections_to_open(phase, rate, expected),
+        _max_in_flight(slots, expected),
+    )
+
+
+def _raise_file_limit(sizes: Sequence[_Size], workers: int, *, only_check: bool) -> int:
+    limits = [size.in_flight for size in sizes]
+    in_flight = None if None in limits else max(limit for limit in limits if limit is not None)
+    return raise_file_limit(in_flight, max(size.connections for size in sizes), workers, only_check=only_check)
+
+
+def expected_requests(phases: Sequence[Phase], bodies: int | None, turns: list[int], sampling: str) -> list[int | None]:
+    """Return how many requests each phase sends; None where that is not known."""
+    return [_expected_requests(phase, bodies, turns, sampling) for phase in phases]
 
 
 def _expected_requests(phase: Phase, bodies: int | None, turns: list[int], sampling: str) -> int | None:
@@ -171,7 +232,7 @@ def _max_in_flight(slots: int | None, expected: int | None) -> int | None:
     return min(slots, expected) if slots is not None and expected is not None else slots
 
 
-def _connections_to_open(phase: Phase, rate: float | None, expected: int | None) -> int:
+def connections_to_open(phase: Phase, rate: float | None, expected: int | None) -> int:
     """Return how many connections to open before the first request: one per slot, or those for 0.1 s of arrivals."""
     slots = _slots(phase)
     count = slots or 1 if rate is None or slots is not None else max(1, round(rate * _PRECONNECT_SECONDS))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.flag_values import ParsedArguments, ValueList
 from penstock.settings.resolve import resolve
 from penstock.settings.schema import Settings
 
-__all__ = ["read_settings"]
+__all__ = ["asks_for_experiment", "read_settings"]
 
 
 def read_settings(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
@@ -14,6 +14,12 @@ def read_settings(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
     if _is_timed_trace(parsed):
         parsed.values["load.schedule.on"] = True
     return resolve(parsed, folder_prefix)
+
+
+def asks_for_experiment(parsed: ParsedArguments) -> bool:
+    """Return whether the flags ask for repeated runs or a sweep instead of a single run."""
+    values = parsed.values
+    return values.get("experiment.runs", 1) > 1 or any(isinstance(value, ValueList) for value in values.values())
 
 
 def _is_timed_trace(parsed: ParsedArguments) -> bool:

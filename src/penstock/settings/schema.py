@@ -12,6 +12,7 @@ __all__ = [
     "AudioSettings",
     "ConversationSettings",
     "EndpointSettings",
+    "ExperimentSettings",
     "ImageSettings",
     "InputSettings",
     "LoadSettings",
@@ -209,6 +210,27 @@ class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Print the table of HTTP phases."""
 
 
+class ExperimentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs that belong together: repeated runs and sweeps."""
+
+    runs: int = 1
+    """Runs of each combination of values, at most."""
+    run_pause_s: float = 0.0
+    confidence: float = 0.95
+    warmup_once: bool = True
+    """Warm up before the first of the repeated runs only."""
+    fixed_seed: bool = True
+    """Without a seed of the user, all repeated runs have seed 42."""
+    seed_per_run: bool = False
+    """Each of the repeated runs has another seed."""
+    convergence_metric: str | None = None
+    """Stop repeating when this metric is stable."""
+    convergence_stat: Literal["avg", "p50", "p90", "p95", "p99", "min", "max"] = "avg"
+    convergence_mode: Literal["ci_width", "cv", "distribution"] = "ci_width"
+    convergence_limit: float | None = None
+    """None: the default of the mode."""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
     endpoint: EndpointSettings
@@ -217,6 +239,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     load: LoadSettings
     warmup: WarmupSettings
     output: OutputSettings
+    experiment: ExperimentSettings = ExperimentSettings()
     workers_max: int | None = None
     require_valid: bool = False
     max_error_rate: float = 0.0

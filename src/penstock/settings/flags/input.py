@@ -89,6 +89,7 @@ LENGTHS = Group(
             ge=1,
             hard_max=MAX_TOKENS,
             sweepable=True,
+            short="isl",
         ),
         Flag(
             "--prompt-input-tokens-stddev",
@@ -101,6 +102,7 @@ LENGTHS = Group(
             ge=0,
             hard_max=MAX_TOKENS,
             sweepable=True,
+            short="isl_stddev",
         ),
         Flag(
             "--prompt-output-tokens-mean",
@@ -113,6 +115,7 @@ LENGTHS = Group(
             ge=1,
             hard_max=MAX_TOKENS,
             sweepable=True,
+            short="osl",
         ),
         Flag(
             "--prompt-output-tokens-stddev",
@@ -125,6 +128,7 @@ LENGTHS = Group(
             ge=0,
             hard_max=MAX_TOKENS,
             sweepable=True,
+            short="osl_stddev",
         ),
     ),
 )

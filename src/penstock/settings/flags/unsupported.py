@@ -145,16 +145,6 @@ _SPELLINGS = (
     # gpu telemetry
     "--gpu-telemetry",
     # multi-run
-    "--num-profile-runs",
-    "--profile-run-cooldown-seconds",
-    "--confidence-level",
-    "--profile-run-disable-warmup-after-first --no-profile-run-disable-warmup-after-first",
-    "--set-consistent-seed --no-set-consistent-seed",
-    "--vary-seed-per-trial --no-vary-seed-per-trial",
-    "--convergence-metric",
-    "--convergence-stat",
-    "--convergence-threshold",
-    "--convergence-mode",
     "--parameter-sweep-cooldown-seconds",
     "--parameter-sweep-same-seed --no-parameter-sweep-same-seed",
     "--parameter-sweep-mode",

@@ -1,0 +1,119 @@
+"""The points of an experiment, without running them: order, folders, seeds, pauses, and when repeating stops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.errors import UserError
+from penstock.metrics.statistics import Stats
+from penstock.runs.points import Experiment, Point, PointResult
+from penstock.runs.read_experiment import read_experiment
+from penstock.settings.command_line import CommandLine
+from penstock.settings.flags import GROUPS
+from penstock.settings.parse import parse
+
+PROFILE = CommandLine("profile", "", groups=GROUPS)
+
+
+def experiment(flags: str) -> Experiment:
+    words = ["--model", "m", "--artifact-dir", "out", "--isl-stddev", "0", *flags.split()]
+    return read_experiment(parse(PROFILE, words))
+
+
+class _Report:
+    """The part of a report that an experiment reads."""
+
+    def __init__(self, value: float) -> None:
+        self.summary = self
+        self.metrics = {"request_latency": Stats("ms", avg=value)}
+
+
+def run(flags: str, values: list[float] | None = None) -> list[Point]:
+    """Run an experiment whose points have these mean latencies, and return its points."""
+    points: list[Point] = []
+    generator = experiment(flags).points()
+    try:
+        point = next(generator)
+        while True:
+            points.append(point)
+            report: Any = _Report(1.0 if values is None else values[len(points) - 1])
+            point = generator.send(PointResult(point, report))
+    except StopIteration:
+        return points
+
+
+def test_repeated_runs_have_equal_seeds_and_one_warmup() -> None:
+    points = run("--num-profile-runs 3 --profile-run-cooldown-seconds 2 --warmup-request-count 5")
+    assert [point.settings.output.folder for point in points] == [f"out/profile_runs/run_000{n}" for n in (1, 2, 3)]
+    assert [point.label for point in points] == ["run_0001", "run_0002", "run_0003"]
+    assert [point.settings.input.seed for point in points] == [42, 42, 42]
+    assert [point.warmup for point in points] == [True, False, False]
+    assert [point.pause_s for point in points] == [0, 2, 2]
+    assert [point.trial for point in points] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("flags", "seeds"),
+    [
+        ("--random-seed 7", [7, 7]),
+        ("--random-seed 7 --vary-seed-per-trial", [7, 100_007]),
+        ("--vary-seed-per-trial=false", [42, 42]),
+        ("--no-vary-seed-per-trial", [42, 42]),
+    ],
+)
+def test_seeds_of_repeated_runs(flags: str, seeds: list[int]) -> None:
+    assert [point.settings.input.seed for point in run(f"--num-profile-runs 2 {flags}")] == seeds
+
+
+def test_seed_is_random_without_a_consistent_one() -> None:
+    first, second = (run("--num-profile-runs 2 --no-set-consistent-seed") for _ in range(2))
+    assert first[0].settings.input.seed == first[1].settings.input.seed != second[0].settings.input.seed
+
+
+def test_warmup_of_each_run() -> None:
+    points = run("--num-profile-runs 2 --warmup-request-count 1 --no-profile-run-disable-warmup-after-first")
+    assert [point.warmup for point in points] == [True, True]
+
+
+CONVERGING = "--num-profile-runs 6 --convergence-metric request_latency"
+
+
+@pytest.mark.parametrize(
+    ("flags", "values", "runs"),
+    [
+        ("", [10, 10, 10], 3),  # at least three runs
+        ("", [10, 20, 10, 20, 10, 20], 6),
+        # The coefficient of variation is 0.091 after three runs, then 0.074, 0.064 and 0.057.
+        ("--convergence-mode cv", [10, 12, 11, 11, 11, 11], 6),
+        ("--convergence-mode cv --convergence-threshold 0.07", [10, 12, 11, 11, 11, 11], 5),
+        ("--convergence-mode cv --convergence-threshold 0.092", [10, 12, 11, 11, 11, 11], 3),
+    ],
+)
+def test_repeating_stops_when_the_metric_is_stable(flags: str, values: list[float], runs: int) -> None:
+    assert len(run(f"{CONVERGING} {flags}", values)) == runs
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("--confidence-level 0.9", "--confidence-level applies to repeated runs; give --num-profile-runs too"),
+        ("--num-profile-runs 11", "--num-profile-runs must be a whole number from 1 to 10, not '11'."),
+        ("--num-profile-runs 3 --convergence-stat p50", "--convergence-stat adjusts --convergence-metric"),
+        ("--num-profile-runs 2 --convergence-metric request_latency", "needs at least 3 runs to judge"),
+        ("--num-profile-runs 3 --convergence-metric request_latncy", "did you mean request_latency?"),
+        (
+            "--num-profile-runs 3 --convergence-metric request_throughput --convergence-mode distribution",
+            "compares the values of single requests, which request_throughput does not have",
+        ),
+        (
+            f"{CONVERGING} --convergence-mode distribution --export-level summary",
+            "compares the values of single requests, which --export-level summary does not write",
+        ),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_sent(flags: str, sentence: str) -> None:
+    with pytest.raises(UserError) as error:
+        experiment(flags)
+    assert sentence in " ".join(str(error.value).split())
