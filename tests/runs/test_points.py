@@ -77,6 +77,44 @@ def test_warmup_of_each_run() -> None:
     assert [point.warmup for point in points] == [True, True]
 
 
+def test_points_of_a_sweep_have_their_own_seeds_and_folders() -> None:
+    points = run("--concurrency 1,8 --request-rate 5,10 --sweep-type zip --random-seed 7")
+    assert [point.settings.output.folder for point in points] == [
+        "out/concurrency_1_request_rate_5",
+        "out/concurrency_8_request_rate_10",
+    ]
+    assert [point.settings.input.seed for point in points] == [7, 8]
+    assert [point.settings.load.rate for point in points] == [5, 10]
+    assert [point.warmup for point in points] == [True, True]
+    same = run("--concurrency 1,8 --random-seed 7 --parameter-sweep-same-seed")
+    assert [point.settings.input.seed for point in same] == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("mode", "order", "pauses"),
+    [
+        ("repeated", [(0, 0), (1, 0), (0, 1), (1, 1)], [0, 3, 5, 3]),
+        ("independent", [(0, 0), (0, 1), (1, 0), (1, 1)], [0, 5, 5, 5]),
+    ],
+)
+def test_order_of_repeated_points(mode: str, order: list[tuple[int, int]], pauses: list[float]) -> None:
+    points = run(
+        f"--concurrency 1,8 --num-profile-runs 2 --parameter-sweep-mode {mode} --parameter-sweep-cooldown-seconds 3 "
+        "--profile-run-cooldown-seconds 5"
+    )
+    assert [(point.variation, point.trial) for point in points] == order
+    assert [point.pause_s for point in points] == pauses
+    assert {point.settings.output.folder for point in points} == {
+        f"out/concurrency_{value}/profile_runs/run_000{run}" for value in (1, 8) for run in (1, 2)
+    }
+
+
+def test_default_folder_of_a_sweep_is_named_after_its_parameters() -> None:
+    made = read_experiment(parse(PROFILE, ["--model", "a/b", "--concurrency", "1,8"]))
+    assert made.settings.output.folder == "artifacts/a_b-chat-sweep-concurrency"
+    assert [settings.load.concurrency for settings in made.largest] == [1, 8]
+
+
 CONVERGING = "--num-profile-runs 6 --convergence-metric request_latency"
 
 
@@ -99,6 +137,8 @@ def test_repeating_stops_when_the_metric_is_stable(flags: str, values: list[floa
     ("flags", "sentence"),
     [
         ("--confidence-level 0.9", "--confidence-level applies to repeated runs; give --num-profile-runs too"),
+        ("--sweep-type zip", "--sweep-type applies to sweeps; give a list of values such as --concurrency 1,8,64"),
+        ("--concurrency 2,8 --prefill-concurrency 4", "--prefill-concurrency 4 is above --concurrency 2"),
         ("--num-profile-runs 11", "--num-profile-runs must be a whole number from 1 to 10, not '11'."),
         ("--num-profile-runs 3 --convergence-stat p50", "--convergence-stat adjusts --convergence-metric"),
         ("--num-profile-runs 2 --convergence-metric request_latency", "needs at least 3 runs to judge"),

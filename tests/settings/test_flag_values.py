@@ -135,8 +135,6 @@ def test_comma_lists_are_sweeps(spelling: str) -> None:
     assert value(spelling, "1, 2,40") == (1, 2, 40)
     with pytest.raises(UserError, match=f"{spelling} '1,,2' has an empty value next to a comma"):
         value(spelling, "1,,2")
-    with pytest.raises(UserError, match=f"{spelling} 1,2,1 lists 1 twice; the points of a sweep must differ"):
-        value(spelling, "1,2,1")
     with pytest.raises(UserError, match=f"{spelling} must be .*, not '-3'"):
         value(spelling, "1,-3")
 

@@ -22,7 +22,7 @@ from penstock.cli.run import (
 from penstock.cli.screen import draw_on
 from penstock.plural import counted
 from penstock.records.log import RunLog
-from penstock.reports.experiment_tables import draw_repeated
+from penstock.reports.experiment_tables import draw_repeated, draw_sweep
 from penstock.runs.experiment import FinishedExperiment, run_experiment
 from penstock.runs.experiment_report import ExperimentReport, report_experiment, report_points
 from penstock.runs.points import Experiment, Point, PointResult
@@ -46,7 +46,7 @@ def profile(experiment: Experiment) -> int:
     assertions = parse_assertions(settings)
     output = settings.output
     with open_folder(output.folder) as folder:
-        observer = _ExperimentObserver(settings, folder)
+        observer = _ExperimentObserver(settings, folder, _describe(experiment))
         with telling_interrupts(folder):
             done = run_experiment(experiment, folder, observer)
         report = report_experiment(output.folder, settings.experiment, done.results)
@@ -69,6 +69,16 @@ def report_again(folder: str, into: str, tokenizer: str | None, *, show_http: bo
     print(f"Results saved to: {os.path.join(into, '')}")
     _show(report, settings.experiment)
     return 0
+
+
+def _describe(experiment: Experiment) -> str | None:
+    """Describe the loads of a sweep; None for repeated runs, whose load is that of each."""
+    settings = experiment.settings.experiment
+    if not settings.parameters:
+        return None
+    names = " and ".join(name.replace("_", " ") for name in settings.parameters)
+    runs = f", {settings.runs} runs each" if settings.runs > 1 else ""
+    return f"{counted(len(experiment.largest), 'point')} of {names}{runs}"
 
 
 class _ExperimentObserver(TerminalObserver):
@@ -130,7 +140,9 @@ def _headline(summary: Summary) -> list[str]:
 
 def _show(report: ExperimentReport, settings: ExperimentSettings) -> None:
     def draw(console: Console) -> None:
-        if settings.runs > 1:
+        if settings.parameters and settings.table:
+            draw_sweep(console, report.variations)
+        elif not settings.parameters:
             for cell in report.variations:
                 draw_repeated(console, cell, settings.confidence)
 
@@ -162,6 +174,9 @@ def _check(result: PointResult, settings: Settings, assertions: Sequence[Conditi
         return [], [result.error or ""]
     summary = result.report.summary
     tolerated, errors = check_summary(summary, settings.max_error_rate, settings.require_valid)
+    certificate = summary.certificate
+    if settings.output.quiet and certificate is not None and certificate.verdict != "VALID" and not errors:
+        tolerated.append(f"Certificate: {certificate.verdict}. {' '.join(certificate.reasons)}")
     if not errors and result.error is not None:
         errors = [result.error]
     return tolerated, [*errors, *failed_assertions(assertions, summary)]

@@ -16,7 +16,7 @@ class RunFigures(NamedTuple):
 
     label: str
     variation_label: str
-    parameters: dict[str, float]
+    parameters: dict[str, int | float]
     variation: int
     metrics: Mapping[str, Stats]
     verdict: str | None
@@ -32,7 +32,7 @@ class VariationFigures(NamedTuple):
     """A combination of values of a sweep; without a sweep, the only one."""
 
     label: str
-    parameters: dict[str, float]
+    parameters: dict[str, int | float]
     runs: list[RunFigures]
     figures: dict[str, Interval]
     """By AIPerf's names such as `request_latency_p99`; empty if no run can be used."""

@@ -69,7 +69,7 @@ class LoggedPoint(msgspec.Struct, frozen=True):
     """Its artifact folder, relative to that of the experiment."""
     header: bytes
     """The header that its log would have if it were a single run, as in `run.json`."""
-    parameters: dict[str, float] = {}
+    parameters: dict[str, int | float] = {}
     """The values of a sweep, by the names of the parameters."""
     variation: int = 0
     """Which combination of these values it is."""

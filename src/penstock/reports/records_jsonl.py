@@ -47,7 +47,7 @@ class RecordsJsonl(Sink):
         if phase.kind == "profiling":
             fields["profiling_index"] = self._profiling_phases
             self._profiling_phases += 1
-        self._phases[phase.index] = {**fields, "phase_name": phase.name, "phase_kind": phase.kind}
+        self._phases.setdefault(phase.index, {**fields, "phase_name": phase.name, "phase_kind": phase.kind})
 
     def add(self, record: Record, measures: Measures) -> None:
         parts = [b'{"metadata":', orjson.dumps(self._metadata(record)), b',"metrics":', self._metrics(measures)]

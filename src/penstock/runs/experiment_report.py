@@ -11,6 +11,7 @@ from penstock.metrics.experiment import RunFigures, VariationFigures, group_runs
 from penstock.records.header import decode_header
 from penstock.records.log import LoggedPoint, RunLog, variation_label
 from penstock.reports.aggregate import AGGREGATE_FOLDER, aggregate_paths, write_aggregate
+from penstock.reports.sweep import sweep_paths, write_sweep
 from penstock.runs.point_folder import write_reference
 from penstock.runs.points import Point, PointResult
 from penstock.runs.run_folder import LOG_FOLDER
@@ -36,15 +37,19 @@ def report_experiment(folder: str, settings: ExperimentSettings, results: Sequen
             into = _aggregate_folder(folder, cell.parameters)
             write_aggregate(into, cell, settings, __version__)
             files += aggregate_paths(into)
+    if settings.parameters:
+        write_sweep(folder, variations, settings, __version__)
+        files += sweep_paths(folder)
     return ExperimentReport(variations, files)
 
 
 def aggregate_files(folder: str, points: Sequence[LoggedPoint]) -> list[str]:
     """Return all files over several points that the experiment in `folder` may have written."""
-    return [path for point in points for path in aggregate_paths(_aggregate_folder(folder, point.parameters))]
+    aggregates = [path for point in points for path in aggregate_paths(_aggregate_folder(folder, point.parameters))]
+    return [*aggregates, *sweep_paths(folder)] if points else []
 
 
-def _aggregate_folder(folder: str, parameters: dict[str, float]) -> str:
+def _aggregate_folder(folder: str, parameters: dict[str, int | float]) -> str:
     names = [variation_label(parameters)] if parameters else []
     return os.path.join(folder, AGGREGATE_FOLDER, *names)
 

@@ -37,7 +37,7 @@ class Point(msgspec.Struct, frozen=True):
     settings: Settings
     """Complete, as those of a single run; `output.folder` is its own artifact folder."""
     label: str
-    parameters: dict[str, float] = {}
+    parameters: dict[str, int | float] = {}
     """The values of a sweep, by the names of the parameters."""
     variation: int = 0
     """Which combination of these values it is."""
@@ -83,7 +83,7 @@ class Variation(msgspec.Struct, frozen=True):
     """A combination of values of a sweep."""
 
     settings: Settings
-    parameters: dict[str, float] = {}
+    parameters: dict[str, int | float] = {}
 
 
 class Variations:
@@ -115,15 +115,18 @@ class Variations:
                 stable.add(number)
 
     def _order(self) -> Iterator[tuple[int, int]]:
-        """Yield the number of a variation and that of its run."""
-        for trial in range(self._experiment.runs):
-            for number in range(len(self._variations)):
-                yield number, trial
+        """Return pairs of the number of a variation and that of its run."""
+        numbers, trials = range(len(self._variations)), range(self._experiment.runs)
+        if self._experiment.order == "independent":
+            return ((number, trial) for number in numbers for trial in trials)
+        return ((number, trial) for trial in trials for number in numbers)
 
     def _pause(self, point: tuple[int, int], previous: tuple[int, int] | None) -> float:
         if previous is None:
             return 0.0
-        return self._experiment.run_pause_s if previous[1] != point[1] else 0.0
+        between_points = self._experiment.point_pause_s if previous[0] != point[0] else 0.0
+        between_runs = self._experiment.run_pause_s if previous[1] != point[1] else 0.0
+        return max(between_points, between_runs)
 
     def _point(self, number: int, trial: int, pause_s: float) -> Point:
         settings, parameters = self._variations[number].settings, self._variations[number].parameters
@@ -148,7 +151,7 @@ class Variations:
         )
 
     def _point_seed(self, number: int, trial: int) -> int:
-        seed = self._seed + number
+        seed = self._seed if self._experiment.same_seed else self._seed + number
         return seed + trial * _SEEDS_PER_RUN if self._experiment.seed_per_run else seed
 
 

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from penstock.runs.points import Experiment, Variation, Variations
 from penstock.runs.read_settings import read_settings
+from penstock.settings.artifact_folder import sweep_folder
 from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.schema import Settings
+from penstock.settings.sweep import combinations, parameter_names
 
 __all__ = ["read_experiment"]
 
 
 def read_experiment(parsed: ParsedArguments) -> Experiment:
     """Raise `UserError` for values that are missing or contradict each other, at any point."""
-    settings = read_settings(parsed)
-    return Variations([Variation(settings)], settings.output.folder)
+    names = parameter_names(parsed)
+    if names:
+        parsed.values["experiment.parameters"] = tuple(names)
+    variations = [
+        Variation(read_settings(combination.arguments), combination.parameters) for combination in combinations(parsed)
+    ]
+    return Variations(variations, _folder(parsed, variations[0].settings, names))
+
+
+def _folder(parsed: ParsedArguments, settings: Settings, names: list[str]) -> str:
+    """Return the artifact folder of the experiment. That of a sweep is named after its parameters, not after a value."""
+    if not names or "output.folder" in parsed.values:
+        return settings.output.folder
+    return sweep_folder(settings.models, settings.endpoint.type, names)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.settings.flag_values import ParsedArguments, ValueList
+from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.resolve import resolve
 from penstock.settings.schema import Settings
+from penstock.settings.sweep import is_sweep
 
 __all__ = ["asks_for_experiment", "read_settings"]
 
@@ -18,8 +19,7 @@ def read_settings(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
 
 def asks_for_experiment(parsed: ParsedArguments) -> bool:
     """Return whether the flags ask for repeated runs or a sweep instead of a single run."""
-    values = parsed.values
-    return values.get("experiment.runs", 1) > 1 or any(isinstance(value, ValueList) for value in values.values())
+    return parsed.values.get("experiment.runs", 1) > 1 or is_sweep(parsed)
 
 
 def _is_timed_trace(parsed: ParsedArguments) -> bool:

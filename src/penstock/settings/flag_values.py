@@ -94,11 +94,7 @@ def _numbers(flag: Flag, spelling: str, text: str) -> int | float | ValueList:
     parts = text.split(",")
     if not all(part.strip() for part in parts):
         raise UserError(f"{spelling} {text!r} has an empty value next to a comma.")
-    values = ValueList(_number(flag, spelling, part) for part in parts)
-    for number, value in enumerate(values):
-        if value in values[:number]:
-            raise UserError(f"{spelling} {text} lists {value:g} twice; the points of a sweep must differ.")
-    return values
+    return ValueList(_number(flag, spelling, part) for part in parts)
 
 
 def _number(flag: Flag, spelling: str, text: str) -> int | float:

@@ -313,6 +313,13 @@ def _experiment(parsed: ParsedArguments) -> ExperimentSettings:
     fields = parsed.section("experiment")
     spelling = parsed.spellings.get
     settings = ExperimentSettings(**fields)
+    if not settings.parameters:
+        for name in _SWEEPS_ONLY:
+            if name in fields:
+                raise UserError(
+                    f"{spelling(f'experiment.{name}')} applies to sweeps; give a list of values such as --concurrency 1,8,64, "
+                    "or leave it out."
+                )
     if settings.runs == 1:
         for name in _REPEATED_ONLY:
             if name in fields:
@@ -343,6 +350,7 @@ def _experiment(parsed: ParsedArguments) -> ExperimentSettings:
 MIN_RUNS = 3
 """Repeated runs before a metric can be called stable."""
 _REPEATED_ONLY = ("run_pause_s", "confidence", "warmup_once", "fixed_seed", "seed_per_run", "convergence_metric")
+_SWEEPS_ONLY = ("combine", "point_pause_s", "same_seed", "table")
 
 
 def _output(parsed: ParsedArguments, default_folder: str) -> OutputSettings:

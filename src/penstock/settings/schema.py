@@ -229,6 +229,17 @@ class ExperimentSettings(msgspec.Struct, frozen=True, kw_only=True):
     convergence_mode: Literal["ci_width", "cv", "distribution"] = "ci_width"
     convergence_limit: float | None = None
     """None: the default of the mode."""
+    combine: Literal["grid", "zip"] = "grid"
+    """Sweep over all combinations of the values, or over the first of all lists, then the second ones."""
+    point_pause_s: float = 0.0
+    same_seed: bool = False
+    """All points of a sweep have the same seed."""
+    order: Literal["repeated", "independent"] = "repeated"
+    """Measure all points once, then again; or all runs of a point, then the next point."""
+    table: bool = True
+    """Print the table of all points."""
+    parameters: tuple[str, ...] = ()
+    """Names of the parameters of a sweep."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,10 +1,10 @@
-"""Flags for runs that belong together: repeated runs."""
+"""Flags for runs that belong together: repeated runs and sweeps."""
 
 from __future__ import annotations
 
 from penstock.settings.flags.flag import Flag, Group
 
-__all__ = ["REPEATED"]
+__all__ = ["REPEATED", "SWEEP"]
 
 REPEATED = Group(
     "Repeated runs",
@@ -97,6 +97,55 @@ REPEATED = Group(
             target="experiment.convergence_mode",
             choices=("ci_width", "cv", "distribution"),
             default="ci_width",
+        ),
+    ),
+)
+
+SWEEP = Group(
+    "Sweeps",
+    (
+        Flag(
+            "--sweep-type",
+            "enum",
+            "With comma-separated lists of numbers for several flags, such as --concurrency 1,8,64 --isl 100,1000: measure all "
+            "combinations (grid), or the first values of all lists, then the second ones (zip).",
+            target="experiment.combine",
+            choices=("grid", "zip"),
+            default="grid",
+        ),
+        Flag(
+            "--parameter-sweep-cooldown-seconds",
+            "float",
+            "Pause between the points of a sweep.",
+            target="experiment.point_pause_s",
+            metavar="SECONDS",
+            default="0",
+            ge=0,
+            hard_max=86_400,
+        ),
+        Flag(
+            "--parameter-sweep-same-seed",
+            "bool",
+            "Use the same seed, and so the same prompts, at every point; else --random-seed plus the number of the point.",
+            aliases=("--no-parameter-sweep-same-seed",),
+            target="experiment.same_seed",
+            default="false",
+        ),
+        Flag(
+            "--parameter-sweep-mode",
+            "enum",
+            "Order of repeated runs: all points once, then again (repeated), or all runs of a point, then the next point "
+            "(independent).",
+            target="experiment.order",
+            choices=("repeated", "independent"),
+            default="repeated",
+        ),
+        Flag(
+            "--no-sweep-table",
+            "bool",
+            "Print no table of all points.",
+            target="experiment.table",
+            stored_value=False,
         ),
     ),
 )

@@ -145,11 +145,6 @@ _SPELLINGS = (
     # gpu telemetry
     "--gpu-telemetry",
     # multi-run
-    "--parameter-sweep-cooldown-seconds",
-    "--parameter-sweep-same-seed --no-parameter-sweep-same-seed",
-    "--parameter-sweep-mode",
-    "--sweep-type",
-    "--no-sweep-table",
     "--search-space",
     "--search-metric",
     "--search-stat",
