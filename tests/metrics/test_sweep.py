@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.metrics.experiment import RunFigures, VariationFigures, group_runs
 from penstock.metrics.statistics import Stats
-from penstock.metrics.sweep import best_points, pareto_optimal
+from penstock.metrics.sweep import best_points, pareto_optimal, saturation
 
 
 def point(number: int, throughput: float, latency: float, error: str | None = None) -> RunFigures:
@@ -39,3 +39,11 @@ def test_runs_of_a_variation_are_averaged() -> None:
     sweep = group_runs([point(1, 10, 5), point(1, 20, 7)], level=0.95)
     assert sweep[0].figures["request_throughput_avg"].mean == 15
     assert values(pareto_optimal(sweep)) == [1]
+
+
+def test_saturation_is_the_lowest_concurrency_with_nearly_the_highest_throughput() -> None:
+    sweep = group_runs([point(1, 10, 5), point(8, 80, 5), point(10, 96, 6), point(16, 100, 9)], level=0.95)
+    found = saturation(sweep)
+    assert found is not None
+    assert found.parameters == {"concurrency": 10}
+    assert saturation([]) is None

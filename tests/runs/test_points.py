@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -25,21 +26,29 @@ def experiment(flags: str) -> Experiment:
 class _Report:
     """The part of a report that an experiment reads."""
 
-    def __init__(self, value: float) -> None:
+    def __init__(self, latency: float, throughput: float) -> None:
         self.summary = self
-        self.metrics = {"request_latency": Stats("ms", avg=value)}
+        self.metrics = {
+            "request_latency": Stats("ms", avg=latency),
+            "request_throughput": Stats("requests/sec", avg=throughput),
+        }
 
 
-def run(flags: str, values: list[float] | None = None) -> list[Point]:
-    """Run an experiment whose points have these mean latencies, and return its points."""
+def run(
+    flags: str, latencies: Sequence[float] = (), throughput: Callable[[int], float | None] = lambda _: 1.0
+) -> list[Point]:
+    """Run an experiment, and return its points. They have these mean latencies, and a throughput by their concurrency; without
+    one they fail."""
     points: list[Point] = []
     generator = experiment(flags).points()
     try:
         point = next(generator)
         while True:
             points.append(point)
-            report: Any = _Report(1.0 if values is None else values[len(points) - 1])
-            point = generator.send(PointResult(point, report))
+            latency = latencies[len(points) - 1] if latencies else 1.0
+            rate = throughput(point.settings.load.concurrency or 0)
+            report: Any = _Report(latency, rate or 0.0)
+            point = generator.send(PointResult(point, report, None if rate is not None else "All requests failed."))
     except StopIteration:
         return points
 
@@ -115,6 +124,35 @@ def test_default_folder_of_a_sweep_is_named_after_its_parameters() -> None:
     assert [settings.load.concurrency for settings in made.largest] == [1, 8]
 
 
+def concurrencies(points: list[Point]) -> list[int | None]:
+    return [point.settings.load.concurrency for point in points]
+
+
+def test_auto_sweep_finds_saturation_and_measures_between() -> None:
+    points = run("--sweep auto", throughput=lambda n: 10.0 * min(n, 10))
+    # 8 gives 80, 16 gives 100 and is saturated, 32 does not grow; 12 is saturated too, and 10 is the lowest that is.
+    assert concurrencies(points) == [1, 2, 4, 8, 16, 32, 12, 10]
+    assert [point.settings.load.requests for point in points[:4]] == [20, 20, 40, 80]
+    assert [point.settings.output.folder for point in points[:2]] == ["out/concurrency_1", "out/concurrency_2"]
+    seeds = [point.settings.input.seed or 0 for point in points]
+    assert seeds == list(range(seeds[0], seeds[0] + len(seeds)))
+
+
+@pytest.mark.parametrize(
+    ("flags", "throughput", "expected"),
+    [
+        ("--concurrency 6", float, [1, 2, 4, 6, 5]),
+        ("--concurrency 1", float, [1]),
+        ("--request-count 10", float, [1, 2, 4, 5]),
+        ("", lambda n: 1.0, [1, 2]),
+        ("", lambda n: float(n) if n < 8 else None, [1, 2, 4, 8, 3]),
+        ("", lambda n: None, [1]),
+    ],
+)
+def test_auto_sweep_ends(flags: str, throughput: Callable[[int], float | None], expected: list[int]) -> None:
+    assert concurrencies(run(f"--sweep auto {flags}", throughput=throughput)) == expected
+
+
 CONVERGING = "--num-profile-runs 6 --convergence-metric request_latency"
 
 
@@ -138,6 +176,9 @@ def test_repeating_stops_when_the_metric_is_stable(flags: str, values: list[floa
     [
         ("--confidence-level 0.9", "--confidence-level applies to repeated runs; give --num-profile-runs too"),
         ("--sweep-type zip", "--sweep-type applies to sweeps; give a list of values such as --concurrency 1,8,64"),
+        ("--sweep auto --request-rate 5", "--sweep auto varies the concurrency; leave out --request-rate."),
+        ("--sweep auto --isl 10,20", "--sweep auto chooses the points by itself; give one value for isl."),
+        ("--sweep auto --num-profile-runs 2", "--sweep auto measures each point once; leave out --num-profile-runs."),
         ("--concurrency 2,8 --prefill-concurrency 4", "--prefill-concurrency 4 is above --concurrency 2"),
         ("--num-profile-runs 11", "--num-profile-runs must be a whole number from 1 to 10, not '11'."),
         ("--num-profile-runs 3 --convergence-stat p50", "--convergence-stat adjusts --convergence-metric"),

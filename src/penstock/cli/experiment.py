@@ -76,6 +76,8 @@ def _describe(experiment: Experiment) -> str | None:
     settings = experiment.settings.experiment
     if not settings.parameters:
         return None
+    if settings.sweep == "auto":
+        return f"concurrency from 1 up to saturation, at most {experiment.largest[0].load.concurrency}"
     names = " and ".join(name.replace("_", " ") for name in settings.parameters)
     runs = f", {settings.runs} runs each" if settings.runs > 1 else ""
     return f"{counted(len(experiment.largest), 'point')} of {names}{runs}"
@@ -141,7 +143,7 @@ def _headline(summary: Summary) -> list[str]:
 def _show(report: ExperimentReport, settings: ExperimentSettings) -> None:
     def draw(console: Console) -> None:
         if settings.parameters and settings.table:
-            draw_sweep(console, report.variations)
+            draw_sweep(console, report.variations, auto=settings.sweep == "auto")
         elif not settings.parameters:
             for cell in report.variations:
                 draw_repeated(console, cell, settings.confidence)

@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 from penstock.metrics.experiment import VariationFigures
 
-__all__ = ["BestPoint", "best_points", "latency_figure", "pareto_optimal"]
+__all__ = ["SATURATED_SHARE", "BestPoint", "best_points", "latency_figure", "pareto_optimal", "saturation"]
+
+SATURATED_SHARE = 0.95
+"""A load saturates a server if it reaches this share of the highest throughput."""
 
 _THROUGHPUT = "request_throughput_avg"
 _LATENCIES = ("time_to_first_token_p99", "request_latency_p99")
@@ -47,3 +50,11 @@ def pareto_optimal(variations: Sequence[VariationFigures]) -> list[VariationFigu
         return rates[0] >= rates[1] and times[0] <= times[1] and (rates[0] > rates[1] or times[0] < times[1])
 
     return [each for each in usable if not any(beats(other, each) for other in usable)]
+
+
+def saturation(variations: Sequence[VariationFigures]) -> VariationFigures | None:
+    """Return the point with the lowest concurrency that saturates the server; None without usable points."""
+    usable = [each for each in variations if _THROUGHPUT in each.figures]
+    highest = max((each.figures[_THROUGHPUT].mean for each in usable), default=0.0)
+    saturated = [each for each in usable if each.figures[_THROUGHPUT].mean >= SATURATED_SHARE * highest]
+    return min(saturated, key=lambda each: each.parameters["concurrency"], default=None)

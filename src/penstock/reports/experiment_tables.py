@@ -9,7 +9,7 @@ from penstock.metrics.catalogue import in_table
 from penstock.metrics.confidence import Interval
 from penstock.metrics.experiment import VariationFigures
 from penstock.metrics.metric import label
-from penstock.metrics.sweep import latency_figure, pareto_optimal
+from penstock.metrics.sweep import SATURATED_SHARE, latency_figure, pareto_optimal, saturation
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,8 +48,9 @@ def draw_repeated(console: Console, cell: VariationFigures, level: float) -> Non
     _failed_runs(console, [cell])
 
 
-def draw_sweep(console: Console, variations: Sequence[VariationFigures]) -> None:
-    """Print a row for each point, with the certificate of its runs or why it failed."""
+def draw_sweep(console: Console, variations: Sequence[VariationFigures], *, auto: bool = False) -> None:
+    """Print a row for each point, with the certificate of its runs or why it failed; with `auto`, which one saturates the
+    server."""
     from rich.table import Table
     from rich.text import Text
 
@@ -70,6 +71,11 @@ def draw_sweep(console: Console, variations: Sequence[VariationFigures]) -> None
     if optimal:
         title = "first token" if latency_figure(variations).startswith("time") else "request latency"
         console.print(f"* No other point has both a higher throughput and a lower p99 of the {title}.")
+    if auto and (point := saturation(variations)) is not None:
+        console.print(
+            f"The server is saturated from concurrency {point.parameters['concurrency']} on: the lowest with "
+            f"{SATURATED_SHARE:.0%} of the highest throughput."
+        )
     _failed_runs(console, variations)
     console.print()
 

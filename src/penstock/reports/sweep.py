@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock.metrics.experiment import VariationFigures
-from penstock.metrics.sweep import best_points, pareto_optimal
+from penstock.metrics.sweep import best_points, pareto_optimal, saturation
 from penstock.reports.aggregate import INTERVAL_FIELDS, SCHEMA_VERSION, csv_cells, failed_runs
 from penstock.reports.artifacts import replacing
 from penstock.settings.schema import ExperimentSettings
@@ -47,11 +47,17 @@ def write_sweep(
             for best in best_points(variations)
         },
         "pareto_optimal": [each.parameters for each in pareto_optimal(variations)],
+        **_saturation(variations, settings),
     }
     with replacing(csv_path) as file:
         file.write(_csv_text(variations, settings).encode())
     with replacing(json_path) as file:
         file.write(msgspec.json.format(msgspec.json.encode(document), indent=2))
+
+
+def _saturation(variations: Sequence[VariationFigures], settings: ExperimentSettings) -> dict[str, Any]:
+    point = saturation(variations) if settings.sweep == "auto" else None
+    return {} if point is None else {"saturation": point.parameters}
 
 
 def _metadata(variations: Sequence[VariationFigures], settings: ExperimentSettings) -> dict[str, Any]:

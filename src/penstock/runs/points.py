@@ -25,7 +25,7 @@ from penstock.settings.resolve import MIN_RUNS
 from penstock.settings.schema import ExperimentSettings, Settings
 from penstock.suggest import did_you_mean
 
-__all__ = ["Experiment", "Point", "PointResult", "PointRuns", "Variation", "Variations"]
+__all__ = ["Experiment", "Point", "PointResult", "PointRuns", "Variation", "Variations", "base_seed"]
 
 _FIXED_SEED = 42
 """Seed of repeated runs without a seed of the user, as in AIPerf."""

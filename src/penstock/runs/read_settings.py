@@ -19,7 +19,8 @@ def read_settings(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
 
 def asks_for_experiment(parsed: ParsedArguments) -> bool:
     """Return whether the flags ask for repeated runs or a sweep instead of a single run."""
-    return parsed.values.get("experiment.runs", 1) > 1 or is_sweep(parsed)
+    values = parsed.values
+    return values.get("experiment.runs", 1) > 1 or "experiment.sweep" in values or is_sweep(parsed)
 
 
 def _is_timed_trace(parsed: ParsedArguments) -> bool:

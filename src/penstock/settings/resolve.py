@@ -320,6 +320,8 @@ def _experiment(parsed: ParsedArguments) -> ExperimentSettings:
                     f"{spelling(f'experiment.{name}')} applies to sweeps; give a list of values such as --concurrency 1,8,64, "
                     "or leave it out."
                 )
+    if settings.sweep == "auto":
+        _check_auto(parsed, settings)
     if settings.runs == 1:
         for name in _REPEATED_ONLY:
             if name in fields:
@@ -345,6 +347,16 @@ def _experiment(parsed: ParsedArguments) -> ExperimentSettings:
             f"{spelling('output.level')} summary does not write; leave one of them out."
         )
     return settings
+
+
+def _check_auto(parsed: ParsedArguments, settings: ExperimentSettings) -> None:
+    """Raise UserError for flags that contradict a sweep that chooses its points by itself."""
+    name = f"{parsed.spellings.get('experiment.sweep', '--sweep')} auto"
+    for target in ("load.rate", "load.conversation_rate", "load.rate_series", "load.schedule.on"):
+        if parsed.values.get(target):
+            raise UserError(f"{name} varies the concurrency; leave out {parsed.spellings.get(target, 'the schedule')}.")
+    if settings.runs > 1:
+        raise UserError(f"{name} measures each point once; leave out {parsed.spellings['experiment.runs']}.")
 
 
 MIN_RUNS = 3

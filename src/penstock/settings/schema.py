@@ -229,6 +229,8 @@ class ExperimentSettings(msgspec.Struct, frozen=True, kw_only=True):
     convergence_mode: Literal["ci_width", "cv", "distribution"] = "ci_width"
     convergence_limit: float | None = None
     """None: the default of the mode."""
+    sweep: Literal["auto"] | None = None
+    """`auto`: find the concurrency that saturates the server."""
     combine: Literal["grid", "zip"] = "grid"
     """Sweep over all combinations of the values, or over the first of all lists, then the second ones."""
     point_pause_s: float = 0.0

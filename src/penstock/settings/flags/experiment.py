@@ -105,6 +105,15 @@ SWEEP = Group(
     "Sweeps",
     (
         Flag(
+            "--sweep",
+            "enum",
+            "auto: measure a single stream, then raise the concurrency until the throughput no longer grows, at most to "
+            "--concurrency (default 256), and look for the lowest concurrency that saturates the server.",
+            target="experiment.sweep",
+            choices=("auto",),
+            penstock_only=True,
+        ),
+        Flag(
             "--sweep-type",
             "enum",
             "With comma-separated lists of numbers for several flags, such as --concurrency 1,8,64 --isl 100,1000: measure all "
