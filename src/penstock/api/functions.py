@@ -11,14 +11,18 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.api.options import parse_options, settings_of
-from penstock.api.result import Result
+from penstock.api.result import PointResult, Result, SweepResult
 from penstock.compare.comparison import Comparison
 from penstock.datasets.load import Dataset
 from penstock.errors import RunError, UserError
 from penstock.runs.execute import OpenedRun, execute, open_run, store_data
-from penstock.runs.experiment import log_phase
+from penstock.runs.experiment import log_phase, run_experiment
+from penstock.runs.experiment_report import report_experiment
 from penstock.runs.observer import Observer
 from penstock.runs.point_folder import write_reference
+from penstock.runs.points import PointResult as ExperimentPoint
+from penstock.runs.read_experiment import read_experiment
+from penstock.runs.read_settings import asks_for_experiment, read_settings
 from penstock.runs.run_folder import RunFolder
 from penstock.runs.runner import PhaseResult, RunProgress
 from penstock.runs.summarise import RunReport, summarise
@@ -26,7 +30,7 @@ from penstock.schedule.phases import phases
 from penstock.settings.resolve import resolve_load
 from penstock.settings.schema import WarmupSettings
 
-__all__ = ["Runner", "compare", "mock", "profile"]
+__all__ = ["Runner", "compare", "mock", "profile", "sweep"]
 
 OnProgress = Callable[[RunProgress], None]
 
@@ -38,7 +42,10 @@ def profile(*, on_progress: OnProgress | None = None, **options: Any) -> Result:
     and False turn an option on and off, a list gives it several values, and a dict is taken for headers and extra inputs.
     `on_progress` is called about every 10 ms while requests are sent.
     """
-    settings = settings_of(options)
+    parsed = parse_options(options)
+    if asks_for_experiment(parsed):
+        raise UserError("These options ask for several runs; use penstock.sweep, which returns a result for each.")
+    settings = read_settings(parsed)
     with RunFolder(settings.output.folder) as folder:
         done = execute(settings, folder, _Observer(on_progress), spawn=True)
         report = summarise(
@@ -51,6 +58,35 @@ def profile(*, on_progress: OnProgress | None = None, **options: Any) -> Result:
     if done.input_error is not None:
         raise UserError(f"The run ended early: {done.input_error}")
     return _result(report, settings.output.folder)
+
+
+def sweep(
+    *,
+    on_progress: OnProgress | None = None,
+    on_point: Callable[[PointResult], None] | None = None,
+    **options: Any,
+) -> SweepResult:
+    """Run a sweep or repeated runs, and return the results of all points.
+
+    A list gives an option several values: `sweep(model="m", concurrency=[1, 8, 64])`. The other options are those of
+    `profile`, with `num_profile_runs`, `sweep_type`, `sweep="auto"` and so on. A point that fails does not end the others.
+    `on_point` is called with the result of each point when it ends.
+    """
+    experiment = read_experiment(parse_options(options))
+    settings = experiment.settings
+    results: list[PointResult] = []
+
+    def ended(result: ExperimentPoint) -> None:
+        results.append(_point_result(result))
+        if on_point is not None:
+            on_point(results[-1])
+
+    with RunFolder(settings.output.folder) as folder:
+        done = run_experiment(experiment, folder, _Observer(on_progress, ended), spawn=True)
+        report = report_experiment(settings.output.folder, settings.experiment, done.results)
+    if done.error is not None:
+        raise RunError(done.error)
+    return SweepResult(results, report.variations, settings.output.folder)
 
 
 class Runner:
@@ -171,8 +207,15 @@ def compare(
 
 
 class _Observer(Observer):
-    def __init__(self, on_progress: OnProgress | None) -> None:
+    def __init__(
+        self, on_progress: OnProgress | None, on_point: Callable[[ExperimentPoint], None] | None = None
+    ) -> None:
         self._on_progress = on_progress
+        self._on_point = on_point
+
+    def point_ended(self, result: ExperimentPoint) -> None:
+        if self._on_point is not None:
+            self._on_point(result)
 
     def progress(self, progress: RunProgress) -> None:
         if self._on_progress is not None:
@@ -181,3 +224,9 @@ class _Observer(Observer):
 
 def _result(report: RunReport, folder: str) -> Result:
     return Result(report.summary, report.artifacts, folder)
+
+
+def _point_result(result: ExperimentPoint) -> PointResult:
+    point, report = result.point, result.report
+    made = None if report is None else _result(report, point.settings.output.folder)
+    return PointResult(point.label, point.parameters, point.trial, made, result.error)

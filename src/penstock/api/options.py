@@ -43,7 +43,9 @@ def _words(spelling: str, flag: Flag | None, value: Any) -> list[str]:
     if isinstance(value, list | tuple):
         texts = [str(item) for item in value]
         return (
-            [f"{spelling}={','.join(texts)}"] if flag and flag.comma_separated else [f"{spelling}={t}" for t in texts]
+            [f"{spelling}={','.join(texts)}"]
+            if flag and (flag.comma_separated or flag.sweepable)
+            else [f"{spelling}={t}" for t in texts]
         )
     if isinstance(value, bool):
         return [f"{spelling}={str(value).lower()}"]
