@@ -5,7 +5,7 @@ python -m benchmarks
 
 from __future__ import annotations
 
-from benchmarks import accuracy, compare, gateway, inspection, memory, replay, responses, startup, throughput
+from benchmarks import accuracy, compare, gateway, inspection, memory, replay, responses, startup, sweep, throughput
 
 
 def main() -> int:
@@ -13,6 +13,7 @@ def main() -> int:
         benchmark()
         for benchmark in (
             startup.main,
+            sweep.main,
             throughput.main,
             responses.main,
             accuracy.main,

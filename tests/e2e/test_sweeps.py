@@ -73,7 +73,7 @@ def check_sweep(done: Outcome, last: Any) -> None:
 
 def test_failed_point_does_not_lose_the_others(program: Program, mock: Callable[..., MockServer]) -> None:
     server = mock(itl=5)
-    flags = ("--osl", "2,20000,3", "--request-timeout-seconds", 3, "--concurrency", 2, "--request-count", 2)
+    flags = ("--osl", "2,20000,3", "--request-timeout-seconds", 2, "--concurrency", 2, "--request-count", 2)
     done = program.profile(server.url, *SYNTHETIC, *flags, "--isl", 5, texts=None)
     assert done.status == 1, done
     first, failed, last = sweep_of(done)["per_combination_metrics"]
@@ -104,6 +104,18 @@ def test_interrupted_sweep_keeps_the_points_that_are_done(program: Program, mock
     partial = json.loads(done.text("concurrency_2_request_count_1000000/profile_export_aiperf.json"))
     assert partial["was_cancelled"]
     assert partial["request_count"]["avg"] > 0
+
+
+def test_auto_sweep_ends_at_saturation(program: Program, mock: Callable[..., MockServer]) -> None:
+    server = mock(ttft=5, slots=1)  # a second stream does not raise its throughput
+    done = program.profile(server.url, "--sweep", "auto", "--concurrency", 4, "--request-count", 20)
+    assert done.status == 0, done
+    sweep = sweep_of(done)
+    measured = [each["parameters"] for each in sweep["per_combination_metrics"]]
+    assert measured[0] == {"concurrency": 1}
+    assert measured == sorted(measured, key=lambda parameters: parameters["concurrency"])
+    assert sweep["saturation"] in measured
+    assert f"saturated from concurrency {sweep['saturation']['concurrency']} on" in done.out
 
 
 def test_repeated_sweep_has_an_aggregate_for_each_point(program: Program, mock: Callable[..., MockServer]) -> None:

@@ -11,6 +11,7 @@ from penstock.errors import UserError
 from penstock.metrics.statistics import Stats
 from penstock.runs.points import Experiment, Point, PointResult
 from penstock.runs.read_experiment import read_experiment
+from penstock.runs.read_settings import refuse_experiment
 from penstock.settings.command_line import CommandLine
 from penstock.settings.flags import GROUPS
 from penstock.settings.parse import parse
@@ -198,3 +199,10 @@ def test_mistakes_are_told_before_anything_is_sent(flags: str, sentence: str) ->
     with pytest.raises(UserError) as error:
         experiment(flags)
     assert sentence in " ".join(str(error.value).split())
+
+
+@pytest.mark.parametrize("flags", ["--num-profile-runs 2", "--concurrency 1,2", "--sweep auto"])
+def test_commands_that_make_one_run_refuse_several(flags: str) -> None:
+    with pytest.raises(UserError, match="compare makes one run; leave out --num-profile-runs and --sweep"):
+        refuse_experiment(parse(PROFILE, flags.split()), "compare")
+    refuse_experiment(parse(PROFILE, ["--num-profile-runs", "1", "--concurrency", "2"]), "compare")

@@ -22,7 +22,7 @@ from penstock.runs.observer import Observer
 from penstock.runs.point_folder import write_reference
 from penstock.runs.points import PointResult as ExperimentPoint
 from penstock.runs.read_experiment import read_experiment
-from penstock.runs.read_settings import asks_for_experiment, read_settings
+from penstock.runs.read_settings import asks_for_experiment
 from penstock.runs.run_folder import RunFolder
 from penstock.runs.runner import PhaseResult, RunProgress
 from penstock.runs.summarise import RunReport, summarise
@@ -42,10 +42,9 @@ def profile(*, on_progress: OnProgress | None = None, **options: Any) -> Result:
     and False turn an option on and off, a list gives it several values, and a dict is taken for headers and extra inputs.
     `on_progress` is called about every 10 ms while requests are sent.
     """
-    parsed = parse_options(options)
-    if asks_for_experiment(parsed):
+    if asks_for_experiment(parse_options(options)):
         raise UserError("These options ask for several runs; use penstock.sweep, which returns a result for each.")
-    settings = read_settings(parsed)
+    settings = settings_of(options)
     with RunFolder(settings.output.folder) as folder:
         done = execute(settings, folder, _Observer(on_progress), spawn=True)
         report = summarise(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.runs.read_settings import read_settings
+from penstock.runs.read_settings import read_settings, refuse_experiment
 from penstock.settings.command_line import CommandLine
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.flags import GROUPS, UNSUPPORTED_FLAGS
@@ -21,7 +21,10 @@ _PROFILE = CommandLine("profile", "", groups=GROUPS, unsupported=UNSUPPORTED_FLA
 
 
 def settings_of(options: Mapping[str, Any]) -> Settings:
-    return read_settings(parse_options(options))
+    """Return the settings of one run."""
+    parsed = parse_options(options)
+    refuse_experiment(parsed, "penstock.Runner")
+    return read_settings(parsed)
 
 
 def parse_options(options: Mapping[str, Any]) -> ParsedArguments:

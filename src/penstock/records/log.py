@@ -215,6 +215,8 @@ class RunLog:
         self.folder = folder
         self._url = url
         self.header = self.read_header(folder)
+        self.experiment_id = self.header.benchmark_id
+        """Id of the experiment, if there are points."""
         self.points = self.read_points(folder)
         self.point: LoggedPoint | None = None
         if point is not None:

@@ -197,7 +197,7 @@ def open_run(
             points=points,
         )
         observer.prepared(settings, endpoint, dataset, tokenizer, prepared)
-        outdated = _outdated_artifacts(settings, folder)
+        outdated = _outdated_artifacts(settings, folder, experiment=bool(points))
         notes = _tell_notes(prepared, observer, 0)
 
         def begin() -> None:
@@ -247,7 +247,7 @@ def _tell_notes(prepared: Prepared, observer: Observer, told: int) -> int:
     return len(notes)
 
 
-def _outdated_artifacts(settings: Settings, folder: RunFolder) -> list[str]:
+def _outdated_artifacts(settings: Settings, folder: RunFolder, *, experiment: bool) -> list[str]:
     """Return the paths of this run's artifacts and those of the run that it replaces, without the input file.
 
     Raise UserError if the run would overwrite its input file.
@@ -260,7 +260,9 @@ def _outdated_artifacts(settings: Settings, folder: RunFolder) -> list[str]:
     source = os.path.realpath(settings.input.file) if settings.input.file else ""
     output = settings.output.folder
     paths = Artifacts.of(output, RunLog.read_header(folder.log)).every
-    if source in map(os.path.realpath, paths):
+    inside = source.startswith(os.path.join(os.path.realpath(output), ""))
+    names = {os.path.basename(path) for path in paths}
+    if source in map(os.path.realpath, paths) or (experiment and inside and os.path.basename(source) in names):
         raise UserError(
             f"The run would overwrite its own input file, {settings.input.file}; choose another --artifact-dir."
         )

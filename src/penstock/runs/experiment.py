@@ -65,7 +65,7 @@ def run_experiment(
             if opened is None or not opened.runner.interrupts:
                 raise
         else:
-            error = str(failure)
+            error = f"{failure} `penstock report {experiment.settings.output.folder}` shows the records up to then."
     runner = opened.runner
     if not folder.began:
         raise UserError(runner.companion_error) if runner.companion_error is not None else KeyboardInterrupt
@@ -115,6 +115,8 @@ class _PointRunner:
             stored = self._load(settings)
         except UserError as error:
             return PointResult(point, None, str(error))
+        if runner.stopping:
+            return None
         phases = self._phases(point, settings, stored)
         logged = self._log(point, settings, stored, phases[-1])
         expected = expected_requests(phases, stored.bodies, stored.dataset.turns, settings.input.sampling)

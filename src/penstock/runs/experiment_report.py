@@ -67,12 +67,16 @@ def report_points(
     """Write the artifacts of each point of the experiment in `folder` again, from its log, and yield the results."""
     log = os.path.join(folder, LOG_FOLDER)
     for logged in RunLog.read_points(log):
+        opened = RunLog(log, point=logged.index)
+        if not opened.covered_phases:  # the experiment ended before its first request
+            opened.close()
+            continue
         settings = decode_header(logged.header).settings
         name = tokenizer or settings.tokenizer.name
         report = summarise(
             folder,
             tokenizer=LazyTokenizer(name, settings.models[0], settings.tokenizer.revision),
-            incomplete=why_incomplete(RunLog(log, point=logged.index)),
+            incomplete=why_incomplete(opened),
             progress=progress,
             show_http=show_http,
             point=logged.index,
