@@ -5,7 +5,19 @@ python -m benchmarks
 
 from __future__ import annotations
 
-from benchmarks import accuracy, compare, gateway, inspection, memory, replay, responses, schedule, startup, throughput
+from benchmarks import (
+    accuracy,
+    compare,
+    gateway,
+    inspection,
+    memory,
+    replay,
+    responses,
+    schedule,
+    startup,
+    sweep,
+    throughput,
+)
 
 
 def main() -> int:
@@ -13,6 +25,7 @@ def main() -> int:
         benchmark()
         for benchmark in (
             startup.main,
+            sweep.main,
             throughput.main,
             responses.main,
             accuracy.main,

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,13 @@ class Run:
         self.seconds = seconds
         self.output = output
         self.status = status
-        with open(os.path.join(folder, "profile_export_aiperf.json"), "rb") as f:
-            self.json: dict[str, Any] = json.load(f)
+
+    @cached_property
+    def json(self) -> dict[str, Any]:
+        """The summary; a sweep has one for each point instead."""
+        with open(os.path.join(self.folder, "profile_export_aiperf.json"), "rb") as f:
+            summary: dict[str, Any] = json.load(f)
+        return summary
 
     def value(self, tag: str, stat: str = "avg") -> float:
         if tag not in self.json:

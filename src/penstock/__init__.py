@@ -5,20 +5,23 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
-    from penstock.api import Request, Result, Runner, compare, mock, profile
+    from penstock.api import PointResult, Request, Result, Runner, SweepResult, compare, mock, profile, sweep
     from penstock.errors import PenstockError, RunError, UserError
 
 __all__ = [
     "PenstockError",
+    "PointResult",
     "Request",
     "Result",
     "RunError",
     "Runner",
+    "SweepResult",
     "UserError",
     "__version__",
     "compare",
     "mock",
     "profile",
+    "sweep",
 ]
 
 

@@ -23,10 +23,12 @@ def pack(kind: int, data: bytes) -> bytes:
     return HEAD.pack(kind, len(data), zlib.crc32(data)) + data
 
 
-def read(file: BinaryIO) -> Generator[tuple[int, bytes], None, int]:
-    """Yield (kind, data) from the current position to the current end. Return the number of bytes after the last frame."""
+def read(file: BinaryIO, end: int | None = None) -> Generator[tuple[int, bytes], None, int]:
+    """Yield (kind, data) from the current position to `end`, by default the current end of the file. Return the number of
+    bytes after the last frame."""
     position = file.tell()
-    end = file.seek(0, os.SEEK_END)
+    size = file.seek(0, os.SEEK_END)
+    end = size if end is None else min(end, size)
     file.seek(position)
     while end - position >= HEAD.size:
         kind, length, crc = HEAD.unpack(file.read(HEAD.size))

@@ -116,6 +116,30 @@ def test_runner_runs_phases_of_different_loads(url: str, tmp_path: Path) -> None
     assert comparison.a.name.endswith("phase_0")
 
 
+def test_sweep_returns_a_result_for_each_point(url: str, tmp_path: Path) -> None:
+    ended: list[str] = []
+    swept = penstock.sweep(
+        **options(tmp_path, url, concurrency=[1, 4], request_count=8, random_seed=3, num_profile_runs=2),
+        on_point=lambda point: ended.append(point.label),
+    )
+    assert ended == ["run_0001", "run_0001", "run_0002", "run_0002"]
+    assert [point.parameters for point in swept] == [{"concurrency": 1}, {"concurrency": 4}] * 2
+    assert [point.error for point in swept] == [None] * 4
+    assert [point.result.summary.succeeded for point in swept if point.result is not None] == [8] * 4
+    one, four = swept.variations
+    assert four.figures["request_throughput_avg"].mean > one.figures["request_throughput_avg"].mean
+    assert swept.best["best_throughput"] == {"concurrency": 4}
+    assert {"concurrency": 4} in swept.pareto_optimal
+    first, *_, last = [point.result for point in swept if point.result is not None]
+    assert penstock.compare(first, last).a.name.endswith("run_0001")
+    assert (tmp_path / "sweep_aggregate" / "profile_export_aiperf_sweep.json").exists()
+
+
+def test_profile_does_not_sweep(tmp_path: Path) -> None:
+    with pytest.raises(penstock.UserError, match=r"use penstock\.sweep"):
+        penstock.profile(**options(tmp_path / "run", "http://127.0.0.1:9", concurrency=[1, 2]))
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

@@ -1,4 +1,4 @@
-"""Writing a log to a full disk, and reading a damaged one."""
+"""Writing a log to a full disk, and reading a damaged one or one with several points."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from penstock import frames
-from penstock.records.log import LogWriter, RunLog
+from penstock.errors import UserError
+from penstock.records.header import encode_header
+from penstock.records.log import LoggedPhase, LoggedPoint, LogWriter, RunLog, RunnerLog
 from penstock.records.record import Record
 from support.records import make_record
-from support.runs import write_log
+from support.runs import make_header, write_log
 
 
 def record(number: int) -> Record:
@@ -59,3 +61,29 @@ def test_flipped_bit_loses_one_record_and_is_counted(tmp_path: Path, offset: int
     assert (log.torn_bytes, log.skipped_places, log.skipped_bytes) == (0, 1, second)
     assert log.record_count() == 4
     log.close()
+
+
+def test_point_is_read_as_a_run_of_its_own(tmp_path: Path) -> None:
+    """Damage in the records of another point is not counted."""
+    phases = [LoggedPhase(n, name, name, point=n // 2) for n, name in enumerate(["warmup", "profiling"] * 2)]
+    records = [make_record(number=number, phase=number // 2) for number in range(8)]
+    folder = write_log(tmp_path, records, phases=phases)
+    file = tmp_path / "log" / "worker-0.log"
+    data = bytearray(file.read_bytes())
+    half = len(data) // 2  # all records have the same length
+    data[20] ^= 0x10
+    file.write_bytes(data)
+    runner_log = RunnerLog(folder)
+    for index, offset in enumerate((0, half)):
+        header = encode_header(make_header(seed=index, benchmark_id=f"id {index}"))
+        runner_log.point(LoggedPoint(index, f"point_{index}", f"point_{index}", header, offsets=(offset,)))
+    runner_log.close()
+    for index, numbers in enumerate(([1, 2, 3], [4, 5, 6, 7])):
+        log = RunLog(folder, point=index)
+        assert [r.number for r in log.records()] == numbers
+        assert (log.skipped_places, log.torn_bytes) == (1 - index, 0)
+        assert [phase.index for phase in log.covered_phases] == [2 * index, 2 * index + 1]
+        assert (log.header.benchmark_id, log.header.settings.input.seed) == (f"id {index}", index)
+        log.close()
+    with pytest.raises(UserError, match="has no point 2; it has 2"):
+        RunLog(folder, point=2)

@@ -131,9 +131,12 @@ def test_unsupported_choices_are_refused_by_name(spelling: str, choice: str, sup
         "--benchmark-duration",
     ],
 )
-def test_sweeps_are_refused(spelling: str) -> None:
-    with pytest.raises(UserError, match=f"{spelling} 1,2 asks for a sweep, .*give one value"):
-        value(spelling, "1,2")
+def test_comma_lists_are_sweeps(spelling: str) -> None:
+    assert value(spelling, "1, 2,40") == (1, 2, 40)
+    with pytest.raises(UserError, match=f"{spelling} '1,,2' has an empty value next to a comma"):
+        value(spelling, "1,,2")
+    with pytest.raises(UserError, match=f"{spelling} must be .*, not '-3'"):
+        value(spelling, "1,-3")
 
 
 @pytest.mark.parametrize("spelling", ["--no-gpu-telemetry", "--no-server-metrics"])

@@ -91,7 +91,7 @@ def test_accepted_command_lines(line: str, expected: dict[str, Any]) -> None:
         ("--url=", "--url needs a value, but the value is empty."),
         ("--concurrency -5", "--concurrency must be a whole number of at least 1, not '-5'."),
         ("--request-rate -.5", "--request-rate must be a number greater than 0, not '-.5'."),
-        ("--concurrency 1,2", "--concurrency 1,2 asks for a sweep, which this version of Penstock does not have yet"),
+        ("--concurrency 1,x", "--concurrency must be a whole number of at least 1, not 'x'."),
         ("--concurrency 1 --concurrency 2", "--concurrency is given twice with different values (1 and 2); keep one"),
         (
             "--isl 1 --prompt-input-tokens-mean 2",

@@ -10,7 +10,7 @@ Nothing here prints, forks the calling process, or touches its signal handlers, 
 new interpreters. A mistake in an option raises `UserError` with the sentence that the command line would print.
 """
 
-from penstock.api.functions import Runner, compare, mock, profile
-from penstock.api.result import Request, Result
+from penstock.api.functions import Runner, compare, mock, profile, sweep
+from penstock.api.result import PointResult, Request, Result, SweepResult
 
-__all__ = ["Request", "Result", "Runner", "compare", "mock", "profile"]
+__all__ = ["PointResult", "Request", "Result", "Runner", "SweepResult", "compare", "mock", "profile", "sweep"]

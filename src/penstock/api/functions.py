@@ -8,15 +8,21 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from penstock.api.options import parse_options, settings_of
-from penstock.api.result import Result
+from penstock.api.result import PointResult, Result, SweepResult
 from penstock.compare.comparison import Comparison
 from penstock.datasets.load import Dataset
 from penstock.errors import RunError, UserError
-from penstock.runs.execute import OpenedRun, execute, load_data, open_run
+from penstock.runs.execute import OpenedRun, execute, open_run, store_data
+from penstock.runs.experiment import log_phase, run_experiment
+from penstock.runs.experiment_report import report_experiment
 from penstock.runs.observer import Observer
+from penstock.runs.point_folder import write_reference
+from penstock.runs.points import PointResult as ExperimentPoint
+from penstock.runs.read_experiment import read_experiment
+from penstock.runs.read_settings import asks_for_experiment
 from penstock.runs.run_folder import RunFolder
 from penstock.runs.runner import PhaseResult, RunProgress
 from penstock.runs.summarise import RunReport, summarise
@@ -24,7 +30,7 @@ from penstock.schedule.phases import phases
 from penstock.settings.resolve import resolve_load
 from penstock.settings.schema import WarmupSettings
 
-__all__ = ["Runner", "compare", "mock", "profile"]
+__all__ = ["Runner", "compare", "mock", "profile", "sweep"]
 
 OnProgress = Callable[[RunProgress], None]
 
@@ -36,6 +42,8 @@ def profile(*, on_progress: OnProgress | None = None, **options: Any) -> Result:
     and False turn an option on and off, a list gives it several values, and a dict is taken for headers and extra inputs.
     `on_progress` is called about every 10 ms while requests are sent.
     """
+    if asks_for_experiment(parse_options(options)):
+        raise UserError("These options ask for several runs; use penstock.sweep, which returns a result for each.")
     settings = settings_of(options)
     with RunFolder(settings.output.folder) as folder:
         done = execute(settings, folder, _Observer(on_progress), spawn=True)
@@ -49,6 +57,35 @@ def profile(*, on_progress: OnProgress | None = None, **options: Any) -> Result:
     if done.input_error is not None:
         raise UserError(f"The run ended early: {done.input_error}")
     return _result(report, settings.output.folder)
+
+
+def sweep(
+    *,
+    on_progress: OnProgress | None = None,
+    on_point: Callable[[PointResult], None] | None = None,
+    **options: Any,
+) -> SweepResult:
+    """Run a sweep or repeated runs, and return the results of all points.
+
+    A list gives an option several values: `sweep(model="m", concurrency=[1, 8, 64])`. The other options are those of
+    `profile`, with `num_profile_runs`, `sweep_type`, `sweep="auto"` and so on. A point that fails does not end the others.
+    `on_point` is called with the result of each point when it ends.
+    """
+    experiment = read_experiment(parse_options(options))
+    settings = experiment.settings
+    results: list[PointResult] = []
+
+    def ended(result: ExperimentPoint) -> None:
+        results.append(_point_result(result))
+        if on_point is not None:
+            on_point(results[-1])
+
+    with RunFolder(settings.output.folder) as folder:
+        done = run_experiment(experiment, folder, _Observer(on_progress, ended), spawn=True)
+        report = report_experiment(settings.output.folder, settings.experiment, done.results)
+    if done.error is not None:
+        raise RunError(done.error)
+    return SweepResult(results, report.variations, settings.output.folder)
 
 
 class Runner:
@@ -91,7 +128,9 @@ class Runner:
         opened = self._require_opened()
         settings = settings_of(self._options | options)
         self._loads += 1
-        self._dataset = load_data(opened, settings, self._loads, self._observer)
+        stored = store_data(opened, settings, self._loads, self._observer)
+        opened.runner.load(stored.data)
+        self._dataset = stored.dataset
         self._position = 0
 
     def _require_opened(self) -> OpenedRun:
@@ -118,22 +157,26 @@ class Runner:
         if others:
             raise UserError(f"{parsed.spellings[others[0]]} is not an option of the load; give it to the Runner.")
         number, self._count = self._count, self._count + 1
+        loaded = resolve_load(parsed)
         (phase,) = phases(
-            resolve_load(parsed),
+            loaded,
             WarmupSettings(),
             synthetic=dataset.synthetic,
             seed=opened.prepared.job.seed + number,
             several_turns=max(dataset.turns, default=1) > 1,
         )
-        phase = msgspec.structs.replace(phase, name=name or f"phase_{number}", first=self._position, point=number)
+        phase = replace(phase, name=name or f"phase_{number}", first=self._position, point=number)
+        logged = log_phase(opened, number, loaded, phase)
         running = opened.runner.start(phase)
         if running is None:
             raise RunError("The run has ended, so no phase can start.")
         result: PhaseResult = running.wait(None if until is None else lambda phase: until(phase.progress))
         self._position = result.next_position
         folder = self._settings.output.folder
-        into = os.path.join(folder, f"phase_{number}")
-        return _result(summarise(folder, tokenizer=opened.tokenizer, phase=result.index, into=into), into)
+        into = os.path.join(folder, logged.folder)
+        report = summarise(folder, tokenizer=opened.tokenizer, point=number, into=into)
+        write_reference(folder, logged)
+        return _result(report, into)
 
 
 @contextmanager
@@ -163,8 +206,15 @@ def compare(
 
 
 class _Observer(Observer):
-    def __init__(self, on_progress: OnProgress | None) -> None:
+    def __init__(
+        self, on_progress: OnProgress | None, on_point: Callable[[ExperimentPoint], None] | None = None
+    ) -> None:
         self._on_progress = on_progress
+        self._on_point = on_point
+
+    def point_ended(self, result: ExperimentPoint) -> None:
+        if self._on_point is not None:
+            self._on_point(result)
 
     def progress(self, progress: RunProgress) -> None:
         if self._on_progress is not None:
@@ -173,3 +223,9 @@ class _Observer(Observer):
 
 def _result(report: RunReport, folder: str) -> Result:
     return Result(report.summary, report.artifacts, folder)
+
+
+def _point_result(result: ExperimentPoint) -> PointResult:
+    point, report = result.point, result.report
+    made = None if report is None else _result(report, point.settings.output.folder)
+    return PointResult(point.label, point.parameters, point.trial, made, result.error)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.runs.read_settings import read_settings
+from penstock.runs.read_settings import read_settings, refuse_experiment
 from penstock.settings.command_line import CommandLine
 from penstock.settings.config import with_config
 from penstock.settings.flag_values import ParsedArguments
@@ -22,7 +22,10 @@ _PROFILE = CommandLine("profile", "", groups=GROUPS, unsupported=UNSUPPORTED_FLA
 
 
 def settings_of(options: Mapping[str, Any]) -> Settings:
-    return read_settings(parse_options(options))
+    """Return the settings of one run."""
+    parsed = parse_options(options)
+    refuse_experiment(parsed, "penstock.Runner")
+    return read_settings(parsed)
 
 
 def parse_options(options: Mapping[str, Any]) -> ParsedArguments:
@@ -44,7 +47,9 @@ def _words(spelling: str, flag: Flag | None, value: Any) -> list[str]:
     if isinstance(value, list | tuple):
         texts = [str(item) for item in value]
         return (
-            [f"{spelling}={','.join(texts)}"] if flag and flag.comma_separated else [f"{spelling}={t}" for t in texts]
+            [f"{spelling}={','.join(texts)}"]
+            if flag and (flag.comma_separated or flag.sweepable)
+            else [f"{spelling}={t}" for t in texts]
         )
     if isinstance(value, bool):
         return [f"{spelling}={str(value).lower()}"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from penstock.errors import RunError, UserError
 from penstock.metrics.bounds import FigureBounds
 from penstock.metrics.certificate import Certificate
+from penstock.metrics.experiment import VariationFigures
 from penstock.metrics.statistics import Stats
 from penstock.metrics.summary import Summary
+from penstock.metrics.sweep import best_points, pareto_optimal
 from penstock.reports.artifacts import Artifacts
 
-__all__ = ["MetricValue", "Request", "Result"]
+__all__ = ["MetricValue", "PointResult", "Request", "Result", "SweepResult"]
 
 
 class MetricValue(msgspec.Struct, frozen=True):
@@ -103,3 +105,52 @@ class Result:
 
     def __repr__(self) -> str:
         return f"<Result of {self.summary.succeeded} requests, {self._certificate.verdict}, in {self.folder}>"
+
+
+class PointResult:
+    """One run of a sweep or of repeated runs."""
+
+    def __init__(
+        self, label: str, parameters: Mapping[str, int | float], trial: int, result: Result | None, error: str | None
+    ) -> None:
+        self.label = label
+        """Such as `concurrency_8` or `run_0002`."""
+        self.parameters = parameters
+        """The values of the sweep: `{"concurrency": 8}`."""
+        self.trial = trial
+        """Which of the repeated runs it is, from 0."""
+        self.result = result
+        """None if nothing could be sent."""
+        self.error = error
+        """Why its figures cannot be used, in one sentence; None if they can."""
+
+    def __repr__(self) -> str:
+        return f"<{self.label}: {self.error or self.result!r}>"
+
+
+class SweepResult:
+    """The results of a sweep or of repeated runs."""
+
+    def __init__(self, points: Sequence[PointResult], variations: Sequence[VariationFigures], folder: str) -> None:
+        self.points = points
+        """One for each run, in the order in which they were measured."""
+        self.variations = variations
+        """The combinations of values: `parameters`, and `figures` over the repeated runs, by names such as
+        `request_latency_p99`, with `mean`, `ci_low` and `ci_high`."""
+        self.folder = Path(folder)
+
+    @property
+    def best(self) -> Mapping[str, Mapping[str, int | float]]:
+        """The values with the highest throughput (`best_throughput`) and the lowest latency (`best_latency_p99`)."""
+        return {best.name: best.variation.parameters for best in best_points(self.variations)}
+
+    @property
+    def pareto_optimal(self) -> list[Mapping[str, int | float]]:
+        """The values for which no others have both a higher throughput and a lower latency."""
+        return [variation.parameters for variation in pareto_optimal(self.variations)]
+
+    def __iter__(self) -> Iterator[PointResult]:
+        return iter(self.points)
+
+    def __len__(self) -> int:
+        return len(self.points)

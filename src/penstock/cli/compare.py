@@ -159,8 +159,9 @@ def _runs(first: str, second: str, metric: str | None, as_json: bool, limits: li
 
 
 def _servers(parsed: ParsedArguments, metric: str | None, as_json: bool, limits: list[Condition]) -> int:
-    from penstock.runs.read_settings import read_settings
+    from penstock.runs.read_settings import read_settings, refuse_experiment
 
+    refuse_experiment(parsed, "compare")
     settings = read_settings(parsed, "compare-")
     servers = len(settings.endpoint.urls)
     if not 2 <= servers <= len(_LETTERS):

@@ -100,7 +100,8 @@ def _entry(row: Flag | Positional, width: int, paint: Paint) -> list[str]:
     if length <= _NAMES_WIDTH:
         return [head + lines[0][length + 2 :], *lines[1:]]
     if length + 2 > width:
-        return [f"  {paint.bold(names)}", f"     {value}", *lines]
+        names = names.replace(", ", ",\n  ") if len(names) + 2 > width else names
+        return [f"  {paint.bold(names)}", *([f"     {value}"] if value else []), *lines]
     return [head, *lines]
 
 

@@ -54,8 +54,13 @@ def run(parsed: ParsedArguments) -> int:
 
         sys.stdout.write(unsupported_help(COMMAND_LINE, parsed.program))
         return 0
-    from penstock.runs.read_settings import read_settings
+    from penstock.runs.read_settings import asks_for_experiment, read_settings
 
+    if asks_for_experiment(parsed):
+        from penstock.cli.experiment import profile as profile_experiment
+        from penstock.runs.read_experiment import read_experiment
+
+        return profile_experiment(read_experiment(parsed))
     settings = read_settings(parsed)  # mistakes on the command line are reported before the rest is imported
     from penstock.cli.run import profile
 

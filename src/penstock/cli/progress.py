@@ -8,7 +8,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
 from penstock.cli.terminal import terminal_width
@@ -28,7 +28,9 @@ _CLEAR = "\r\x1b[K"
 class Display:
     """Shows the progress of a run: a bar on a terminal, plain lines every few seconds elsewhere."""
 
-    def __init__(self, phases: tuple[Phase, ...], expected: list[int | None]) -> None:
+    def __init__(self, phases: Sequence[Phase], expected: Sequence[int | None], *, final_lines: bool = True) -> None:
+        """With `final_lines`, the last state of each phase stays on the screen."""
+        self._final_lines = final_lines
         self._phases = phases
         self._expected = expected
         self._ended_before = self._failed_before = 0
@@ -77,7 +79,7 @@ class Display:
         ended = progress.ended - self._ended_before
         failures = progress.failed - self._failed_before
         seconds = max(0.0, (now - progress.began) / 1e9)
-        name = plan.name.capitalize()
+        name = f"{plan.name[:1].upper()}{plan.name[1:]}"
         expected = self._expected[progress.phase]
         counts, share = f"{ended}", None
         if expected is not None:
@@ -99,7 +101,8 @@ class Display:
     def finish(self) -> None:
         """Write the final line of the phase."""
         if self._last is not None:
-            self._out((_CLEAR if self._tty else "") + self._line(*self._last, final=True) + "\n", True)
+            text = self._line(*self._last, final=True) + "\n" if self._final_lines else ""
+            self._out((_CLEAR if self._tty else "") + text, True)
             self._last = None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -52,47 +52,49 @@ Damaged parts of a log are skipped and counted. Files that contain more than a d
 
 
 def run(parsed: ParsedArguments) -> int:
-    from penstock.cli.open_run import open_run
+    from penstock.cli.open_run import is_experiment, open_run
     from penstock.cli.run import report
+    from penstock.runs.experiment_report import why_incomplete
     from penstock.tokens.lazy_tokenizer import LazyTokenizer
 
     values = parsed.values
     folder = values["folder"]
+    output = values.get("output_dir") or folder
+    if not os.path.exists(output) or not os.path.isdir(folder) or not os.path.samefile(output, folder):
+        _check_output(output)
+    if is_experiment(folder):
+        return _report_experiment(folder, output, values)
     log = open_run(folder)
     header = log.header
-    output = values.get("output_dir") or folder
-    if not os.path.exists(output) or not os.path.samefile(output, folder):
-        _check_output(output)
     if not values.get("overwrite"):
         _check_not_worse(log, output)
-    reports = log.reports("profiling")
-    missing = header.workers - len(reports) - len({lost.worker for lost in log.lost_workers()})
-    started = any(phase.kind == "profiling" for phase in log.phases)
-    log.close()
+    incomplete = why_incomplete(log)
     settings = header.settings
     name = values.get("tokenizer") or settings.tokenizer.name
     tokenizer = LazyTokenizer(name, settings.models[0], settings.tokenizer.revision)
-    incomplete = None
-    if any(worker.stopped for worker in reports):
-        incomplete = "The run was stopped before its end."
-    if not started:
-        incomplete = "The run ended before its profiling phase began."
-    elif missing > 0:
-        subject = (
-            "its worker's report is"
-            if header.workers == 1
-            else f"the reports of {missing} of its {header.workers} workers are"
-        )
-        incomplete = f"The run was cut off: {subject} missing, as after a crash or kill -9."
     return report(
-        folder,
+        os.path.dirname(log.folder),
         tokenizer=tokenizer,
         incomplete=incomplete,
         show_http=values.get("show_http", False),
         show_timeline=values.get("verbose", False),
         max_error_rate=1.0,  # failed requests are in the report; they do not make `report` fail
+        point=None if log.point is None else log.point.index,
         into=output,
     )
+
+
+def _report_experiment(folder: str, output: str, values: dict[str, Any]) -> int:
+    """Write the files of all points again, and those over all points."""
+    from penstock.cli.experiment import report_again
+    from penstock.cli.open_run import open_points
+
+    if not values.get("overwrite"):
+        for log in open_points(folder):
+            assert log.point is not None
+            _check_not_worse(log, os.path.join(output, log.point.folder))
+            log.close()
+    return report_again(folder, output, values.get("tokenizer"), show_http=values.get("show_http", False))
 
 
 class _Summary(msgspec.Struct):

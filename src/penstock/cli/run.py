@@ -32,7 +32,18 @@ if TYPE_CHECKING:
     from penstock.metrics.conditions import Condition
     from penstock.metrics.summary import Summary
 
-__all__ = ["open_folder", "parse_assertions", "profile", "report", "report_server", "run_on_terminal"]
+__all__ = [
+    "TerminalObserver",
+    "check_summary",
+    "failed_assertions",
+    "open_folder",
+    "parse_assertions",
+    "profile",
+    "report",
+    "report_server",
+    "run_on_terminal",
+    "telling_interrupts",
+]
 
 _REASON_CHARACTERS = 300
 
@@ -90,20 +101,29 @@ def report_server(done: FinishedRun, url: int, into: str) -> int:
 
 def run_on_terminal(settings: Settings, folder: RunFolder, servers: int = 1) -> FinishedRun:
     """Run the benchmark and show its progress; raise an exception if it ends before its first request."""
+    with telling_interrupts(folder):
+        return execute(settings, folder, TerminalObserver(settings, folder), servers=servers)
+
+
+@contextlib.contextmanager
+def telling_interrupts(folder: RunFolder) -> Iterator[None]:
+    """Print a sentence if the run is interrupted before its first request."""
     try:
-        return execute(settings, folder, _TerminalObserver(settings, folder), servers=servers)
+        yield
     except KeyboardInterrupt:
         if not folder.began:
             print("Interrupted before the first request: nothing was written.", file=sys.stderr)
         raise
 
 
-class _TerminalObserver(Observer):
+class TerminalObserver(Observer):
     """Prints what a run tells, and lets Ctrl-C interrupt it."""
 
-    def __init__(self, settings: Settings, folder: RunFolder) -> None:
+    def __init__(self, settings: Settings, folder: RunFolder, load: str | None = None) -> None:
+        """`load` describes the load, by default that of the settings."""
         self._folder = folder
         self._output = settings.output
+        self._load = load
         self._show_progress = settings.output.ui != "none" and not settings.output.quiet
         self._display: Display | None = None
         self._waiting = WaitingLine() if self._show_progress else None
@@ -123,13 +143,16 @@ class _TerminalObserver(Observer):
         self, settings: Settings, endpoint: Endpoint, dataset: Dataset, tokenizer: LazyTokenizer, prepared: Prepared
     ) -> None:
         if not self._output.quiet:
-            _announce(settings, endpoint, dataset, tokenizer, prepared)
+            _announce(settings, endpoint, dataset, tokenizer, prepared, self._load)
             if self._folder.replaces is not None:
                 path = os.path.join(self._output.folder, "")
                 started = _format_time(self._folder.replaces)
                 print(f"With its first request it replaces the run of {started} in {path}", flush=True)
         if self._show_progress:
-            self._display = Display(prepared.phases, prepared.expected)
+            self._display = self._make_display(prepared)
+
+    def _make_display(self, prepared: Prepared) -> Display:
+        return Display(prepared.phases, prepared.expected)
 
     def note(self, text: str) -> None:
         print(f"Note: {text}", file=sys.stderr)
@@ -177,12 +200,13 @@ def report(
     assertions: Sequence[Condition] = (),
     response_field: str | None = None,
     url: int | None = None,
+    point: int | None = None,
     into: str | None = None,
 ) -> int:
     """Write the artifacts of the run in `folder` from its log, show the results, and return the exit status.
 
     `stopped` says why a stop rule ended the run, which is an error. With `fails_without_workers`, a worker that was lost is an
-    error. With `url`, report only the requests to that URL; with `into`, write to that folder.
+    error. With `url`, report only the requests to that URL, with `point` only that point; with `into`, write to that folder.
     """
     from penstock.cli.screen import show
     from penstock.runs.summarise import summarise
@@ -198,6 +222,7 @@ def report(
         show_http=show_http,
         show_timeline=show_timeline,
         url=url,
+        point=point,
         into=into,
     )
     folder = into or folder
@@ -209,10 +234,10 @@ def report(
         show(summary, artifacts, show_http=show_http, show_timeline=show_timeline)
     elif url is None:  # a comparison shows the certificates itself
         _warn_if_not_valid(summary, require_valid)
-    failed_assertions = _failed_assertions(assertions, summary)
+    not_met = failed_assertions(assertions, summary)
     if url is not None:  # say which of the servers
-        failed_assertions = [f"{urls[url]}: {sentence}" for sentence in failed_assertions]
-    errors = [*([] if stopped is None else [stopped]), *(lost if fails_without_workers else []), *failed_assertions]
+        not_met = [f"{urls[url]}: {sentence}" for sentence in not_met]
+    errors = [*([] if stopped is None else [stopped]), *(lost if fails_without_workers else []), *not_met]
     status = _status(summary, interrupted, max_error_rate, require_valid, errors)
     if input_error is not None:
         print(
@@ -263,7 +288,7 @@ def parse_assertions(settings: Settings) -> list[Condition]:
     return [parse_assertion(text) for text in settings.assertions]
 
 
-def _failed_assertions(assertions: Sequence[Condition], summary: Summary) -> list[str]:
+def failed_assertions(assertions: Sequence[Condition], summary: Summary) -> list[str]:
     if not assertions:
         return []
     from penstock.metrics.conditions import check_run
@@ -275,28 +300,33 @@ def _status(
     summary: Summary, interrupted: bool, max_error_rate: float, require_valid: bool, other_errors: list[str]
 ) -> int:
     total = summary.succeeded + summary.failed
-    rate = summary.failed / total if total else 0.0
-    errors = []
-    if total == 0 and not interrupted:
-        errors.append("No request was completed.")
+    errors = ["No request was completed."] if total == 0 and not interrupted else []
+    tolerated, failures = check_summary(summary, max_error_rate, require_valid)
+    for error in (*tolerated, *errors, *failures, *other_errors):
+        sys.stdout.flush()
+        print(error, file=sys.stderr)
+    errors += [*failures, *other_errors]
+    if interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_FAILED if errors else 0
+
+
+def check_summary(summary: Summary, max_error_rate: float, require_valid: bool) -> tuple[list[str], list[str]]:
+    """Return sentences about failures that the user tolerates, and about those that make the run fail."""
+    tolerated, errors = [], []
     if summary.failed:
+        total = summary.succeeded + summary.failed
+        rate = summary.failed / total
         failed = f"{summary.failed} of {total} requests failed ({rate:.1%})"
         reason = _most_frequent_reason(summary)
         if rate > max_error_rate:
             errors.append(f"{failed}, more than --max-error-rate {max_error_rate:g} allows. {reason}")
         else:
-            sys.stdout.flush()
-            print(f"{failed}. {reason}", file=sys.stderr)
+            tolerated.append(f"{failed}. {reason}")
     if require_valid and summary.certificate is not None and summary.certificate.verdict != "VALID":
         reasons = " ".join(summary.certificate.reasons)
         errors.append(f"The certificate is {summary.certificate.verdict}, and --require-valid was given: {reasons}")
-    errors += other_errors
-    for error in errors:
-        sys.stdout.flush()
-        print(error, file=sys.stderr)
-    if interrupted:
-        return EXIT_INTERRUPTED
-    return EXIT_FAILED if errors else 0
+    return tolerated, errors
 
 
 def _most_frequent_reason(summary: Summary) -> str:
@@ -312,7 +342,12 @@ def _most_frequent_reason(summary: Summary) -> str:
 
 
 def _announce(
-    settings: Settings, endpoint: Endpoint, dataset: Dataset, tokenizer: LazyTokenizer, prepared: Prepared
+    settings: Settings,
+    endpoint: Endpoint,
+    dataset: Dataset,
+    tokenizer: LazyTokenizer,
+    prepared: Prepared,
+    described: str | None,
 ) -> None:
     from penstock import __version__
 
@@ -335,7 +370,7 @@ def _announce(
         noun = "conversation" if max(dataset.turns, default=1) > 1 else "prompt"
         data = counted(count or 0, f"synthetic {noun}" if dataset.synthetic else noun)
         data += "" if dataset.synthetic else f" of {dataset.name}"
-    print(f"Load: {endpoint.name}, {mode}, {' and '.join(rates)}{workers}; {data}")
+    print(f"Load: {endpoint.name}, {mode}, {described or ' and '.join(rates)}{workers}; {data}")
     if settings.endpoint.default_api_key:
         print(
             f"Note: Requests carry the API key in {DEFAULT_VARIABLE}; --api-key, --api-key-file or --api-key-env sets another."

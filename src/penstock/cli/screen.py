@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from typing import IO, TYPE_CHECKING
 
 from penstock.cli.terminal import terminal_width
 from penstock.reports.console import WIDTH, draw
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from penstock.metrics.summary import Summary
     from penstock.reports.artifacts import Artifacts
 
-__all__ = ["columns", "show"]
+__all__ = ["columns", "draw_on", "show"]
 
 _MIN_WIDTH = 40
 
@@ -26,6 +29,10 @@ def show(
     show_timeline: bool = False,
     file: IO[str] | None = None,
 ) -> None:
+    draw_on(lambda console: draw(console, summary, artifacts, show_http=show_http, show_timeline=show_timeline), file)
+
+
+def draw_on(drawing: Callable[[Console], None], file: IO[str] | None = None) -> None:
     """Print in colour and full width on a terminal; elsewhere plain, COLUMNS or 140 columns wide."""
     from rich.console import Console
 
@@ -34,13 +41,11 @@ def show(
         # An error message from a server may contain characters that the terminal's encoding lacks.
         stream.reconfigure(errors="replace")
     if stream.isatty():
-        console = Console(file=stream, highlight=False, soft_wrap=False)
-        draw(console, summary, artifacts, show_http=show_http, show_timeline=show_timeline)
+        drawing(Console(file=stream, highlight=False, soft_wrap=False))
         return
     # Render to a string first, because rich pads lines with spaces.
     text = io.StringIO()
-    console = Console(file=text, width=columns(stream), highlight=False, soft_wrap=False)
-    draw(console, summary, artifacts, show_http=show_http, show_timeline=show_timeline)
+    drawing(Console(file=text, width=columns(stream), highlight=False, soft_wrap=False))
     stream.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
+from functools import lru_cache
 from random import Random
 
 from penstock.datasets.sentences import first_words, pick, sentence, short_sentence, words
@@ -89,19 +90,31 @@ def build_text_pieces(tokenizer: Tokenizer, rng: Random) -> TextPieces:
     sentences = len(pieces)
     pieces += _count_after_text(tokenizer, list(dict.fromkeys(ends)))
 
+    singles = _single_tokens(tokenizer)
+    return TextPieces([*pieces, *singles], sentences, _starts(tokenizer))
+
+
+# The points of a sweep build pieces for many seeds, and these do not depend on the seed.
+@lru_cache(maxsize=2)
+def _single_tokens(tokenizer: Tokenizer) -> list[tuple[str, int]]:
+    """Return texts of one token that continue a text."""
     counted_words = _count_after_text(tokenizer, [f" {word}" for word in words()])
     singles = [(text, count) for text, count in counted_words if count == 1]
     if len(singles) < _MIN_SINGLES:
         # Use a character only if eight of it have eight tokens: "..." may be a single token.
         eights = _count_after_text(tokenizer, [character * 8 for character in _CHARACTERS])
         singles += [(text[0], 1) for text, count in eights if count == 8]
+    return singles
 
+
+@lru_cache(maxsize=2)
+def _starts(tokenizer: Tokenizer) -> list[tuple[str, int]]:
+    """Return words that can begin a text, with their counts."""
     beginnings = first_words()
     starts = list(zip(beginnings, tokenizer.count_many(beginnings), strict=True))
     if sum(count == 1 for _, count in starts) < _MIN_SINGLES:
         starts += zip(_CHARACTERS, tokenizer.count_many(_CHARACTERS), strict=True)
-    starts = [(text, count) for text, count in starts if count > 0] or [("A", 1)]
-    return TextPieces(pieces + singles, sentences, starts)
+    return [(text, count) for text, count in starts if count > 0] or [("A", 1)]
 
 
 def _count_after_text(tokenizer: Tokenizer, texts: Sequence[str]) -> list[tuple[str, int]]:

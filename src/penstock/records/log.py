@@ -4,7 +4,7 @@ A log is a folder:
 
     run.json        the header, see `records.header`; written before the first request
     payloads.*      the request bodies, see `records.payloads`
-    runner.log      frames of the runner: the phases, samples of telemetry, and workers that were lost
+    runner.log      frames of the runner: the points of an experiment, the phases, telemetry, and workers that were lost
     worker-N.log    frames of worker N: for each phase its records, then its report
 
 A killed worker can leave an incomplete frame at the end of its file. Reading stops before it; `RunLog` tells how many bytes
@@ -17,7 +17,7 @@ import heapq
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, TypeVar
 
 import msgspec
@@ -29,12 +29,22 @@ from penstock.records.payloads import Payload, PayloadStore
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
 
-__all__ = ["LogWriter", "LoggedData", "LoggedPhase", "LostWorker", "RunLog", "RunnerLog", "Sample"]
+__all__ = [
+    "LogWriter",
+    "LoggedData",
+    "LoggedPhase",
+    "LoggedPoint",
+    "LostWorker",
+    "RunLog",
+    "RunnerLog",
+    "Sample",
+    "variation_label",
+]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-RECORD, REPORT, PHASE, LOST, SAMPLE = 1, 2, 3, 4, 5
-_KINDS = bytes([RECORD, REPORT, PHASE, LOST, SAMPLE])
+RECORD, REPORT, PHASE, LOST, SAMPLE, POINT = 1, 2, 3, 4, 5, 6
+_KINDS = bytes([RECORD, REPORT, PHASE, LOST, SAMPLE, POINT])
 _RUNNER_FILE = "runner.log"
 _FLUSH_BYTES = 1 << 18
 _FLUSH_NS = 500_000_000
@@ -47,6 +57,31 @@ class LoggedData(msgspec.Struct, frozen=True):
     """Folder of its payload store, within the log."""
     files: tuple[str, ...] = ()
     """The user's files from which bodies are read."""
+
+
+class LoggedPoint(msgspec.Struct, frozen=True):
+    """A point of an experiment: a run of its own, with its own settings, on the workers that all points share."""
+
+    index: int
+    label: str
+    """Such as `concurrency_16` or `run_0002`."""
+    folder: str
+    """Its artifact folder, relative to that of the experiment."""
+    header: bytes
+    """The header that its log would have if it were a single run, as in `run.json`."""
+    parameters: dict[str, int | float] = {}
+    """The values of a sweep, by the names of the parameters."""
+    variation: int = 0
+    """Which combination of these values it is."""
+    trial: int = 0
+    """Which of the repeated runs it is."""
+    offsets: tuple[int, ...] = ()
+    """For each worker, the size of its file when the point began: the records of earlier points need not be read."""
+
+
+def variation_label(parameters: Mapping[str, float]) -> str:
+    """Return the name of a combination of values, such as `concurrency_16`; `base` without any, as in AIPerf."""
+    return "_".join(f"{name}_{value:.15g}" for name, value in parameters.items()) or "base"
 
 
 class LoggedPhase(msgspec.Struct, frozen=True):
@@ -107,6 +142,9 @@ class RunnerLog:
     def __init__(self, folder: str) -> None:
         path = os.path.join(folder, _RUNNER_FILE)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def point(self, point: LoggedPoint) -> None:
+        self._write(POINT, point)
 
     def phase(self, phase: LoggedPhase) -> None:
         self._write(PHASE, phase)
@@ -171,14 +209,20 @@ class LogWriter:
 class RunLog:
     """Reads a log, also that of a killed run."""
 
-    def __init__(self, folder: str, *, url: int | None = None, phase: int | None = None) -> None:
-        """With `url`, read only the records of requests to the url with this index; with `phase`, only the records and
-        reports of the phase with this index."""
+    def __init__(self, folder: str, *, url: int | None = None, point: int | None = None) -> None:
+        """With `url`, read only the records of requests to the url with this index; with `point`, only the records and
+        reports of the point with this index, as if it were a single run."""
         self.folder = folder
         self._url = url
-        self._phase = phase
         self.header = self.read_header(folder)
-        self.phases: list[LoggedPhase] = list(self._runner_frames(PHASE, LoggedPhase))
+        self.experiment_id = self.header.benchmark_id
+        """Id of the experiment, if there are points."""
+        self.points = self.read_points(folder)
+        self.point: LoggedPoint | None = None
+        if point is not None:
+            self.point = self._find_point(point)
+            self.header = decode_header(self.point.header)
+        self.phases: list[LoggedPhase] = list(_runner_frames(folder, PHASE, LoggedPhase))
         datasets = {covered.data for covered in self.covered_phases} or {None}
         if len(datasets) > 1:
             raise UserError(f"{folder} holds phases with different datasets; each has a report in a folder of its own.")
@@ -195,6 +239,12 @@ class RunLog:
         """Bytes of damaged frames that intact frames follow; valid when `torn_bytes` is."""
         self.skipped_places = 0
         """Number of places with such bytes."""
+
+    def _find_point(self, index: int) -> LoggedPoint:
+        for point in self.points:
+            if point.index == index:
+                return point
+        raise UserError(f"{self.folder} has no point {index}; it has {len(self.points)}.")
 
     def _open_store(self, data: LoggedData | None) -> PayloadStore:
         if data is None:
@@ -219,6 +269,11 @@ class RunLog:
         )
 
     @staticmethod
+    def read_points(folder: str) -> list[LoggedPoint]:
+        """Return the points of an experiment; a single run has none."""
+        return list(_runner_frames(folder, POINT, LoggedPoint))
+
+    @staticmethod
     def write_header(folder: str, header: RunHeader) -> None:
         path = os.path.join(folder, "run.json")
         with open(path + ".new", "wb") as f:
@@ -234,7 +289,10 @@ class RunLog:
         records = iter(workers[0]) if len(workers) == 1 else heapq.merge(*workers, key=lambda record: record.end)
         if self._url is not None:
             records = (record for record in records if record.url == self._url)
-        return records if self._phase is None else (record for record in records if record.phase == self._phase)
+        if self.point is None:
+            return records
+        covered = {phase.index for phase in self.covered_phases}
+        return (record for record in records if record.phase in covered)
 
     def reports(self, kind: str | None = None) -> list[WorkerReport]:
         """Return the reports of the workers on the phases of a kind, or on all phases; killed workers wrote none."""
@@ -247,23 +305,14 @@ class RunLog:
     @property
     def covered_phases(self) -> list[LoggedPhase]:
         """The phases whose records are read."""
-        return [phase for phase in self.phases if self._phase is None or phase.index == self._phase]
+        return [phase for phase in self.phases if self.point is None or phase.point == self.point.index]
 
     def lost_workers(self) -> list[LostWorker]:
-        return list(self._runner_frames(LOST, LostWorker))
+        return list(_runner_frames(self.folder, LOST, LostWorker))
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of telemetry, in order of time."""
-        return self._runner_frames(SAMPLE, Sample)
-
-    def _runner_frames(self, kind: int, of: type[T]) -> Iterator[T]:
-        path = os.path.join(self.folder, _RUNNER_FILE)
-        if os.path.exists(path):
-            decode = msgspec.msgpack.Decoder(of).decode
-            with open(path, "rb", buffering=1 << 16) as file:
-                for found, data in frames.read(file):  # ends before an incomplete frame
-                    if found == kind:
-                        yield decode(data)
+        return _runner_frames(self.folder, SAMPLE, Sample)
 
     def entry(self, record: Record) -> Payload:
         store, number = self._payload_location(record)
@@ -291,16 +340,27 @@ class RunLog:
         self._clear_damage()
         return sum(1 for path in self.worker_files() for _ in self._read_frames(path, RECORD))
 
+    def _part(self, path: str) -> tuple[int, int | None]:
+        """Return where the frames of the point begin and end in the file of a worker; None for the end of the file."""
+        if self.point is None:
+            return 0, None
+        worker = int(os.path.basename(path)[7:-4])
+        starts = [point.offsets[worker] for point in self.points if worker < len(point.offsets)]
+        own = self.point.offsets[worker] if worker < len(self.point.offsets) else 0
+        return own, min((start for start in starts if start > own), default=None)
+
     def _read_frames(self, path: str, wanted_kind: int) -> Iterator[bytes]:
+        first, end = self._part(path)
         with open(path, "rb", buffering=1 << 20) as f:
-            frames_left = frames.read(f)
+            f.seek(first)
+            frames_left = frames.read(f, end)
             while True:
                 try:
                     kind, data = next(frames_left)
-                except StopIteration as end:
-                    if not end.value or not self._skip_damage(f, end.value):
+                except StopIteration as stop:
+                    if not stop.value or not self._skip_damage(f, stop.value, end):
                         return
-                    frames_left = frames.read(f)
+                    frames_left = frames.read(f, end)
                     continue
                 if kind == wanted_kind:
                     yield data
@@ -312,9 +372,10 @@ class RunLog:
         self.torn_bytes, self.torn_requests = 0, False
         self.skipped_bytes = self.skipped_places = 0
 
-    def _skip_damage(self, file: BinaryIO, size: int) -> bool:
-        """Move to the next intact frame in the last `size` bytes. Return False if there is none: the file is torn."""
-        damaged = file.seek(-size, os.SEEK_END)
+    def _skip_damage(self, file: BinaryIO, size: int, end: int | None) -> bool:
+        """Move to the next intact frame in the `size` bytes before `end`. Return False if there is none: they are torn."""
+        length = file.seek(0, os.SEEK_END)
+        damaged = file.seek((length if end is None else min(end, length)) - size)
         first = file.read(1)
         with mmap.mmap(file.fileno(), damaged + size, access=mmap.ACCESS_READ) as data:
             intact = frames.find(data, damaged + 1, _KINDS)
@@ -330,3 +391,13 @@ class RunLog:
     def close(self) -> None:
         for store in (self.payloads, *self._built.values()):
             store.close()
+
+
+def _runner_frames(folder: str, kind: int, of: type[T]) -> Iterator[T]:
+    path = os.path.join(folder, _RUNNER_FILE)
+    if os.path.exists(path):
+        decode = msgspec.msgpack.Decoder(of).decode
+        with open(path, "rb", buffering=1 << 16) as file:
+            for found, data in frames.read(file):  # ends before an incomplete frame
+                if found == kind:
+                    yield decode(data)

@@ -79,7 +79,9 @@ def console_text(summary: Summary, *, show_http: bool = False, show_timeline: bo
     from rich.console import Console
 
     text = io.StringIO()
-    console = Console(file=text, width=width, highlight=False, color_system=None, force_terminal=False)
+    console = Console(
+        file=text, width=width, highlight=False, color_system=None, force_terminal=False, markup=False, emoji=False
+    )
     _render(console, summary, show_http, show_timeline)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 

@@ -36,8 +36,8 @@ class RecordsJsonl(Sink):
         self._urls = context.header.settings.endpoint.urls
         self._http_trace = context.header.settings.output.http_trace
         self._payloads = context.log.payloads
-        self._phases: list[dict[str, Any]] = []
-        """For each phase, the metadata that its records share."""
+        self._phases: dict[int, dict[str, Any]] = {}
+        """For each phase, by its index in the log, the metadata that its records share."""
         self._profiling_phases = 0
         self._sessions: dict[int, str] = {}
         self._templates: dict[tuple[str, ...], bytes] = {}
@@ -47,7 +47,7 @@ class RecordsJsonl(Sink):
         if phase.kind == "profiling":
             fields["profiling_index"] = self._profiling_phases
             self._profiling_phases += 1
-        self._phases.append({**fields, "phase_name": phase.name, "phase_kind": phase.kind})
+        self._phases.setdefault(phase.index, {**fields, "phase_name": phase.name, "phase_kind": phase.kind})
 
     def add(self, record: Record, measures: Measures) -> None:
         parts = [b'{"metadata":', orjson.dumps(self._metadata(record)), b',"metrics":', self._metrics(measures)]

@@ -40,7 +40,7 @@ class Sink:
         self.path = path
 
     def begin(self, phase: LoggedPhase, /) -> None:
-        """Take the next phase of the run. A record refers to the phases by their order."""
+        """Take the next phase of the run. A record refers to it by its `index`."""
 
     def add(self, record: Record, measures: Measures, /) -> None:
         """Take a record and its metrics. Records are in the order of the log and include the warmup."""

@@ -11,6 +11,7 @@ from penstock.metrics.phase_stats import ErrorGroup, count_by_owner
 from penstock.metrics.statistics import Stats
 from penstock.metrics.summary import Summary
 from penstock.records.header import RunHeader
+from penstock.records.log import LoggedPoint, RunLog, variation_label
 from penstock.reports.artifacts import replacing
 from penstock.reports.sink import Sink
 from penstock.settings.input_config import input_config
@@ -45,12 +46,12 @@ _FIRST = (
 
 class SummaryJson(Sink):
     def finish(self, summary: Summary) -> None:
-        document = msgspec.json.encode(_document(summary, self.context.header), enc_hook=str)
+        document = msgspec.json.encode(_document(summary, self.context.header, self.context.log), enc_hook=str)
         with replacing(self.path) as file:
             file.write(msgspec.json.format(document, indent=2))
 
 
-def _document(summary: Summary, header: RunHeader) -> dict[str, Any]:
+def _document(summary: Summary, header: RunHeader, log: RunLog) -> dict[str, Any]:
     metrics = summary.metrics
     return {
         "schema_version": SCHEMA_VERSION,
@@ -58,7 +59,7 @@ def _document(summary: Summary, header: RunHeader) -> dict[str, Any]:
         "benchmark_id": header.benchmark_id,
         **_ordered(metrics),
         "input_config": input_config(header.settings),
-        "run_info": _run_info(header),
+        "run_info": _run_info(header, log),
         **_outcome(summary),
         **({} if summary.warmup_metrics is None else {"warmup_metrics": summary.warmup_metrics}),
         **{tag: stats for tag, stats in metrics.items() if tag not in _FIRST},
@@ -70,13 +71,24 @@ def _ordered(metrics: dict[str, Stats]) -> dict[str, Stats]:
     return {tag: metrics[tag] for tag in _FIRST if tag in metrics}
 
 
-def _run_info(header: RunHeader) -> dict[str, Any]:
-    seed = header.settings.input.seed
+def _run_info(header: RunHeader, log: RunLog) -> dict[str, Any]:
+    seed, point = header.settings.input.seed, log.point
     return {
         "benchmark_id": header.benchmark_id,
+        **({} if point is None else {"sweep_id": log.experiment_id}),
         **({} if seed is None else {"random_seed": seed}),
-        "trial": 0,
+        "trial": 0 if point is None else point.trial,
+        **({} if point is None else _point_info(point)),
         "cli_command": header.settings.command,
+    }
+
+
+def _point_info(point: LoggedPoint) -> dict[str, Any]:
+    return {
+        "run_label": point.label,
+        "variation_label": variation_label(point.parameters),
+        "variation_index": point.variation,
+        "variation_values": point.parameters,
     }
 
 

@@ -56,7 +56,7 @@ def write_artifacts(
         scratch = stack.enter_context(_scratch(log.folder))
         context = ReportContext(log, header, Artifacts.of(folder, header), scratch, show_http, show_timeline)
         sinks = [stack.enter_context(contextlib.closing(sink)) for sink in _make_sinks(context)]
-        for phase in log.phases:
+        for phase in log.covered_phases:
             for sink in sinks:
                 sink.begin(phase)
         builder = SummaryBuilder(log, scratch)

@@ -17,17 +17,17 @@ from penstock.runs import registry
 from penstock.runs.build_payloads import build_payloads
 from penstock.runs.companion import Companion
 from penstock.runs.observer import Observer
-from penstock.runs.prepare import Prepared, default_entries, prepare, resolve_targets
+from penstock.runs.prepare import Prepared, check_file_limit, default_entries, prepare, resolve_targets
 from penstock.runs.readiness import Readiness
 from penstock.runs.run_folder import RunFolder
-from penstock.runs.runner import Runner, RunningPhase
-from penstock.settings.schema import Settings
+from penstock.runs.runner import Runner, RunningPhase, RunProgress
+from penstock.settings.schema import LoadSettings, Settings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
 from penstock.workers.backend import Backend
 from penstock.workers.in_process import InProcess
 from penstock.workers.local_processes import ForkedWorkers, SpawnedWorkers
 
-__all__ = ["FinishedRun", "OpenedRun", "execute", "load_data", "open_run"]
+__all__ = ["FailureRule", "FinishedRun", "OpenedRun", "StoredData", "execute", "open_run", "store_data"]
 
 _MIN_REQUESTS = 10
 """Requests, or the concurrency if that is more, before --failed-request-threshold can end a run."""
@@ -76,7 +76,7 @@ def execute(
                 running = opened.runner.start(phase.starting_at(position))
                 if running is None:
                     break
-                rule = _FailureRule(opened)
+                rule = FailureRule(opened.settings.load, opened.runner.progress)
                 position = running.wait(rule.is_met).next_position
                 if rule.reason is not None:
                     stopped = rule.reason
@@ -99,14 +99,13 @@ def execute(
     )
 
 
-class _FailureRule:
+class FailureRule:
     """Ends a phase when too large a share of its requests has failed (`--failed-request-threshold`)."""
 
-    def __init__(self, opened: OpenedRun) -> None:
-        load = opened.settings.load
+    def __init__(self, load: LoadSettings, before: RunProgress) -> None:
+        """`before` is the progress at the start of the phase."""
         self._limit = load.max_failed_share
         self._minimum = max(_MIN_REQUESTS, load.concurrency or 0)
-        before = opened.runner.progress
         self._ended, self._failed = before.ended, before.failed
         self.reason: str | None = None
         """Why the phase was ended; None if it was not."""
@@ -124,21 +123,33 @@ class _FailureRule:
         return True
 
 
-def load_data(opened: OpenedRun, settings: Settings, number: int, observer: Observer | None = None) -> datasets.Dataset:
-    """Replace the dataset of a run between two phases by the one that `settings.input` describes, and return it.
+class StoredData(NamedTuple):
+    """A dataset with its payload store."""
+
+    dataset: datasets.Dataset
+    data: LoggedData
+    bodies: int | None
+    conversations: int | None
+
+
+def store_data(opened: OpenedRun, settings: Settings, number: int, observer: Observer | None = None) -> StoredData:
+    """Build the dataset that `settings.input` describes, in a folder of its own, for `Runner.load`.
 
     `number` counts the datasets of the run."""
     observer = observer or Observer()
     endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
     dataset = datasets.load(
-        settings.input, default_entries(settings), opened.tokenizer.get, observer.step("Preparing prompts")
+        settings.input,
+        default_entries(settings),
+        opened.tokenizer.get,
+        observer.step("Preparing prompts"),
+        scheduled=settings.load.recorded is not None,
     )
     name = f"data-{number}"
     folder = os.path.join(opened.prepared.job.log, name)
     os.mkdir(folder)
     stored = build_payloads(folder, settings, endpoint, dataset, (), None, in_background=False)
-    opened.runner.load(LoggedData(name, stored.files))
-    return dataset
+    return StoredData(dataset, LoggedData(name, stored.files), stored.bodies, stored.conversations)
 
 
 @contextlib.contextmanager
@@ -150,17 +161,21 @@ def open_run(
     servers: int = 1,
     spawn: bool = False,
     companions: Sequence[Companion] = (),
+    points: Sequence[Settings] = (),
 ) -> Iterator[OpenedRun]:
     """Prepare a run, start its workers, and yield it; end the workers afterwards.
 
     `servers` is the number of servers that a comparison sends each conversation to. With `spawn`, workers are new
-    interpreters: nothing runs in, or is forked from, the process of the caller.
+    interpreters: nothing runs in, or is forked from, the process of the caller. `points` are the settings of an experiment's
+    largest points: workers are sized for them, and are child processes, so that reports are written while they wait.
     """
     observer = observer or Observer()
     with mock_servers(settings) as settings:  # noqa: PLR1704 - the URLs are now those of the mock servers
         endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
         readiness = Readiness(settings, endpoint) if settings.readiness.timeout_s else None
         targets = resolve_targets(settings, endpoint, raise_limit=not spawn)
+        for point in points:
+            check_file_limit(point, raise_limit=not spawn)
         tokenizer = LazyTokenizer(settings.tokenizer.name, settings.models[0], settings.tokenizer.revision)
         if not settings.endpoint.server_token_count:
             tokenizer.check()
@@ -181,9 +196,10 @@ def open_run(
             prompt_tokenizer=tokenizer.identity,
             servers=servers,
             in_caller=not spawn,
+            points=points,
         )
         observer.prepared(settings, endpoint, dataset, tokenizer, prepared)
-        outdated = _outdated_artifacts(settings, folder)
+        outdated = _outdated_artifacts(settings, folder, experiment=bool(points))
         if readiness is not None:
             try:
                 readiness.wait(observer.waiting)
@@ -199,7 +215,7 @@ def open_run(
 
         beside = [*registry.companions(settings, prepared), *companions]
         runner = Runner(
-            _backend(prepared, spawn=spawn, beside=beside),
+            _backend(prepared, spawn=spawn, in_child=bool(beside or points)),
             folder.log,
             epoch=prepared.epoch,
             companions=beside,
@@ -213,10 +229,10 @@ def open_run(
         _tell_notes(prepared, observer, notes)
 
 
-def _backend(prepared: Prepared, *, spawn: bool, beside: Sequence[Companion]) -> Backend:
+def _backend(prepared: Prepared, *, spawn: bool, in_child: bool) -> Backend:
     if spawn:
         return SpawnedWorkers(prepared.job, prepared.epoch, prepared.workers, prepared.open_files)
-    if prepared.workers == 1 and not beside:
+    if prepared.workers == 1 and not in_child:
         return InProcess(prepared.job, prepared.targets, prepared.epoch)
     return ForkedWorkers(prepared.job, prepared.targets, prepared.epoch, prepared.workers)
 
@@ -232,24 +248,30 @@ def _tell_notes(prepared: Prepared, observer: Observer, told: int) -> int:
     return len(notes)
 
 
-def _outdated_artifacts(settings: Settings, folder: RunFolder) -> list[str]:
+def _outdated_artifacts(settings: Settings, folder: RunFolder, *, experiment: bool) -> list[str]:
     """Return the paths of this run's artifacts and those of the run that it replaces, without the input file.
 
     Raise UserError if the run would overwrite its input file.
     """
     from penstock.records.log import RunLog
     from penstock.reports.artifacts import Artifacts
+    from penstock.runs.experiment_report import aggregate_files
+    from penstock.runs.point_folder import artifacts_of_points
 
     source = os.path.realpath(settings.input.file) if settings.input.file else ""
     output = settings.output.folder
     paths = Artifacts.of(output, RunLog.read_header(folder.log)).every
-    if source in map(os.path.realpath, paths):
+    inside = source.startswith(os.path.join(os.path.realpath(output), ""))
+    names = {os.path.basename(path) for path in paths}
+    if source in map(os.path.realpath, paths) or (experiment and inside and os.path.basename(source) in names):
         raise UserError(
             f"The run would overwrite its own input file, {settings.input.file}; choose another --artifact-dir."
         )
     if folder.previous_log is not None:
         with contextlib.suppress(UserError):  # the log of another version, whose artifacts are not known
             paths += Artifacts.of(output, RunLog.read_header(folder.previous_log)).every
+            points = RunLog.read_points(folder.previous_log)
+            paths += (*artifacts_of_points(output, points), *aggregate_files(output, points))
     return [path for path in dict.fromkeys(paths) if os.path.realpath(path) != source]
 
 

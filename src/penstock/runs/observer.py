@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.datasets.load import Dataset
     from penstock.endpoints.base import Endpoint
+    from penstock.runs.points import Point, PointResult
     from penstock.runs.prepare import Prepared
     from penstock.runs.runner import Runner, RunProgress
+    from penstock.schedule.phase import Phase
     from penstock.settings.schema import Settings
     from penstock.tokens.lazy_tokenizer import LazyTokenizer
 
@@ -46,6 +48,12 @@ class Observer:
 
     def begin(self) -> None:
         """Handle the moment before the first request."""
+
+    def point_begins(self, point: Point, phases: list[Phase], expected: list[int | None]) -> None:
+        """Handle a point of an experiment that is about to start, with its phases and their numbers of requests."""
+
+    def point_ended(self, result: PointResult) -> None:
+        """Handle the result of a point, whose artifacts are written."""
 
     def progress(self, progress: RunProgress) -> None:
         """Handle the progress, about every 10 ms."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
+from typing import NamedTuple
 
 from penstock.datasets.load import Dataset
 from penstock.endpoints.base import Endpoint
@@ -21,7 +22,16 @@ from penstock.settings.schema import LoadSettings, Settings
 from penstock.workers.job import Job, Target, targets
 from penstock.workers.local_processes import choose_workers, max_workers, raise_file_limit
 
-__all__ = ["Prepared", "default_entries", "prepare", "resolve_targets"]
+__all__ = [
+    "Prepared",
+    "check_file_limit",
+    "connections_to_open",
+    "default_entries",
+    "expected_requests",
+    "phase_loads",
+    "prepare",
+    "resolve_targets",
+]
 
 _PRECONNECT_SECONDS = 0.1
 _ENTRIES_OF_A_DURATION = 100
@@ -43,6 +53,7 @@ class Prepared:
         expected: list[int | None],
         conversations: int | None,
         input_files: InputFiles | None,
+        bodies: int | None = None,
     ) -> None:
         self.job = job
         self.targets = targets
@@ -58,6 +69,8 @@ class Prepared:
         """None while the dataset is still being indexed."""
         self.input_files = input_files
         """The input files, if bodies are read from them."""
+        self.bodies = bodies
+        """Number of bodies in the payload store; None while the dataset is still being indexed."""
 
 
 def default_entries(settings: Settings) -> int:
@@ -81,14 +94,19 @@ def resolve_targets(settings: Settings, endpoint: Endpoint, *, raise_limit: bool
 
     With `raise_limit`, raise the limit of this process."""
     result = targets(settings.endpoint, settings.endpoint.path or endpoint.path, endpoint.declaration)
-    for load in _loads(settings):
-        if load.concurrency is not None:
-            slots = load.concurrency if load.requests is None else min(load.concurrency, load.requests)
-            raise_file_limit(slots, slots, max_workers(settings.workers_max), only_check=not raise_limit)
+    check_file_limit(settings, raise_limit=raise_limit)
     return result
 
 
-def _loads(settings: Settings) -> list[LoadSettings]:
+def check_file_limit(settings: Settings, *, raise_limit: bool = True) -> None:
+    """Raise UserError if the system does not allow the connections of a load."""
+    for load in phase_loads(settings):
+        if load.concurrency is not None:
+            slots = load.concurrency if load.requests is None else min(load.concurrency, load.requests)
+            raise_file_limit(slots, slots, max_workers(settings.workers_max), only_check=not raise_limit)
+
+
+def phase_loads(settings: Settings) -> list[LoadSettings]:
     """Return the loads of the phases, in their order."""
     warmup = settings.warmup.load(settings.load)
     return [settings.load] if warmup is None else [warmup, settings.load]
@@ -105,12 +123,14 @@ def prepare(
     prompt_tokenizer: tuple[str, str] | None = None,
     servers: int = 1,
     in_caller: bool = True,
+    points: Sequence[Settings] = (),
 ) -> Prepared:
     """Prepare a run whose log goes to the empty folder `log`.
 
     `prompt_tokenizer` is the name and source of the tokenizer that generated the synthetic prompts. `servers` is the number
     of servers that a comparison sends each conversation to. Without `in_caller`, this process is neither forked nor are its
-    limits changed: input files are indexed to their end, and its limit of open files is only checked.
+    limits changed: input files are indexed to their end, and its limit of open files is only checked. `points` are the
+    settings of an experiment's largest points, for which the workers are sized; the input is then indexed to its end, too.
     """
     seed = settings.input.seed if settings.input.seed is not None else secrets.randbits(32)
     turns = dataset.turns
@@ -125,21 +145,17 @@ def prepare(
             several_turns=max(turns, default=1) > 1,
         )
     )
-    stored = build_payloads(log, settings, endpoint, dataset, phases, progress, in_background=in_caller)
-    expected = [
-        _expected_requests(
-            phase, stored.bodies, turns, settings.input.sampling, known=_position_is_known(phases[:n], turns)
-        )
-        for n, phase in enumerate(phases)
-    ]
+    stored = build_payloads(log, settings, endpoint, dataset, phases, progress, in_background=in_caller and not points)
+    expected = expected_requests(phases, stored.bodies, turns, settings.input.sampling)
     # Workers and connections are those of the largest phase.
-    rates = [load.arrival_rate for load in _loads(settings)]
-    sizes = list(zip(phases, rates, expected, strict=True))
-    workers = max(choose_workers(_slots(phase), rate, n, settings.workers_max) for phase, rate, n in sizes)
-    preconnect = max(_connections_to_open(phase, rate, n) for phase, rate, n in sizes)
-    most = [_max_in_flight(_slots(phase), n) for phase, _, n in sizes]
-    in_flight = None if None in most else max(n for n in most if n is not None)
-    open_files = raise_file_limit(in_flight, preconnect, workers, only_check=not in_caller)
+    own_sizes = _sizes(settings, phases, expected)
+    sizes = [*own_sizes]
+    for point in points:
+        of_point = make_phases(point.load, point.warmup, synthetic=dataset.synthetic, seed=seed, servers=servers)
+        sizes += _sizes(point, of_point, [phase.requests for phase in of_point])
+    workers = max(size.workers for size in sizes)
+    preconnect = max(size.connections for size in own_sizes)
+    open_files = _raise_file_limit(sizes, workers, only_check=not in_caller)
     job = Job(
         log=log,
         settings=settings.endpoint,
@@ -154,7 +170,16 @@ def prepare(
         prompt_tokenizer = None
     RunLog.write_header(log, _header(settings, dataset, stored, phases[-1], seed, workers, epoch, prompt_tokenizer))
     return Prepared(
-        job, targets, phases, epoch, workers, open_files, expected, stored.conversations, stored.input_files
+        job,
+        targets,
+        phases,
+        epoch,
+        workers,
+        open_files,
+        expected,
+        stored.conversations,
+        stored.input_files,
+        stored.bodies,
     )
 
 
@@ -167,7 +192,43 @@ def _check_turns(settings: Settings, turns: list[int]) -> None:
         )
 
 
-def _position_is_known(before: tuple[Phase, ...], turns: list[int]) -> bool:
+class _Size(NamedTuple):
+    """What a phase needs."""
+
+    workers: int
+    connections: int
+    """Connections to open before its first request."""
+    in_flight: int | None
+    """Most requests in flight; None if there is no limit."""
+
+
+def _sizes(settings: Settings, phases: Sequence[Phase], expected: Sequence[int | None]) -> list[_Size]:
+    rates = [load.arrival_rate for load in phase_loads(settings)]
+    return [
+        _Size(
+            choose_workers(_slots(phase), rate, requests, settings.workers_max),
+            connections_to_open(phase, rate, requests),
+            _max_in_flight(_slots(phase), requests),
+        )
+        for phase, rate, requests in zip(phases, rates, expected, strict=True)
+    ]
+
+
+def _raise_file_limit(sizes: Sequence[_Size], workers: int, *, only_check: bool) -> int:
+    limits = [size.in_flight for size in sizes]
+    in_flight = None if None in limits else max(limit for limit in limits if limit is not None)
+    return raise_file_limit(in_flight, max(size.connections for size in sizes), workers, only_check=only_check)
+
+
+def expected_requests(phases: Sequence[Phase], bodies: int | None, turns: list[int], sampling: str) -> list[int | None]:
+    """Return how many requests each phase sends; None where that is not known."""
+    return [
+        _expected_requests(phase, bodies, turns, sampling, known=_position_is_known(phases[:number], turns))
+        for number, phase in enumerate(phases)
+    ]
+
+
+def _position_is_known(before: Sequence[Phase], turns: list[int]) -> bool:
     """Return whether the number of conversations that the earlier phases send is known."""
     return all(phase.duration_s is None and (phase.requests is None or (turns and max(turns) == 1)) for phase in before)
 
@@ -215,7 +276,7 @@ def _max_in_flight(slots: int | None, expected: int | None) -> int | None:
     return min(slots, expected) if slots is not None and expected is not None else slots
 
 
-def _connections_to_open(phase: Phase, rate: float | None, expected: int | None) -> int:
+def connections_to_open(phase: Phase, rate: float | None, expected: int | None) -> int:
     """Return how many connections to open before the first request: one per slot or user, or those for 0.1 s of arrivals."""
     slots = _slots(phase)
     if slots is None and isinstance(phase.arrivals, UserArrivals):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from penstock.errors import UserError
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.resolve import resolve
 from penstock.settings.schema import Settings
+from penstock.settings.sweep import is_sweep
 
-__all__ = ["read_settings"]
+__all__ = ["asks_for_experiment", "read_settings", "refuse_experiment"]
 
 
 def read_settings(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
@@ -33,6 +35,20 @@ def _check_names(parsed: ParsedArguments) -> None:
         from penstock.datasets.registry import lookup
 
         lookup(values["input.format"], spelling["input.format"])
+
+
+def asks_for_experiment(parsed: ParsedArguments) -> bool:
+    """Return whether the flags ask for repeated runs or a sweep instead of a single run."""
+    values = parsed.values
+    return values.get("experiment.runs", 1) > 1 or "experiment.sweep" in values or is_sweep(parsed)
+
+
+def refuse_experiment(parsed: ParsedArguments, what: str) -> None:
+    """Raise UserError if the flags ask for repeated runs or a sweep, which `what` does not do."""
+    if asks_for_experiment(parsed):
+        raise UserError(
+            f"{what} makes one run; leave out --num-profile-runs and --sweep, and give one value for each flag."
+        )
 
 
 def _is_timed_trace(parsed: ParsedArguments) -> bool:

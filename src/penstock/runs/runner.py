@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.errors import RunError, UserError
-from penstock.records.log import LoggedData, LoggedPhase, LostWorker, RunnerLog, Sample
+from penstock.records.log import LoggedData, LoggedPhase, LoggedPoint, LostWorker, RunnerLog, Sample
 from penstock.runs.companion import Companion
 from penstock.schedule.phase import Phase
 from penstock.wire.stats import LogHistogram
@@ -211,11 +211,11 @@ class Runner:
         except StopIteration:
             return
 
-    def start(self, phase: Phase, *, drain: bool = True) -> RunningPhase | None:
+    def start(self, phase: Phase, *, drain: bool = True, connections: int = 0) -> RunningPhase | None:
         """Start a phase; return None if the run has to end instead.
 
         With `drain`, the previous phase ends first; without, it ends when this one begins, and its requests in flight
-        keep their slots until they end."""
+        keep their slots until they end. Workers open connections until there are `connections`."""
         if drain:
             self._drain()
         self._wait(lambda: len(self._ready | self._lost.keys()) == self._backend.workers)
@@ -239,15 +239,33 @@ class Runner:
         )
         self._stop_sent = 0
         running = self._running[index] = RunningPhase(self, index, phase, self._began)
-        self._send(StartPhase(index, phase, self._began))
+        self._send(StartPhase(index, phase, self._began, connections))
         self._send_stop()
         return running
 
-    def load(self, data: LoggedData) -> None:
-        """Take the conversations of the next phases from another payload store, in a folder within the log."""
+    def begin_point(self, point: LoggedPoint) -> None:
+        """Log a point of an experiment, whose phases follow."""
+        self._drain()
+        assert self._log is not None
+        self._log.point(msgspec.structs.replace(point, offsets=self._log_sizes()))
+
+    def _log_sizes(self) -> tuple[int, ...]:
+        """Return the sizes of the workers' files. A worker flushes its file at the end of a phase."""
+        paths = [os.path.join(self._log_folder, f"worker-{number}.log") for number in range(self._backend.workers)]
+        return tuple(os.path.getsize(path) if os.path.exists(path) else 0 for path in paths)
+
+    def load(self, data: LoggedData, seed: int | None = None) -> None:
+        """Take the conversations of the next phases from another payload store, in a folder within the log. `seed` is that
+        of their order."""
         self._drain()
         self._data = data
-        self._send(LoadData(os.path.join(self._log_folder, data.folder), data.files))
+        self._send(LoadData(os.path.join(self._log_folder, data.folder), data.files, seed))
+
+    def pause(self, seconds: float) -> None:
+        """Wait between two phases; return early if the run has to end."""
+        self._drain()
+        deadline = monotonic_ns() + round(seconds * 1e9)
+        self._wait(lambda: monotonic_ns() >= deadline)
 
     def _drain(self) -> None:
         """Wait for the end of all phases that were started."""

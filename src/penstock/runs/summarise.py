@@ -11,6 +11,7 @@ from penstock.endpoints.base import Endpoint
 from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.metrics.certificate import certify
 from penstock.metrics.summary import Summary
+from penstock.plural import counted
 from penstock.records.log import RunLog
 from penstock.reports.artifacts import Artifacts
 from penstock.reports.write_artifacts import write_artifacts
@@ -18,7 +19,7 @@ from penstock.runs.run_folder import LOG_FOLDER
 from penstock.schedule.share import Share, split
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
 
-__all__ = ["RunReport", "summarise"]
+__all__ = ["RunReport", "summarise", "why_unusable"]
 
 
 class RunReport(NamedTuple):
@@ -42,15 +43,15 @@ def summarise(
     show_http: bool = False,
     show_timeline: bool = False,
     url: int | None = None,
-    phase: int | None = None,
+    point: int | None = None,
     into: str | None = None,
 ) -> RunReport:
     """Write the artifacts of the run in `folder` from its log, and return its summary.
 
-    With `url`, cover only the requests to that URL, with `phase` only that phase; with `into`, write to that folder.
+    With `url`, cover only the requests to that URL, with `point` only that point; with `into`, write to that folder.
     `expected` is the number of requests for `progress`.
     """
-    log = RunLog(os.path.join(folder, LOG_FOLDER), url=url, phase=phase)
+    log = RunLog(os.path.join(folder, LOG_FOLDER), url=url, point=point)
     folder = into or folder
     header = log.header
     settings = header.settings
@@ -88,12 +89,31 @@ def summarise(
     return RunReport(summary, artifacts, counter, settings.endpoint.urls, lost)
 
 
+def why_unusable(summary: Summary, max_error_rate: float) -> str | None:
+    """Return why the figures of a run cannot stand beside those of others; None if they can."""
+    if summary.incomplete_reason is not None:
+        return summary.incomplete_reason
+    total = summary.succeeded + summary.failed
+    if not summary.succeeded:
+        failed = f"all {counted(total, 'request')} failed" if total else "no request was completed"
+    elif summary.failed / total > max_error_rate:
+        failed = f"{summary.failed:,} of {total:,} requests failed"
+    else:
+        return None
+    if not summary.errors:
+        return f"{failed[:1].upper()}{failed[1:]}."
+    group = summary.errors[0]
+    code = "" if group.code is None else f"{group.code} "
+    return f"{failed[:1].upper()}{failed[1:]}: {code}{group.type}."
+
+
 def _lost_workers(log: RunLog, reported: set[int]) -> list[str]:
     """Return a sentence for each worker that was lost, with its share of the requests."""
     workers = log.header.workers
     sentences = []
+    covered = {phase.index for phase in log.covered_phases}
     for lost in log.lost_workers():
-        if lost.worker in reported:
+        if lost.worker in reported or lost.phase not in covered:
             continue  # it had finished
         requests = log.phases[lost.phase].requests
         share = f"1/{workers} of the requests"

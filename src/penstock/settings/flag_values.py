@@ -11,11 +11,20 @@ from penstock.errors import UserError
 from penstock.settings.flags import Flag, expected_value
 from penstock.suggest import nearest
 
-__all__ = ["ParsedArguments", "parse_bool", "read_value"]
+__all__ = ["ParsedArguments", "ValueList", "parse_bool", "read_value"]
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}\Z")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+class ValueList(tuple[int | float, ...]):
+    """The values of a flag with a comma-separated list: a sweep over them."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return ",".join(f"{value:.15g}" for value in self)
 
 
 class ParsedArguments(NamedTuple):
@@ -46,7 +55,7 @@ def read_value(flag: Flag, spelling: str, text: str) -> Any:
         case "bool":
             return _boolean(flag, spelling, text)
         case "int" | "float":
-            return _number(flag, spelling, text)
+            return _numbers(flag, spelling, text)
         case "enum":
             return _choice(flag, spelling, text)
         case "list":
@@ -76,14 +85,19 @@ def _boolean(flag: Flag, spelling: str, text: str) -> bool:
         raise UserError(
             f"{spelling}={text} asks for a feature that this version of Penstock does not have yet; leave the flag out."
         )
-    return value is flag.stored_value
+    return value is flag.stores(spelling)
+
+
+def _numbers(flag: Flag, spelling: str, text: str) -> int | float | ValueList:
+    if not flag.sweepable or "," not in text:
+        return _number(flag, spelling, text)
+    parts = text.split(",")
+    if not all(part.strip() for part in parts):
+        raise UserError(f"{spelling} {text!r} has an empty value next to a comma.")
+    return ValueList(_number(flag, spelling, part) for part in parts)
 
 
 def _number(flag: Flag, spelling: str, text: str) -> int | float:
-    if flag.sweepable and "," in text:
-        raise UserError(
-            f"{spelling} {text} asks for a sweep, which this version of Penstock does not have yet; give one value."
-        )
     stripped = text.strip()
     value: int | float = math.nan
     if flag.kind == "int" and _INTEGER.match(stripped):

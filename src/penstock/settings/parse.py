@@ -90,7 +90,7 @@ class _Parser:
             return
         self._shown.append(spelling)
         if flag.kind == "bool":
-            self._keep(flag, spelling, flag.stored_value, "")
+            self._keep(flag, spelling, flag.stores(spelling), "")
             return
         texts = self._following(limit=None if flag.takes_several else 1)
         if not texts and flag.implied is not None:

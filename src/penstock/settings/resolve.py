@@ -14,7 +14,7 @@ from penstock.secrets import Secret, redact_url
 from penstock.settings.api_key import KEY_FIELDS, default_key, read_key
 from penstock.settings.artifact_folder import artifact_folder
 from penstock.settings.endpoint_types import Declaration, EndpointType, load_endpoint
-from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.flag_values import ParsedArguments, ValueList
 from penstock.settings.proxy import parse_proxy
 from penstock.settings.rate_series import read_rate_series
 from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images
@@ -23,6 +23,7 @@ from penstock.settings.resolve_warmup import resolve_warmup
 from penstock.settings.schema import (
     BURST,
     EndpointSettings,
+    ExperimentSettings,
     InputSettings,
     LoadSettings,
     OutputSettings,
@@ -33,7 +34,7 @@ from penstock.settings.schema import (
 )
 from penstock.settings.urls import check_request_target, normalize_urls
 
-__all__ = ["resolve", "resolve_load"]
+__all__ = ["MIN_RUNS", "resolve", "resolve_load"]
 
 
 def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
@@ -65,6 +66,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
             ),
         ),
         readiness=_readiness(parsed),
+        experiment=_experiment(parsed),
         assertions=tuple(parsed.values.get("assertions", ())),
         command=parsed.command,
         **{
@@ -214,6 +216,7 @@ _SYNTHETIC_ONLY = {
 
 
 def resolve_load(parsed: ParsedArguments) -> LoadSettings:
+    _refuse_lists(parsed)
     fields = parsed.section("load")
     spelling = parsed.spellings.get
     if "grace_s" in fields and "duration_s" not in fields:
@@ -332,6 +335,68 @@ _NOT_WITH_SCHEDULE = {
     "warmup.duration_s": "would use up requests before the schedule starts",
 }
 """Targets that contradict recorded times, and why."""
+
+
+def _refuse_lists(parsed: ParsedArguments) -> None:
+    for target, value in parsed.values.items():
+        if isinstance(value, ValueList):
+            raise UserError(f"{parsed.spellings[target]} {value} asks for a sweep; give one value here.")
+
+
+def _experiment(parsed: ParsedArguments) -> ExperimentSettings:
+    fields = parsed.section("experiment")
+    spelling = parsed.spellings.get
+    settings = ExperimentSettings(**fields)
+    if not settings.parameters:
+        for name in _SWEEPS_ONLY:
+            if name in fields:
+                raise UserError(
+                    f"{spelling(f'experiment.{name}')} applies to sweeps; give a list of values such as --concurrency 1,8,64, "
+                    "or leave it out."
+                )
+    if settings.sweep == "auto":
+        _check_auto(parsed, settings)
+    if settings.runs == 1:
+        for name in _REPEATED_ONLY:
+            if name in fields:
+                raise UserError(
+                    f"{spelling(f'experiment.{name}')} applies to repeated runs; give --num-profile-runs too, or leave it "
+                    "out."
+                )
+    if settings.convergence_metric is None:
+        for name in ("convergence_stat", "convergence_mode", "convergence_limit"):
+            if name in fields:
+                raise UserError(
+                    f"{spelling(f'experiment.{name}')} adjusts --convergence-metric, but --convergence-metric is missing; "
+                    "give both or neither."
+                )
+    elif settings.runs < MIN_RUNS:
+        raise UserError(
+            f"{spelling('experiment.convergence_metric')} needs at least {MIN_RUNS} runs to judge, but --num-profile-runs "
+            f"is {settings.runs}."
+        )
+    if settings.convergence_mode == "distribution" and parsed.values.get("output.level") == "summary":
+        raise UserError(
+            f"{spelling('experiment.convergence_mode')} distribution compares the values of single requests, which "
+            f"{spelling('output.level')} summary does not write; leave one of them out."
+        )
+    return settings
+
+
+def _check_auto(parsed: ParsedArguments, settings: ExperimentSettings) -> None:
+    """Raise UserError for flags that contradict a sweep that chooses its points by itself."""
+    name = f"{parsed.spellings.get('experiment.sweep', '--sweep')} auto"
+    for target in ("load.rate", "load.conversation_rate", "load.rate_series", "load.schedule.on"):
+        if parsed.values.get(target):
+            raise UserError(f"{name} varies the concurrency; leave out {parsed.spellings.get(target, 'the schedule')}.")
+    if settings.runs > 1:
+        raise UserError(f"{name} measures each point once; leave out {parsed.spellings['experiment.runs']}.")
+
+
+MIN_RUNS = 3
+"""Repeated runs before a metric can be called stable."""
+_REPEATED_ONLY = ("run_pause_s", "confidence", "warmup_once", "fixed_seed", "seed_per_run", "convergence_metric")
+_SWEEPS_ONLY = ("combine", "point_pause_s", "same_seed", "table")
 
 
 def _output(parsed: ParsedArguments, default_folder: str) -> OutputSettings:

@@ -14,6 +14,7 @@ __all__ = [
     "AudioSettings",
     "ConversationSettings",
     "EndpointSettings",
+    "ExperimentSettings",
     "ImageSettings",
     "InputSettings",
     "LoadSettings",
@@ -282,6 +283,40 @@ class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Length of the parts of the run that get metrics of their own."""
 
 
+class ExperimentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs that belong together: repeated runs and sweeps."""
+
+    runs: int = 1
+    """Runs of each combination of values, at most."""
+    run_pause_s: float = 0.0
+    confidence: float = 0.95
+    warmup_once: bool = True
+    """Warm up before the first of the repeated runs only."""
+    fixed_seed: bool = True
+    """Without a seed of the user, all repeated runs have seed 42."""
+    seed_per_run: bool = False
+    """Each of the repeated runs has another seed."""
+    convergence_metric: str | None = None
+    """Stop repeating when this metric is stable."""
+    convergence_stat: Literal["avg", "p50", "p90", "p95", "p99", "min", "max"] = "avg"
+    convergence_mode: Literal["ci_width", "cv", "distribution"] = "ci_width"
+    convergence_limit: float | None = None
+    """None: the default of the mode."""
+    sweep: Literal["auto"] | None = None
+    """`auto`: find the concurrency that saturates the server."""
+    combine: Literal["grid", "zip"] = "grid"
+    """Sweep over all combinations of the values, or over the first of all lists, then the second ones."""
+    point_pause_s: float = 0.0
+    same_seed: bool = False
+    """All points of a sweep have the same seed."""
+    order: Literal["repeated", "independent"] = "repeated"
+    """Measure all points once, then again; or all runs of a point, then the next point."""
+    table: bool = True
+    """Print the table of all points."""
+    parameters: tuple[str, ...] = ()
+    """Names of the parameters of a sweep."""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
     endpoint: EndpointSettings
@@ -291,6 +326,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     warmup: WarmupSettings
     output: OutputSettings
     readiness: ReadinessSettings = ReadinessSettings()
+    experiment: ExperimentSettings = ExperimentSettings()
     workers_max: int | None = None
     require_valid: bool = False
     max_error_rate: float = 0.0

@@ -31,6 +31,8 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str: ...
 
+    def __hash__(self) -> int: ...
+
 
 def count_in_threads(count: Callable[[Sequence[str]], list[int]], texts: Sequence[str], threads: int) -> list[int]:
     """Count in several threads. Both tokenizer libraries release the GIL while they encode."""

@@ -38,6 +38,8 @@ class StartPhase(msgspec.Struct, frozen=True):
     phase: Phase
     start: int
     """On the worker's monotonic clock, in ns."""
+    connections: int = 0
+    """Idle connections to have, over all workers and URLs. Servers close those that were unused for some seconds."""
 
 
 class SetLimits(msgspec.Struct, frozen=True):
@@ -59,6 +61,8 @@ class LoadData(msgspec.Struct, frozen=True):
     folder: str
     files: tuple[str, ...] = ()
     """Input files that bodies are read from."""
+    seed: int | None = None
+    """Seed of their order; None: that of the job."""
 
 
 class DataComplete(msgspec.Struct, frozen=True):

@@ -47,6 +47,7 @@ class Preconnect:
     ) -> None:
         """`on_connected` is called with the number of open connections when it changes."""
         self._targets = targets
+        self._share = share
         self._worker = share.worker
         self._on_connected = on_connected
         self._loop = loop
@@ -83,6 +84,14 @@ class Preconnect:
         if not self._reuse:
             for pool in self._pools:
                 pool.close()
+
+    def top_up(self, connections: int) -> None:
+        """Open connections until there are so many over all workers, without waiting for them. A request that finds none
+        opens its own."""
+        if self._reuse:
+            count = split(connections, self._share)
+            for url, pool in enumerate(self._pools[: len(self._targets)]):
+                pool.open_ahead(split(count, Share(url, len(self._targets))), lambda *_: None)
 
     def check_timeout(self, now: int) -> None:
         """Give up the remaining connections if none has opened for too long."""

@@ -204,6 +204,8 @@ class Worker:
                 self._started.set()
                 if self._running:
                     self._loop.call_later(max(0, command.start - monotonic_ns()) / 1e9, self._leave_phase)
+                else:
+                    self._preconnect.top_up(command.connections)
             case SetLimits():
                 if self._scheduler is not None:
                     self._scheduler.set_limits(monotonic_ns(), slots=command.slots, prefill_slots=command.prefill_slots)
@@ -221,7 +223,8 @@ class Worker:
     def _load(self, data: LoadData) -> None:
         self._payloads.close()
         self._payloads = PayloadStore(data.folder, data.files)
-        self._conversations = StoredConversations(self._payloads, self._job.sampling, self._job.seed)
+        seed = self._job.seed if data.seed is None else data.seed
+        self._conversations = StoredConversations(self._payloads, self._job.sampling, seed)
         self._bodies.use(self._payloads)
 
     def _stop(self, level: int) -> None:

@@ -41,7 +41,9 @@ class Flag(NamedTuple):
     """Entry-point group whose names are choices too."""
     comma_separated: bool = False
     sweepable: bool = False
-    """AIPerf reads a comma-separated value as a parameter sweep."""
+    """A comma-separated value is a parameter sweep."""
+    short: str = ""
+    """Name of the parameter in the folders and files of a sweep; empty: the name of the flag."""
     secret: bool = False
     """The value appears in no message and no artifact."""
     url: bool = False
@@ -58,6 +60,16 @@ class Flag(NamedTuple):
     @property
     def spellings(self) -> tuple[str, ...]:
         return (self.name, *self.aliases)
+
+    @property
+    def parameter(self) -> str:
+        """Name of the parameter in the folders and files of a sweep."""
+        return self.short or self.name.removeprefix("--").replace("-", "_")
+
+    def stores(self, spelling: str) -> bool:
+        """Return the value that a boolean flag stores: the alias `--no-x` of `--x` stores the opposite."""
+        negated = spelling.replace("_", "-") == f"--no-{self.name.removeprefix('--')}"
+        return self.stored_value is not negated
 
     @property
     def accumulates(self) -> bool:

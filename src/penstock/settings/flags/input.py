@@ -97,6 +97,7 @@ LENGTHS = Group(
             ge=1,
             hard_max=MAX_TOKENS,
             sweepable=True,
+            short="isl",
         ),
         Flag(
             "--prompt-input-tokens-stddev",
@@ -109,6 +110,7 @@ LENGTHS = Group(
             ge=0,
             hard_max=MAX_TOKENS,
             sweepable=True,
+            short="isl_stddev",
         ),
         Flag(
             "--prompt-output-tokens-mean",
@@ -121,6 +123,7 @@ LENGTHS = Group(
             ge=1,
             hard_max=MAX_TOKENS,
             sweepable=True,
+            short="osl",
         ),
         Flag(
             "--prompt-output-tokens-stddev",
@@ -133,6 +136,7 @@ LENGTHS = Group(
             ge=0,
             hard_max=MAX_TOKENS,
             sweepable=True,
+            short="osl_stddev",
         ),
     ),
 )

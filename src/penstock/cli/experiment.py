@@ -1,0 +1,184 @@
+"""Repeated runs and sweeps on the terminal: progress, a line for each point, and the tables over all points."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from penstock.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED
+from penstock.cli.progress import Display, step_progress
+from penstock.cli.run import (
+    TerminalObserver,
+    check_summary,
+    failed_assertions,
+    open_folder,
+    parse_assertions,
+    telling_interrupts,
+)
+from penstock.cli.screen import draw_on
+from penstock.plural import counted
+from penstock.records.log import RunLog
+from penstock.reports.experiment_tables import draw_repeated, draw_sweep
+from penstock.runs.experiment import FinishedExperiment, run_experiment
+from penstock.runs.experiment_report import ExperimentReport, report_experiment, report_points
+from penstock.runs.points import Experiment, Point, PointResult
+from penstock.runs.prepare import Prepared
+from penstock.runs.run_folder import LOG_FOLDER, RunFolder
+from penstock.schedule.phase import Phase
+from penstock.settings.schema import ExperimentSettings, Settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from penstock.metrics.conditions import Condition
+    from penstock.metrics.summary import Summary
+
+__all__ = ["profile", "report_again"]
+
+
+def profile(experiment: Experiment) -> int:
+    """Run an experiment, print its tables, and return the exit status."""
+    settings = experiment.settings
+    assertions = parse_assertions(settings)
+    output = settings.output
+    with open_folder(output.folder) as folder:
+        observer = _ExperimentObserver(settings, folder, _describe(experiment))
+        with telling_interrupts(folder):
+            done = run_experiment(experiment, folder, observer)
+        report = report_experiment(output.folder, settings.experiment, done.results)
+    if not output.quiet:
+        state = "interrupted" if done.interrupts else "complete" if done.error is None else "ended early"
+        print(f"Benchmark {state}. Results saved to: {os.path.join(output.folder, '')}")
+        _show(report, settings.experiment)
+    return _status(done, settings, assertions)
+
+
+def report_again(folder: str, into: str, tokenizer: str | None, *, show_http: bool) -> int:
+    """Write all files of an experiment again from its log, print its tables, and return the exit status."""
+    settings = RunLog.read_header(os.path.join(folder, LOG_FOLDER)).settings
+    results = []
+    progress = step_progress("Counting tokens and writing records", True)
+    for result in report_points(folder, into=into, tokenizer=tokenizer, progress=progress, show_http=show_http):
+        results.append(result)
+        print(_line(result))
+    report = report_experiment(into, settings.experiment, results)
+    print(f"Results saved to: {os.path.join(into, '')}")
+    _show(report, settings.experiment)
+    return 0
+
+
+def _describe(experiment: Experiment) -> str | None:
+    """Describe the loads of a sweep; None for repeated runs, whose load is that of each."""
+    settings = experiment.settings.experiment
+    if not settings.parameters:
+        return None
+    if settings.sweep == "auto":
+        return f"concurrency from 1 up to saturation, at most {experiment.largest[0].load.concurrency}"
+    names = " and ".join(name.replace("_", " ") for name in settings.parameters)
+    runs = f", {settings.runs} runs each" if settings.runs > 1 else ""
+    return f"{counted(len(experiment.largest), 'point')} of {names}{runs}"
+
+
+class _ExperimentObserver(TerminalObserver):
+    """Prints a line for each point."""
+
+    def __init__(self, settings: Settings, folder: RunFolder, load: str | None = None) -> None:
+        super().__init__(settings, folder, load)
+        self._phases: list[Phase] = []
+        self._expected: list[int | None] = []
+
+    def _make_display(self, prepared: Prepared) -> Display:
+        del prepared
+        return Display(self._phases, self._expected, final_lines=False)
+
+    def point_begins(self, point: Point, phases: list[Phase], expected: list[int | None]) -> None:
+        name = _name(point)
+        self._phases += [
+            replace(phase, name=name if phase.kind == "profiling" else f"{name}, warmup") for phase in phases
+        ]
+        self._expected += expected
+
+    def point_ended(self, result: PointResult) -> None:
+        if self._display is not None:
+            self._display.finish()
+        if not self._output.quiet:
+            print(_line(result), flush=True)
+
+
+def _name(point: Point) -> str:
+    """Return the name of a point among all of the experiment."""
+    from penstock.records.log import variation_label
+
+    variation = variation_label(point.parameters)
+    return point.label if not point.parameters or variation == point.label else f"{variation} {point.label}"
+
+
+def _line(result: PointResult) -> str:
+    """Return the line about a point that has ended."""
+    name = _name(result.point)
+    if result.report is None or result.error is not None:
+        return f"{name}: failed. {result.error}"
+    summary = result.report.summary
+    verdict = "" if summary.certificate is None else f", {summary.certificate.verdict}"
+    return f"{name}: {', '.join(_headline(summary))}{verdict}"
+
+
+def _headline(summary: Summary) -> list[str]:
+    metrics = summary.metrics
+    parts = [counted(summary.succeeded, "request")]
+    if summary.failed:
+        parts.append(f"{summary.failed:,} failed")
+    if (rate := metrics.get("request_throughput")) is not None:
+        parts.append(f"{rate.avg:,.2f} requests/s")
+    for tag, title in (("time_to_first_token", "TTFT"), ("request_latency", "latency")):
+        if (stats := metrics.get(tag)) is not None:
+            parts.append(f"{title} p50 {stats.p50:,.2f} ms, p99 {stats.p99:,.2f} ms")
+    return parts
+
+
+def _show(report: ExperimentReport, settings: ExperimentSettings) -> None:
+    def draw(console: Console) -> None:
+        if settings.parameters and settings.table:
+            draw_sweep(console, report.variations, auto=settings.sweep == "auto")
+        elif not settings.parameters:
+            for cell in report.variations:
+                draw_repeated(console, cell, settings.confidence)
+
+    draw_on(draw)
+    for path in report.files:
+        print(f"{'JSON' if path.endswith('.json') else 'CSV'} Export: {path}")
+
+
+def _status(done: FinishedExperiment, settings: Settings, assertions: Sequence[Condition]) -> int:
+    """Print what went wrong, and return the exit status."""
+    sys.stdout.flush()
+    failed = False
+    for result in done.results:
+        tolerated, errors = _check(result, settings, assertions)
+        for sentence in (*tolerated, *errors):
+            print(f"{_name(result.point)}: {sentence}", file=sys.stderr)
+        failed |= bool(errors)
+    if done.error is not None:
+        print(done.error, file=sys.stderr)
+        failed = True
+    if done.interrupts:
+        return EXIT_INTERRUPTED
+    return EXIT_FAILED if failed else 0
+
+
+def _check(result: PointResult, settings: Settings, assertions: Sequence[Condition]) -> tuple[list[str], list[str]]:
+    """Return sentences about what the user tolerates at a point, and about its errors."""
+    if result.report is None:
+        return [], [result.error or ""]
+    summary = result.report.summary
+    tolerated, errors = check_summary(summary, settings.max_error_rate, settings.require_valid)
+    certificate = summary.certificate
+    if settings.output.quiet and certificate is not None and certificate.verdict != "VALID" and not errors:
+        tolerated.append(f"Certificate: {certificate.verdict}. {' '.join(certificate.reasons)}")
+    if not errors and result.error is not None:
+        errors = [result.error]
+    return tolerated, [*errors, *failed_assertions(assertions, summary)]

@@ -1,0 +1,58 @@
+"""The figures of an experiment: each combination of values over its repeated runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from penstock.metrics.confidence import Interval, aggregate
+from penstock.metrics.statistics import Stats
+
+__all__ = ["RunFigures", "VariationFigures", "group_runs"]
+
+
+class RunFigures(NamedTuple):
+    """One point of an experiment."""
+
+    label: str
+    variation_label: str
+    parameters: dict[str, int | float]
+    variation: int
+    metrics: Mapping[str, Stats]
+    verdict: str | None
+    """That of its certificate; None without one."""
+    requests: int
+    """Requests that were completed."""
+    failed: int
+    error: str | None
+    """Why its figures are not used; None if they are."""
+
+
+class VariationFigures(NamedTuple):
+    """A combination of values of a sweep; without a sweep, the only one."""
+
+    label: str
+    parameters: dict[str, int | float]
+    runs: list[RunFigures]
+    figures: dict[str, Interval]
+    """By AIPerf's names such as `request_latency_p99`; empty if no run can be used."""
+
+    @property
+    def usable(self) -> list[RunFigures]:
+        return [run for run in self.runs if run.error is None]
+
+    @property
+    def failed(self) -> list[RunFigures]:
+        return [run for run in self.runs if run.error is not None]
+
+
+def group_runs(runs: Sequence[RunFigures], level: float) -> list[VariationFigures]:
+    """Group the runs by variation and compute the figures of each over its runs."""
+    groups: dict[int, list[RunFigures]] = {}
+    for run in runs:
+        groups.setdefault(run.variation, []).append(run)
+    result = []
+    for _, group in sorted(groups.items()):
+        figures = aggregate([run.metrics for run in group if run.error is None], level)
+        result.append(VariationFigures(group[0].variation_label, group[0].parameters, group, figures))
+    return result

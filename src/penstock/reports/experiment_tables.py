@@ -1,0 +1,115 @@
+"""The tables of an experiment over all its points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.metrics.catalogue import in_table
+from penstock.metrics.confidence import Interval
+from penstock.metrics.experiment import VariationFigures
+from penstock.metrics.metric import label
+from penstock.metrics.sweep import SATURATED_SHARE, latency_figure, pareto_optimal, saturation
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["draw_repeated", "draw_sweep"]
+
+_STATISTICS = ("avg", "p50", "p99")
+
+
+def _with_half_width(figure: Interval | None) -> str:
+    """Return the mean, with ± half the width of its confidence interval if there are several runs."""
+    if figure is None:
+        return "-"
+    half = figure.half_width
+    return f"{figure.mean:,.2f}" if half is None else f"{figure.mean:,.2f} ± {half:,.2f}"
+
+
+def draw_repeated(console: Console, cell: VariationFigures, level: float) -> None:
+    """Print the figures of repeated runs, and name the runs that failed."""
+    from rich.table import Table
+
+    usable = len(cell.usable)
+    if usable:
+        title = f"Penstock | Mean of {usable} Run{'s' if usable > 1 else ''} ± {100 * level:.4g} % Confidence Interval"
+        table = Table(title=title, title_style="bold", header_style="bold")
+        table.add_column("Metric", justify="right", style="cyan")
+        for name in _STATISTICS:
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("CV of avg", justify="right", no_wrap=True)
+        for metric in in_table("main"):
+            cells = [cell.figures.get(f"{metric.tag}_{name}") for name in _STATISTICS]
+            if cells[0] is not None:
+                table.add_row(label(metric), *map(_with_half_width, cells), _percent(cells[0].cv))
+        console.print(table)
+        console.print()
+    _failed_runs(console, [cell])
+
+
+def draw_sweep(console: Console, variations: Sequence[VariationFigures], *, auto: bool = False) -> None:
+    """Print a row for each point, with the certificate of its runs or why it failed; with `auto`, which one saturates the
+    server."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if not variations:
+        return
+    table = Table(title="Penstock | Sweep", title_style="bold", header_style="bold")
+    names = list(variations[0].parameters)
+    columns = [(name, title) for name, title in _COLUMNS if any(name in each.figures for each in variations)]
+    for title in (*(name.replace("_", " ") for name in names), *(title for _, title in columns)):
+        table.add_column(title, justify="right")
+    table.add_column("Certificate")
+    optimal = [each.label for each in pareto_optimal(variations)]
+    for each in variations:
+        values = [f"{value:,.15g}" for value in each.parameters.values()]
+        figures = [_with_half_width(each.figures.get(name)) for name, _ in columns]
+        table.add_row(*values, *figures, Text(_verdict(each) + (" *" if each.label in optimal else "")))
+    console.print(table)
+    if optimal:
+        title = "first token" if latency_figure(variations).startswith("time") else "request latency"
+        console.print(f"* No other point has both a higher throughput and a lower p99 of the {title}.")
+    if auto and (point := saturation(variations)) is not None:
+        console.print(
+            f"The server is saturated from concurrency {point.parameters['concurrency']} on: the lowest with "
+            f"{SATURATED_SHARE:.0%} of the highest throughput."
+        )
+    _failed_runs(console, variations)
+    console.print()
+
+
+_COLUMNS = (
+    ("request_throughput_avg", "requests/s"),
+    ("output_token_throughput_avg", "output tokens/s"),
+    ("time_to_first_token_p50", "TTFT p50 (ms)"),
+    ("time_to_first_token_p99", "TTFT p99 (ms)"),
+    ("inter_token_latency_p50", "ITL p50 (ms)"),
+    ("request_latency_p50", "latency p50 (ms)"),
+    ("request_latency_p99", "latency p99 (ms)"),
+)
+_VERDICTS = ("INVALID", "DEGRADED", "VALID")
+
+
+def _verdict(variation: VariationFigures) -> str:
+    """Return the worst certificate of the runs, and how many failed."""
+    verdicts = [run.verdict for run in variation.usable]
+    worst = next((verdict for verdict in _VERDICTS if verdict in verdicts), "")
+    failed = len(variation.failed)
+    if not failed:
+        return worst
+    return f"{worst}, {failed} failed" if worst else "failed"
+
+
+def _failed_runs(console: Console, variations: Sequence[VariationFigures]) -> None:
+    from rich.text import Text
+
+    for cell in variations:
+        for run in cell.failed:
+            name = run.label if run.label == cell.label or not cell.parameters else f"{cell.label} {run.label}"
+            console.print(Text.assemble((f"{name} is left out: ", "bold"), run.error or ""), soft_wrap=True)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"

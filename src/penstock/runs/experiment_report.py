@@ -1,0 +1,119 @@
+"""The files of an experiment over all its points, from their results or from the log. Nothing here prints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from penstock import __version__
+from penstock.metrics.experiment import RunFigures, VariationFigures, group_runs
+from penstock.records.header import decode_header
+from penstock.records.log import LoggedPoint, RunLog, variation_label
+from penstock.reports.aggregate import AGGREGATE_FOLDER, aggregate_paths, write_aggregate
+from penstock.reports.sweep import sweep_paths, write_sweep
+from penstock.runs.point_folder import write_reference
+from penstock.runs.points import Point, PointResult
+from penstock.runs.run_folder import LOG_FOLDER
+from penstock.runs.summarise import summarise, why_unusable
+from penstock.settings.schema import ExperimentSettings
+from penstock.tokens.lazy_tokenizer import LazyTokenizer
+
+__all__ = ["ExperimentReport", "aggregate_files", "report_experiment", "report_points"]
+
+
+class ExperimentReport(NamedTuple):
+    variations: list[VariationFigures]
+    files: list[str]
+    """What was written."""
+
+
+def report_experiment(folder: str, settings: ExperimentSettings, results: Sequence[PointResult]) -> ExperimentReport:
+    """Write the files over all points into the experiment's folder."""
+    variations = group_runs([_figures(result) for result in results], settings.confidence)
+    if settings.sweep == "auto":  # it measures points between earlier ones
+        variations.sort(key=lambda each: each.parameters["concurrency"])
+    files: list[str] = []
+    if settings.runs > 1:
+        for cell in variations:
+            into = _aggregate_folder(folder, cell.parameters)
+            write_aggregate(into, cell, settings, __version__)
+            files += aggregate_paths(into)
+    if settings.parameters:
+        write_sweep(folder, variations, settings, __version__)
+        files += sweep_paths(folder)
+    return ExperimentReport(variations, files)
+
+
+def aggregate_files(folder: str, points: Sequence[LoggedPoint]) -> list[str]:
+    """Return all files over several points that the experiment in `folder` may have written."""
+    aggregates = [path for point in points for path in aggregate_paths(_aggregate_folder(folder, point.parameters))]
+    return [*aggregates, *sweep_paths(folder)] if points else []
+
+
+def _aggregate_folder(folder: str, parameters: dict[str, int | float]) -> str:
+    names = [variation_label(parameters)] if parameters else []
+    return os.path.join(folder, AGGREGATE_FOLDER, *names)
+
+
+def report_points(
+    folder: str,
+    *,
+    into: str,
+    tokenizer: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    show_http: bool = False,
+) -> Iterator[PointResult]:
+    """Write the artifacts of each point of the experiment in `folder` again, from its log, and yield the results."""
+    log = os.path.join(folder, LOG_FOLDER)
+    for logged in RunLog.read_points(log):
+        opened = RunLog(log, point=logged.index)
+        if not opened.covered_phases:  # the experiment ended before its first request
+            opened.close()
+            continue
+        settings = decode_header(logged.header).settings
+        name = tokenizer or settings.tokenizer.name
+        report = summarise(
+            folder,
+            tokenizer=LazyTokenizer(name, settings.models[0], settings.tokenizer.revision),
+            incomplete=why_incomplete(opened),
+            progress=progress,
+            show_http=show_http,
+            point=logged.index,
+            into=os.path.join(into, logged.folder),
+        )
+        if into == folder:
+            write_reference(folder, logged)
+        point = Point(settings, logged.label, logged.parameters, logged.variation, logged.trial)
+        yield PointResult(point, report, why_unusable(report.summary, settings.max_error_rate))
+
+
+def why_incomplete(log: RunLog) -> str | None:
+    """Return why the run or point of a log is incomplete, and close the log; None if it is complete."""
+    workers = log.header.workers
+    reports = log.reports("profiling")
+    missing = workers - len(reports) - len({lost.worker for lost in log.lost_workers()})
+    started = any(phase.kind == "profiling" for phase in log.covered_phases)
+    log.close()
+    if not started:
+        return "The run ended before its profiling phase began."
+    if missing > 0:
+        subject = "its worker's report is" if workers == 1 else f"the reports of {missing} of its {workers} workers are"
+        return f"The run was cut off: {subject} missing, as after a crash or kill -9."
+    return "The run was stopped before its end." if any(worker.stopped for worker in reports) else None
+
+
+def _figures(result: PointResult) -> RunFigures:
+    point = result.point
+    summary = None if result.report is None else result.report.summary
+    return RunFigures(
+        point.label,
+        variation_label(point.parameters),
+        point.parameters,
+        point.variation,
+        {} if summary is None else summary.metrics,
+        None if summary is None or summary.certificate is None else summary.certificate.verdict,
+        0 if summary is None else summary.succeeded + summary.failed,
+        0 if summary is None else summary.failed,
+        result.error,
+    )
