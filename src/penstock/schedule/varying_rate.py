@@ -20,6 +20,8 @@ from penstock.schedule.share import Share
 __all__ = ["RatePoint", "VaryingRate"]
 
 _SECOND = 1_000_000_000
+_LAST_NS = float(1 << 62)
+"""A rate near zero can give times beyond 64 bits."""
 _MIN_RATE = 1e-9
 """A lower rate stands for no arrivals: one in 30 years."""
 _FIRST_BLOCK, _BLOCK = 1 << 10, 1 << 16
@@ -77,5 +79,6 @@ class _Segments:
         rate = self._rates[segment]
         root = np.sqrt(np.maximum(0.0, rate * rate + 2 * self._slopes[segment] * area))
         after = np.divide(2 * area, rate + root, out=np.zeros_like(area), where=rate + root > 0)
-        result: NDArray[int64] = np.rint((self._starts[segment] + after) * _SECOND).astype(int64)
+        at = np.minimum((self._starts[segment] + after) * _SECOND, _LAST_NS)
+        result: NDArray[int64] = np.rint(at).astype(int64)
         return result
