@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -92,3 +93,23 @@ def test_killed_run_does_not_use_the_summary_of_the_previous_run(
     verified = program.run("verify", first.folder, command="penstock")
     assert (verified.status, verified.err) == (0, ""), verified
     assert "as in the run's summary" in verified.out
+
+
+def test_report_rebuilds_the_files_of_slices_and_phases(program: Program, mock: Callable[..., MockServer]) -> None:
+    flags = ["--streaming", "--warmup-request-count", 2, "--request-count", 12, "--slice-duration", 0.05]
+    run = program.profile(mock(ttft=20, itl=1).url, *flags)
+    assert run.status == 0, run
+    assert "Time Slices" in run.out
+    written = [
+        *run.folder.glob("*_timeslices.*"),
+        *run.folder.glob("phases/*/profile_export_aiperf.*"),
+        run.folder / "phase_manifest.json",
+    ]
+    assert len(written) == 7
+    before = {path: path.read_bytes() for path in written}
+    slices = json.loads(before[run.folder / "profile_export_aiperf_timeslices.json"])["timeslices"]
+    assert sum(part["request_count"]["avg"] for part in slices) == 12
+    for path in written:
+        path.unlink()
+    assert program.run("report", run.folder, command="penstock").status == 0
+    assert {path: path.read_bytes() for path in written} == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import msgspec
@@ -19,7 +20,7 @@ from penstock.records.log import RunLog
 from penstock.records.record import Record
 from penstock.records.root_hash import RootHash, schedule_key
 
-__all__ = ["Proof", "Summary", "SummaryBuilder", "TokenizerNote"]
+__all__ = ["PhaseSummary", "Proof", "Summary", "SummaryBuilder", "TokenizerNote"]
 
 
 class TokenizerNote(msgspec.Struct, frozen=True):
@@ -39,11 +40,28 @@ class Proof(msgspec.Struct, frozen=True):
     """SHA-256 over the SHA-256 digests of the bodies, in the order of the plan: phase, session, turn."""
 
 
+class PhaseSummary(msgspec.Struct, frozen=True):
+    """The results of the warmup or of profiling."""
+
+    index: int
+    name: str
+    kind: str
+    start_ns: int
+    end_ns: int
+    """First start and last end, in Unix nanoseconds."""
+    metrics: dict[str, Stats]
+    errors: list[ErrorGroup]
+    succeeded: int
+    failed: int
+
+
 class Summary(msgspec.Struct, kw_only=True):
     metrics: dict[str, Stats]
     """Metrics of the profiling phases, in the order of the catalogue."""
     warmup_metrics: dict[str, Stats] | None
     """None if the warmup sent nothing."""
+    phases: list[PhaseSummary] = []
+    """The warmup and profiling, if both sent requests."""
     slices: list[Slice] = []
     """Parts of the time of the profiling phases, if they were asked for."""
     errors: list[ErrorGroup]
@@ -158,9 +176,12 @@ class SummaryBuilder:
         warmup_requests = warmup.succeeded + warmup.failed + warmup.cancelled
         first, last = profiling.span or (0, 0)
         epoch = self._header.epoch_wall_ns
+        metrics = profiling.metrics()
+        warmup_metrics = warmup.metrics() if warmup_requests else None
         return Summary(
-            metrics=profiling.metrics(),
-            warmup_metrics=warmup.metrics() if warmup_requests else None,
+            metrics=metrics,
+            warmup_metrics=warmup_metrics,
+            phases=[] if warmup_metrics is None else list(self._phase_summaries(warmup_metrics, metrics)),
             slices=self._sliced(),
             bounds=profiling.bounds(),
             errors=profiling.errors(),
@@ -186,6 +207,27 @@ class SummaryBuilder:
             skipped_places=self._log.skipped_places,
             proof=Proof(self._root.requests, self._root.root()),
         )
+
+    def _phase_summaries(self, warmup_metrics: dict[str, Stats], metrics: dict[str, Stats]) -> Iterator[PhaseSummary]:
+        epoch = self._header.epoch_wall_ns
+        for kind, stats, values in (
+            ("warmup", self._warmup, warmup_metrics),
+            ("profiling", self._profiling, metrics),
+        ):
+            phase = next((phase for phase in self._log.phases if phase.kind == kind), None)
+            if phase is not None and stats.span is not None:
+                first, last = stats.span
+                yield PhaseSummary(
+                    index=phase.index,
+                    name=phase.name,
+                    kind=kind,
+                    start_ns=epoch + first,
+                    end_ns=epoch + last,
+                    metrics=values,
+                    errors=stats.errors(),
+                    succeeded=stats.succeeded,
+                    failed=stats.failed,
+                )
 
     def _sliced(self) -> list[Slice]:
         if self._slices is None or self._profiling.span is None:

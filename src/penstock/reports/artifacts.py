@@ -33,7 +33,7 @@ class Artifacts(msgspec.Struct, frozen=True):
         paths = {entry.name: entry.path.format_map(names) for entry in registry.SINKS}
         if os.path.realpath(paths["inputs"]) in map(os.path.realpath, header.payload_files):
             del paths["inputs"]
-        every = tuple(paths.values())
+        every = (*paths.values(), *(os.path.join(folder, name) for name in registry.PHASE_FILES))
         if output.level == "summary":
             del paths["records"]
         if output.slice_s is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["SINKS", "SinkEntry"]
+__all__ = ["PHASE_FILES", "SINKS", "SinkEntry"]
 
 
 class SinkEntry(NamedTuple):
@@ -24,9 +24,15 @@ SINKS: tuple[SinkEntry, ...] = (
     SinkEntry("inputs", "{folder}inputs.json", "penstock.reports.inputs_json:InputsJson"),
     SinkEntry("slices_csv", "{summary}_timeslices.csv", "penstock.reports.slices_csv:SlicesCsv"),
     SinkEntry("slices_json", "{summary}_timeslices.json", "penstock.reports.slices_json:SlicesJson"),
+    SinkEntry("phases", "{folder}phase_manifest.json", "penstock.reports.phase_files:PhaseFiles"),
     SinkEntry("summary_csv", "{summary}.csv", "penstock.reports.summary_csv:SummaryCsv"),
     SinkEntry("console", "{export}_console.txt", "penstock.reports.console:ConsoleText"),
     SinkEntry("summary_json", "{summary}.json", "penstock.reports.summary_json:SummaryJson"),
 )
 """Sinks are finished in this order. The JSON summary is the last: a program that waits for it expects the other files to be
 complete."""
+
+PHASE_FILES = tuple(
+    f"phases/{kind}/profile_export_aiperf.{suffix}" for kind in ("warmup", "profiling") for suffix in ("json", "csv")
+)
+"""Files that the manifest of the phases names."""

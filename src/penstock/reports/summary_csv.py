@@ -7,12 +7,12 @@ import io
 
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.metric import Metric, label
-from penstock.metrics.statistics import PERCENTILES
+from penstock.metrics.statistics import PERCENTILES, Stats
 from penstock.metrics.summary import Summary
 from penstock.reports.artifacts import replacing
 from penstock.reports.sink import Sink
 
-__all__ = ["STATISTICS", "SummaryCsv", "number"]
+__all__ = ["STATISTICS", "SummaryCsv", "csv_text", "number"]
 
 STATISTICS = ("avg", "min", "max", "sum", *(f"p{q}" for q in PERCENTILES), "std")
 _UNITS_OMITTED = ("count", "requests")
@@ -21,13 +21,14 @@ _UNITS_OMITTED = ("count", "requests")
 class SummaryCsv(Sink):
     def finish(self, summary: Summary) -> None:
         with replacing(self.path) as file:
-            file.write(_csv_text(summary).encode())
+            file.write(csv_text(summary.metrics).encode())
 
 
-def _csv_text(summary: Summary) -> str:
+def csv_text(metrics: dict[str, Stats]) -> str:
+    """Return the metrics as text in the format of the file."""
     text = io.StringIO(newline="")
     write = csv.writer(text).writerow
-    rows = sorted(summary.metrics.items())
+    rows = sorted(metrics.items())
     write(("Metric", *STATISTICS))
     for tag, stats in rows:
         if not stats.scalar:

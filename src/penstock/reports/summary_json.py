@@ -9,14 +9,14 @@ import msgspec
 
 from penstock.metrics.phase_stats import ErrorGroup, count_by_owner
 from penstock.metrics.statistics import Stats
-from penstock.metrics.summary import Summary
+from penstock.metrics.summary import PhaseSummary, Summary
 from penstock.records.header import RunHeader
 from penstock.records.log import LoggedPoint, RunLog, variation_label
 from penstock.reports.artifacts import replacing
 from penstock.reports.sink import Sink
 from penstock.settings.input_config import input_config
 
-__all__ = ["SummaryJson"]
+__all__ = ["SummaryJson", "error_summary", "phase_document"]
 
 SCHEMA_VERSION = "1.4"
 _FIRST = (
@@ -52,7 +52,32 @@ class SummaryJson(Sink):
 
 
 def _document(summary: Summary, header: RunHeader, log: RunLog) -> dict[str, Any]:
-    metrics = summary.metrics
+    return {
+        **_beginning(summary.metrics, header, log),
+        **_outcome(summary),
+        **({} if summary.warmup_metrics is None else {"warmup_metrics": summary.warmup_metrics}),
+        **_others(summary.metrics),
+        **_penstock_fields(summary, header),
+    }
+
+
+def phase_document(summary: Summary, phase: PhaseSummary, header: RunHeader, log: RunLog) -> dict[str, Any]:
+    """Return the document of one phase, without the fields that describe the whole run."""
+    outcome: dict[str, Any] = {"was_cancelled": False, "is_complete": True}
+    if phase.kind == "profiling":
+        outcome = _completeness(summary)
+    return {
+        **_beginning(phase.metrics, header, log),
+        **outcome,
+        "error_summary": error_summary(phase.errors),
+        "start_time": _local(phase.start_ns),
+        "end_time": _local(phase.end_ns),
+        **_others(phase.metrics),
+        "penstock_version": header.penstock_version,
+    }
+
+
+def _beginning(metrics: dict[str, Stats], header: RunHeader, log: RunLog) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "aiperf_version": f"penstock-{header.penstock_version}",
@@ -60,11 +85,11 @@ def _document(summary: Summary, header: RunHeader, log: RunLog) -> dict[str, Any
         **_ordered(metrics),
         "input_config": input_config(header.settings),
         "run_info": _run_info(header, log),
-        **_outcome(summary),
-        **({} if summary.warmup_metrics is None else {"warmup_metrics": summary.warmup_metrics}),
-        **{tag: stats for tag, stats in metrics.items() if tag not in _FIRST},
-        **_penstock_fields(summary, header),
     }
+
+
+def _others(metrics: dict[str, Stats]) -> dict[str, Stats]:
+    return {tag: stats for tag, stats in metrics.items() if tag not in _FIRST}
 
 
 def _ordered(metrics: dict[str, Stats]) -> dict[str, Stats]:
@@ -93,15 +118,17 @@ def _point_info(point: LoggedPoint) -> dict[str, Any]:
 
 
 def _outcome(summary: Summary) -> dict[str, Any]:
-    reason = {} if summary.incomplete_reason is None else {"incomplete_reason": summary.incomplete_reason}
     return {
-        "was_cancelled": summary.was_cancelled,
-        "is_complete": summary.is_complete,
-        **reason,
-        "error_summary": _errors(summary.errors),
+        **_completeness(summary),
+        "error_summary": error_summary(summary.errors),
         "start_time": _local(summary.start_ns),
         "end_time": _local(summary.end_ns),
     }
+
+
+def _completeness(summary: Summary) -> dict[str, Any]:
+    reason = {} if summary.incomplete_reason is None else {"incomplete_reason": summary.incomplete_reason}
+    return {"was_cancelled": summary.was_cancelled, "is_complete": summary.is_complete, **reason}
 
 
 def _penstock_fields(summary: Summary, header: RunHeader) -> dict[str, Any]:
@@ -123,7 +150,7 @@ def _penstock_fields(summary: Summary, header: RunHeader) -> dict[str, Any]:
         fields["reply_notes"] = summary.reply_notes
     fields["failures"] = count_by_owner(summary.errors)
     if summary.warmup_errors:
-        fields["warmup_error_summary"] = _errors(summary.warmup_errors)
+        fields["warmup_error_summary"] = error_summary(summary.warmup_errors)
     if summary.torn_bytes:
         fields["torn_bytes"] = summary.torn_bytes
     if summary.skipped_bytes:
@@ -132,7 +159,7 @@ def _penstock_fields(summary: Summary, header: RunHeader) -> dict[str, Any]:
     return fields
 
 
-def _errors(groups: list[ErrorGroup]) -> list[dict[str, Any]]:
+def error_summary(groups: list[ErrorGroup]) -> list[dict[str, Any]]:
     return [{"error_details": _details(group), "count": group.count} for group in groups]
 
 
