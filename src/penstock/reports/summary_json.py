@@ -15,7 +15,7 @@ from penstock.reports.artifacts import replacing
 from penstock.reports.sink import Sink
 from penstock.settings.input_config import input_config
 
-__all__ = ["SummaryJson"]
+__all__ = ["SummaryJson", "local_time"]
 
 SCHEMA_VERSION = "1.4"
 _FIRST = (
@@ -87,8 +87,8 @@ def _outcome(summary: Summary) -> dict[str, Any]:
         "is_complete": summary.is_complete,
         **reason,
         "error_summary": _errors(summary.errors),
-        "start_time": _local(summary.start_ns),
-        "end_time": _local(summary.end_ns),
+        "start_time": local_time(summary.start_ns),
+        "end_time": local_time(summary.end_ns),
     }
 
 
@@ -129,7 +129,7 @@ def _details(group: ErrorGroup) -> dict[str, Any]:
     return {**code, "type": group.type, "message": group.message, "fault": group.owner}
 
 
-def _local(unix_ns: int) -> str:
+def local_time(unix_ns: int) -> str:
     """Format as local time without a zone, as AIPerf does."""
     seconds, rest = divmod(unix_ns, 1_000_000_000)
     return datetime.fromtimestamp(seconds).replace(microsecond=rest // 1000).isoformat(timespec="microseconds")

@@ -18,6 +18,7 @@ from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.proxy import parse_proxy
 from penstock.settings.rate_series import read_rate_series
 from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images
+from penstock.settings.resolve_telemetry import telemetry
 from penstock.settings.schema import (
     EndpointSettings,
     InputSettings,
@@ -60,6 +61,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
                 prefix=folder_prefix,
             ),
         ),
+        telemetry=telemetry(parsed),
         assertions=tuple(parsed.values.get("assertions", ())),
         command=parsed.command,
         **{
