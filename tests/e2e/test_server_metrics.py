@@ -70,6 +70,19 @@ def test_report_rebuilds_the_files(program: Program, run: Outcome, tmp_path: Pat
     assert [(again / name).read_text() for name in FILES] == [run.text(name) for name in FILES]
 
 
+def test_explain_finds_the_queue_of_known_length(program: Program, run: Outcome) -> None:
+    found = json.loads(program.run("explain", run.folder, "--slowest", REQUESTS, "--json", command="penstock").out)
+    assert found["requests"] == REQUESTS
+    queues = [request["evidence"].get("queue_depth", 0) for request in found["slowest"]]
+    assert 3 <= max(queues) <= 4  # six at once, and two slots; between two requests it is three for a moment
+    assert {evidence["name"] for evidence in found["evidence"] if evidence["verdict"] != "unknown"} >= {
+        "queue_depth",
+        "client_delay_ms",
+    }
+    times = [request["at_s"] for request in found["slowest"]]
+    assert times == sorted(times)
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
