@@ -49,6 +49,7 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--require-valid",
         "--sessions",
         "--sweep",
+        "--telemetry-interval",
         "--trust-env",
     }
     assert all(flag.penstock_only for flag in FLAGS if flag.name not in aiperf)

@@ -32,7 +32,12 @@ AIPERF = (Path(__file__).parent / "aiperf_flags.txt").read_text().split()
         ("-vv", {"output.verbose": True}),
         ("-v -vv", {"output.verbose": True}),
         ("--insecure", {"endpoint.verify_tls": False}),
-        ("--no-gpu-telemetry --no-server-metrics", {}),
+        (
+            "--no-gpu-telemetry --no-server-metrics",
+            {"telemetry.no_gpu_telemetry": True, "telemetry.no_server_metrics": True},
+        ),
+        ("--server-metrics", {"telemetry.server_metrics": []}),
+        ("--server-metrics a b --server-metrics c", {"telemetry.server_metrics": ["a", "b", "c"]}),
         ("--no-fixed-schedule", {"load.schedule.on": False}),
         ("--fixed-schedule --replay-speedup 10", {"load.schedule.on": True, "load.schedule.speedup": 10.0}),
         ("--sessions a,b --sessions c", {"input.sessions": ["a", "b", "c"]}),

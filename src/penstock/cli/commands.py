@@ -21,6 +21,7 @@ COMMANDS = (
     Command("profile", "benchmark a server"),
     Command("config", "write, check or print a configuration file for --config", ("init", "validate", "expand")),
     Command("report", "rebuild the artifacts of a run from its log"),
+    Command("explain", "show the slowest requests of a run beside the state of server, network and client"),
     Command("verify", "check that a run sent exactly the recorded request bodies"),
     Command("compare", "compare two runs or servers, and tell differences from noise"),
     Command(

@@ -68,6 +68,7 @@ def _copy_exchange(record: Record, exchange: Exchange, epoch: int) -> None:
     record.bytes_received = exchange.bytes_received
     record.reads = len(exchange.times)
     record.cancelled = exchange.cancelled
+    record.rtt_us, record.retransmits = exchange.rtt_us, exchange.retransmits
     if exchange.error is not None:
         type_, message, owner = exchange.error
         record.failure = Failure(type_, message, owner, exchange.status or None)

@@ -102,3 +102,7 @@ class Record(msgspec.Struct, array_like=True):
     """Completion tokens that arrived with the first stamp, if the server sends usage in every chunk."""
     redirects: int = 0
     """Redirects that were followed. `start` is that of the first request, the reply is that of the last one."""
+    rtt_us: int | None = None
+    """Smoothed round trip of the connection at the end of the reply, from TCP_INFO. Delayed acknowledgements are part of it."""
+    retransmits: int = 0
+    """Segments of the request that were sent again."""

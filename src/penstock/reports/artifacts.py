@@ -18,7 +18,7 @@ __all__ = ["Artifacts", "Draft", "replacing"]
 class Artifacts(msgspec.Struct, frozen=True):
     paths: dict[str, str]
     """The file of each sink, by the sink's name. `records` is missing if the export level is `summary`, `inputs` if it is
-    the file that was replayed, and the slices if they were not asked for."""
+    the file that was replayed, and those of slices and server metrics if they were not asked for."""
     every: tuple[str, ...]
     """All files that a run may write. Those of an earlier run must be deleted, or they look like this run's."""
 
@@ -29,6 +29,9 @@ class Artifacts(msgspec.Struct, frozen=True):
             "folder": os.path.join(folder, ""),
             "summary": os.path.join(folder, output.prefix or "profile_export_aiperf"),
             "export": os.path.join(folder, output.prefix or "profile_export"),
+            "server_metrics": os.path.join(
+                folder, f"{output.prefix}_server_metrics" if output.prefix else "server_metrics_export"
+            ),
         }
         paths = {entry.name: entry.path.format_map(names) for entry in registry.SINKS}
         if os.path.realpath(paths["inputs"]) in map(os.path.realpath, header.payload_files):
@@ -38,6 +41,10 @@ class Artifacts(msgspec.Struct, frozen=True):
             del paths["records"]
         if output.slice_s is None:
             del paths["slices_csv"], paths["slices_json"]
+        telemetry = header.settings.telemetry
+        for name in ("json", "csv", "jsonl"):
+            if telemetry.server_metrics is None or name not in telemetry.server_metrics_formats:
+                del paths[f"server_metrics_{name}"]
         return cls(paths, every)
 
     @property

@@ -18,6 +18,7 @@ from penstock.reports.artifacts import Artifacts, replacing
 from penstock.reports.error_text import one_line
 from penstock.reports.sink import Sink
 from penstock.reports.slices_table import print_slices
+from penstock.telemetry.concepts import CONCEPT_HEADERS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,6 +97,7 @@ def _render(console: Console, summary: Summary, show_http: bool, show_timeline: 
     print_slices(console, summary.slices)
     if show_http:
         _metrics(console, "Penstock | HTTP Phases", "http", summary.metrics)
+    _server_metrics(console, summary)
     _certificate(console, summary)
     _print_notes(console, summary)
 
@@ -169,6 +171,29 @@ def _both_counts(console: Console, summary: Summary) -> None:
         if any(rows):
             cells = ["-" if stats is None else _cell(stats, name) for stats in rows for name in statistics]
             table.add_row(_name(CATALOGUE[tag]), *cells)
+    console.print(table)
+    console.print()
+
+
+def _server_metrics(console: Console, summary: Summary) -> None:
+    """Print what the servers reported about themselves."""
+    from rich.table import Table as RichTable
+
+    metrics = summary.server_metrics
+    if metrics is None or not metrics.successful:
+        return
+    table = RichTable(title="Penstock | Server Metrics", title_style="bold", header_style="bold")
+    table.add_column("Server", overflow="fold")
+    table.add_column("Metric", justify="right", style="cyan")
+    for name in ("avg", "max", "total"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for url in metrics.successful:
+        for name, figures in metrics.concepts[url].items():
+            header = CONCEPT_HEADERS.get(name)
+            if header is not None:
+                cells = (figures.avg, figures.max, figures.total)
+                table.add_row(url, f"{header} ({figures.unit})", *("-" if c is None else f"{c:,.2f}" for c in cells))
+                url = ""  # noqa: PLW2901 - shown once
     console.print(table)
     console.print()
 
@@ -307,6 +332,7 @@ def _notes(summary: Summary) -> Iterator[str]:
         yield summary.note
     if summary.tokenizer.note is not None:
         yield summary.tokenizer.note
+    yield from _server_metrics_notes(summary)
     if summary.broken_conversations:
         yield f"Conversations that ended early because a turn failed: {summary.broken_conversations:,}."
     yield from (f"{warning}: {count:,}." for warning, count in summary.warnings.items())
@@ -323,6 +349,19 @@ def _notes(summary: Summary) -> Iterator[str]:
             f"The token counts of server and client differ by more than 10 % for {counted(count, 'request')}. The server "
             "may use another tokenizer or add a chat template."
         )
+
+
+def _server_metrics_notes(summary: Summary) -> Iterator[str]:
+    metrics = summary.server_metrics
+    if metrics is None:
+        return
+    for url, why in metrics.errors.items():
+        yield f"No server metrics from {url}: {why}"
+    for url, count in metrics.failed_scrapes.items():
+        yield f"{counted(count, 'scrape')} of {url} failed; the figures come from the others."
+    for url, figures in metrics.concepts.items():
+        if figures["restarts"].total:
+            yield f"The server at {url} restarted during the run."
 
 
 def _count(summary: Summary, tag: str) -> int:
@@ -344,7 +383,14 @@ def _footer(console: Console, summary: Summary, artifacts: Artifacts) -> None:
         ("Timeslice JSON Export", artifacts.paths.get("slices_json")),
         ("Per-Request Export", artifacts.records),
         ("Inputs", artifacts.inputs),
+        *_server_metrics_files(summary, artifacts),
     ):
         if value is not None:
             # Do not wrap, so that a path can be copied.
             console.print(Text.assemble((f"{name}: ", "bold"), value), soft_wrap=True)
+
+
+def _server_metrics_files(summary: Summary, artifacts: Artifacts) -> Iterator[tuple[str, str | None]]:
+    if summary.server_metrics is not None and summary.server_metrics.successful:
+        for name in ("csv", "json", "jsonl"):
+            yield f"Server Metrics {name.upper()} Export", artifacts.paths.get(f"server_metrics_{name}")

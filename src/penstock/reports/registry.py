@@ -13,8 +13,8 @@ __all__ = ["PHASE_FILES", "SINKS", "SinkEntry"]
 class SinkEntry(NamedTuple):
     name: str
     path: str
-    """Path of the file. `{folder}` is the artifact folder with its slash; `{summary}` and `{export}` are the artifact folder
-    and the start of a file name, which a prefix of the user replaces."""
+    """Path of the file. `{folder}` is the artifact folder with its slash; `{summary}`, `{export}` and `{server_metrics}` are
+    the artifact folder and the start of a file name, which a prefix of the user replaces."""
     sink: str
     """Module and class."""
 
@@ -27,6 +27,11 @@ SINKS: tuple[SinkEntry, ...] = (
     SinkEntry("phases", "{folder}phase_manifest.json", "penstock.reports.phase_files:PhaseFiles"),
     SinkEntry("summary_csv", "{summary}.csv", "penstock.reports.summary_csv:SummaryCsv"),
     SinkEntry("console", "{export}_console.txt", "penstock.reports.console:ConsoleText"),
+    SinkEntry("server_metrics_json", "{server_metrics}.json", "penstock.reports.server_metrics_json:ServerMetricsJson"),
+    SinkEntry("server_metrics_csv", "{server_metrics}.csv", "penstock.reports.server_metrics_csv:ServerMetricsCsv"),
+    SinkEntry(
+        "server_metrics_jsonl", "{server_metrics}.jsonl", "penstock.reports.server_metrics_jsonl:ServerMetricsJsonl"
+    ),
     SinkEntry("summary_json", "{summary}.json", "penstock.reports.summary_json:SummaryJson"),
 )
 """Sinks are finished in this order. The JSON summary is the last: a program that waits for it expects the other files to be

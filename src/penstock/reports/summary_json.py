@@ -16,7 +16,7 @@ from penstock.reports.artifacts import replacing
 from penstock.reports.sink import Sink
 from penstock.settings.input_config import input_config
 
-__all__ = ["SummaryJson", "error_summary", "phase_document"]
+__all__ = ["SummaryJson", "error_summary", "local_time", "phase_document"]
 
 SCHEMA_VERSION = "1.4"
 _FIRST = (
@@ -70,8 +70,8 @@ def phase_document(summary: Summary, phase: PhaseSummary, header: RunHeader, log
         **_beginning(phase.metrics, header, log),
         **outcome,
         "error_summary": error_summary(phase.errors),
-        "start_time": _local(phase.start_ns),
-        "end_time": _local(phase.end_ns),
+        "start_time": local_time(phase.start_ns),
+        "end_time": local_time(phase.end_ns),
         **_others(phase.metrics),
         "penstock_version": header.penstock_version,
     }
@@ -121,8 +121,8 @@ def _outcome(summary: Summary) -> dict[str, Any]:
     return {
         **_completeness(summary),
         "error_summary": error_summary(summary.errors),
-        "start_time": _local(summary.start_ns),
-        "end_time": _local(summary.end_ns),
+        "start_time": local_time(summary.start_ns),
+        "end_time": local_time(summary.end_ns),
     }
 
 
@@ -168,7 +168,7 @@ def _details(group: ErrorGroup) -> dict[str, Any]:
     return {**code, "type": group.type, "message": group.message, "fault": group.owner}
 
 
-def _local(unix_ns: int) -> str:
+def local_time(unix_ns: int) -> str:
     """Format as local time without a zone, as AIPerf does."""
     seconds, rest = divmod(unix_ns, 1_000_000_000)
     return datetime.fromtimestamp(seconds).replace(microsecond=rest // 1000).isoformat(timespec="microseconds")

@@ -19,6 +19,7 @@ from penstock.records.record import Record
 from penstock.reports import registry
 from penstock.reports.artifacts import Artifacts
 from penstock.reports.sink import ReportContext, Sink
+from penstock.telemetry.server_metrics import ServerMetricsBuilder, window_of
 
 __all__ = ["write_artifacts"]
 
@@ -64,10 +65,15 @@ def write_artifacts(
             builder.add(record, measures)
             for sink in sinks:
                 sink.add(record, measures)
+        summary = _summarize(builder, counter, context, certify)
+        server_metrics = ServerMetricsBuilder(
+            window_of(log.phases, log.covered_phases, summary.end_ns - header.epoch_wall_ns), header.epoch_wall_ns
+        )
         for sample in log.samples():
+            server_metrics.add(sample)
             for sink in sinks:
                 sink.add_sample(sample)
-        summary = _summarize(builder, counter, context, certify)
+        summary.server_metrics = server_metrics.result()
         summary.was_cancelled = was_cancelled
         summary.incomplete_reason = incomplete_reason
         for sink in sinks:

@@ -32,6 +32,10 @@ class Companion:
         """Do what is due, within a few milliseconds, and return whether the run must stop. Called about every 10 ms."""
         return False
 
+    def between_phases(self) -> None:
+        """Do what must happen while no request is in flight. Called before each phase and after it; the next phase waits for
+        it."""
+
     def worker_event(self, event: Event) -> None:
         """Handle an event of a worker."""
 

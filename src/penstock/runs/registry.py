@@ -12,6 +12,7 @@ __all__ = ["COMPANIONS", "companions"]
 
 COMPANIONS = (
     "penstock.runs.indexer:input_files",
+    "penstock.runs.collect:server_metrics",
 )  # fmt: skip
 """Module and function, which is called with the `Settings` and the `Prepared` run."""
 

@@ -223,6 +223,8 @@ class Runner:
             return None
         if not self._phases and self._on_begin is not None:
             self._on_begin()
+        if drain:
+            self._between_phases()
         index, self._phases = self._phases, self._phases + 1
         self._began = monotonic_ns() + self._backend.lead_ns
         assert self._log is not None
@@ -377,7 +379,12 @@ class Runner:
         )
 
     def _phase_is_over(self, phase: RunningPhase) -> None:
-        self._running.pop(phase.index, None)
+        if self._running.pop(phase.index, None) is not None and not self._running:
+            self._between_phases()
+
+    def _between_phases(self) -> None:
+        for companion in self._companions:
+            companion.between_phases()
 
 
 class RunningPhase:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.secrets import REDACTED, redact_fields, redact_url
-from penstock.settings.schema import ConversationSettings, EndpointSettings, InputSettings, LoadSettings, Settings
+from penstock.settings.schema import (
+    ConversationSettings,
+    EndpointSettings,
+    InputSettings,
+    LoadSettings,
+    Settings,
+    TelemetrySettings,
+)
 
 __all__ = ["input_config"]
 
@@ -31,7 +38,7 @@ def input_config(settings: Settings) -> dict[str, Any]:
             revision=settings.tokenizer.revision if settings.tokenizer.revision != "main" else None,
         ),
         "gpu_telemetry": {"enabled": False},
-        "server_metrics": {"enabled": False},
+        "server_metrics": _server_metrics(settings.telemetry),
         "runtime": _present(ui=output.ui, workers=settings.workers_max),
     }
 
@@ -172,6 +179,13 @@ def _grace(load: LoadSettings) -> float | str | None:
     if load.duration_s is None:
         return None
     return "inf" if load.grace_s == float("inf") else load.grace_s  # JSON has no infinity
+
+
+def _server_metrics(telemetry: TelemetrySettings) -> dict[str, Any]:
+    if telemetry.server_metrics is None:
+        return {"enabled": False}
+    formats = list(telemetry.server_metrics_formats)
+    return {"enabled": True, "urls": list(telemetry.server_metrics), "formats": formats}
 
 
 def _present(**fields: Any) -> dict[str, Any]:

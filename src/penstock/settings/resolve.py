@@ -18,6 +18,7 @@ from penstock.settings.flag_values import ParsedArguments, ValueList
 from penstock.settings.proxy import parse_proxy
 from penstock.settings.rate_series import read_rate_series
 from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images
+from penstock.settings.resolve_telemetry import telemetry
 from penstock.settings.resolve_users import check_users
 from penstock.settings.resolve_warmup import resolve_warmup
 from penstock.settings.schema import (
@@ -67,6 +68,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
         ),
         readiness=_readiness(parsed),
         experiment=_experiment(parsed),
+        telemetry=telemetry(parsed),
         assertions=tuple(parsed.values.get("assertions", ())),
         command=parsed.command,
         **{

@@ -22,6 +22,7 @@ __all__ = [
     "ReadinessSettings",
     "ScheduleSettings",
     "Settings",
+    "TelemetrySettings",
     "TokenizerSettings",
     "WarmupSettings",
 ]
@@ -266,6 +267,19 @@ class ReadinessSettings(msgspec.Struct, frozen=True, kw_only=True):
     interval_s: float = 5.0
 
 
+class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is observed beside the requests. Nothing is observed unless it is asked for."""
+
+    server_metrics: tuple[str, ...] | None = None
+    """URLs of Prometheus endpoints in addition to those of the servers; None: scrape nothing."""
+    server_metrics_formats: tuple[str, ...] = ("json", "csv")
+    interval_s: float = 1 / 3
+    """Time between scrapes."""
+    no_server_metrics: bool = False
+    no_gpu_telemetry: bool = False
+    """Flags that ask for the default. They contradict the ones that turn telemetry on."""
+
+
 class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     prefix: str | None = None
@@ -327,6 +341,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     output: OutputSettings
     readiness: ReadinessSettings = ReadinessSettings()
     experiment: ExperimentSettings = ExperimentSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     workers_max: int | None = None
     require_valid: bool = False
     max_error_rate: float = 0.0

@@ -28,6 +28,7 @@ from penstock.wire.kernel_stamps import (
     StampedReceiver,
     acknowledged,
     is_open,
+    round_trip_and_retransmits,
     round_trip_ns,
     tcp_info,
     tcp_state,
@@ -81,6 +82,7 @@ class Connection:
         "_origin",
         "_reader",
         "_receive",
+        "_retransmits",
         "_sent_at",
         "_sock",
         "_stats",
@@ -112,6 +114,7 @@ class Connection:
         its loop may run in another thread than that of other connections."""
         self._loop = loop
         self._origin = origin
+        self._retransmits = 0
         self._stats = stats
         self._on_idle = on_idle
         self._on_closed = on_closed
@@ -406,6 +409,11 @@ class Connection:
 
     def _end_exchange(self, exchange: Exchange) -> None:
         self._move_reply(exchange)
+        info = tcp_info(self._sock)
+        if info:
+            exchange.rtt_us, total = round_trip_and_retransmits(info)
+            exchange.retransmits = total - self._retransmits
+            self._retransmits = total
         exchange.end = exchange.times[-1] if exchange.times else monotonic_ns()
 
     def _finish(self, exchange: Exchange, *, reusable: bool) -> None:

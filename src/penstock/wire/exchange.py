@@ -55,8 +55,10 @@ class Exchange:
         "on_end",
         "pieces",
         "redirect",
+        "retransmits",
         "retries",
         "reused",
+        "rtt_us",
         "sent",
         "start",
         "status",
@@ -88,6 +90,10 @@ class Exchange:
         self.coalesced: list[int] = []
         self.earliest: list[int] = []
         self.bytes_received = 0
+        self.rtt_us: int | None = None
+        """Smoothed round trip at the end, if the system tells it."""
+        self.retransmits = 0
+        """Segments that were sent again during the exchange."""
         self.redirect: FollowedRedirect | None = None
         self.cancelled = False
         self.error: WireError | None = None

@@ -29,6 +29,7 @@ __all__ = [
     "StampedReceiver",
     "acknowledged",
     "is_open",
+    "round_trip_and_retransmits",
     "round_trip_ns",
     "tcp_info",
     "tcp_state",
@@ -48,6 +49,9 @@ _TCP_INFO_SIZE = _TOTALS_OFFSET + _TOTALS.size
 _U32 = struct.Struct("I")
 _U64 = struct.Struct("Q")
 _ACKNOWLEDGED_OFFSET = 120  # tcp_info.tcpi_bytes_acked
+_RTT_AND_RETRANSMITS = struct.Struct("=I28xI")
+"""Of tcp_info: tcpi_rtt, in µs, and tcpi_total_retrans."""
+_RTT_OFFSET = 68
 _MIN_RTT_OFFSET = 148  # tcp_info.tcpi_min_rtt, in µs
 _TCP_ESTABLISHED = 1
 TCP_CLOSE = 7
@@ -84,6 +88,12 @@ def round_trip_ns(info: bytes) -> int:
     """Return the shortest round trip that was measured. The mean includes delayed acknowledgements of up to 40 ms."""
     microseconds: int = _U32.unpack_from(info, _MIN_RTT_OFFSET)[0]
     return 1000 * microseconds
+
+
+def round_trip_and_retransmits(info: bytes) -> tuple[int, int]:
+    """Return the smoothed round trip in µs, and the segments that were sent again since the connection was opened."""
+    rtt, retransmits = _RTT_AND_RETRANSMITS.unpack_from(info, _RTT_OFFSET)
+    return rtt, retransmits
 
 
 def is_open(sock: socket.socket, info: bytes) -> bool:

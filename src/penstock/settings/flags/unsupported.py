@@ -116,9 +116,6 @@ _SPELLINGS = (
     "--wandb-entity",
     "--wandb-run-name",
     "--wandb-tag",
-    # server metrics
-    "--server-metrics",
-    "--server-metrics-formats",
     # network latency
     "--network-latency-automatic",
     "--network-latency-mean",

@@ -1,0 +1,40 @@
+"""Write `server_metrics_export.csv`: comments, then a section for each type of metric."""
+
+from __future__ import annotations
+
+import csv
+import io
+from itertools import groupby
+
+from penstock.metrics.summary import Summary
+from penstock.reports.artifacts import replacing
+from penstock.reports.sink import Sink
+from penstock.telemetry.server_metrics import ServerMetrics
+
+__all__ = ["ServerMetricsCsv"]
+
+
+class ServerMetricsCsv(Sink):
+    def finish(self, summary: Summary) -> None:
+        metrics = summary.server_metrics
+        if metrics is not None and metrics.successful:
+            with replacing(self.path) as file:
+                file.write(_text(metrics).encode())
+
+
+def _text(metrics: ServerMetrics) -> str:
+    text = io.StringIO(newline="")
+    write = csv.writer(text).writerow
+    text.write("# Server metrics of the profiling phase\r\n")
+    text.write(f"# Endpoints: {' '.join(metrics.successful)}\r\n")
+    by_type = sorted(metrics.metrics.items(), key=lambda item: (item[1].type, item[0]))
+    for kind, members in groupby(by_type, key=lambda item: item[1].type):
+        rows = [(name, metric, series) for name, metric in members for series in metric.series]
+        names = list(dict.fromkeys(statistic for _, _, series in rows for statistic in series.stats))
+        text.write("\r\n")
+        write(("Endpoint", "Type", "Metric", "Labels", "Unit", *names))
+        for name, metric, series in rows:
+            labels = ";".join(f"{key}={value}" for key, value in series.labels.items())
+            cells = (f"{series.stats[n]:.6g}" if n in series.stats else "" for n in names)
+            write((series.endpoint_url, kind, name, labels, metric.unit or "", *cells))
+    return text.getvalue()

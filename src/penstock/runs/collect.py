@@ -1,0 +1,110 @@
+"""The companion that collects telemetry during a run, in a thread of the process that has no measuring loop."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from penstock.errors import UserError
+from penstock.runs.companion import Companion, CompanionControl
+from penstock.runs.prepare import Prepared
+from penstock.settings.schema import Settings
+from penstock.telemetry.scrape import MetricsUrl, Observation, Scraper
+from penstock.telemetry.server_metrics import SOURCE
+from penstock.workers.job import resolve_origin
+
+__all__ = ["Collector", "Source", "server_metrics"]
+
+
+class Source(Protocol):
+    """Where samples come from. The methods are called in threads, never two at once."""
+
+    def collect(self) -> list[Observation]: ...
+
+    def close(self) -> None: ...
+
+
+class Collector(Companion):
+    """Collects before the first request, at an interval, between phases and after the last request.
+
+    The thread starts with the first poll, when the workers run: they may be forked, and a fork copies no threads.
+    """
+
+    def __init__(self, source: Source, interval_s: float) -> None:
+        self._source = source
+        self._interval_s = interval_s
+        self._control: CompanionControl | None = None
+        self._collecting = threading.Lock()
+        self._found: queue.SimpleQueue[Observation] = queue.SimpleQueue()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, control: CompanionControl) -> None:
+        self._control = control
+        self._collect_now()
+
+    def poll(self) -> bool:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._collect_at_intervals, name="telemetry", daemon=True)
+            self._thread.start()
+        self._write()
+        return False
+
+    def between_phases(self) -> None:
+        self._collect_now()
+
+    def finish(self) -> str | None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._write()
+        self._source.close()
+        return None
+
+    def _collect_now(self) -> None:
+        """Collect in a thread of its own, because this one may have a running event loop."""
+        thread = threading.Thread(target=self._collect, daemon=True)
+        thread.start()
+        thread.join()
+        self._write()
+
+    def _collect_at_intervals(self) -> None:
+        while not self._over.wait(self._interval_s):
+            self._collect()
+
+    def _collect(self) -> None:
+        with self._collecting:
+            for observation in self._source.collect():
+                self._found.put(observation)
+
+    def _write(self) -> None:
+        while self._control is not None and not self._found.empty():
+            observation = self._found.get()
+            self._control.add_sample(observation.source, observation.at, observation.values)
+
+
+def server_metrics(settings: Settings, prepared: Prepared) -> Collector | None:
+    """Return the companion for --server-metrics; None without the flag."""
+    telemetry = settings.telemetry
+    if telemetry.server_metrics is None:
+        return None
+    urls = {}
+    for target in prepared.targets:
+        parts = urlsplit(target.url)
+        url = f"{parts.scheme}://{parts.netloc}/metrics"
+        urls[url] = MetricsUrl(url, target.origin, "/metrics")
+    for url in telemetry.server_metrics:
+        urls.setdefault(url, metrics_url(settings, url, "--server-metrics"))
+    return Collector(Scraper(SOURCE, list(urls.values())), telemetry.interval_s)
+
+
+def metrics_url(settings: Settings, url: str, flag: str) -> MetricsUrl:
+    """Resolve the host of a URL; raise UserError if it is not found."""
+    parts = urlsplit(url)
+    try:
+        origin, _ = resolve_origin(settings.endpoint, parts)
+    except UserError:
+        raise UserError(f"The host of {flag} {url} cannot be found; check its name.") from None
+    return MetricsUrl(url, origin, f"{parts.path}?{parts.query}" if parts.query else parts.path)

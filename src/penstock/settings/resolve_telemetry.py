@@ -1,0 +1,63 @@
+"""The settings of telemetry, from the flags for it."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from penstock.errors import UserError
+from penstock.secrets import redact_url
+from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.schema import TelemetrySettings
+from penstock.settings.urls import normalize_urls
+
+__all__ = ["telemetry"]
+
+_FORMATS = ("json", "csv", "jsonl")
+
+
+def telemetry(parsed: ParsedArguments) -> TelemetrySettings:
+    """Return the settings, or raise UserError."""
+    fields = parsed.section("telemetry")
+    spelling = parsed.spellings.get
+    if "server_metrics" in fields:
+        if "no_server_metrics" in fields:
+            raise UserError("--server-metrics and --no-server-metrics contradict each other; keep one of them.")
+        name = str(spelling("telemetry.server_metrics"))
+        fields["server_metrics"] = tuple(dict.fromkeys(metrics_url(text, name) for text in fields["server_metrics"]))
+    if "server_metrics_formats" in fields:
+        name = str(spelling("telemetry.server_metrics_formats"))
+        _require_server_metrics(fields, name)
+        fields["server_metrics_formats"] = _formats(fields["server_metrics_formats"], name)
+    if "interval_s" in fields:
+        _require_server_metrics(fields, str(spelling("telemetry.interval_s")))
+    return TelemetrySettings(**fields)
+
+
+def metrics_url(text: str, spelling: str) -> str:
+    """Return the URL of a Prometheus endpoint; its default path is /metrics."""
+    (url,), credential = normalize_urls([text], spelling, keep_path=True)
+    if credential is not None:
+        raise UserError(f"{spelling} {redact_url(text)!r} has a user name, which is not supported for metrics.")
+    parts = urlsplit(url)
+    if parts.scheme == "mock":
+        raise UserError(
+            f"{spelling} takes the URL of a server that runs; the mock of --url mock:// is scraped by itself."
+        )
+    return url if parts.path not in ("", "/") else parts._replace(path="/metrics").geturl()
+
+
+def _require_server_metrics(fields: dict[str, object], spelling: str) -> None:
+    if "server_metrics" not in fields:
+        raise UserError(f"{spelling} adjusts --server-metrics, but --server-metrics is missing; give both or neither.")
+
+
+def _formats(texts: list[str], spelling: str) -> tuple[str, ...]:
+    names = [name.strip().lower() for text in texts for name in text.split(",")]
+    for name in names:
+        if name == "parquet":
+            raise UserError(
+                f"{spelling} parquet is not supported yet; this version of Penstock has json, csv and jsonl."
+            )
+        if name not in _FORMATS:
+            raise UserError(f"{spelling} must be json, csv or jsonl, not {name!r}.")
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,77 @@
+"""`explain`: the evidence that moved with the latency is named, and no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.records.log import RunLog, RunnerLog, Sample
+from penstock.records.record import Record
+from penstock.telemetry.explain import explain
+from penstock.telemetry.server_metrics import SOURCE
+from support.runs import write_log
+
+MS = 1_000_000
+URL = "http://localhost:8000/metrics"
+
+
+def request(number: int, latency_ms: int, **fields: Any) -> Record:
+    """One request in each second."""
+    start = number * 1000 * MS
+    known = {"issued": start, "start": start, "sent": start, "rtt_us": 200, **fields}
+    ids = {"request_id": f"r{number}", "correlation_id": "c"}
+    return Record(
+        phase=0,
+        number=number,
+        conversation=0,
+        turn=0,
+        payload=0,
+        worker=0,
+        url=0,
+        intended=start,
+        end=start + latency_ms * MS,
+        stamps=[latency_ms * MS],
+        **ids,
+        **known,
+    )
+
+
+def verdicts(folder: Path, requests: list[Record], queues: list[int] | None = None) -> dict[str, str]:
+    path = write_log(folder, requests)
+    log = RunnerLog(path)
+    for number, queue in enumerate(queues or ()):
+        page = f"vllm:num_requests_waiting {queue}\n"
+        log.sample(Sample(SOURCE, (number * 1000 + 5) * MS, {"url": URL, "latency_ns": 1, "page": page}))
+    log.close()
+    run = RunLog(path)
+    explanation = explain(run, count=2)
+    run.close()
+    assert [request.request_id for request in explanation.slowest] == ["r4", "r7"]
+    return {evidence.name: evidence.verdict for evidence in explanation.evidence}
+
+
+def with_slow(**fields: Any) -> list[Record]:
+    return [request(n, 90, **fields) if n in (4, 7) else request(n, 10 + n) for n in range(10)]
+
+
+def test_queue_that_was_longer_for_slow_requests_moved(tmp_path: Path) -> None:
+    queues = [6 if n in (4, 7) else 0 for n in range(10)]
+    found = verdicts(tmp_path, with_slow(), queues)
+    assert found.pop("queue_depth") == "moved"
+    assert "moved" not in found.values()
+
+
+def test_queue_that_never_empties_delays_all_requests(tmp_path: Path) -> None:
+    assert verdicts(tmp_path, with_slow(), [5] * 10)["queue_depth"] == "high for all"
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [({"rtt_us": 30_000}, "rtt_ms"), ({"retransmits": 2}, "retransmits"), ({"issued": 0}, "client_delay_ms")],
+)
+def test_network_and_client_are_named(tmp_path: Path, fields: dict[str, int], name: str) -> None:
+    found = verdicts(tmp_path, with_slow(**fields))
+    assert found["queue_depth"] == "unknown"
+    assert [key for key, verdict in found.items() if verdict == "moved"] == [name]
