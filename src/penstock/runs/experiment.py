@@ -102,6 +102,8 @@ class _PointRunner:
         self._stored: dict[Hashable, StoredData] = {self._key: first}
         """Datasets are built once and kept for later points."""
         self._loaded: tuple[Hashable, int] = self._key, prepared.job.seed
+        self._after_warmup: dict[tuple[Hashable, int], int] = {}
+        """Where the profiling of a dataset and seed starts."""
         self._count = 0
 
     def run(self, point: Point) -> PointResult | None:
@@ -123,7 +125,8 @@ class _PointRunner:
         self._observer.point_begins(point, phases, expected)
         stopped: str | None = None
         interrupted = False
-        position = 0
+        # A run that leaves the warmup out sends the same prompts as the one that had it.
+        position = 0 if point.warmup else self._after_warmup.get(self._loaded, 0)
         loads = phase_loads(settings)[-len(phases) :]
         for phase, load, requests in zip(phases, loads, expected, strict=True):
             connections = connections_to_open(phase, load.arrival_rate, requests)
@@ -133,6 +136,8 @@ class _PointRunner:
             rule = FailureRule(settings.load, runner.progress)
             result = running.wait(rule.is_met)
             position = result.next_position
+            if phase.kind == "warmup":
+                self._after_warmup[self._loaded] = position
             interrupted = result.progress.stopping > 0
             stopped = rule.reason
             if stopped is not None or interrupted:

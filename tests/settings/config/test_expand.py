@@ -59,6 +59,7 @@ benchmark:
   model: m
   dataset: {type: file, path: trace.jsonl, format: mooncake_trace, replaySpeedup: 2, sessions: [a]}
   profiling: {type: fixed_schedule, startOffset: 1, endOffset: 5}
+  serverMetrics: {enabled: true, interval: 0.1}
 """
 
 

@@ -171,6 +171,11 @@ EQUIVALENT = {
         "randomSeed: 3\nbenchmark: {model: m, tokenizer: {name: builtin}, runtime: {workers: 2, ui: none}}",
         "-m m --random-seed 3 --tokenizer builtin --workers-max 2 --ui none",
     ),
+    "server metrics": (
+        under("serverMetrics", "{enabled: true, interval: 0.1, urls: ['http://x/metrics'], formats: [csv]}"),
+        "-m m --server-metrics http://x/metrics --telemetry-interval 0.1 --server-metrics-formats csv",
+    ),
+    "server metrics of the servers": (under("serverMetrics", "{enabled: true}"), "-m m --server-metrics"),
     "what AIPerf exports as turned off": (
         (
             "benchmark: {model: m, gpu_telemetry: {enabled: false}, server_metrics: {enabled: false, urls: []}, otel: {},"

@@ -151,6 +151,12 @@ class _Writer:
         pairs = [pair.partition(":") for pair in self._settings.goodput.replace(",", " ").split()]
         return {tag: _number(limit) for tag, _, limit in pairs} or _MISSING
 
+    def write_enabled(self, row: Special, _path: str) -> Any:
+        flag = find_flag(row.flags[0])
+        target = flag.target if isinstance(flag, Flag) else None
+        on = target is not None and _lookup(self._settings, target)[0] not in (None, _MISSING)
+        return True if on else _MISSING
+
     def write_records(self, _row: Special, _path: str) -> Any:
         return ["jsonl"] if self._settings.output.level == "records" else False
 

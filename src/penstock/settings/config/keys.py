@@ -355,7 +355,7 @@ BENCHMARK: Final[Section] = {
     },
     "logging": {"level": "--log-level"},
     "gpu_telemetry": {
-        "enabled": Inverted("--no-gpu-telemetry"),
+        "enabled": Special("enabled", ("--gpu-telemetry",)),
         "url": "--gpu-telemetry",
         "urls": "--gpu-telemetry",
         "metrics_file": "--gpu-telemetry",
@@ -363,8 +363,9 @@ BENCHMARK: Final[Section] = {
         "mode": "--gpu-telemetry",
     },
     "server_metrics": {
-        "enabled": Inverted("--no-server-metrics"),
-        "url": "--server-metrics",
+        "enabled": Special("enabled", ("--server-metrics",)),
+        "interval": "--telemetry-interval",
+        "url": Alias("--server-metrics"),
         "urls": "--server-metrics",
         "formats": "--server-metrics-formats",
         "discovery": Refused(),
@@ -473,6 +474,8 @@ KEYS: Final[Section] = {
 
 FLAGS_WITHOUT_KEY: Final = {
     "--config": "it names the file",
+    "--no-gpu-telemetry": "GPU telemetry is off unless gpu_telemetry turns it on",
+    "--no-server-metrics": "server metrics are off unless server_metrics turns them on",
     "--extra-verbose": "it has the effect of --verbose, which is runtime.verbose",
 }
 """Supported flags that no key stands for, and why."""

@@ -59,6 +59,21 @@ class ConfigReader(Reader):
     def read_ignored(self, node: Node, _row: Special) -> None:
         """Accept a key that says nothing for Penstock."""
 
+    def read_enabled(self, node: Node, row: Special) -> None:
+        """Turn on what a flag without a value turns on, or remove what the other keys of the section have set."""
+        flag = find_flag(row.flags[0])
+        value = parse_bool(node.text) if node.is_scalar else None
+        if value is None:
+            self._error(node, f"must be true or false, not {describe(node)}.")
+        elif isinstance(flag, UnsupportedFlag) or flag.target is None:
+            if value:
+                self._refuse(node)
+        elif value:
+            self.values.setdefault(flag.target, [])
+            self.spellings.setdefault(flag.target, node.name)
+        else:
+            self.values.pop(flag.target, None)
+
     def read_models(self, node: Node, row: Special) -> None:
         names, strategy = row.flags
         if node.kind == "map":

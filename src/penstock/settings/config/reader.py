@@ -33,6 +33,8 @@ _ALTERNATIVES = (
 _FIRST = ("benchmark", "phases", "profiling", "type")
 """Keys that are read before others of their section: the warm-up can refer to the profiling phase, the keys of a phase to its
 type, and the parameters of a sweep replace values of the benchmark."""
+_LAST = ("enabled",)
+"""Keys that are read after others of their section: one that turns a feature off removes what they have set."""
 _OTHER_DISTRIBUTIONS = ("min", "max", "median", "peaks", "points")
 
 
@@ -135,7 +137,9 @@ class Reader:
         self.spellings.setdefault(target, node.name)
 
     def _sequence(self, flag: Flag, node: Node) -> None:
-        if not node.children or not all(child.is_scalar for child in node.children):
+        if not node.children and flag.implied is not None:
+            self._keep(flag, node, [])
+        elif not node.children or not all(child.is_scalar for child in node.children):
             self._error(node, "must be a list of values.")
         elif self._all_usable(node):
             if flag.kind == "list":
@@ -221,4 +225,4 @@ class Reader:
 
 def _rank(node: Node) -> int:
     key = snake_case(node.key)
-    return _FIRST.index(key) if key in _FIRST else len(_FIRST)
+    return _FIRST.index(key) if key in _FIRST else len(_FIRST) + (key in _LAST)
