@@ -125,7 +125,7 @@ def test_accepted_command_lines(line: str, expected: dict[str, Any]) -> None:
             "--user-centric-rate, --num-users and -f are AIPerf options that",
         ),
         ("--num-users 3 --num-users 4", "--num-users is an AIPerf option"),
-        ("--endpoint-type embeddings", "--endpoint-type embeddings is not supported yet"),
+        ("--endpoint-type solido_rag", "--endpoint-type solido_rag is not supported yet"),
         ("-H hunter2", "-H must be Name:Value"),
     ],
 )

@@ -28,6 +28,7 @@ GROUPS: tuple[MetricGroup, ...] = tuple(
             "penstock.metrics.groups.times:GROUP",
             "penstock.metrics.groups.lengths:GROUP",
             "penstock.metrics.groups.usage:GROUP",
+            "penstock.metrics.groups.media:GROUP",
             "penstock.metrics.groups.http:GROUP",
             "penstock.metrics.groups.failures:GROUP",
             "penstock.metrics.groups.throughput:GROUP",

@@ -102,3 +102,7 @@ class Record(msgspec.Struct, array_like=True):
     """Completion tokens that arrived with the first stamp, if the server sends usage in every chunk."""
     redirects: int = 0
     """Redirects that were followed. `start` is that of the first request, the reply is that of the last one."""
+    images: int = 0
+    """Images in the request, or in the reply if the endpoint generates images."""
+    audio_seconds: float = 0.0
+    """Length of the audio in the request; 0 if there is none or its length is not known."""

@@ -81,7 +81,7 @@ def console_text(summary: Summary, *, show_http: bool = False, width: int = WIDT
 
 def _render(console: Console, summary: Summary, show_http: bool) -> None:
     _failures(console, summary)
-    _metrics(console, "Penstock | LLM Metrics", "main", summary.metrics)
+    _metrics(console, f"Penstock | {summary.title}", "main", summary.metrics)
     _both_counts(console, summary)
     if show_http:
         _metrics(console, "Penstock | HTTP Phases", "http", summary.metrics)

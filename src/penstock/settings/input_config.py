@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.secrets import REDACTED, redact_fields, redact_url
-from penstock.settings.schema import ConversationSettings, EndpointSettings, InputSettings, LoadSettings, Settings
+from penstock.settings.schema import (
+    ConversationSettings,
+    EndpointSettings,
+    InputSettings,
+    LoadSettings,
+    RankingSettings,
+    Settings,
+)
 
 __all__ = ["input_config"]
 
@@ -79,6 +86,7 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
         sampling=data.sampling,
         random_seed=data.seed,
         prompts=_present(isl=input_length, osl=output_length, batch_size=data.batch if data.batch != 1 else None),
+        rankings=_rankings(data.rankings) if data.ranks else None,
         **_conversation(data.conversation),
         **_media(data),
     )
@@ -115,6 +123,14 @@ def _media(data: InputSettings) -> dict[str, Any]:
             "channels": audio.channels,
         }
     return media
+
+
+def _rankings(rankings: RankingSettings) -> dict[str, Any]:
+    return {
+        "passages": _distribution(rankings.passages_mean, rankings.passages_stddev),
+        "passage_tokens": _distribution(rankings.passage_tokens_mean, rankings.passage_tokens_stddev),
+        "query_tokens": _distribution(rankings.query_tokens_mean, rankings.query_tokens_stddev),
+    }
 
 
 def _distribution(mean: float, stddev: float) -> dict[str, float]:
