@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from penstock.errors import UserError
+from penstock.plugins import ENDPOINTS, broken_plugin
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -41,7 +42,7 @@ BUILTIN = {
     "raw": "penstock.endpoints.raw:Raw",
     "template": "penstock.endpoints.template:Template",
 }
-PLUGIN_GROUP = "penstock.endpoints"
+PLUGIN_GROUP = ENDPOINTS
 
 Input = Literal["images", "audio", "system", "turns", "passages"]
 """What a request can carry besides texts. `system` is a system prompt or a user context, `turns` are earlier turns. With
@@ -108,12 +109,7 @@ def _load_plugin(plugin: EntryPoint) -> Any:
     try:
         return _with_defaults(plugin.load())()
     except Exception as error:
-        package = plugin.dist.name if plugin.dist is not None else plugin.value
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(
-            f"The endpoint type '{plugin.name}' of the package {package} cannot be loaded ({reason}); "
-            "repair or remove the package."
-        ) from error
+        raise broken_plugin(plugin, "endpoint type", error) from error
 
 
 def _with_defaults(class_: type) -> type:
