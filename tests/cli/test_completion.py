@@ -40,7 +40,7 @@ def test_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
         (["completion", ""], {"bash", "zsh", "fish"}),
         (["profile", "--endpoint-t"], {"--endpoint-type"}),
         (["profile", "--endpoint-type", ""], set(ENDPOINT_TYPES)),
-        (["profile", "--endpoint-type", "=", "co"], {"completions"}),
+        (["profile", "--endpoint-type", "=", "com"], {"completions"}),
         (["profile", "--concurrency", ""], set()),
         (["profile", "--streaming", "--insec"], {"--insecure"}),
         (["profile", "--custom-dataset-type", ""], {known.name for known in FORMATS}),
@@ -78,7 +78,7 @@ def test_bash_completes_commands_flags_and_choices(words: list[str], expected: s
     [
         ("aiperf pro", {"profile"}),
         ("aiperf completion ", {"bash", "zsh", "fish"}),
-        ("aiperf profile --endpoint-type co", {"completions"}),
+        ("aiperf profile --endpoint-type com", {"completions"}),
         ("aiperf profile --concurrency ", set()),
         ("penstock mock --stall-a", {"--stall-after"}),
         ("penstock help pro", {"profile"}),

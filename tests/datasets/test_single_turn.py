@@ -48,7 +48,7 @@ def test_every_field_is_read(write: Callable[..., str]) -> None:
     assert first.turns == (
         Turn(texts=("Hello",), role="system", output_tokens=7, extra={"top_k": 3}, delay_ms=250, timestamp_ms=None),
     )
-    assert second.turns == (Turn(texts=("one", "two", "three"), timestamp_ms=12.5),)
+    assert second.turns == (Turn(texts=("one", "two", "three"), text_names=("", "more", "more"), timestamp_ms=12.5),)
 
 
 def test_lines_of_one_session_are_one_conversation_in_order(write: Callable[..., str]) -> None:

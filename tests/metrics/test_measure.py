@@ -56,7 +56,7 @@ def test_streamed_reply_has_all_timing_metrics():
 def test_metrics_are_in_the_order_of_the_catalogue():
     usage = Usage(9, 5, 14, 2, 1, 1, 1, 1, 1, 1)
     metrics = values(
-        make_record(usage=usage, requested_output=5, gateway_ms=1.0, upstream_ms=2.0),
+        make_record(usage=usage, requested_output=5, gateway_ms=1.0, upstream_ms=2.0, images=2, audio_seconds=0.5),
         TokenCounts(input=10, output=3, reasoning=2, head=1),
     )
     order = list(CATALOGUE)

@@ -106,7 +106,7 @@ def test_header_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert header.settings.endpoint.proxy == RedactedSecret("http://<redacted>@proxy:3128")
 
 
-@pytest.mark.parametrize("log_format", [None, 2])
+@pytest.mark.parametrize("log_format", [None, 3])
 def test_header_of_another_version_is_refused_with_its_version(tmp_path: Path, log_format: int | None) -> None:
     fields = {"penstock_version": "0.1.7", "log_format": log_format, "urls": ["http://localhost:8000"]}
     text = json.dumps({name: value for name, value in fields.items() if value is not None})
@@ -117,7 +117,7 @@ def test_header_of_another_version_is_refused_with_its_version(tmp_path: Path, l
         RunLog.read_header(str(tmp_path))
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"penstock_version": "0.2", "log_format": 3}'])
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"penstock_version": "0.2", "log_format": 4}'])
 def test_unreadable_header_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(UserError, match=r"run\.json is not readable as a run of this version: "):

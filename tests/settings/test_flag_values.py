@@ -105,8 +105,8 @@ def test_invalid_text_is_refused(spelling: str, text: str, sentence: str) -> Non
 @pytest.mark.parametrize(
     ("spelling", "choice", "supported"),
     [
-        ("--endpoint-type", "embeddings", "chat, completions, .* and"),
-        ("--endpoint-type", "NIM-rankings", "chat, completions, .* and"),
+        ("--endpoint-type", "solido_rag", "chat, completions, .* and"),
+        ("--endpoint-type", "NIM-embeddings", "chat, completions, .* and"),
         ("--export-level", "raw", "summary and records"),
         ("--ui", "dashboard", "simple and none"),
         ("--model-selection-strategy", "weighted", "round_robin"),

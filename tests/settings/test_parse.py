@@ -130,7 +130,7 @@ def test_accepted_command_lines(line: str, expected: dict[str, Any]) -> None:
             "--api-host, --zmq-host and --otel-url are AIPerf options that",
         ),
         ("--zmq-host 3 --zmq-host 4", "--zmq-host is an AIPerf option"),
-        ("--endpoint-type embeddings", "--endpoint-type embeddings is not supported yet"),
+        ("--endpoint-type solido_rag", "--endpoint-type solido_rag is not supported yet"),
         ("-H hunter2", "-H must be Name:Value"),
     ],
 )

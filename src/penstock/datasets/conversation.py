@@ -18,10 +18,14 @@ class Media(msgspec.Struct, frozen=True):
     """`png`, `jpeg`, `wav`, `mp3`, …"""
     path: str | None = None
     """The file that has the data. `datasets.media.files.MediaFiles` reads it when the body is built."""
+    seconds: float | None = None
+    """The length of an audio clip, if it is known."""
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     texts: tuple[str, ...] = ()
+    text_names: tuple[str, ...] = ()
+    """The name of each text in its file, such as `query`; empty if none has a name."""
     images: tuple[Media, ...] = ()
     audios: tuple[Media, ...] = ()
     role: str = "user"

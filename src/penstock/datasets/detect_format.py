@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.datasets.format import Format
 from penstock.datasets.jsonl import FileErrors, empty_file, explain, jsonl_files, numbered_lines, open_failure
-from penstock.datasets.registry import FORMATS, is_known, lookup, supported_formats
+from penstock.datasets.registry import formats, is_known, lookup, supported_formats
 from penstock.errors import UserError
 
 __all__ = ["detect"]
@@ -20,7 +20,7 @@ def detect(path: str, *, scheduled: bool = False) -> Format:
     """Return the format of a file or folder. `scheduled` is True if the run replays recorded times."""
     if os.path.isdir(path):
         return _folder_format(path)
-    for format_ in FORMATS:
+    for format_ in formats():
         if format_.matches_file is not None and format_.matches_file(path):
             return format_
     return _match(path, _first_object(path, *_first_line(path)), scheduled)
@@ -40,7 +40,7 @@ def _folder_format(path: str) -> Format:
     first = jsonl_files(path)[0]
     format_ = _match(first, _first_object(first, *_first_line(first)), scheduled=False)
     if not format_.reads_folders:
-        others = " or ".join(f"{each.name} may be a folder ({each.needs})" for each in FORMATS if each.reads_folders)
+        others = " or ".join(f"{each.name} may be a folder ({each.needs})" for each in formats() if each.reads_folders)
         raise UserError(
             f"The folder '{path}' cannot be read: {os.path.basename(first)} in it looks like {format_.name}, and only {others}."
         )
@@ -51,10 +51,10 @@ def _match(path: str, first: dict[str, Any], scheduled: bool) -> Format:
     name = first.get("type")
     if isinstance(name, str) and is_known(name):
         return lookup(name)
-    for format_ in FORMATS if scheduled else ():
+    for format_ in formats() if scheduled else ():
         if format_.matches_scheduled is not None and format_.matches_scheduled(first):
             return format_
-    for format_ in FORMATS:
+    for format_ in formats():
         if format_.matches(first):
             return format_
     fields = ", ".join(f"'{field}'" for field in list(first)[:8]) or "nothing"

@@ -56,7 +56,7 @@ def load(
                 "--custom-dataset-type for synthetic prompts."
             )
         count = default_count if settings.entries is None else settings.entries
-        synthetic = Synthetic(settings, count, tokenizer(), progress)
+        synthetic = Synthetic(settings, count, tokenizer() if settings.texts else None, progress)
         return Dataset("synthetic", synthetic, synthetic.turns, synthetic=True)
     path = settings.file
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 
 from penstock.datasets.format import Format
 from penstock.datasets.format_table import FORMAT_MODULES
 from penstock.errors import UserError
+from penstock.plugins import FORMATS as PLUGIN_GROUP
+from penstock.plugins import load_plugins
 from penstock.suggest import nearest
 
-__all__ = ["FORMATS", "PLANNED", "find", "is_known", "lookup", "supported_formats"]
+__all__ = ["FORMATS", "PLANNED", "find", "formats", "is_known", "lookup", "supported_formats"]
 
 FORMATS: tuple[Format, ...] = tuple([import_module(module).FORMAT for module in FORMAT_MODULES.values()])
 
@@ -29,9 +32,16 @@ _PLANNED_PREFIXES = ("speedbench",)
 """Prefixes of names that are not built either."""
 
 
+@cache
+def formats() -> tuple[Format, ...]:
+    """Return the formats, those of installed packages last."""
+    return (*FORMATS, *load_plugins(PLUGIN_GROUP, Format, "dataset format").values())
+
+
 def find(name: str) -> Format | None:
     key = _plain_name(name)
-    return next((each for each in FORMATS if _plain_name(each.name) == key), None)
+    known = next((each for each in FORMATS if _plain_name(each.name) == key), None)
+    return known or next((each for each in formats() if _plain_name(each.name) == key), None)
 
 
 def lookup(name: str, spelling: str = "--custom-dataset-type") -> Format:
@@ -40,7 +50,7 @@ def lookup(name: str, spelling: str = "--custom-dataset-type") -> Format:
         return format_
     if planned := _planned_name(name):
         raise UserError(f"The dataset format '{planned}' is not built yet. {supported_formats()}")
-    guess = nearest(name.strip().lower().replace("-", "_"), [each.name for each in FORMATS])
+    guess = nearest(name.strip().lower().replace("-", "_"), [each.name for each in formats()])
     hint = f"; did you mean {guess}?" if guess else f". {supported_formats()}"
     raise UserError(f"There is no dataset format '{name}' ({spelling}){hint}")
 
@@ -59,7 +69,7 @@ def _planned_name(name: str) -> str | None:
 
 def supported_formats() -> str:
     """Return the supported formats, one per line, to append to an error message."""
-    return "\n  ".join(["This version reads:", *(f"{each.name}: {each.needs}" for each in FORMATS)])
+    return "\n  ".join(["This version reads:", *(f"{each.name}: {each.needs}" for each in formats())])
 
 
 def _plain_name(name: str) -> str:

@@ -24,7 +24,7 @@ from penstock.datasets.sentences import opening_sentence
 from penstock.datasets.text_pieces import TextPieces, build_text_pieces
 from penstock.errors import UserError
 from penstock.processes import cores
-from penstock.settings.schema import InputSettings
+from penstock.settings.schema import InputSettings, RankingSettings
 from penstock.tokens.tokenizer import Tokenizer
 
 __all__ = ["Progress", "Synthetic"]
@@ -42,11 +42,11 @@ class Synthetic:
     """Conversations that are generated while they are iterated over, so that not all prompts are in memory."""
 
     def __init__(
-        self, settings: InputSettings, count: int, tokenizer: Tokenizer, progress: Progress | None = None
+        self, settings: InputSettings, count: int, tokenizer: Tokenizer | None, progress: Progress | None = None
     ) -> None:
         self._settings = settings
         self._seed = fresh_seed() if settings.seed is None else settings.seed
-        self._writer = _Writer(tokenizer, self._seed)
+        self._writer = None if tokenizer is None else _Writer(tokenizer, self._seed)
         self._progress = progress
         shape = settings.conversation
         rng = stream(self._seed, "turns")
@@ -55,7 +55,13 @@ class Synthetic:
 
     def __iter__(self) -> Iterator[Conversation]:
         settings, seed, writer = self._settings, self._seed, self._writer
-        turns = _turns(settings, seed, sum(self.turns), writer, self._progress)
+        if writer is None:
+            media_only = _with_media(repeat(Turn(), sum(self.turns)), settings, seed, self._progress)
+            return self._conversations(media_only, None, repeat(None, len(self.turns)))
+        if settings.ranks:
+            turns = _rankings(settings.rankings, seed, sum(self.turns), writer, self._progress)
+        else:
+            turns = _turns(settings, seed, sum(self.turns), writer, self._progress)
         turns = _with_media(turns, settings, seed, self._progress)
         shape = settings.conversation
         if not shape.system_tokens and not shape.context_tokens:
@@ -100,6 +106,32 @@ def _turns(
                 else length(outputs, settings.output_tokens_mean, settings.output_tokens_stddev)
             )
             yield Turn(texts=group, input_tokens=size, output_tokens=output_tokens)
+
+
+def _rankings(
+    settings: RankingSettings, seed: int, count: int, writer: _Writer, progress: Progress | None
+) -> Iterator[Turn]:
+    """Generate turns whose first text is a query and whose other texts are passages."""
+    queries, sizes, passages = (stream(seed, f"ranking {part}") for part in ("queries", "sizes", "passages"))
+
+    def targets() -> list[int]:
+        size = length(sizes, settings.passages_mean, settings.passages_stddev)
+        query = length(queries, settings.query_tokens_mean, settings.query_tokens_stddev)
+        passage = (settings.passage_tokens_mean, settings.passage_tokens_stddev)
+        return [query, *(length(passages, *passage) for _ in range(size))]
+
+    done = 0
+    while done < count:
+        chunk: list[list[int]] = []
+        while done + len(chunk) < count and sum(map(len, chunk)) < _CHUNK_TEXTS:
+            chunk.append(targets())
+        texts = iter(writer.write([target for group in chunk for target in group]))
+        groups = [tuple(islice(texts, len(group))) for group in chunk]
+        done += len(chunk)
+        if progress:
+            progress(done, count)
+        for group, tokens in zip(groups, writer.count([" ".join(group) for group in groups]), strict=True):
+            yield Turn(texts=group, input_tokens=tokens)
 
 
 def _with_media(turns: Iterator[Turn], settings: InputSettings, seed: int, progress: Progress | None) -> Iterator[Turn]:

@@ -62,6 +62,7 @@ def build_turn(fields: TurnFields, folder: str) -> Turn:
         raise ValueError("it has no content: give it 'text', 'image' or 'audio'")
     return Turn(
         texts=texts,
+        text_names=_names(fields.texts),
         images=images,
         audios=audios,
         role=fields.role or "user",
@@ -85,6 +86,16 @@ def _as_tuple(single: str | None, several: _Contents | None) -> tuple[str, ...]:
     for item in several:
         contents.extend((item,) if isinstance(item, str) else item.contents)
     return tuple(contents)
+
+
+def _names(several: _Contents | None) -> tuple[str, ...]:
+    """Return the name of each text, or nothing if none has one."""
+    if not several or not any(isinstance(item, _NamedContents) and item.name for item in several):
+        return ()
+    names: list[str] = []
+    for item in several:
+        names += [""] if isinstance(item, str) else [item.name or ""] * len(item.contents)
+    return tuple(names)
 
 
 def unused_note(path: str, name: str, unused: set[str], known: frozenset[str]) -> str | None:

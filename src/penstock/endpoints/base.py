@@ -41,6 +41,10 @@ class Endpoint(Protocol):
     """Appended to the base URL unless the user gives another path. If it is empty, the URL is complete."""
     declaration: Declaration = DEFAULT
 
+    def request_path(self, settings: EndpointSettings) -> str:
+        """Return the path of requests: the user's, or that of the declaration for streams, or the usual one."""
+        return settings.path or (self.declaration.stream_path if settings.streaming else "") or self.path
+
     def build(
         self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
     ) -> dict[str, Any]:

@@ -39,9 +39,12 @@ def read_message(message: dict[str, Any]) -> Reply:
             reply.items.append(block)
         else:
             texts.append(_string(block, "text"))
+            reply.content += _string(block, "text")
             thoughts.append(_string(block, "thinking"))
     reply.outputs = ["".join(texts)] if any(texts) else []
     reply.reasonings = ["".join(thoughts)] if any(thoughts) else []
+    if not reply.items:
+        reply.content = ""
     _read_metadata(reply, message)
     if isinstance(message.get("stop_reason"), str):
         reply.finish = [message["stop_reason"]]
@@ -55,6 +58,8 @@ def read_message_stream(events: list[Any], ends: list[int]) -> Reply:
     thoughts: list[str] = []
     is_reasoning: list[bool] = []
     usage: dict[str, Any] = {}
+    calls: dict[Any, dict[str, Any]] = {}
+    arguments: dict[Any, list[str]] = {}
     for event, end in zip(events, ends, strict=True):
         if not isinstance(event, dict):
             continue
@@ -69,9 +74,17 @@ def read_message_stream(events: list[Any], ends: list[int]) -> Reply:
         elif kind == "content_block_start" and isinstance(event.get("content_block"), dict):
             block = event["content_block"]
             text, thought = _string(block, "text") or _string(block, "name"), _string(block, "thinking")
+            if block.get("type") == "tool_use":
+                calls[event.get("index")] = block
+            else:
+                reply.content += text
         elif kind == "content_block_delta" and isinstance(event.get("delta"), dict):
             delta = event["delta"]
             text, thought = _string(delta, "text") or _string(delta, "partial_json"), _string(delta, "thinking")
+            if event.get("index") in calls:
+                arguments.setdefault(event.get("index"), []).append(_string(delta, "partial_json"))
+            else:
+                reply.content += _string(delta, "text")
         elif kind == "message_delta":
             usage |= _object(event, "usage")
             reason = _object(event, "delta").get("stop_reason")
@@ -88,12 +101,33 @@ def read_message_stream(events: list[Any], ends: list[int]) -> Reply:
     reply.outputs = ["".join(texts)] if texts else []
     reply.reasonings = ["".join(thoughts)] if thoughts else []
     reply.reasoning = is_reasoning if any(is_reasoning) else None
-    reply.usage = read_any_usage(usage)
+    reply.usage = _message_usage(usage)
+    reply.items = [_tool_use(block, "".join(arguments.get(index, ()))) for index, block in calls.items()]
+    if not reply.items:
+        reply.content = ""
     return reply
 
 
+def _tool_use(block: dict[str, Any], arguments: str) -> dict[str, Any]:
+    """Return the block of a tool call with its arguments, which a stream sends in pieces."""
+    try:
+        return block | {"input": msgspec.json.decode(arguments)} if arguments else block
+    except msgspec.DecodeError:  # the length limit has cut the arguments off
+        return block
+
+
+def _message_usage(value: Any) -> Usage | None:
+    """Return the token counts of a message. Its `input_tokens` leave out the tokens that were read from or written to the
+    cache, so they are added."""
+    usage = read_any_usage(value)
+    if usage is None or usage.prompt is None:
+        return usage
+    prompt = usage.prompt + (usage.cache_read or 0) + (usage.cache_write or 0)
+    return msgspec.structs.replace(usage, prompt=prompt)
+
+
 def _read_metadata(reply: Reply, message: dict[str, Any]) -> None:
-    reply.usage = read_any_usage(message.get("usage"))
+    reply.usage = _message_usage(message.get("usage"))
     reply.model = _string(message, "model") or None
     reply.id = _string(message, "id") or None
 

@@ -48,6 +48,7 @@ class Reply:
         "failure",
         "finish",
         "id",
+        "images",
         "items",
         "model",
         "outputs",
@@ -81,7 +82,9 @@ class Reply:
         self.content = ""
         """The text of a chat completion without its tool calls, which `outputs` contains too. Empty without tool calls."""
         self.vectors = 0
-        """The number of embeddings or ranked items, which are content without text."""
+        """The number of results without text, which are content too: embeddings, ranked items, images, empty transcripts."""
+        self.images = 0
+        """The number of images in the reply."""
         self.warnings: dict[str, int] = {}
         """Unusual properties that are no failure but belong in the report, with their counts."""
         self.failure: Failure | None = None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.endpoints.reply import Failure
+from penstock.endpoints.reply import Failure, Reply
 
-__all__ = ["excerpt", "malformed", "not_json"]
+__all__ = ["excerpt", "malformed", "not_json", "unexpected_stream"]
 
 _EXCERPT_BYTES = 120
 
@@ -22,3 +22,10 @@ def malformed(event: bytes) -> Failure:
 def excerpt(data: bytes) -> str:
     text = data[:_EXCERPT_BYTES].decode("utf-8", "replace")
     return repr(text) + ("…" if len(data) > _EXCERPT_BYTES else "")
+
+
+def unexpected_stream(body: bytes) -> Reply:
+    """Return the reply for a stream of an API that has none."""
+    reply = Reply()
+    reply.failure = Failure("InvalidReply", f"The reply is a stream of events: {excerpt(body)}", "server")
+    return reply

@@ -1,6 +1,6 @@
 """The catalogue of metrics: tag, name, unit, console table, formula and limits of each.
 
-To add a metric, define a `MetricGroup` in a module of its own and list it in `GROUPS`.
+To add a metric, define a `MetricGroup` in a module of its own and list it here, or in an entry point of another package.
 
 Tags, names and units are AIPerf's where AIPerf has the metric. Metrics appear in the order of the entries in the
 per-request file and, after the keys whose order AIPerf fixes, in the summary.
@@ -17,17 +17,21 @@ from __future__ import annotations
 
 from pkgutil import resolve_name
 
+from penstock.errors import UserError
 from penstock.metrics.metric import Metric, MetricGroup, Table
+from penstock.plugins import METRICS as PLUGIN_GROUP
+from penstock.plugins import load_plugins
 
 __all__ = ["CATALOGUE", "GROUPS", "in_table"]
 
-GROUPS: tuple[MetricGroup, ...] = tuple(
+_BUILTIN: tuple[MetricGroup, ...] = tuple(
     map(
         resolve_name,
         (
             "penstock.metrics.groups.times:GROUP",
             "penstock.metrics.groups.lengths:GROUP",
             "penstock.metrics.groups.usage:GROUP",
+            "penstock.metrics.groups.media:GROUP",
             "penstock.metrics.groups.http:GROUP",
             "penstock.metrics.groups.failures:GROUP",
             "penstock.metrics.groups.throughput:GROUP",
@@ -41,6 +45,22 @@ GROUPS: tuple[MetricGroup, ...] = tuple(
     )
 )
 
+
+def _with_plugins(groups: tuple[MetricGroup, ...]) -> tuple[MetricGroup, ...]:
+    """Add the groups of installed packages. Their tags must be new."""
+    tags = {metric.tag for group in groups for metric in group.metrics}
+    for name, added in load_plugins(PLUGIN_GROUP, MetricGroup, "metric group").items():
+        for metric in added.metrics:
+            if metric.tag in tags:
+                raise UserError(
+                    f"The metric group '{name}' of an installed package has a metric {metric.tag}, which exists."
+                )
+            tags.add(metric.tag)
+        groups += (added,)
+    return groups
+
+
+GROUPS = _with_plugins(_BUILTIN)
 CATALOGUE: dict[str, Metric] = {metric.tag: metric for group in GROUPS for metric in group.metrics}
 
 

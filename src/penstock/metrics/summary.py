@@ -72,6 +72,8 @@ class Summary(msgspec.Struct, kw_only=True):
     failed: int
     cancelled: int
     warmup_requests: int
+    title: str = "LLM Metrics"
+    """Title of the table of metrics."""
     queued: int = 0
     """Requests that waited for a free slot."""
     longest_queued_ms: float = 0.0
@@ -193,6 +195,7 @@ class SummaryBuilder:
             failed=profiling.failed,
             cancelled=profiling.cancelled,
             warmup_requests=warmup_requests,
+            title=self._header.declaration.title,
             queued=profiling.queued,
             longest_queued_ms=profiling.longest_queued_ns / 1e6,
             without_usage=profiling.without_usage,

@@ -179,6 +179,8 @@ class Dialect:
     name: str
     path: str
     """The end of the paths that the dialect serves."""
+    base = "/v1"
+    """What usually comes before it."""
     has_output_kinds = False
     """The dialect has reasoning, tool calls and refusals."""
     done: Event | None = None

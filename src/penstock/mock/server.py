@@ -205,7 +205,7 @@ class Server:
             request.arrived_ns = time_ns()
             self._send_error(request, 400, request.parse_error)
         elif route is None:
-            paths = ", ".join(["/v1" + dialect.path for dialect in registry.DIALECTS])
+            paths = ", ".join([dialect.base + dialect.path for dialect in registry.DIALECTS])
             self._send_error(request, 404, f"there is no {path} here: the mock serves {paths}, /v1/models and /health")
         elif not isinstance(route, str):
             self._send_error(request, 405, f"{path} takes POST, not {method}", allow="POST")

@@ -19,7 +19,7 @@ from penstock.settings.schema import Settings
 
 __all__ = ["LOG_FORMAT", "LogVersion", "RunHeader", "decode_header", "encode_header", "new_header"]
 
-LOG_FORMAT = 3
+LOG_FORMAT = 4
 
 
 class LogVersion(msgspec.Struct):

@@ -1,7 +1,7 @@
 """The request bodies of a run, by number. They are in files and read with pread; only small indexes are in memory.
 
     payloads.bin        bodies, or the parts from which a worker builds a body once it knows the earlier replies
-    payloads.idx        48 bytes a body: position, token counts and times
+    payloads.idx        56 bytes a body: position, token counts, times and media
     conversations.idx   24 bytes a conversation: its bodies and the position of its name
     sessions.bin        the names of the conversations
 
@@ -25,7 +25,7 @@ from penstock.datasets.conversation import Turn
 
 __all__ = ["BodyParts", "MissingBody", "Payload", "PayloadFiles", "PayloadStore", "PayloadWriter"]
 
-_BODY = struct.Struct("<QIHHiiIIdd")
+_BODY = struct.Struct("<QIHHiiIIddIf")
 _CONVERSATION = struct.Struct("<QQII")
 _CACHED_INDEX_BYTES = 32 << 20
 _MAX_OPEN_FILES = 32
@@ -71,6 +71,10 @@ class Payload(NamedTuple):
     """The recorded send time; NaN if there is none."""
     delay_ms: float
     """Delay after the previous reply."""
+    images: int = 0
+    """Images in the body."""
+    audio_seconds: float = 0.0
+    """Length of the audio in the body; 0 if there is none or its length is not known."""
 
     @property
     def has_timestamp(self) -> bool:
@@ -114,15 +118,18 @@ class PayloadWriter:
         conversation: int | None = None,
         turn: int | None = None,
         kind: int = WHOLE,
+        images: int = 0,
+        audio_seconds: float = 0.0,
     ) -> int:
         """Append a body and return its number; conversation and turn default to those being written."""
         self._bodies.write(body)
         location = (self._offset, len(body), 0, kind)
         self._offset += len(body)
-        self._add_entry(location, input_tokens, output_tokens, timestamp_ms, delay_ms, conversation, turn)
+        media = (images, audio_seconds)
+        self._add_entry(location, input_tokens, output_tokens, timestamp_ms, delay_ms, conversation, turn, media)
         return self.count - 1
 
-    def add_parts(self, parts: BodyParts) -> int:
+    def add_parts(self, parts: BodyParts, *, images: int = 0, audio_seconds: float = 0.0) -> int:
         turn = parts.turn
         return self.add_body(
             self._encode(parts),
@@ -131,6 +138,8 @@ class PayloadWriter:
             timestamp_ms=turn.timestamp_ms,
             delay_ms=turn.delay_ms,
             kind=PARTS,
+            images=images,
+            audio_seconds=audio_seconds,
         )
 
     def add_reference(
@@ -149,6 +158,7 @@ class PayloadWriter:
         delay_ms: float,
         conversation: int | None,
         turn: int | None,
+        media: tuple[int, float] = (0, 0.0),
     ) -> None:
         self._index.write(
             _BODY.pack(
@@ -159,6 +169,7 @@ class PayloadWriter:
                 self.count - self._first_body if turn is None else turn,
                 nan if timestamp_ms is None else timestamp_ms,
                 delay_ms,
+                *media,
             )
         )
         self.count += 1

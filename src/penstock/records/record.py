@@ -106,3 +106,7 @@ class Record(msgspec.Struct, array_like=True):
     """Smoothed round trip of the connection at the end of the reply, from TCP_INFO. Delayed acknowledgements are part of it."""
     retransmits: int = 0
     """Segments of the request that were sent again."""
+    images: int = 0
+    """Images in the request, or in the reply if the endpoint generates images."""
+    audio_seconds: float = 0.0
+    """Length of the audio in the request; 0 if there is none or its length is not known."""

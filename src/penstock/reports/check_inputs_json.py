@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from base64 import b64decode
 from collections.abc import Iterator
 from hashlib import sha256
 from itertools import zip_longest
@@ -15,7 +16,10 @@ from penstock.datasets.json_window import Malformed, Truncated, Window
 from penstock.records.log import RunLog
 from penstock.reports.sent_bodies import BodySequence, SentBodies, chained
 
-__all__ = ["check_inputs_json"]
+__all__ = ["BYTES_PREFIX", "check_inputs_json"]
+
+BYTES_PREFIX = b"data:;base64,"
+"""The beginning of a JSON string that stands for a body that is not text."""
 
 
 class _Session(msgspec.Struct):
@@ -77,6 +81,8 @@ def _hash(session: _Session, *, text: bool) -> bytes:
         body = bytes(payload)
         if text and body.startswith(b'"'):
             body = msgspec.json.decode(body, type=str).encode()
+            if body.startswith(BYTES_PREFIX):
+                body = b64decode(body[len(BYTES_PREFIX) :])
         before, after = session.padding.get(str(index), ("", ""))
         chain = chained(chain, sha256(before.encode() + body + after.encode()).digest())
     return chain[:16]

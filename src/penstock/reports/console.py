@@ -92,7 +92,7 @@ def _render(console: Console, summary: Summary, show_http: bool, show_timeline: 
     if show_timeline:
         _metrics(console, "Penstock | LLM Metrics: Effective", "effective", summary.metrics)
         _metrics(console, "Penstock | LLM Metrics: Active", "active", summary.metrics)
-    _metrics(console, "Penstock | LLM Metrics", "main", summary.metrics)
+    _metrics(console, f"Penstock | {summary.title}", "main", summary.metrics)
     _both_counts(console, summary)
     print_slices(console, summary.slices)
     if show_http:

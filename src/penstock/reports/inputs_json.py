@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from base64 import b64encode
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import IO, NamedTuple
@@ -22,7 +23,7 @@ from penstock.records.log import RunLog
 from penstock.records.payloads import PayloadStore
 from penstock.records.record import Record
 from penstock.reports.artifacts import Draft
-from penstock.reports.check_inputs_json import check_inputs_json
+from penstock.reports.check_inputs_json import BYTES_PREFIX, check_inputs_json
 from penstock.reports.sent_bodies import BodySequence, SentBodies, chained
 from penstock.reports.sink import ReportContext, Sink
 
@@ -118,16 +119,21 @@ def _padding(bodies: list[bytes]) -> bytes:
     padding = {}
     for index, body in enumerate(bodies):
         stripped = body.strip(_WHITESPACE)
-        if len(stripped) < len(body):
+        if len(stripped) < len(body) and _is_json(stripped):
             start = body.find(stripped)
             padding[str(index)] = [body[:start].decode(), body[start + len(stripped) :].decode()]
     return b',\n      "padding": ' + orjson.dumps(padding) if padding else b""
 
 
 def _as_json(body: bytes) -> bytes:
-    """Return the body unchanged if it is JSON; write any other body (a form) as a JSON string."""
+    """Return the body unchanged if it is JSON; write any other text (a form) as a JSON string, and bytes as a data URL."""
     stripped = body.strip(_WHITESPACE)
-    return stripped if _is_json(stripped) else orjson.dumps(body.decode(errors="replace"))
+    if _is_json(stripped):
+        return stripped
+    try:
+        return orjson.dumps(body.decode())
+    except UnicodeDecodeError:
+        return b'"%b%b"' % (BYTES_PREFIX, b64encode(body))
 
 
 def _is_json(body: bytes) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.load import Dataset
+from penstock.datasets.media.duration import audio_seconds
 from penstock.datasets.media.files import MediaFiles
 from penstock.datasets.recording import Recording, RecordingOptions
 from penstock.endpoints.base import Endpoint, History
@@ -72,11 +73,16 @@ def _build(
     for number, conversation in enumerate(conversations):
         model = models[number % len(models)]
         history = History(conversation.system, conversation.context)
+        images, seconds = 0, 0.0
         for turn in conversation.turns:
             if conversation.accumulate and len(conversation.turns) > 1:
                 endpoint.build(turn, model, settings.endpoint)  # raises now, not during the run, if it cannot
                 _check_media(turn, settings, endpoint)
-                writer.add_parts(BodyParts(media.inlined(turn), model, conversation.system, conversation.context))
+                inlined = media.inlined(turn)
+                # A body has the media of the earlier turns, too.
+                images, seconds = images + len(inlined.images), seconds + _audio_seconds(inlined)
+                parts = BodyParts(inlined, model, conversation.system, conversation.context)
+                writer.add_parts(parts, images=images, audio_seconds=seconds)
                 continue
             inlined = media.inlined(turn)
             body = endpoint.encode(endpoint.build(inlined, model, settings.endpoint, history))
@@ -87,6 +93,8 @@ def _build(
                 output_tokens=inlined.output_tokens,
                 timestamp_ms=inlined.timestamp_ms,
                 delay_ms=inlined.delay_ms,
+                images=len(inlined.images),
+                audio_seconds=_audio_seconds(inlined),
             )
         writer.end_conversation(conversation.id)
         if progress is not None and number % 1000 == 0:
@@ -102,6 +110,12 @@ def _check_media(turn: Turn, settings: Settings, endpoint: Endpoint) -> None:
             f"The dataset has images or audio, which --endpoint-type {settings.endpoint.type} cannot carry; "
             f"use {' or '.join(types_that_take('images'))}."
         )
+
+
+def _audio_seconds(turn: Turn) -> float:
+    """Return the length of the clips; 0 if that of one is not known."""
+    lengths = [audio_seconds(audio) for audio in turn.audios]
+    return sum(length for length in lengths if length) if all(lengths) else 0.0
 
 
 def _on_schedule(conversations: Iterable[Conversation], schedule: ScheduleSettings) -> list[Conversation]:

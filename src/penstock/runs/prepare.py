@@ -93,7 +93,7 @@ def resolve_targets(settings: Settings, endpoint: Endpoint, *, raise_limit: bool
     """Resolve the targets and check the limit of open files. Call this before generating prompts, which can take minutes.
 
     With `raise_limit`, raise the limit of this process."""
-    result = targets(settings.endpoint, settings.endpoint.path or endpoint.path, endpoint.declaration)
+    result = targets(settings.endpoint, endpoint.request_path(settings.endpoint), endpoint.declaration)
     check_file_limit(settings, raise_limit=raise_limit)
     return result
 

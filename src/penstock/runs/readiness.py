@@ -103,7 +103,7 @@ class Readiness:
         try:
             if self._wait.mode != "inference" and (reason := self._check_models(url, timeout)) is not None:
                 return reason
-            target = _target(url, join(url.path, self._settings.path or self._endpoint.path))
+            target = _target(url, join(url.path, self._endpoint.request_path(self._settings)))
             for body in self._bodies:
                 response = self._send(url, self._endpoint.declaration.method, target, timeout, body)
                 if response.status >= 500:

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from penstock.errors import UserError
+from penstock.plugins import ENDPOINTS, broken_plugin
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -30,13 +31,22 @@ BUILTIN = {
     "chat": "penstock.endpoints.chat:Chat",
     "completions": "penstock.endpoints.completions:Completions",
     "responses": "penstock.endpoints.responses:Responses",
+    "messages": "penstock.endpoints.messages:Messages",
+    "huggingface_generate": "penstock.endpoints.huggingface_generate:HuggingFaceGenerate",
+    "embeddings": "penstock.endpoints.embeddings:Embeddings",
+    "nim_rankings": "penstock.endpoints.rankings:NimRankings",
+    "cohere_rankings": "penstock.endpoints.rankings:CohereRankings",
+    "hf_tei_rankings": "penstock.endpoints.rankings:TeiRankings",
+    "image_generation": "penstock.endpoints.image_generation:ImageGeneration",
+    "audio_transcription": "penstock.endpoints.audio_transcription:AudioTranscription",
     "raw": "penstock.endpoints.raw:Raw",
     "template": "penstock.endpoints.template:Template",
 }
-PLUGIN_GROUP = "penstock.endpoints"
+PLUGIN_GROUP = ENDPOINTS
 
-Input = Literal["images", "audio", "system", "turns"]
-"""What a request can carry besides texts. `system` is a system prompt or a user context, `turns` are earlier turns."""
+Input = Literal["images", "audio", "system", "turns", "passages"]
+"""What a request can carry besides texts. `system` is a system prompt or a user context, `turns` are earlier turns. With
+`passages`, the first text is a query and the others are what the server ranks."""
 
 
 class Declaration(NamedTuple):
@@ -53,6 +63,8 @@ class Declaration(NamedTuple):
     """Further headers of every request. A header that the user gives replaces the one of the same name."""
     streams: bool = True
     """Replies can be streams of events."""
+    stream_path: str = ""
+    """Path of requests for a stream, if it is another one."""
     inputs: frozenset[Input] = frozenset({"images", "audio", "system", "turns"})
     length_limits: tuple[str, ...] = ()
     """Fields of a body that limit the length of the reply; the first is sent unless the user asks for another."""
@@ -66,6 +78,8 @@ class Declaration(NamedTuple):
     """Requests have texts whose tokens are counted."""
     output_tokens: bool = True
     """Replies are generated token by token: their tokens are counted, and the times between them mean something."""
+    title: str = "LLM Metrics"
+    """Title of the console table."""
 
 
 DEFAULT = Declaration()
@@ -95,12 +109,7 @@ def _load_plugin(plugin: EntryPoint) -> Any:
     try:
         return _with_defaults(plugin.load())()
     except Exception as error:
-        package = plugin.dist.name if plugin.dist is not None else plugin.value
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(
-            f"The endpoint type '{plugin.name}' of the package {package} cannot be loaded ({reason}); "
-            "repair or remove the package."
-        ) from error
+        raise broken_plugin(plugin, "endpoint type", error) from error
 
 
 def _with_defaults(class_: type) -> type:

@@ -10,6 +10,7 @@ from penstock.settings.schema import (
     EndpointSettings,
     InputSettings,
     LoadSettings,
+    RankingSettings,
     Settings,
     TelemetrySettings,
 )
@@ -90,6 +91,7 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
         sampling=data.sampling,
         random_seed=data.seed,
         prompts=_present(isl=input_length, osl=output_length, batch_size=data.batch if data.batch != 1 else None),
+        rankings=_rankings(data.rankings) if data.ranks else None,
         **_conversation(data.conversation),
         **_media(data),
     )
@@ -126,6 +128,14 @@ def _media(data: InputSettings) -> dict[str, Any]:
             "channels": audio.channels,
         }
     return media
+
+
+def _rankings(rankings: RankingSettings) -> dict[str, Any]:
+    return {
+        "passages": _distribution(rankings.passages_mean, rankings.passages_stddev),
+        "passage_tokens": _distribution(rankings.passage_tokens_mean, rankings.passage_tokens_stddev),
+        "query_tokens": _distribution(rankings.query_tokens_mean, rankings.query_tokens_stddev),
+    }
 
 
 def _distribution(mean: float, stddev: float) -> dict[str, float]:

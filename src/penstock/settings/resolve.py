@@ -17,7 +17,7 @@ from penstock.settings.endpoint_types import Declaration, EndpointType, load_end
 from penstock.settings.flag_values import ParsedArguments, ValueList
 from penstock.settings.proxy import parse_proxy
 from penstock.settings.rate_series import read_rate_series
-from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images
+from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images, rankings
 from penstock.settings.resolve_telemetry import telemetry
 from penstock.settings.resolve_users import check_users
 from penstock.settings.resolve_warmup import resolve_warmup
@@ -50,7 +50,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
     return Settings(
         models=models,
         endpoint=endpoint,
-        input=_input(parsed),
+        input=_input(parsed, endpoint_type.declaration),
         tokenizer=TokenizerSettings(**parsed.section("tokenizer")),
         load=load,
         warmup=resolve_warmup(parsed, load),
@@ -180,7 +180,7 @@ def _check_abilities(endpoint: EndpointSettings, declaration: Declaration, parse
             )
 
 
-def _input(parsed: ParsedArguments) -> InputSettings:
+def _input(parsed: ParsedArguments, declaration: Declaration) -> InputSettings:
     fields = parsed.section("input")
     spelling = parsed.spellings.get
     if "file" in fields:
@@ -205,7 +205,15 @@ def _input(parsed: ParsedArguments) -> InputSettings:
             "is missing; give both or neither."
         )
     fields = {name: value for name, value in fields.items() if "." not in name}
-    return InputSettings(**fields, conversation=conversation(parsed), images=images(parsed), audio=audio(parsed))
+    return InputSettings(
+        **fields,
+        conversation=conversation(parsed),
+        images=images(parsed),
+        audio=audio(parsed),
+        rankings=rankings(parsed, declaration),
+        ranks="passages" in declaration.inputs,
+        texts=declaration.input_tokens,
+    )
 
 
 _SYNTHETIC_ONLY = {

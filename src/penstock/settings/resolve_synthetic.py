@@ -7,9 +7,9 @@ import math
 from penstock.errors import UserError
 from penstock.settings.endpoint_types import Declaration, Input, types_that_take
 from penstock.settings.flag_values import ParsedArguments
-from penstock.settings.schema import AudioSettings, ConversationSettings, ImageSettings
+from penstock.settings.schema import AudioSettings, ConversationSettings, ImageSettings, RankingSettings
 
-__all__ = ["audio", "check_endpoint", "conversation", "images"]
+__all__ = ["audio", "check_endpoint", "conversation", "images", "rankings"]
 
 _DEPTHS = (8, 16, 24, 32)
 _MP3_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
@@ -80,6 +80,18 @@ def audio(parsed: ParsedArguments) -> AudioSettings:
     return AudioSettings(**fields)
 
 
+def rankings(parsed: ParsedArguments, declaration: Declaration) -> RankingSettings:
+    if "passages" not in declaration.inputs or "input.file" in parsed.values:
+        return RankingSettings()
+    for target in ("input.input_tokens_mean", "input.input_tokens_stddev", "input.batch"):
+        if target in parsed.values:
+            raise UserError(
+                f"{parsed.spellings[target]} applies to prompts, and a ranking has a query and passages; use "
+                "--rankings-query-prompt-token-mean, --rankings-passages-prompt-token-mean and --rankings-passages-mean."
+            )
+    return RankingSettings(**parsed.section("input.rankings"))
+
+
 def check_endpoint(parsed: ParsedArguments, endpoint: str, declaration: Declaration) -> None:
     """Raise UserError for a flag that adds something which the requests of this endpoint type cannot carry."""
     for medium, target, description in _MEDIA:
@@ -94,6 +106,21 @@ def check_endpoint(parsed: ParsedArguments, endpoint: str, declaration: Declarat
                 f"{parsed.spellings[f'input.conversation.{name}']} needs messages, but --endpoint-type {endpoint} "
                 f"sends one prompt; use {_alternatives('system')}."
             )
+    if "input.output_tokens_mean" in parsed.values and not declaration.output_tokens:
+        raise UserError(
+            f"{parsed.spellings['input.output_tokens_mean']} limits the tokens of replies, which --endpoint-type {endpoint} "
+            "does not have; leave the flag out."
+        )
+    if not declaration.input_tokens and "input.file" not in parsed.values:
+        _check_no_texts(parsed, endpoint)
+    for target, spelling in parsed.spellings.items():
+        if target.startswith("input.rankings."):
+            if "passages" not in declaration.inputs:
+                raise UserError(
+                    f"{spelling} applies to rankings, but --endpoint-type {endpoint} has none; use {_alternatives('passages')}."
+                )
+            if "input.file" in parsed.values:
+                raise _not_with_file(parsed, target)
     if parsed.values.get("input.conversation.turns_mean", 1) > 1 and "turns" not in declaration.inputs:
         raise UserError(
             f"{parsed.spellings['input.conversation.turns_mean']} makes conversations, but --endpoint-type {endpoint} "
@@ -101,8 +128,18 @@ def check_endpoint(parsed: ParsedArguments, endpoint: str, declaration: Declarat
         )
 
 
+def _check_no_texts(parsed: ParsedArguments, endpoint: str) -> None:
+    for target in ("input.input_tokens_mean", "input.input_tokens_stddev", "input.batch"):
+        if target in parsed.values:
+            raise UserError(
+                f"{parsed.spellings[target]} applies to texts, which requests of --endpoint-type {endpoint} do not have; "
+                "leave the flag out."
+            )
+
+
 def _alternatives(input_: Input) -> str:
-    return " or ".join(types_that_take(input_))
+    *others, last = types_that_take(input_)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _rate(text: str, spelling: str, file_format: str | None) -> int:

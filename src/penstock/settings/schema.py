@@ -19,6 +19,7 @@ __all__ = [
     "InputSettings",
     "LoadSettings",
     "OutputSettings",
+    "RankingSettings",
     "ReadinessSettings",
     "ScheduleSettings",
     "Settings",
@@ -110,6 +111,17 @@ class AudioSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.batch if self.seconds_mean > 0 else 0
 
 
+class RankingSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Synthetic rankings: a query and the passages to rank."""
+
+    passages_mean: float = 1
+    passages_stddev: float = 0
+    passage_tokens_mean: float = 550
+    passage_tokens_stddev: float = 0
+    query_tokens_mean: float = 550
+    query_tokens_stddev: float = 0
+
+
 class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None
     format: str | None = None
@@ -128,6 +140,11 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     conversation: ConversationSettings = ConversationSettings()
     images: ImageSettings = ImageSettings()
     audio: AudioSettings = AudioSettings()
+    rankings: RankingSettings = RankingSettings()
+    ranks: bool = False
+    """Synthetic turns are rankings: a query and passages."""
+    texts: bool = True
+    """Synthetic turns have texts."""
     sessions: tuple[str, ...] = ()
     """Ids of the conversations to send; empty: all."""
 

@@ -48,7 +48,7 @@ def run_child(
     try:
         if made_targets is None:
             made = endpoint(job.settings.type, job.settings)
-            resolved = targets(job.settings, job.settings.path or made.path, made.declaration)
+            resolved = targets(job.settings, made.request_path(job.settings), made.declaration)
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
         loop.run_until_complete(_run(loop, job, resolved, share, epoch, messages, parent_watch(parent)))

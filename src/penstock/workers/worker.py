@@ -376,6 +376,8 @@ class Worker:
             bytes_sent=length,
             requested_output=entry.output_tokens if entry.output_tokens >= 0 else None,
             built=built,
+            images=entry.images,
+            audio_seconds=entry.audio_seconds,
         )
         target = self._targets[session.server]
         data = b"".join((target.head, target.request_headers.format(request, correlation, length).encode(), body))

@@ -56,7 +56,7 @@ def _record(clip: _Clip) -> Media:
     key, seconds, rate, depth, channels, format_ = clip
     wav = format_ == "wav"
     data = record_wav(key, seconds, rate, depth, channels) if wav else record_mp3(key, seconds, rate, channels)
-    return Media(b64encode(data).decode(), format_)
+    return Media(b64encode(data).decode(), format_, seconds=max(1, round(seconds * rate)) / rate)
 
 
 def record_wav(key: str, seconds: float, rate: int, depth: int, channels: int) -> bytes:

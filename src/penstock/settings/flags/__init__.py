@@ -10,6 +10,7 @@ from penstock.settings.flags.input import INPUT, LENGTHS, TOKENIZER
 from penstock.settings.flags.load import LOAD, SCHEDULE, USERS
 from penstock.settings.flags.media import AUDIO, IMAGE
 from penstock.settings.flags.output import OUTPUT, TELEMETRY, VERDICT
+from penstock.settings.flags.rankings import RANKINGS
 from penstock.settings.flags.unsupported import UNSUPPORTED_FLAGS
 from penstock.settings.flags.warmup import WARMUP
 
@@ -40,6 +41,7 @@ GROUPS = (
     CONVERSATION,
     IMAGE,
     AUDIO,
+    RANKINGS,
     TOKENIZER,
     OUTPUT,
     VERDICT,

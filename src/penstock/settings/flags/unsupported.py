@@ -71,13 +71,6 @@ _SPELLINGS = (
     "--video-audio-num-channels",
     "--video-audio-codec",
     "--video-audio-depth",
-    # rankings
-    "--rankings-passages-mean",
-    "--rankings-passages-stddev",
-    "--rankings-passages-prompt-token-mean",
-    "--rankings-passages-prompt-token-stddev",
-    "--rankings-query-prompt-token-mean",
-    "--rankings-query-prompt-token-stddev",
     # synthesis
     "--synthesis-speedup-ratio",
     "--synthesis-prefix-len-multiplier",

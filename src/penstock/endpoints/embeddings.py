@@ -1,0 +1,70 @@
+"""POST /v1/embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.datasets.conversation import Turn
+from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
+from penstock.endpoints.json_replies import decode_reply
+from penstock.endpoints.messages_replies import read_any_usage
+from penstock.endpoints.reply import Reply
+from penstock.endpoints.reply_errors import unexpected_stream
+from penstock.settings.schema import EndpointSettings
+
+__all__ = ["Embeddings"]
+
+
+class _Item(msgspec.Struct):
+    embedding: msgspec.Raw
+    """Numbers or base64, which are not decoded: a reply can hold megabytes of them."""
+
+
+class _Embeddings(msgspec.Struct):
+    data: list[_Item]
+    usage: Any = None
+    model: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_Embeddings)
+
+
+class Embeddings(Endpoint):
+    name = "embeddings"
+    path = "/v1/embeddings"
+    declaration = Declaration(
+        streams=False, inputs=frozenset(), body_key="input", output_tokens=False, title="Embeddings Metrics"
+    )
+
+    def build(
+        self,
+        turn: Turn,
+        model: str,
+        settings: EndpointSettings,
+        history: History = NO_HISTORY,  # noqa: ARG002
+    ) -> dict[str, Any]:
+        return {"model": model, "input": list(turn.texts)} | settings.extra | turn.extra
+
+    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
+        """Do nothing: a request contains no earlier turns."""
+
+    def input_text(self, body: dict[str, Any]) -> list[str]:
+        input_ = body.get("input")
+        if isinstance(input_, str):
+            return [input_]
+        return [text for text in input_ if isinstance(text, str)] if isinstance(input_, list) else []
+
+    def read_stream(self, body: bytes, *, timed: bool) -> Reply:
+        del timed
+        return unexpected_stream(body)
+
+    def read_body(self, body: bytes) -> Reply:
+        reply = Reply()
+        decoded = decode_reply(body, _decoder, reply, "list of embeddings")
+        if decoded is not None:
+            reply.vectors = len(decoded.data)
+            reply.usage = read_any_usage(decoded.usage)
+            reply.model = decoded.model
+        return reply

@@ -1,0 +1,126 @@
+"""POST /v1/messages, Anthropic's API."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from penstock.datasets.conversation import Media, Turn
+from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
+from penstock.endpoints.messages_replies import read_message, read_message_stream
+from penstock.endpoints.openai_types import DONE, Chunk, error_failure
+from penstock.endpoints.reply import Failure, Reply
+from penstock.endpoints.reply_errors import excerpt, malformed, not_json
+from penstock.settings.schema import EndpointSettings
+from penstock.wire import sse
+
+__all__ = ["Messages"]
+
+_DEFAULT_LIMIT = 1024
+"""The API requires a length limit."""
+
+
+class Messages(Endpoint):
+    name = "messages"
+    path = "/v1/messages"
+    declaration = Declaration(
+        credential_header="x-api-key",
+        credential="{}",
+        headers=(("anthropic-version", "2023-06-01"),),
+        inputs=frozenset({"images", "system", "turns"}),
+        length_limits=("max_tokens",),
+        body_key="messages",
+    )
+
+    def build(
+        self, turn: Turn, model: str, settings: EndpointSettings, history: History = NO_HISTORY
+    ) -> dict[str, Any]:
+        context = [] if history.context is None else [{"role": "user", "content": history.context}]
+        body: dict[str, Any] = {
+            "model": model,
+            "messages": [*context, *history.items, _message(turn)],
+            "max_tokens": _DEFAULT_LIMIT if turn.output_tokens is None else turn.output_tokens,
+            "stream": settings.streaming,
+        }
+        if history.system is not None:
+            body["system"] = history.system
+        return body | settings.extra | turn.extra
+
+    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:  # noqa: ARG002
+        """Add the reply's text and tool calls; its thinking only if it has neither."""
+        answer: str | list[Any] = "".join(reply.outputs or reply.reasonings)
+        if reply.items:
+            answer = [*([{"type": "text", "text": reply.content}] if reply.content else []), *reply.items]
+        history.items += [_message(turn), {"role": "assistant", "content": answer}]
+
+    def input_text(self, body: dict[str, Any]) -> list[str]:
+        texts = _texts(body.get("system"))
+        for message in body.get("messages") or []:
+            texts += _texts(message.get("content"))
+        return texts
+
+    def read_stream(self, body: bytes, *, timed: bool) -> Reply:
+        del timed  # the offsets cost nothing
+        events = sse.split(body)
+        parsed, failure = _parse(events.data)
+        reply = read_message_stream(parsed, events.ends[: len(parsed)])
+        reply.failure = reply.failure or failure
+        return reply
+
+    def read_body(self, body: bytes) -> Reply:
+        reply = Reply()
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError):
+            reply.failure = not_json(body)
+            return reply
+        if isinstance(value, dict) and isinstance(value.get("content"), list):
+            return read_message(value)
+        if isinstance(value, dict) and value.get("error"):
+            reply.failure = error_failure(Chunk(error=value["error"]))
+        else:
+            reply.failure = Failure("InvalidReply", f"The reply has no content blocks: {excerpt(body)}", "server")
+        return reply
+
+
+def _parse(data: list[bytes]) -> tuple[list[Any], Failure | None]:
+    """Return the value of each event before the first that is not JSON, and the failure of that one."""
+    parsed: list[Any] = []
+    for event in data:
+        try:
+            parsed.append(None if event.strip() in (b"", DONE) else json.loads(event))
+        except (ValueError, RecursionError):
+            return parsed, malformed(event)
+    return parsed, None
+
+
+def _message(turn: Turn) -> dict[str, Any]:
+    if len(turn.texts) == 1 and not turn.images:
+        return {"role": turn.role, "content": turn.texts[0]}
+    parts: list[dict[str, Any]] = [{"type": "text", "text": text} for text in turn.texts]
+    parts += [{"type": "image", "source": _source(image)} for image in turn.images]
+    return {"role": turn.role, "content": parts}
+
+
+def _source(image: Media) -> dict[str, str]:
+    if not image.data.startswith("data:"):
+        return {"type": "url", "url": image.data}
+    media_type, _, data = image.data.removeprefix("data:").partition(";base64,")
+    return {"type": "base64", "media_type": media_type, "data": data}
+
+
+def _texts(content: Any) -> list[str]:
+    """Return the texts of a system prompt or of a message: a text, or blocks."""
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, list):
+        return []
+    texts: list[str] = []
+    for block in content:
+        if block.get("type") == "tool_use":
+            texts += [str(block.get("name") or ""), json.dumps(block.get("input") or {}, ensure_ascii=False)]
+        elif block.get("type") == "tool_result":
+            texts += _texts(block.get("content"))
+        elif isinstance(block.get("text"), str):
+            texts.append(block["text"])
+    return texts

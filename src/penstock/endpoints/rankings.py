@@ -1,0 +1,164 @@
+"""Rankings of passages for a query, in three APIs: NVIDIA NIM, Cohere, and Hugging Face text-embeddings-inference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.datasets.conversation import Turn
+from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
+from penstock.endpoints.json_replies import decode_reply
+from penstock.endpoints.messages_replies import read_any_usage
+from penstock.endpoints.reply import Reply
+from penstock.endpoints.reply_errors import unexpected_stream
+from penstock.errors import UserError
+from penstock.settings.schema import EndpointSettings
+
+__all__ = ["CohereRankings", "NimRankings", "TeiRankings"]
+
+
+class _Ranked(msgspec.Struct):
+    index: int
+
+
+class _NimReply(msgspec.Struct):
+    rankings: list[_Ranked]
+    usage: Any = None
+
+
+class _CohereReply(msgspec.Struct):
+    results: list[_Ranked]
+    usage: Any = None
+
+
+_nim_decoder = msgspec.json.Decoder(_NimReply)
+_cohere_decoder = msgspec.json.Decoder(_CohereReply)
+_tei_decoder = msgspec.json.Decoder(list[_Ranked])
+
+
+class _Rankings(Endpoint):
+    """The parts that the three APIs share."""
+
+    def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
+        """Do nothing: a request contains no earlier turns."""
+
+    def read_stream(self, body: bytes, *, timed: bool) -> Reply:
+        del timed
+        return unexpected_stream(body)
+
+
+class NimRankings(_Rankings):
+    name = "nim_rankings"
+    path = "/v1/ranking"
+    declaration = Declaration(
+        streams=False,
+        inputs=frozenset({"passages"}),
+        body_key="passages",
+        output_tokens=False,
+        title="Rankings Metrics",
+    )
+
+    def build(
+        self,
+        turn: Turn,
+        model: str,
+        settings: EndpointSettings,
+        history: History = NO_HISTORY,  # noqa: ARG002
+    ) -> dict[str, Any]:
+        query, passages = _query_and_passages(turn)
+        body = {"model": model, "query": {"text": query}, "passages": [{"text": text} for text in passages]}
+        return body | settings.extra | turn.extra
+
+    def input_text(self, body: dict[str, Any]) -> list[str]:
+        return [body["query"]["text"], *(passage["text"] for passage in body["passages"])]
+
+    def read_body(self, body: bytes) -> Reply:
+        reply = Reply()
+        decoded = decode_reply(body, _nim_decoder, reply, "rankings")
+        if decoded is not None:
+            reply.vectors, reply.usage = len(decoded.rankings), read_any_usage(decoded.usage)
+        return reply
+
+
+class CohereRankings(_Rankings):
+    name = "cohere_rankings"
+    path = "/v2/rerank"
+    declaration = Declaration(
+        streams=False,
+        inputs=frozenset({"passages"}),
+        body_key="documents",
+        output_tokens=False,
+        title="Ranking Metrics",
+    )
+
+    def build(
+        self,
+        turn: Turn,
+        model: str,
+        settings: EndpointSettings,
+        history: History = NO_HISTORY,  # noqa: ARG002
+    ) -> dict[str, Any]:
+        query, passages = _query_and_passages(turn)
+        return {"model": model, "query": query, "documents": passages} | settings.extra | turn.extra
+
+    def input_text(self, body: dict[str, Any]) -> list[str]:
+        return [body["query"], *(_text(document) for document in body["documents"])]
+
+    def read_body(self, body: bytes) -> Reply:
+        reply = Reply()
+        decoded = decode_reply(body, _cohere_decoder, reply, "results")
+        if decoded is not None:
+            # Cohere sends no usage; vLLM and others that speak its API do.
+            reply.vectors, reply.usage = len(decoded.results), read_any_usage(decoded.usage)
+        return reply
+
+
+class TeiRankings(_Rankings):
+    name = "hf_tei_rankings"
+    path = "/rerank"
+    declaration = Declaration(
+        streams=False, inputs=frozenset({"passages"}), body_key="texts", output_tokens=False, title="Ranking Metrics"
+    )
+
+    def build(
+        self,
+        turn: Turn,
+        model: str,  # noqa: ARG002
+        settings: EndpointSettings,
+        history: History = NO_HISTORY,  # noqa: ARG002
+    ) -> dict[str, Any]:
+        query, passages = _query_and_passages(turn)
+        return {"query": query, "texts": passages} | settings.extra | turn.extra
+
+    def input_text(self, body: dict[str, Any]) -> list[str]:
+        return [body["query"], *body["texts"]]
+
+    def read_body(self, body: bytes) -> Reply:
+        reply = Reply()
+        decoded = decode_reply(body, _tei_decoder, reply, "list of ranks")
+        if decoded is not None:
+            reply.vectors = len(decoded)
+        return reply
+
+
+def _query_and_passages(turn: Turn) -> tuple[str, list[str]]:
+    """Return the texts named `query` and `passages`; without names, the first text and the others."""
+    if not turn.text_names:
+        queries, passages = list(turn.texts[:1]), list(turn.texts[1:])
+    else:
+        named = list(zip(turn.text_names, turn.texts, strict=True))
+        queries = [text for name, text in named if name in ("query", "queries")]
+        passages = [text for name, text in named if name in ("passage", "passages")]
+    if len(queries) != 1 or not passages:
+        raise UserError(
+            f"A ranking needs one query and at least one passage, and an entry of the data has {len(queries)} and "
+            f'{len(passages)}; write it as {{"texts": [{{"name": "query", "contents": ["…"]}}, '
+            '{"name": "passages", "contents": ["…", "…"]}]}.'
+        )
+    return queries[0], passages
+
+
+def _text(document: Any) -> str:
+    """Return the text of a document, which may be an object."""
+    return document if isinstance(document, str) else str(document["text"])
