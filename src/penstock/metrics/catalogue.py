@@ -36,6 +36,7 @@ GROUPS: tuple[MetricGroup, ...] = tuple(
             "penstock.metrics.groups.replay_lag:GROUP",
             "penstock.metrics.groups.totals:GROUP",
             "penstock.metrics.groups.error_adjusted:GROUP",
+            "penstock.metrics.groups.power:GROUP",
         ),
     )
 )

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 Kind = Literal["record", "list", "run"]
-Table = Literal["main", "http"]
+Table = Literal["main", "http", "power"]
 Tokens = Literal["input_tokens", "output_tokens"]
 """Fields of `settings.endpoint_types.Declaration`."""
 
@@ -115,7 +115,8 @@ class PhaseFigures(NamedTuple):
 
 
 class MetricGroup(NamedTuple):
-    """Metrics that are computed together. A metric whose value none of the functions gives is computed by `PhaseStats`."""
+    """Metrics that are computed together. A metric whose value none of the functions gives is computed by `PhaseStats`,
+    or from telemetry."""
 
     metrics: tuple[Metric, ...]
     measure: Callable[[Record, TokenCounts, Measures], None] | None = None

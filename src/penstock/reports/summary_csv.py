@@ -37,7 +37,24 @@ def _csv_text(summary: Summary) -> str:
     for tag, stats in rows:
         if stats.scalar:
             write((_name(CATALOGUE[tag]), _number(stats.avg)))
+    _write_gpus(text, summary)
     return text.getvalue()
+
+
+def _write_gpus(text: io.StringIO, summary: Summary) -> None:
+    """Write the section of GPU telemetry, whose header AIPerf writes even without GPUs."""
+    telemetry = summary.gpu_telemetry
+    if telemetry is None:
+        return
+    write = csv.writer(text).writerow
+    text.write("\r\n\r\n")
+    write(("Endpoint", "GPU_Index", "GPU_Name", "GPU_UUID", "Platform", "Metric", *_STATISTICS))
+    for url, gpus in telemetry.gpus.items():
+        for gpu in gpus.values():
+            for name, figures in gpu.metrics.items():
+                cells = (_number(figures.get(statistic)) for statistic in _STATISTICS)
+                metric = f"{name} ({figures['unit']})"
+                write((url, gpu.gpu_index, gpu.gpu_name, gpu.gpu_uuid, gpu.platform, metric, *cells))
 
 
 def _name(metric: Metric) -> str:

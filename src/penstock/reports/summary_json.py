@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -57,6 +58,7 @@ def _document(summary: Summary, header: RunHeader) -> dict[str, Any]:
         "aiperf_version": f"penstock-{header.penstock_version}",
         "benchmark_id": header.benchmark_id,
         **_ordered(metrics),
+        **_telemetry_data(summary),
         "input_config": input_config(header.settings),
         "run_info": _run_info(header),
         **_outcome(summary),
@@ -68,6 +70,27 @@ def _document(summary: Summary, header: RunHeader) -> dict[str, Any]:
 
 def _ordered(metrics: dict[str, Stats]) -> dict[str, Stats]:
     return {tag: metrics[tag] for tag in _FIRST if tag in metrics}
+
+
+def _telemetry_data(summary: Summary) -> dict[str, Any]:
+    telemetry = summary.gpu_telemetry
+    if telemetry is None:
+        return {}
+    data = {
+        "summary": {
+            "endpoints_configured": telemetry.configured,
+            "endpoints_successful": telemetry.successful,
+            "start_time": local_time(summary.start_ns),
+            "end_time": local_time(summary.end_ns),
+        },
+        "endpoints": {_host(url): {"gpus": gpus} for url, gpus in telemetry.gpus.items()},
+        "error_summary": [{"endpoint": url, "message": message} for url, message in telemetry.errors.items()],
+    }
+    return {"telemetry_data": data}
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc or url
 
 
 def _run_info(header: RunHeader) -> dict[str, Any]:

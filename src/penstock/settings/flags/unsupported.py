@@ -139,8 +139,6 @@ _SPELLINGS = (
     "--network-latency-automatic",
     "--network-latency-mean",
     "--network-latency-ping-interval",
-    # gpu telemetry
-    "--gpu-telemetry",
     # multi-run
     "--num-profile-runs",
     "--profile-run-cooldown-seconds",
