@@ -41,6 +41,7 @@ _BUILTIN: tuple[MetricGroup, ...] = tuple(
             "penstock.metrics.groups.replay_lag:GROUP",
             "penstock.metrics.groups.totals:GROUP",
             "penstock.metrics.groups.error_adjusted:GROUP",
+            "penstock.metrics.groups.power:GROUP",
         ),
     )
 )

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 Kind = Literal["record", "list", "run"]
-Table = Literal["main", "http", "effective", "active"]
+Table = Literal["main", "http", "effective", "active", "power"]
 Tokens = Literal["input_tokens", "output_tokens"]
 """Fields of `settings.endpoint_types.Declaration`."""
 
@@ -124,7 +124,8 @@ class PhaseFigures(NamedTuple):
 
 
 class MetricGroup(NamedTuple):
-    """Metrics that are computed together. A metric whose value none of the functions gives is computed by `PhaseStats`."""
+    """Metrics that are computed together. A metric whose value none of the functions gives is computed by `PhaseStats`,
+    or from telemetry."""
 
     metrics: tuple[Metric, ...]
     measure: Callable[[Record, TokenCounts, Measures], None] | None = None

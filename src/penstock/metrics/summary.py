@@ -19,6 +19,7 @@ from penstock.metrics.token_agreement import TokenAgreement, TokenTotals
 from penstock.records.log import RunLog
 from penstock.records.record import Record
 from penstock.records.root_hash import RootHash, schedule_key
+from penstock.telemetry.gpu import GpuTelemetry
 from penstock.telemetry.server_metrics import ServerMetrics
 
 __all__ = ["PhaseSummary", "Proof", "Summary", "SummaryBuilder", "TokenizerNote"]
@@ -111,6 +112,8 @@ class Summary(msgspec.Struct, kw_only=True):
     """A note about the files."""
     server_metrics: ServerMetrics | None = None
     """None if nothing was scraped."""
+    gpu_telemetry: GpuTelemetry | None = None
+    """None if no GPU was observed."""
 
     @property
     def is_complete(self) -> bool:

@@ -18,7 +18,7 @@ __all__ = ["Artifacts", "Draft", "replacing"]
 class Artifacts(msgspec.Struct, frozen=True):
     paths: dict[str, str]
     """The file of each sink, by the sink's name. `records` is missing if the export level is `summary`, `inputs` if it is
-    the file that was replayed, and those of slices and server metrics if they were not asked for."""
+    the file that was replayed, and those of slices and telemetry if they were not asked for."""
     every: tuple[str, ...]
     """All files that a run may write. Those of an earlier run must be deleted, or they look like this run's."""
 
@@ -33,6 +33,9 @@ class Artifacts(msgspec.Struct, frozen=True):
                 folder, f"{output.prefix}_server_metrics" if output.prefix else "server_metrics_export"
             ),
         }
+        names["gpu_telemetry"] = os.path.join(
+            folder, f"{output.prefix}_gpu_telemetry" if output.prefix else "gpu_telemetry_export"
+        )
         paths = {entry.name: entry.path.format_map(names) for entry in registry.SINKS}
         if os.path.realpath(paths["inputs"]) in map(os.path.realpath, header.payload_files):
             del paths["inputs"]
@@ -45,6 +48,8 @@ class Artifacts(msgspec.Struct, frozen=True):
         for name in ("json", "csv", "jsonl"):
             if telemetry.server_metrics is None or name not in telemetry.server_metrics_formats:
                 del paths[f"server_metrics_{name}"]
+        if telemetry.gpu is None:
+            del paths["gpu_telemetry"]
         return cls(paths, every)
 
     @property

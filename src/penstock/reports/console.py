@@ -98,6 +98,8 @@ def _render(console: Console, summary: Summary, show_http: bool, show_timeline: 
     if show_http:
         _metrics(console, "Penstock | HTTP Phases", "http", summary.metrics)
     _server_metrics(console, summary)
+    _gpus(console, summary)
+    _metrics(console, "Penstock | GPU Power", "power", summary.metrics)
     _certificate(console, summary)
     _print_notes(console, summary)
 
@@ -194,6 +196,27 @@ def _server_metrics(console: Console, summary: Summary) -> None:
                 cells = (figures.avg, figures.max, figures.total)
                 table.add_row(url, f"{header} ({figures.unit})", *("-" if c is None else f"{c:,.2f}" for c in cells))
                 url = ""  # noqa: PLW2901 - shown once
+    console.print(table)
+    console.print()
+
+
+def _gpus(console: Console, summary: Summary) -> None:
+    from rich.table import Table as RichTable
+
+    telemetry = summary.gpu_telemetry
+    if telemetry is None or not telemetry.gpus:
+        return
+    table = RichTable(title="Penstock | GPU Telemetry", title_style="bold", header_style="bold")
+    table.add_column("GPU", overflow="fold")
+    table.add_column("Metric", justify="right", style="cyan")
+    for name in ("avg", "min", "max"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for gpu in telemetry.all_gpus:
+        shown = f"{gpu.gpu_index}: {gpu.gpu_name}"
+        for tag, figures in gpu.metrics.items():
+            cells = ("-" if name not in figures else f"{figures[name]:,.2f}" for name in ("avg", "min", "max"))
+            table.add_row(shown, f"{tag.removeprefix('nvidia_').replace('_', ' ')} ({figures['unit']})", *cells)
+            shown = ""
     console.print(table)
     console.print()
 
@@ -332,7 +355,7 @@ def _notes(summary: Summary) -> Iterator[str]:
         yield summary.note
     if summary.tokenizer.note is not None:
         yield summary.tokenizer.note
-    yield from _server_metrics_notes(summary)
+    yield from _telemetry_notes(summary)
     if summary.broken_conversations:
         yield f"Conversations that ended early because a turn failed: {summary.broken_conversations:,}."
     yield from (f"{warning}: {count:,}." for warning, count in summary.warnings.items())
@@ -351,7 +374,10 @@ def _notes(summary: Summary) -> Iterator[str]:
         )
 
 
-def _server_metrics_notes(summary: Summary) -> Iterator[str]:
+def _telemetry_notes(summary: Summary) -> Iterator[str]:
+    if summary.gpu_telemetry is not None:
+        for url, why in summary.gpu_telemetry.errors.items():
+            yield f"No GPU telemetry from {url}: {why}"
     metrics = summary.server_metrics
     if metrics is None:
         return

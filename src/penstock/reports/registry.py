@@ -13,8 +13,8 @@ __all__ = ["PHASE_FILES", "SINKS", "SinkEntry"]
 class SinkEntry(NamedTuple):
     name: str
     path: str
-    """Path of the file. `{folder}` is the artifact folder with its slash; `{summary}`, `{export}` and `{server_metrics}` are
-    the artifact folder and the start of a file name, which a prefix of the user replaces."""
+    """Path of the file. `{folder}` is the artifact folder with its slash; the other names are the
+    artifact folder and the start of a file name, which a prefix of the user replaces."""
     sink: str
     """Module and class."""
 
@@ -32,6 +32,7 @@ SINKS: tuple[SinkEntry, ...] = (
     SinkEntry(
         "server_metrics_jsonl", "{server_metrics}.jsonl", "penstock.reports.server_metrics_jsonl:ServerMetricsJsonl"
     ),
+    SinkEntry("gpu_telemetry", "{gpu_telemetry}.jsonl", "penstock.reports.gpu_telemetry_jsonl:GpuTelemetryJsonl"),
     SinkEntry("summary_json", "{summary}.json", "penstock.reports.summary_json:SummaryJson"),
 )
 """Sinks are finished in this order. The JSON summary is the last: a program that waits for it expects the other files to be

@@ -21,7 +21,7 @@ _UNITS_OMITTED = ("count", "requests")
 class SummaryCsv(Sink):
     def finish(self, summary: Summary) -> None:
         with replacing(self.path) as file:
-            file.write(csv_text(summary.metrics).encode())
+            file.write((csv_text(summary.metrics) + _gpu_text(summary)).encode())
 
 
 def csv_text(metrics: dict[str, Stats]) -> str:
@@ -38,6 +38,24 @@ def csv_text(metrics: dict[str, Stats]) -> str:
     for tag, stats in rows:
         if stats.scalar:
             write((_name(CATALOGUE[tag]), number(stats.avg)))
+    return text.getvalue()
+
+
+def _gpu_text(summary: Summary) -> str:
+    """Return the section of GPU telemetry, whose header AIPerf writes even without GPUs."""
+    telemetry = summary.gpu_telemetry
+    if telemetry is None:
+        return ""
+    text = io.StringIO(newline="")
+    write = csv.writer(text).writerow
+    text.write("\r\n\r\n")
+    write(("Endpoint", "GPU_Index", "GPU_Name", "GPU_UUID", "Platform", "Metric", *STATISTICS))
+    for url, gpus in telemetry.gpus.items():
+        for gpu in gpus.values():
+            for name, figures in gpu.metrics.items():
+                cells = (number(figures.get(statistic)) for statistic in STATISTICS)
+                metric = f"{name} ({figures['unit']})"
+                write((url, gpu.gpu_index, gpu.gpu_name, gpu.gpu_uuid, gpu.platform, metric, *cells))
     return text.getvalue()
 
 

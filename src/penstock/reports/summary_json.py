@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -53,7 +56,7 @@ class SummaryJson(Sink):
 
 def _document(summary: Summary, header: RunHeader, log: RunLog) -> dict[str, Any]:
     return {
-        **_beginning(summary.metrics, header, log),
+        **_beginning(summary.metrics, header, log, _telemetry_data(summary)),
         **_outcome(summary),
         **({} if summary.warmup_metrics is None else {"warmup_metrics": summary.warmup_metrics}),
         **_others(summary.metrics),
@@ -77,12 +80,15 @@ def phase_document(summary: Summary, phase: PhaseSummary, header: RunHeader, log
     }
 
 
-def _beginning(metrics: dict[str, Stats], header: RunHeader, log: RunLog) -> dict[str, Any]:
+def _beginning(
+    metrics: dict[str, Stats], header: RunHeader, log: RunLog, telemetry_data: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "aiperf_version": f"penstock-{header.penstock_version}",
         "benchmark_id": header.benchmark_id,
         **_ordered(metrics),
+        **telemetry_data,
         "input_config": input_config(header.settings),
         "run_info": _run_info(header, log),
     }
@@ -94,6 +100,27 @@ def _others(metrics: dict[str, Stats]) -> dict[str, Stats]:
 
 def _ordered(metrics: dict[str, Stats]) -> dict[str, Stats]:
     return {tag: metrics[tag] for tag in _FIRST if tag in metrics}
+
+
+def _telemetry_data(summary: Summary) -> dict[str, Any]:
+    telemetry = summary.gpu_telemetry
+    if telemetry is None:
+        return {}
+    data = {
+        "summary": {
+            "endpoints_configured": telemetry.configured,
+            "endpoints_successful": telemetry.successful,
+            "start_time": local_time(summary.start_ns),
+            "end_time": local_time(summary.end_ns),
+        },
+        "endpoints": {_host(url): {"gpus": gpus} for url, gpus in telemetry.gpus.items()},
+        "error_summary": [{"endpoint": url, "message": message} for url, message in telemetry.errors.items()],
+    }
+    return {"telemetry_data": data}
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc or url
 
 
 def _run_info(header: RunHeader, log: RunLog) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 
 from penstock.metrics.certificate import Certificate
+from penstock.metrics.groups.power import power_metrics
 from penstock.metrics.measure import measure, unfit_metrics
 from penstock.metrics.metric import Measures
 from penstock.metrics.summary import Summary, SummaryBuilder, TokenizerNote
@@ -19,6 +20,7 @@ from penstock.records.record import Record
 from penstock.reports import registry
 from penstock.reports.artifacts import Artifacts
 from penstock.reports.sink import ReportContext, Sink
+from penstock.telemetry.gpu import GpuTelemetryBuilder
 from penstock.telemetry.server_metrics import ServerMetricsBuilder, window_of
 
 __all__ = ["write_artifacts"]
@@ -66,14 +68,18 @@ def write_artifacts(
             for sink in sinks:
                 sink.add(record, measures)
         summary = _summarize(builder, counter, context, certify)
-        server_metrics = ServerMetricsBuilder(
-            window_of(log.phases, log.covered_phases, summary.end_ns - header.epoch_wall_ns), header.epoch_wall_ns
-        )
+        window = window_of(log.phases, log.covered_phases, summary.end_ns - header.epoch_wall_ns)
+        server_metrics = ServerMetricsBuilder(window, header.epoch_wall_ns)
+        gpu_telemetry = GpuTelemetryBuilder(window)
         for sample in log.samples():
             server_metrics.add(sample)
+            gpu_telemetry.add(sample)
             for sink in sinks:
                 sink.add_sample(sample)
         summary.server_metrics = server_metrics.result()
+        summary.gpu_telemetry = gpu_telemetry.result()
+        if summary.gpu_telemetry is not None:
+            summary.metrics |= power_metrics(summary.metrics, summary.gpu_telemetry)
         summary.was_cancelled = was_cancelled
         summary.incomplete_reason = incomplete_reason
         for sink in sinks:

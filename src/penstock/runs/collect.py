@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Sequence
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -11,11 +12,12 @@ from penstock.errors import UserError
 from penstock.runs.companion import Companion, CompanionControl
 from penstock.runs.prepare import Prepared
 from penstock.settings.schema import Settings
+from penstock.telemetry.gpu import DCGM, open_nvml
 from penstock.telemetry.scrape import MetricsUrl, Observation, Scraper
 from penstock.telemetry.server_metrics import SOURCE
 from penstock.workers.job import resolve_origin
 
-__all__ = ["Collector", "Source", "server_metrics"]
+__all__ = ["Collector", "Source", "gpu_telemetry", "server_metrics"]
 
 
 class Source(Protocol):
@@ -98,6 +100,35 @@ def server_metrics(settings: Settings, prepared: Prepared) -> Collector | None:
     for url in telemetry.server_metrics:
         urls.setdefault(url, metrics_url(settings, url, "--server-metrics"))
     return Collector(Scraper(SOURCE, list(urls.values())), telemetry.interval_s)
+
+
+class Several:
+    """Several sources that are read one after the other."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+
+    def collect(self) -> list[Observation]:
+        return [observation for source in self._sources for observation in source.collect()]
+
+    def close(self) -> None:
+        for source in self._sources:
+            source.close()
+
+
+def gpu_telemetry(settings: Settings, prepared: Prepared) -> Collector | None:
+    """Return the companion for --gpu-telemetry; None without the flag."""
+    del prepared
+    names = settings.telemetry.gpu
+    if names is None:
+        return None
+    sources: list[Source] = []
+    urls = [name for name in names if name != "pynvml"]
+    if urls:
+        sources.append(Scraper(DCGM, [metrics_url(settings, url, "--gpu-telemetry") for url in urls]))
+    if "pynvml" in names:
+        sources.append(open_nvml())
+    return Collector(Several(sources), settings.telemetry.interval_s)
 
 
 def metrics_url(settings: Settings, url: str, flag: str) -> MetricsUrl:

@@ -13,6 +13,7 @@ __all__ = ["COMPANIONS", "companions"]
 COMPANIONS = (
     "penstock.runs.indexer:input_files",
     "penstock.runs.collect:server_metrics",
+    "penstock.runs.collect:gpu_telemetry",
 )  # fmt: skip
 """Module and function, which is called with the `Settings` and the `Prepared` run."""
 

@@ -38,7 +38,7 @@ def input_config(settings: Settings) -> dict[str, Any]:
             name=settings.tokenizer.name,
             revision=settings.tokenizer.revision if settings.tokenizer.revision != "main" else None,
         ),
-        "gpu_telemetry": {"enabled": False},
+        "gpu_telemetry": _gpu_telemetry(settings.telemetry),
         "server_metrics": _server_metrics(settings.telemetry),
         "runtime": _present(ui=output.ui, workers=settings.workers_max),
     }
@@ -196,6 +196,10 @@ def _server_metrics(telemetry: TelemetrySettings) -> dict[str, Any]:
         return {"enabled": False}
     formats = list(telemetry.server_metrics_formats)
     return {"enabled": True, "urls": list(telemetry.server_metrics), "formats": formats}
+
+
+def _gpu_telemetry(telemetry: TelemetrySettings) -> dict[str, Any]:
+    return {"enabled": False} if telemetry.gpu is None else {"enabled": True, "urls": list(telemetry.gpu)}
 
 
 def _present(**fields: Any) -> dict[str, Any]:

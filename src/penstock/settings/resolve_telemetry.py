@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from penstock.errors import UserError
+from penstock.extras import require_extra
 from penstock.secrets import redact_url
 from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.schema import TelemetrySettings
@@ -12,6 +13,8 @@ from penstock.settings.urls import normalize_urls
 
 __all__ = ["telemetry"]
 
+_NVML = "pynvml"
+_DCGM_DEFAULTS = ("http://localhost:9400/metrics", "http://localhost:9401/metrics")
 _FORMATS = ("json", "csv", "jsonl")
 
 
@@ -28,8 +31,14 @@ def telemetry(parsed: ParsedArguments) -> TelemetrySettings:
         name = str(spelling("telemetry.server_metrics_formats"))
         _require_server_metrics(fields, name)
         fields["server_metrics_formats"] = _formats(fields["server_metrics_formats"], name)
-    if "interval_s" in fields:
-        _require_server_metrics(fields, str(spelling("telemetry.interval_s")))
+    if "gpu" in fields:
+        if "no_gpu_telemetry" in fields:
+            raise UserError("--gpu-telemetry and --no-gpu-telemetry contradict each other; keep one of them.")
+        fields["gpu"] = _gpu_sources(fields["gpu"], str(spelling("telemetry.gpu")))
+    if "interval_s" in fields and "server_metrics" not in fields and "gpu" not in fields:
+        raise UserError(
+            f"{spelling('telemetry.interval_s')} adjusts --server-metrics and --gpu-telemetry, but both are missing."
+        )
     return TelemetrySettings(**fields)
 
 
@@ -44,6 +53,18 @@ def metrics_url(text: str, spelling: str) -> str:
             f"{spelling} takes the URL of a server that runs; the mock of --url mock:// is scraped by itself."
         )
     return url if parts.path not in ("", "/") else parts._replace(path="/metrics").geturl()
+
+
+def _gpu_sources(texts: list[str], spelling: str) -> tuple[str, ...]:
+    for text in texts:
+        if text.lower() in ("amdsmi", "dashboard") or text.endswith(".csv"):
+            raise UserError(
+                f"{spelling} {text} is not supported yet; this version of Penstock has pynvml and URLs of DCGM exporters."
+            )
+    if any(text.lower() == _NVML for text in texts):
+        require_extra("gpu", f"{spelling} {_NVML}", _NVML)
+    names = [_NVML if text.lower() == _NVML else metrics_url(text, spelling) for text in texts]
+    return tuple(dict.fromkeys(names or _DCGM_DEFAULTS))
 
 
 def _require_server_metrics(fields: dict[str, object], spelling: str) -> None:

@@ -292,6 +292,8 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     server_metrics_formats: tuple[str, ...] = ("json", "csv")
     interval_s: float = 1 / 3
     """Time between scrapes."""
+    gpu: tuple[str, ...] | None = None
+    """URLs of DCGM exporters, or `pynvml` for the GPUs of this machine; None: read nothing."""
     no_server_metrics: bool = False
     no_gpu_telemetry: bool = False
     """Flags that ask for the default. They contradict the ones that turn telemetry on."""

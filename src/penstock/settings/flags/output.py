@@ -161,13 +161,24 @@ TELEMETRY = Group(
         Flag(
             "--telemetry-interval",
             "float",
-            "Time between two scrapes of --server-metrics.",
+            "Time between two scrapes of --server-metrics and of --gpu-telemetry.",
             target="telemetry.interval_s",
             metavar="SECONDS",
             default="0.333",
             gt=0,
             hard_min=0.05,
             penstock_only=True,
+        ),
+        Flag(
+            "--gpu-telemetry",
+            "list",
+            "Collect power, utilization, memory, clocks and temperature of GPUs: from DCGM exporters (URLs; localhost:9400 and "
+            "9401 without one), or of this machine (pynvml).",
+            target="telemetry.gpu",
+            metavar="[URL...|pynvml]",
+            url=True,
+            implied="",
+            default="not collected",
         ),
         Flag(
             "--no-server-metrics",
@@ -179,7 +190,7 @@ TELEMETRY = Group(
         Flag(
             "--no-gpu-telemetry",
             "bool",
-            "Accepted for compatibility: this version collects no GPU telemetry.",
+            "Accepted for compatibility: GPU telemetry is collected only with --gpu-telemetry.",
             target="telemetry.no_gpu_telemetry",
             always_on=True,
         ),

@@ -113,8 +113,6 @@ _SPELLINGS = (
     "--network-latency-automatic",
     "--network-latency-mean",
     "--network-latency-ping-interval",
-    # gpu telemetry
-    "--gpu-telemetry",
     # multi-run
     "--search-space",
     "--search-metric",
