@@ -14,6 +14,7 @@ from penstock.errors import UserError
 from penstock.runs.read_settings import read_settings
 from penstock.settings.config import with_config
 from penstock.settings.config.read import read_config
+from penstock.settings.flags.endpoint import ENDPOINT_TYPES
 from penstock.settings.parse import parse
 from penstock.settings.schema import Settings
 
@@ -175,6 +176,7 @@ EQUIVALENT = {
         under("serverMetrics", "{enabled: true, interval: 0.1, urls: ['http://x/metrics'], formats: [csv]}"),
         "-m m --server-metrics http://x/metrics --telemetry-interval 0.1 --server-metrics-formats csv",
     ),
+    "GPU telemetry": (under("gpuTelemetry", "{enabled: true, urls: [pynvml]}"), "-m m --gpu-telemetry pynvml"),
     "server metrics of the servers": (under("serverMetrics", "{enabled: true}"), "-m m --server-metrics"),
     "what AIPerf exports as turned off": (
         (
@@ -191,6 +193,7 @@ def test_file_gives_the_settings_of_the_flags(text: str, flags: str) -> None:
     assert from_file(text) == settings_for(*shlex.split(flags))
 
 
+CHOICES = ", ".join(ENDPOINT_TYPES)
 ERRORS = {
     "unknown": (
         under("endpoint", "{tiemout: 5}"),
@@ -235,7 +238,7 @@ ERRORS = {
     "mapping": (under("endpoint", "[a]"), "3 benchmark.endpoint must be a mapping of keys, not a list."),
     "scalar": (
         under("endpoint", "{type: {a: 1}}"),
-        "3 benchmark.endpoint.type must be one of chat, completions, responses, raw, template, not a mapping.",
+        f"3 benchmark.endpoint.type must be one of {CHOICES}, not a mapping.",
     ),
     "header": (
         under("endpoint", "{headers: {X-A: [1]}}"),
@@ -293,10 +296,8 @@ ERRORS = {
         "3 benchmark.artifacts.raw raw is not supported yet; this version of Penstock has summary and records.",
     ),
     "telemetry": (
-        under("gpuTelemetry", "{enabled: true}"),
-        (
-            "3 benchmark.gpuTelemetry.enabled is a key of AIPerf that this version of Penstock does not have yet; remove it."
-        ),
+        under("gpuTelemetry", "{mode: summary}"),
+        "3 benchmark.gpuTelemetry.mode is a key of AIPerf that this version of Penstock does not have yet; remove it.",
     ),
     "distribution": (
         under("dataset", "{isl: {mean: 9, median: 5}}"),

@@ -356,11 +356,11 @@ BENCHMARK: Final[Section] = {
     "logging": {"level": "--log-level"},
     "gpu_telemetry": {
         "enabled": Special("enabled", ("--gpu-telemetry",)),
-        "url": "--gpu-telemetry",
+        "url": Alias("--gpu-telemetry"),
         "urls": "--gpu-telemetry",
-        "metrics_file": "--gpu-telemetry",
-        "collector": "--gpu-telemetry",
-        "mode": "--gpu-telemetry",
+        "metrics_file": Refused(),
+        "collector": Refused("urls names the exporters; `urls: [pynvml]` reads the GPUs of this machine"),
+        "mode": Refused(),
     },
     "server_metrics": {
         "enabled": Special("enabled", ("--server-metrics",)),
