@@ -5,7 +5,7 @@ python -m benchmarks
 
 from __future__ import annotations
 
-from benchmarks import accuracy, compare, gateway, inspection, memory, replay, responses, startup, throughput
+from benchmarks import accuracy, compare, gateway, inspection, memory, replay, responses, scrape, startup, throughput
 
 
 def main() -> int:
@@ -19,6 +19,7 @@ def main() -> int:
             compare.main,
             memory.main,
             replay.main,
+            scrape.main,
             gateway.main,
             inspection.main,
         )
