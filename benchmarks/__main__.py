@@ -14,6 +14,7 @@ from benchmarks import (
     replay,
     responses,
     schedule,
+    scrape,
     startup,
     sweep,
     throughput,
@@ -33,6 +34,7 @@ def main() -> int:
             compare.main,
             memory.main,
             replay.main,
+            scrape.main,
             gateway.main,
             inspection.main,
         )

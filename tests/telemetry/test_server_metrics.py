@@ -57,6 +57,13 @@ def test_gauges_of_a_phase_shorter_than_the_interval_come_from_the_scrapes_aroun
     assert result.metrics["vllm:num_requests_waiting"].series[0].stats["avg"] == 2
 
 
+def test_times_after_the_values_are_not_values() -> None:
+    pages = {
+        at: f'# TYPE depth gauge\ndepth 4 {1_700_000_000_000 + at}\nother{{a="b"}} 1 {at}\n' for at in (90, 200, 300)
+    }
+    assert figures(pages).metrics["depth"].series[0].stats["avg"] == 4
+
+
 def histogram(counts: tuple[int, int, int], total: float) -> str:
     names = ("0.1", "1.0", "+Inf")
     lines = [f'd_bucket{{le="{name}"}} {count}' for name, count in zip(names, counts, strict=True)]
