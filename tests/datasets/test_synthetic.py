@@ -10,7 +10,7 @@ import pytest
 
 from penstock.datasets.conversation import Conversation
 from penstock.errors import UserError
-from penstock.settings.schema import InputSettings
+from penstock.settings.schema import InputSettings, RankingSettings
 from penstock.tokens.tokenizer import Tokenizer
 from support.prompts import synthesize
 
@@ -129,3 +129,13 @@ def test_error_for_an_impossible_length_names_the_tokenizer(pairs: Tokenizer, ze
             f"No text of exactly 25 tokens was found for the tokenizer '{tokenizer.name}'; choose another prompt "
             "length (--isl) or another tokenizer (--tokenizer)."
         )
+
+
+def test_rankings_have_a_query_and_passages_of_the_requested_lengths(builtin_tokenizer: Tokenizer) -> None:
+    shape = RankingSettings(passages_mean=4, passages_stddev=1, passage_tokens_mean=12, query_tokens_mean=6)
+    made = synthesize(InputSettings(seed=1, ranks=True, rankings=shape), 150, builtin_tokenizer)
+    turns = [each.turns[0] for each in made]
+    assert {builtin_tokenizer.count(turn.texts[0]) for turn in turns} == {6}
+    assert {builtin_tokenizer.count(passage) for turn in turns for passage in turn.texts[1:]} == {12}
+    assert len({len(turn.texts) for turn in turns}) > 2
+    assert [turn.input_tokens for turn in turns] == [builtin_tokenizer.count(" ".join(turn.texts)) for turn in turns]
