@@ -72,7 +72,8 @@ def _build(
     for number, conversation in enumerate(conversations):
         model = models[number % len(models)]
         history = History(conversation.system, conversation.context)
-        for turn in conversation.turns:
+        for turn in map(dataset.write_prompt, conversation.turns) if dataset.write_prompt else conversation.turns:
+            _check_messages(turn, settings, endpoint)
             if conversation.accumulate and len(conversation.turns) > 1:
                 endpoint.build(turn, model, settings.endpoint)  # raises now, not during the run, if it cannot
                 _check_media(turn, settings, endpoint)
@@ -101,6 +102,14 @@ def _check_media(turn: Turn, settings: Settings, endpoint: Endpoint) -> None:
         raise UserError(
             f"The dataset has images or audio, which --endpoint-type {settings.endpoint.type} cannot carry; "
             f"use {' or '.join(types_that_take('images'))}."
+        )
+
+
+def _check_messages(turn: Turn, settings: Settings, endpoint: Endpoint) -> None:
+    """Raise UserError for the messages of a trace if the endpoint's requests have none."""
+    if not turn.texts and "messages" in turn.extra and endpoint.declaration.body_key != "messages":
+        raise UserError(
+            f"The trace has 'messages', which --endpoint-type {settings.endpoint.type} cannot carry; use chat."
         )
 
 

@@ -193,6 +193,10 @@ def _input(parsed: ParsedArguments) -> InputSettings:
         raise UserError(f"{spelling('input.format')} names the format of a file, but --input-file is missing.")
     elif "sessions" in fields:
         raise UserError(f"{spelling('input.sessions')} selects sessions of a file, but --input-file is missing.")
+    elif "block_size" in fields:
+        raise UserError(
+            f"{spelling('input.block_size')} describes the hash_ids of a trace, but --input-file is missing."
+        )
     if "sessions" in fields:
         fields["sessions"] = tuple(fields["sessions"])
     if "format" in fields:
