@@ -32,3 +32,14 @@ def test_prefix_cache_of_the_server_sees_the_shared_blocks(program: Program, moc
     # The mock estimates tokens, so the lengths of the shared parts are known as shares of the estimate only.
     assert repeated["cached_tokens"] == (repeated["prompt_tokens"] - 1) // 16 * 16
     assert 0.9 < longer["cached_tokens"] / repeated["cached_tokens"] * 700 / 512 < 1.1
+
+
+def test_analyze_trace_prints_the_theoretical_hit_rate(program: Program) -> None:
+    path = program.folder / "trace.jsonl"
+    path.write_text("\n".join(map(json.dumps, ROWS)))
+    done = program.run("analyze-trace", path, "--block-size", 256, "--json", command="penstock")
+    assert done.status == 0, done
+    assert json.loads(done.out)["reuse"]["cached_tokens"] == 700 + 512
+    path.write_text('{"text": "no trace"}')
+    done = program.run("analyze-trace", path, command="penstock")
+    assert (done.status, "has no 'input_length'" in done.err) == (2, True)
