@@ -306,7 +306,7 @@ def _schedule(parsed: ParsedArguments) -> ScheduleSettings:
                 f"{adjusting} adjusts the schedule of --fixed-schedule, but --fixed-schedule is missing; give both or neither."
             )
         return schedule
-    name = spelling("load.schedule.on", "--custom-dataset-type mooncake_trace")  # which can turn the schedule on
+    name = spelling("load.schedule.on", f"--custom-dataset-type {parsed.values.get('input.format')}")  # can turn it on
     if "input.file" not in parsed.values:
         raise UserError(f"{name} sends requests at the times recorded in a file, but --input-file is missing.")
     for target, reason in _NOT_WITH_SCHEDULE.items():
