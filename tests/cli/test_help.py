@@ -55,7 +55,7 @@ def test_every_help_fits_eighty_columns(
 
 @pytest.mark.parametrize("name", [*(command.name for command in COMMANDS), "gateway_validate", "usage_purge"])
 def test_every_command_has_a_help_flag_and_valid_examples(name: str) -> None:
-    command = import_module(f"penstock.cli.{name}").COMMAND_LINE
+    command = import_module(f"penstock.cli.{name}".replace("-", "_")).COMMAND_LINE
     assert HELP in command.flags
     spellings = [spelling for flag in command.flags for spelling in flag.spellings]
     assert len(spellings) == len(set(spellings))

@@ -8,13 +8,17 @@ __all__ = ["AIPERF_COMMANDS", "COMMANDS", "Command"]
 
 
 class Command(NamedTuple):
-    """A command. The module of the same name in `penstock.cli` has its `COMMAND_LINE` and `run(parsed)`."""
+    """A command. The module of the same name (with underscores) in `penstock.cli` has its `COMMAND_LINE` and `run(parsed)`."""
 
     name: str
     summary: str
     """One line for the overview and for completion."""
     subcommands: tuple[str, ...] = ()
     """Their modules are named after both, as in `gateway_validate`."""
+
+    @property
+    def module(self) -> str:
+        return "penstock.cli." + self.name.replace("-", "_")
 
 
 COMMANDS = (
@@ -23,6 +27,7 @@ COMMANDS = (
     Command("report", "rebuild the artifacts of a run from its log"),
     Command("explain", "show the slowest requests of a run beside the state of server, network and client"),
     Command("verify", "check that a run sent exactly the recorded request bodies"),
+    Command("analyze-trace", "print the lengths, the arrival rate and the reuse of a trace"),
     Command("compare", "compare two runs or servers, and tell differences from noise"),
     Command(
         "gateway", "serve models behind caller keys, aliases, guardrails, limits and a usage ledger", ("validate",)
@@ -35,7 +40,6 @@ COMMANDS = (
 
 AIPERF_COMMANDS = (
     "analyze",
-    "analyze-trace",
     "chat",
     "kube",
     "plot",

@@ -46,7 +46,7 @@ def script(shell: str) -> str:
 def _command_line(command: Command) -> CommandLine:
     if command.name == "help":
         return _HELP
-    line: CommandLine = import_module(f"penstock.cli.{command.name}").COMMAND_LINE
+    line: CommandLine = import_module(command.module).COMMAND_LINE
     return line
 
 

@@ -74,13 +74,13 @@ def _dispatch(words: list[str], program: str) -> int:
 
 
 def _run(name: str, words: list[str], program: str) -> int:
-    subcommands = _COMMANDS[name].subcommands
+    subcommands, module_name = _COMMANDS[name].subcommands, _COMMANDS[name].module
     if subcommands and words and not words[0].startswith("-"):
         if words[0] not in subcommands:
             hint = did_you_mean(words[0], subcommands, f"see `{program} {name} --help`.")
             raise UserError(f"The {name} has no command {words[0]!r}; {hint}")
-        name, words = f"{name}_{words[0]}", words[1:]
-    module = import_module(f"penstock.cli.{name}")
+        module_name, words = f"{module_name}_{words[0]}", words[1:]
+    module = import_module(module_name)
     if name not in ("profile", "compare"):
         interrupts.raise_keyboard_interrupt()
     flags = words[: words.index("--")] if "--" in words else words

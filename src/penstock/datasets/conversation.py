@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Conversation", "Media", "Turn"]
+__all__ = ["Conversation", "Media", "PromptShape", "Turn"]
 
 
 class Media(msgspec.Struct, frozen=True):
@@ -20,6 +20,15 @@ class Media(msgspec.Struct, frozen=True):
     """The file that has the data. `datasets.media.files.MediaFiles` reads it when the body is built."""
     seconds: float | None = None
     """The length of an audio clip, if it is known."""
+
+
+class PromptShape(msgspec.Struct, frozen=True):
+    """A prompt of a trace that has no text."""
+
+    length: int
+    """In tokens."""
+    hash_ids: tuple[int, ...] = ()
+    """Each stands for a block of tokens, from the begin of the prompt; equal ids stand for equal blocks."""
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +46,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """The number of tokens of the texts joined by spaces, if known."""
     delay_ms: float = 0.0
     timestamp_ms: float | None = None
+    prompt: PromptShape | None = None
+    """Replaces the texts until `datasets.trace_prompts` has written them."""
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):

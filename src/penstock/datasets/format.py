@@ -20,6 +20,8 @@ class Contents(NamedTuple):
     """A sentence for the user about unused fields of the file."""
     recording: Recording | None = None
     """Replaces the conversations if bodies are sent as they are in the file."""
+    block_size: int = 512
+    """Tokens that a hash id of a trace stands for, unless the user sets it."""
 
 
 class Format(NamedTuple):

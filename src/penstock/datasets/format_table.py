@@ -12,6 +12,9 @@ FORMAT_MODULES = {
     "multi_turn": "penstock.datasets.multi_turn",
     "inputs_json": "penstock.datasets.inputs_json",
     "raw_payload": "penstock.datasets.raw_payload",
+    "bailian_trace": "penstock.datasets.bailian",
     "mooncake_trace": "penstock.datasets.trace",
+    "burst_gpt_trace": "penstock.datasets.burst_gpt",
+    "azure_llm_trace": "penstock.datasets.azure_llm",
 }
 """Formats are tried in this order to detect that of a file."""

@@ -14,6 +14,7 @@ from penstock.datasets.random_streams import fresh_seed, length, stream
 from penstock.datasets.recording import CONTEXT_MODE_COMPLETE, Recording
 from penstock.datasets.registry import lookup
 from penstock.datasets.synthetic import Progress, Synthetic
+from penstock.datasets.trace_prompts import TracePrompts
 from penstock.errors import UserError
 from penstock.settings.schema import InputSettings
 from penstock.tokens.tokenizer import Tokenizer
@@ -38,6 +39,8 @@ class Dataset(NamedTuple):
     """Replaces the conversations if bodies are sent as they are in the file."""
     context_mode: str = _CONTEXT_MODE_DELTAS
     """AIPerf's name for what a turn is sent with."""
+    write_prompt: Callable[[Turn], Turn] | None = None
+    """Writes the text of a turn of a trace that has only its length; None if every turn has its text."""
 
 
 def load(
@@ -48,7 +51,7 @@ def load(
     *,
     scheduled: bool = False,
 ) -> Dataset:
-    """Load the dataset. `tokenizer` is called only for synthetic prompts; `scheduled`: recorded times are replayed."""
+    """Load the dataset. `tokenizer` is called only if prompts are generated; `scheduled`: recorded times are replayed."""
     if settings.file is None:
         if settings.format is not None:
             raise UserError(
@@ -77,7 +80,17 @@ def load(
         note=contents.note,
         recording=contents.recording,
         context_mode=_context_mode(conversations, contents.recording),
+        write_prompt=_prompt_writer(conversations, settings, contents.block_size, tokenizer),
     )
+
+
+def _prompt_writer(
+    conversations: list[Conversation], settings: InputSettings, block_size: int, tokenizer: Callable[[], Tokenizer]
+) -> Callable[[Turn], Turn] | None:
+    if not any(turn.prompt is not None for each in conversations for turn in each.turns):
+        return None
+    seed = fresh_seed() if settings.seed is None else settings.seed
+    return TracePrompts(tokenizer(), seed, settings.block_size or block_size).write
 
 
 def _context_mode(conversations: list[Conversation], recording: Recording | None) -> str:

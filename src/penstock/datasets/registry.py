@@ -17,9 +17,7 @@ __all__ = ["FORMATS", "PLANNED", "find", "formats", "is_known", "lookup", "suppo
 FORMATS: tuple[Format, ...] = tuple([import_module(module).FORMAT for module in FORMAT_MODULES.values()])
 
 PLANNED = (
-    "bailian_trace",
     "baseten_trace",
-    "burst_gpt_trace",
     "dag_jsonl",
     "random_pool",
     "sagemaker_data_capture",

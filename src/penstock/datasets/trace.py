@@ -1,8 +1,8 @@
-"""The `mooncake_trace` format with payloads: rows `{"timestamp": ms, "session_id"?: …, "payload": {…}}`.
+"""The `mooncake_trace` format, and its rows with payloads: `{"timestamp": ms, "session_id"?: …, "payload": {…}}`.
 
 Each payload is sent byte for byte. The rows of a session are its turns and may be anywhere in the file, and a schedule
 needs the conversations in the order of their times. So all rows are read before the first is sent, and 48 bytes of each
-are kept.
+are kept. `mooncake_rows` reads traces whose first row has no payload.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import msgspec
 
 from penstock.datasets.format import Contents, Format
 from penstock.datasets.json_text import address, replace_lone_surrogates
-from penstock.datasets.jsonl import FileErrors, explain
+from penstock.datasets.jsonl import BOM, FileErrors, explain
+from penstock.datasets.mooncake_rows import FORMS, read_rows
 from penstock.datasets.raw_payload import Lines
 from penstock.datasets.recording import BodyLocation, RecordedConversation, RecordingOptions, SourceFile, source_files
 from penstock.settings.schema import InputSettings, ScheduleSettings
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "Trace", "first_row_is_timed"]
 
 _NAME = "mooncake_trace"
-_OTHER_FORMS = ("messages", "text_input", "input_length")
 _PAYLOAD = re.compile(rb'"payload"[ \t\r\n]*:[ \t\r\n]*')
 _LONGEST_FIRST_LINE = 64 << 20
 
@@ -200,9 +200,8 @@ def _explain_row(error: Exception, line: bytes) -> str:
         return explain(syntax_error, line)
     if "payload" in members:
         return explain(error, line)
-    if form := next((form for form in _OTHER_FORMS if form in members), None):
-        hint = "; for lines that are request bodies use --custom-dataset-type raw_payload" * (form == "messages")
-        return f"it has '{form}' and no 'payload'; this version reads only rows of {_NAME} with a 'payload'{hint}"
+    if form := next((form for form in FORMS if form in members), None):
+        return f"it has '{form}' and no 'payload', which the first row has; put rows of either kind into a file of their own"
     return "it has no 'payload', the request body to send"
 
 
@@ -214,35 +213,42 @@ def _check_numbers(row: _Row) -> _Row:
 
 
 def first_row_is_timed(path: str) -> bool:
-    """Return whether the first row has a timestamp. The scan reports errors of the file."""
+    """Return whether the first row has a timestamp."""
+    return "timestamp" in _first_row(path)
+
+
+def _first_row(path: str) -> dict[str, msgspec.Raw]:
+    """Return the fields of the first row; none if it cannot be read, which the scan reports."""
     try:
         with open(path, "rb") as file:
             for line in file:
                 if line.strip():
-                    first = msgspec.json.decode(line[:_LONGEST_FIRST_LINE], type=dict[str, msgspec.Raw])
-                    return "timestamp" in first
+                    text = line[:_LONGEST_FIRST_LINE].removeprefix(BOM)
+                    return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (OSError, msgspec.MsgspecError, RecursionError):
         pass
-    return False
+    return {}
 
 
 def _matches(first: dict[str, Any]) -> bool:
-    """Match the other forms of the format as well: the scan reports that they are not supported."""
-    return bool({"payload", *_OTHER_FORMS} & first.keys())
+    return bool({"payload", *FORMS} & first.keys())
 
 
 def _matches_scheduled(first: dict[str, Any]) -> bool:
-    """Match a request body with a timestamp as well, which is a line of `raw_payload` without a schedule."""
+    """Match messages with a timestamp as well, which are a line of `raw_payload` without a schedule."""
     return "timestamp" in first and isinstance(first.get("messages"), list)
 
 
-def _read(path: str, _settings: InputSettings) -> Contents:
+def _read(path: str, settings: InputSettings) -> Contents:
+    first = _first_row(path)
+    if "payload" not in first and any(form in first for form in FORMS):
+        return read_rows(path, settings)
     return Contents([], recording=Trace(os.fspath(path)))
 
 
 FORMAT = Format(
     name=_NAME,
-    needs="recorded requests: one object per line with 'payload' and, for a schedule, 'timestamp' in milliseconds",
+    needs="a trace: one object per line with 'input_length', 'text_input', 'messages' or 'payload', and 'timestamp' in ms",
     matches=_matches,
     read=_read,
     matches_scheduled=_matches_scheduled,

@@ -74,7 +74,8 @@ def _build(
         model = models[number % len(models)]
         history = History(conversation.system, conversation.context)
         images, seconds = 0, 0.0
-        for turn in conversation.turns:
+        for turn in map(dataset.write_prompt, conversation.turns) if dataset.write_prompt else conversation.turns:
+            _check_messages(turn, settings, endpoint)
             if conversation.accumulate and len(conversation.turns) > 1:
                 endpoint.build(turn, model, settings.endpoint)  # raises now, not during the run, if it cannot
                 _check_media(turn, settings, endpoint)
@@ -116,6 +117,14 @@ def _audio_seconds(turn: Turn) -> float:
     """Return the length of the clips; 0 if that of one is not known."""
     lengths = [audio_seconds(audio) for audio in turn.audios]
     return sum(length for length in lengths if length) if all(lengths) else 0.0
+
+
+def _check_messages(turn: Turn, settings: Settings, endpoint: Endpoint) -> None:
+    """Raise UserError for the messages of a trace if the endpoint's requests have none."""
+    if not turn.texts and "messages" in turn.extra and endpoint.declaration.body_key != "messages":
+        raise UserError(
+            f"The trace has 'messages', which --endpoint-type {settings.endpoint.type} cannot carry; use chat."
+        )
 
 
 def _on_schedule(conversations: Iterable[Conversation], schedule: ScheduleSettings) -> list[Conversation]:

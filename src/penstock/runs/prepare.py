@@ -166,7 +166,7 @@ def prepare(
         growing=stored.input_files is not None and stored.conversations is None,
     )
     epoch = monotonic_ns()
-    if not dataset.synthetic:
+    if not dataset.synthetic and dataset.write_prompt is None:
         prompt_tokenizer = None
     RunLog.write_header(log, _header(settings, dataset, stored, phases[-1], seed, workers, epoch, prompt_tokenizer))
     return Prepared(

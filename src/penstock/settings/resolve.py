@@ -195,6 +195,10 @@ def _input(parsed: ParsedArguments, declaration: Declaration) -> InputSettings:
         raise UserError(f"{spelling('input.format')} names the format of a file, but --input-file is missing.")
     elif "sessions" in fields:
         raise UserError(f"{spelling('input.sessions')} selects sessions of a file, but --input-file is missing.")
+    elif "block_size" in fields:
+        raise UserError(
+            f"{spelling('input.block_size')} describes the hash_ids of a trace, but --input-file is missing."
+        )
     if "sessions" in fields:
         fields["sessions"] = tuple(fields["sessions"])
     if "format" in fields:
@@ -312,7 +316,7 @@ def _schedule(parsed: ParsedArguments) -> ScheduleSettings:
                 f"{adjusting} adjusts the schedule of --fixed-schedule, but --fixed-schedule is missing; give both or neither."
             )
         return schedule
-    name = spelling("load.schedule.on", "--custom-dataset-type mooncake_trace")  # which can turn the schedule on
+    name = spelling("load.schedule.on", f"--custom-dataset-type {parsed.values.get('input.format')}")  # can turn it on
     if "input.file" not in parsed.values:
         raise UserError(f"{name} sends requests at the times recorded in a file, but --input-file is missing.")
     for target, reason in _NOT_WITH_SCHEDULE.items():

@@ -137,6 +137,8 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_stddev: float = 0
     batch: int = 1
     """Number of texts per request."""
+    block_size: int | None = None
+    """Tokens that a hash id of a trace stands for; None: as the format says."""
     conversation: ConversationSettings = ConversationSettings()
     images: ImageSettings = ImageSettings()
     audio: AudioSettings = AudioSettings()

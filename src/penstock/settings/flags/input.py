@@ -113,6 +113,17 @@ LENGTHS = Group(
             short="isl_stddev",
         ),
         Flag(
+            "--prompt-input-tokens-block-size",
+            "int",
+            "Number of tokens that each of the hash_ids of a trace stands for.",
+            aliases=("--synthetic-input-tokens-block-size", "--isl-block-size"),
+            target="input.block_size",
+            metavar="TOKENS",
+            default="512, and 16 for bailian_trace",
+            ge=1,
+            hard_max=MAX_TOKENS,
+        ),
+        Flag(
             "--prompt-output-tokens-mean",
             "int",
             "Mean of the reply length limit in each request, in tokens. Without this flag, requests have no limit.",

@@ -206,7 +206,7 @@ SCHEDULE = Group(
             "bool",
             "Send each request at its timestamp in the dataset, without waiting for earlier replies.",
             target="load.schedule.on",
-            default="on with --custom-dataset-type mooncake_trace and timestamps",
+            default="on if --custom-dataset-type names a trace with timestamps",
         ),
         Flag(
             "--no-fixed-schedule",

@@ -51,7 +51,6 @@ _SPELLINGS = (
     "--prompt-prefix-pool-size --prefix-prompt-pool-size --num-prefix-prompts",
     "--prompt-prefix-length --prefix-prompt-length",
     # input sequence length (isl)
-    "--prompt-input-tokens-block-size --synthetic-input-tokens-block-size --isl-block-size",
     "--seq-dist --sequence-distribution",
     "--random-range-ratio",
     "--random-corpus-style",

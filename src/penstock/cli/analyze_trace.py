@@ -1,0 +1,114 @@
+"""`analyze-trace`: print the lengths, the arrival rate and the reuse of a trace."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.errors import UserError
+from penstock.plural import counted
+from penstock.settings.command_line import HELP, CommandLine
+from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.flags.flag import MAX_TOKENS, Flag, Group, Positional
+
+if TYPE_CHECKING:
+    from penstock.datasets.trace_statistics import Distribution, TraceStatistics
+
+__all__ = ["COMMAND_LINE", "run"]
+
+_OPTIONS = Group(
+    "Options",
+    (
+        Flag(
+            "--block-size",
+            "int",
+            "Number of tokens that each of the hash_ids stands for.",
+            "block_size",
+            "TOKENS",
+            aliases=("--prompt-input-tokens-block-size", "--isl-block-size"),
+            default="512, and 16 for bailian_trace",
+            ge=1,
+            hard_max=MAX_TOKENS,
+        ),
+        Flag(
+            "--custom-dataset-type",
+            "str",
+            "Format of FILE: {formats}.",
+            "format",
+            "FORMAT",
+            default="detected from the file",
+        ),
+        Flag("--json", "bool", "Print the result as JSON.", "json"),
+        HELP,
+    ),
+)
+COMMAND_LINE = CommandLine(
+    "analyze-trace",
+    "Print the lengths, the arrival rate and the reuse of a trace, without sending anything.",
+    groups=(_OPTIONS,),
+    positionals=(Positional("FILE", "a trace with input lengths", "file"),),
+    details="""\
+The theoretical cache hit rate is the share of all prompt tokens that a prefix cache without a limit would have from earlier
+prompts: for each prompt, in order of time, the blocks from its begin on that an earlier prompt has too.
+""",
+    exit_statuses=(("0", "the trace was read"), ("2", "the trace cannot be read")),
+    examples=(
+        ("Describe a trace", "analyze-trace trace.jsonl"),
+        ("Describe a trace with blocks of 16 tokens, as JSON", "analyze-trace trace.jsonl --block-size 16 --json"),
+    ),
+)
+
+
+def run(parsed: ParsedArguments) -> int:
+    from penstock.datasets.detect_format import detect
+    from penstock.datasets.registry import lookup
+    from penstock.datasets.trace_statistics import trace_statistics
+    from penstock.settings.schema import InputSettings
+
+    values = parsed.values
+    path = values["file"]
+    settings = InputSettings(file=path, format=values.get("format"), block_size=values.get("block_size"), seed=0)
+    format_ = detect(path) if settings.format is None else lookup(settings.format)
+    contents = format_.read(path, settings)
+    if not any(turn.prompt is not None for each in contents.conversations for turn in each.turns):
+        raise UserError(f"'{path}' ({format_.name}) has no 'input_length', so it cannot be analyzed as a trace.")
+    statistics = trace_statistics(contents.conversations, contents.block_size)
+    if values.get("json"):
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(statistics), indent=2) + b"\n")
+    else:
+        print("\n".join(_lines(statistics)))
+    return 0
+
+
+def _lines(statistics: TraceStatistics) -> list[str]:
+    lines = [
+        f"Requests                {statistics.requests:,}, {counted(statistics.sessions, 'session')} of several requests"
+    ]
+    if (arrivals := statistics.arrivals) is not None:
+        rate = "" if arrivals.rate is None else f", {arrivals.rate:,.2f} requests/s"
+        lines.append(
+            f"Arrivals                {arrivals.duration_s:,.2f} s{rate}, at most {arrivals.peak_rate:,} in one second"
+        )
+    lines += _row("Input length (tokens)", statistics.input_length)
+    lines += _row("Output length (tokens)", statistics.output_length)
+    if (reuse := statistics.reuse) is None:
+        return [*lines, "Reuse                   the trace has no hash_ids"]
+    return [
+        *lines,
+        *_row("Shared prefix (tokens)", reuse.shared_length),
+        *_row("Unique part (tokens)", reuse.unique_length),
+        (
+            f"Blocks                  {reuse.blocks:,} of {reuse.block_size:,} tokens, {reuse.distinct_blocks:,} distinct, "
+            f"{reuse.shared_blocks:,} in several prompts"
+        ),
+        f"Theoretical cache hits  {reuse.cache_hit_rate:.1%} of the prompt tokens ({reuse.cached_tokens:,})",
+    ]
+
+
+def _row(title: str, values: Distribution | None) -> list[str]:
+    if values is None:
+        return []
+    figures = ", ".join(f"{name} {getattr(values, name):,.1f}" for name in values.__struct_fields__)
+    return [f"{title:23} {figures}"]

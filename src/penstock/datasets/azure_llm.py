@@ -1,0 +1,36 @@
+"""The `azure_llm_trace` format: the CSV files of Azure's LLM inference traces, with dates and lengths in tokens.
+
+TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from penstock.datasets.csv_file import has_columns, read_csv_trace
+from penstock.datasets.format import Contents, Format
+from penstock.settings.schema import InputSettings
+
+__all__ = ["FORMAT"]
+
+_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+
+
+def _time_ms(text: str) -> float:
+    time = datetime.fromisoformat(text)  # it takes seven digits of a second, and drops the last
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000
+
+
+def _read(path: str, settings: InputSettings) -> Contents:
+    return read_csv_trace(path, settings, _COLUMNS, _time_ms)
+
+
+FORMAT = Format(
+    name="azure_llm_trace",
+    needs="a CSV file with the columns 'TIMESTAMP' (a date), 'ContextTokens' and 'GeneratedTokens'",
+    matches=lambda _: False,
+    read=_read,
+    matches_file=lambda path: has_columns(path, _COLUMNS),
+    has_times=lambda _: True,
+)

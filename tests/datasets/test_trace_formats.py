@@ -1,0 +1,89 @@
+"""The formats of traces other than mooncake_trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.datasets.conversation import Conversation, PromptShape
+from penstock.datasets.detect_format import detect
+from penstock.datasets.format import Contents
+from penstock.datasets.registry import lookup
+from penstock.errors import UserError
+from penstock.settings.schema import InputSettings
+
+BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
+def chat(chat_id: int, parent: int = -1, hash_ids: str = "[1]") -> str:
+    return (
+        f'{{"chat_id": {chat_id}, "parent_chat_id": {parent}, "timestamp": {chat_id}.5, "input_length": 10, '
+        f'"output_length": 3, "type": "text", "turn": 1, "hash_ids": {hash_ids}}}\n'
+    )
+
+
+def read(tmp_path: Path, text: str, name: str | None = None, **fields: int) -> Contents:
+    path = tmp_path / "t.data"
+    path.write_text(text)
+    format_ = detect(str(path)) if name is None else lookup(name)
+    return format_.read(str(path), InputSettings(seed=1, **fields))  # type: ignore[arg-type]
+
+
+def shape(conversations: list[Conversation]) -> list[tuple[float | None, PromptShape | None, int | None]]:
+    return [(turn.timestamp_ms, turn.prompt, turn.output_tokens) for each in conversations for turn in each.turns]
+
+
+def test_burst_gpt_has_seconds_and_leaves_out_failed_requests(tmp_path: Path) -> None:
+    found = read(
+        tmp_path, BURST + "5,ChatGPT,472,18,490,API log\n\n45.5,GPT-4,9,0,9,API log\n46,GPT-4,9.0,2,11,API log\n"
+    )
+    assert shape(found.conversations) == [(5000, PromptShape(472), 18), (46000, PromptShape(9), 2)]
+    assert found.note == "Left out: 1 row without input or output tokens, which stand for failed requests."
+
+
+@pytest.mark.parametrize("zone", ["", "+00:00"])
+def test_azure_trace_has_dates(tmp_path: Path, zone: str) -> None:
+    text = f"{AZURE}2023-11-16 18:17:03.9799600{zone},4808,10\r\n2023-11-16 18:17:04.0319600{zone},110,27\r\n"
+    (first, *_), (second, *_) = shape(read(tmp_path, text).conversations)
+    assert first is not None
+    assert second is not None
+    assert second - first == pytest.approx(52)
+
+
+def test_chains_of_bailian_requests_are_conversations(tmp_path: Path) -> None:
+    text = chat(1) + chat(2) + chat(3, parent=1) + chat(4, parent=1) + chat(5, parent=3) + chat(6, parent=99)
+    found = read(tmp_path, text)
+    assert {each.id: [turn.timestamp_ms for turn in each.turns] for each in found.conversations} == {
+        "chat_1": [1500, 3500, 5500],
+        "chat_2": [2500],
+        "chat_4": [4500],
+        "chat_6": [6500],
+    }
+    assert not any(each.accumulate for each in found.conversations)
+    assert (found.block_size, read(tmp_path, text, block_size=8).block_size) == (16, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "burst_gpt_trace",
+            "a,b\n1,2\n",
+            "t.data:1: the header has no column 'Timestamp'; the format needs Timestamp, ",
+        ),
+        ("burst_gpt_trace", BURST + "x,m,1,1,2,l\n", "t.data:2: 'Timestamp' should be a time, not 'x'"),
+        ("burst_gpt_trace", BURST + "nan,m,1,1,2,l\n", "t.data:2: 'Timestamp' should be a time, not 'nan'"),
+        ("burst_gpt_trace", BURST + "1,m,1.5,1,2,l\n", "t.data:2: 'Request tokens' should be a whole number of tokens"),
+        ("burst_gpt_trace", BURST + "1,m\n", "t.data:2: it has 2 values, but the header has 6"),
+        ("burst_gpt_trace", BURST, "has no requests; give --input-file a trace with rows after its header."),
+        ("azure_llm_trace", AZURE + "yesterday,1,1\n", "t.data:2: 'TIMESTAMP' should be a time, not 'yesterday'"),
+        ("bailian_trace", chat(1) + '{"chat_id": 2}', "t.data:2: Object missing required field 'timestamp'"),
+        ("bailian_trace", chat(1, hash_ids="[1, 2]"), "t.data:1: 'hash_ids' has 2 blocks, but an 'input_length' of 10"),
+    ],
+)
+def test_error_names_file_line_and_reason(tmp_path: Path, name: str, text: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, text, name)
+    assert message in str(caught.value)

@@ -1,0 +1,45 @@
+"""Traces with the real command: the mock's prefix cache finds exactly the prefixes that a trace shares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from support.programs import MockServer, Program
+
+SHARED = [1, 2, 3]
+ROWS = [
+    {"timestamp": 0, "input_length": 700, "output_length": 5, "hash_ids": SHARED},
+    {"timestamp": 1, "input_length": 700, "output_length": 6, "hash_ids": [4, 5, 6]},
+    {"timestamp": 2, "input_length": 700, "output_length": 7, "hash_ids": SHARED},
+    {"timestamp": 3, "input_length": 900, "output_length": 8, "hash_ids": SHARED[:2]},
+]
+
+
+def test_prefix_cache_of_the_server_sees_the_shared_blocks(program: Program, mock: Callable[..., MockServer]) -> None:
+    server = mock(prefix_cache=10_000, block_size=16)
+    path = program.folder / "trace.jsonl"
+    path.write_text("\n".join(map(json.dumps, ROWS)))
+    flags = ("--custom-dataset-type", "mooncake_trace", "--isl-block-size", 256, "--tokenizer", "builtin")
+    done = program.profile(
+        server.url, "--input-file", path, *flags, "--no-fixed-schedule", "--concurrency", 1, texts=None
+    )
+    assert done.status == 0, done
+    assert done.values("input_sequence_length") == [700, 700, 700, 900]
+    first, other, repeated, longer = server.logged_requests()
+    assert [each["completion_tokens"] for each in (first, other, repeated, longer)] == [5, 6, 7, 8]
+    assert first["cached_tokens"] == other["cached_tokens"] == 0
+    # The mock estimates tokens, so the lengths of the shared parts are known as shares of the estimate only.
+    assert repeated["cached_tokens"] == (repeated["prompt_tokens"] - 1) // 16 * 16
+    assert 0.9 < longer["cached_tokens"] / repeated["cached_tokens"] * 700 / 512 < 1.1
+
+
+def test_analyze_trace_prints_the_theoretical_hit_rate(program: Program) -> None:
+    path = program.folder / "trace.jsonl"
+    path.write_text("\n".join(map(json.dumps, ROWS)))
+    done = program.run("analyze-trace", path, "--block-size", 256, "--json", command="penstock")
+    assert done.status == 0, done
+    assert json.loads(done.out)["reuse"]["cached_tokens"] == 700 + 512
+    path.write_text('{"text": "no trace"}')
+    done = program.run("analyze-trace", path, command="penstock")
+    assert (done.status, "has no 'input_length'" in done.err) == (2, True)
