@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.exact_length import fit_length
+from penstock.datasets.lengths import draw_lengths
 from penstock.datasets.media.audio import audio_clips
 from penstock.datasets.media.images import images
 from penstock.datasets.random_streams import conversation_ids, fresh_seed, length, normal, stream
@@ -82,8 +83,7 @@ class Synthetic:
 def _turns(
     settings: InputSettings, seed: int, count: int, writer: _Writer, progress: Progress | None
 ) -> Iterator[Turn]:
-    inputs, outputs = stream(seed, "input lengths"), stream(seed, "output lengths")
-    targets = [length(inputs, settings.input_tokens_mean, settings.input_tokens_stddev) for _ in range(count)]
+    targets, outputs = draw_lengths(settings, seed, count)
     done = 0
     for chunk in _chunks(targets, settings.batch):
         texts = writer.write([target for target in chunk for _ in range(settings.batch)])
@@ -94,12 +94,7 @@ def _turns(
         if progress:
             progress(done, count)
         for group, size in zip(groups, sizes, strict=True):
-            output_tokens = (
-                None
-                if settings.output_tokens_mean is None
-                else length(outputs, settings.output_tokens_mean, settings.output_tokens_stddev)
-            )
-            yield Turn(texts=group, input_tokens=size, output_tokens=output_tokens)
+            yield Turn(texts=group, input_tokens=size, output_tokens=next(outputs))
 
 
 def _with_media(turns: Iterator[Turn], settings: InputSettings, seed: int, progress: Progress | None) -> Iterator[Turn]:

@@ -82,9 +82,27 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
         entries=data.entries,
         sampling=data.sampling,
         random_seed=data.seed,
-        prompts=_present(isl=input_length, osl=output_length, batch_size=data.batch if data.batch != 1 else None),
+        prompts=_present(
+            isl=None if data.length_pairs else input_length,
+            osl=output_length,
+            batch_size=data.batch if data.batch != 1 else None,
+            **_length_shape(data),
+        ),
         **_conversation(data.conversation),
         **_media(data),
+    )
+
+
+def _length_shape(data: InputSettings) -> dict[str, Any]:
+    pairs = [
+        f"{pair.input_mean:g}|{pair.input_stddev:g},{pair.output_mean:g}|{pair.output_stddev:g}:{pair.percent:g}"
+        for pair in data.length_pairs
+    ]
+    ratio = data.range_ratio
+    return _present(
+        sequence_distribution=";".join(pairs) or None,
+        random_range_ratio=None if ratio is None else f'{{"input": {ratio[0]}, "output": {ratio[1]}}}',
+        random_corpus_style=None if ratio is None else data.range_style,
     )
 
 

@@ -17,7 +17,7 @@ from penstock.settings.endpoint_types import Declaration, EndpointType, load_end
 from penstock.settings.flag_values import ParsedArguments, ValueList
 from penstock.settings.proxy import parse_proxy
 from penstock.settings.rate_series import read_rate_series
-from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images
+from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images, length_shape
 from penstock.settings.resolve_users import check_users
 from penstock.settings.resolve_warmup import resolve_warmup
 from penstock.settings.schema import (
@@ -203,12 +203,16 @@ def _input(parsed: ParsedArguments) -> InputSettings:
             "is missing; give both or neither."
         )
     fields = {name: value for name, value in fields.items() if "." not in name}
+    fields |= length_shape(parsed)
     return InputSettings(**fields, conversation=conversation(parsed), images=images(parsed), audio=audio(parsed))
 
 
 _SYNTHETIC_ONLY = {
     "input_tokens_mean": "leave one of them out",
     "input_tokens_stddev": "leave one of them out",
+    "length_pairs": "leave one of them out",
+    "range_ratio": "leave one of them out",
+    "range_style": "leave one of them out",
     "batch": "leave one of them out",
     "entries": "leave the flag out, and use --request-count to send fewer or more",
 }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from penstock.errors import UserError
 from penstock.settings.endpoint_types import Declaration, Input, types_that_take
 from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.length_shapes import read_length_pairs, read_range_ratio
 from penstock.settings.schema import AudioSettings, ConversationSettings, ImageSettings
 
-__all__ = ["audio", "check_endpoint", "conversation", "images"]
+__all__ = ["audio", "check_endpoint", "conversation", "images", "length_shape"]
 
 _DEPTHS = (8, 16, 24, 32)
 _MP3_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
@@ -35,6 +37,38 @@ def conversation(parsed: ParsedArguments) -> ConversationSettings:
                     "conversation has one turn; give --conversation-turn-mean, or leave the flag out."
                 )
     return ConversationSettings(**fields)
+
+
+def length_shape(parsed: ParsedArguments) -> dict[str, Any]:
+    """Return the fields of `InputSettings` that say how lengths are distributed, other than means and deviations."""
+    spelling, values = parsed.spellings.get, parsed.values
+    fields: dict[str, Any] = {}
+    for name, excluded in _SHAPES.items():
+        for other in excluded:
+            if f"input.{name}" in values and f"input.{other}" in values:
+                raise UserError(
+                    f"{spelling(f'input.{name}')} and {spelling(f'input.{other}')} both set the lengths; keep one of them."
+                )
+    if "input.length_pairs" in values:
+        name = str(spelling("input.length_pairs"))
+        fields["length_pairs"] = read_length_pairs(values["input.length_pairs"], name)
+    if "input.range_ratio" in values:
+        style = values.get("input.range_style", "vllm")
+        fields["range_ratio"] = read_range_ratio(values["input.range_ratio"], style, str(spelling("input.range_ratio")))
+    elif "input.range_style" in values:
+        raise UserError(
+            f"{spelling('input.range_style')} says how to read --random-range-ratio, but --random-range-ratio is missing; "
+            "give both or neither."
+        )
+    return fields
+
+
+_LENGTHS = ("input_tokens_mean", "input_tokens_stddev", "output_tokens_mean", "output_tokens_stddev")
+_SHAPES = {
+    "length_pairs": (*_LENGTHS, "range_ratio"),
+    "range_ratio": ("input_tokens_stddev", "output_tokens_stddev"),
+}
+"""Fields that contradict each distribution of lengths."""
 
 
 def images(parsed: ParsedArguments) -> ImageSettings:

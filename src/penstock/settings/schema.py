@@ -17,6 +17,7 @@ __all__ = [
     "ExperimentSettings",
     "ImageSettings",
     "InputSettings",
+    "LengthPair",
     "LoadSettings",
     "OutputSettings",
     "ReadinessSettings",
@@ -109,6 +110,16 @@ class AudioSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.batch if self.seconds_mean > 0 else 0
 
 
+class LengthPair(msgspec.Struct, frozen=True):
+    """A share of the requests, and the lengths of its prompts and replies in tokens."""
+
+    percent: float
+    input_mean: float
+    input_stddev: float
+    output_mean: float
+    output_stddev: float
+
+
 class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None
     format: str | None = None
@@ -122,6 +133,12 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_mean: float | None = None
     """None: send no length limit."""
     output_tokens_stddev: float = 0
+    length_pairs: tuple[LengthPair, ...] = ()
+    """Replace the means and standard deviations of both lengths."""
+    range_ratio: tuple[float, float] | None = None
+    """Lengths of prompts and replies are uniform in a range that these ratios and the means give."""
+    range_style: Literal["vllm", "sglang"] = "vllm"
+    """The range is mean ± ratio (vllm), or from the ratio of the mean to the mean (sglang)."""
     batch: int = 1
     """Number of texts per request."""
     conversation: ConversationSettings = ConversationSettings()

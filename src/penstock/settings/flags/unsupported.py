@@ -52,9 +52,6 @@ _SPELLINGS = (
     "--prompt-prefix-length --prefix-prompt-length",
     # input sequence length (isl)
     "--prompt-input-tokens-block-size --synthetic-input-tokens-block-size --isl-block-size",
-    "--seq-dist --sequence-distribution",
-    "--random-range-ratio",
-    "--random-corpus-style",
     # image input
     "--image-source",
     "--image-source-sampling",
