@@ -21,8 +21,7 @@ def input_for(*flags: str) -> InputSettings:
     [
         "256|10,128:40;512,256|5:60",
         "[(256|10,128):40,(512,256|5):60]",
-        '{"pairs": [{"isl": 256, "isl_stddev": 10, "osl": 128, "prob": 40},'
-        ' {"isl": 512, "osl": 256, "osl_stddev": 5, "prob": 60}]}',
+        '{"pairs": [{"isl":256,"isl_stddev":10,"osl":128,"prob":40}, {"isl":512,"osl":256,"osl_stddev":5,"prob":60}]}',
     ],
 )
 def test_each_syntax_of_pairs_is_read(text: str) -> None:

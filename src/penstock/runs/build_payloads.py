@@ -26,6 +26,7 @@ Progress = Callable[[int, int], None]
 _CHANGING_FLAGS = (
     ("output_tokens_mean", "--osl"),
     ("output_tokens_stddev", "--osl-stddev"),
+    ("system", "--system-prompt"),
 )
 
 

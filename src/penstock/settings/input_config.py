@@ -73,6 +73,7 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
             sessions=list(data.sessions) or None,
             sampling=data.sampling,
             random_seed=data.seed,
+            system_prompt=data.system,
             prompts={"osl": output_length} if output_length else None,
         )
     input_length = {"mean": float(data.input_tokens_mean), "stddev": float(data.input_tokens_stddev)}
@@ -82,6 +83,7 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
         entries=data.entries,
         sampling=data.sampling,
         random_seed=data.seed,
+        system_prompt=data.system,
         prompts=_present(
             isl=None if data.length_pairs else input_length,
             osl=output_length,
@@ -108,7 +110,12 @@ def _length_shape(data: InputSettings) -> dict[str, Any]:
 
 def _conversation(shape: ConversationSettings) -> dict[str, Any]:
     several_turns = shape.turns_mean != 1 or shape.turns_stddev
-    prefixes = _present(shared_system_length=shape.system_tokens, user_context_length=shape.context_tokens)
+    prefixes = _present(
+        shared_system_length=shape.system_tokens,
+        user_context_length=shape.context_tokens,
+        pool_size=shape.prefixes or None,
+        length=shape.prefix_tokens or None,
+    )
     return _present(
         turns=_distribution(shape.turns_mean, shape.turns_stddev) if several_turns else None,
         turn_delay=_distribution(shape.delay_mean_ms, shape.delay_stddev_ms) if several_turns else None,

@@ -17,7 +17,7 @@ from penstock.settings.endpoint_types import Declaration, EndpointType, load_end
 from penstock.settings.flag_values import ParsedArguments, ValueList
 from penstock.settings.proxy import parse_proxy
 from penstock.settings.rate_series import read_rate_series
-from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images, length_shape
+from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images, length_shape, system_prompt
 from penstock.settings.resolve_users import check_users
 from penstock.settings.resolve_warmup import resolve_warmup
 from penstock.settings.schema import (
@@ -204,6 +204,7 @@ def _input(parsed: ParsedArguments) -> InputSettings:
         )
     fields = {name: value for name, value in fields.items() if "." not in name}
     fields |= length_shape(parsed)
+    fields |= system_prompt(parsed)
     return InputSettings(**fields, conversation=conversation(parsed), images=images(parsed), audio=audio(parsed))
 
 

@@ -11,7 +11,7 @@ from penstock.settings.flag_values import ParsedArguments
 from penstock.settings.length_shapes import read_length_pairs, read_range_ratio
 from penstock.settings.schema import AudioSettings, ConversationSettings, ImageSettings
 
-__all__ = ["audio", "check_endpoint", "conversation", "images", "length_shape"]
+__all__ = ["audio", "check_endpoint", "conversation", "images", "length_shape", "system_prompt"]
 
 _DEPTHS = (8, 16, 24, 32)
 _MP3_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
@@ -36,7 +36,43 @@ def conversation(parsed: ParsedArguments) -> ConversationSettings:
                     f"{parsed.spellings[f'input.conversation.{name}']} sets the delay between two turns, but a "
                     "conversation has one turn; give --conversation-turn-mean, or leave the flag out."
                 )
+    if bool(fields.get("prefixes")) != bool(fields.get("prefix_tokens")):
+        given, missing = ("prefixes", "prefix_tokens") if fields.get("prefixes") else ("prefix_tokens", "prefixes")
+        raise UserError(
+            f"{parsed.spellings[f'input.conversation.{given}']} needs {_PREFIX_FLAGS[missing]} too: prefixes have a number and "
+            "a length."
+        )
     return ConversationSettings(**fields)
+
+
+_PREFIX_FLAGS = {"prefixes": "--num-prefix-prompts", "prefix_tokens": "--prefix-prompt-length"}
+
+
+def system_prompt(parsed: ParsedArguments) -> dict[str, str]:
+    """Return the field `system` of `InputSettings` if there is a system prompt."""
+    targets = ("input.system", "input.system_file", "input.conversation.system_tokens")
+    given = [target for target in targets if target in parsed.values]
+    names = [parsed.spellings[target] for target in given]
+    if len(given) > 1:
+        raise UserError(f"{names[0]} and {names[1]} both set the system prompt; keep one of them.")
+    if not given or given[0] == targets[2]:
+        return {}
+    text = parsed.values[given[0]]
+    if given[0] == targets[1]:
+        text = _content(text, names[0])
+    if not text.strip():
+        raise UserError(f"The system prompt of {names[0]} is empty; leave the flag out.")
+    return {"system": text}
+
+
+def _content(path: str, spelling: str) -> str:
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            return file.read()
+    except OSError as error:
+        raise UserError(f"{spelling} {path!r} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{spelling} {path!r} is not in UTF-8 (byte {error.start + 1}).") from None
 
 
 def length_shape(parsed: ParsedArguments) -> dict[str, Any]:
@@ -122,10 +158,10 @@ def check_endpoint(parsed: ParsedArguments, endpoint: str, declaration: Declarat
                 f"{parsed.spellings[target]} adds {description} to each request, which --endpoint-type {endpoint} cannot "
                 f"carry; use {_alternatives(medium)}."
             )
-    for name in ("system_tokens", "context_tokens"):
-        if f"input.conversation.{name}" in parsed.values and "system" not in declaration.inputs:
+    for target in _IN_MESSAGES:
+        if target in parsed.values and "system" not in declaration.inputs:
             raise UserError(
-                f"{parsed.spellings[f'input.conversation.{name}']} needs messages, but --endpoint-type {endpoint} "
+                f"{parsed.spellings[target]} needs messages, but --endpoint-type {endpoint} "
                 f"sends one prompt; use {_alternatives('system')}."
             )
     if parsed.values.get("input.conversation.turns_mean", 1) > 1 and "turns" not in declaration.inputs:
@@ -133,6 +169,15 @@ def check_endpoint(parsed: ParsedArguments, endpoint: str, declaration: Declarat
             f"{parsed.spellings['input.conversation.turns_mean']} makes conversations, but --endpoint-type {endpoint} "
             f"cannot send earlier turns; use {_alternatives('turns')}."
         )
+
+
+_IN_MESSAGES = (
+    "input.conversation.system_tokens",
+    "input.conversation.context_tokens",
+    "input.system",
+    "input.system_file",
+)
+"""Targets that add a message."""
 
 
 def _alternatives(input_: Input) -> str:

@@ -75,6 +75,10 @@ class ConversationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Length of the system prompt that all conversations share."""
     context_tokens: int | None = None
     """Length of the user message, different for each conversation, that begins it."""
+    prefixes: int = 0
+    """Number of different texts with which first prompts begin."""
+    prefix_tokens: int = 0
+    """Length of these texts, which is added to that of the prompt."""
 
 
 class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +146,10 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 1
     """Number of texts per request."""
     conversation: ConversationSettings = ConversationSettings()
+    system: str | None = None
+    """System prompt of all conversations, those of a file too."""
+    system_file: str | None = None
+    """The file that the system prompt was read from."""
     images: ImageSettings = ImageSettings()
     audio: AudioSettings = AudioSettings()
     sessions: tuple[str, ...] = ()

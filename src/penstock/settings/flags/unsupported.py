@@ -45,11 +45,6 @@ _SPELLINGS = (
     "--prompt-corpus",
     # cache bust
     "--cache-bust",
-    # prefix prompt
-    "--system-prompt",
-    "--system-prompt-file",
-    "--prompt-prefix-pool-size --prefix-prompt-pool-size --num-prefix-prompts",
-    "--prompt-prefix-length --prefix-prompt-length",
     # input sequence length (isl)
     "--prompt-input-tokens-block-size --synthetic-input-tokens-block-size --isl-block-size",
     # image input
