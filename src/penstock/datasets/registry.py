@@ -18,7 +18,6 @@ PLANNED = (
     "baseten_trace",
     "burst_gpt_trace",
     "dag_jsonl",
-    "random_pool",
     "sagemaker_data_capture",
     "tracelab",
     "weka_trace",

@@ -52,7 +52,7 @@ INPUT = Group(
         Flag(
             "--num-dataset-entries",
             "int",
-            "Number of different synthetic prompts.",
+            "Number of different synthetic prompts, or of requests drawn from a random_pool (by default 100).",
             aliases=("--num-prompts",),
             target="input.entries",
             metavar="N",
