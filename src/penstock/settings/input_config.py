@@ -7,14 +7,14 @@ from typing import Any
 from penstock.secrets import REDACTED, redact_fields, redact_url
 from penstock.settings.schema import ConversationSettings, EndpointSettings, InputSettings, LoadSettings, Settings
 
-__all__ = ["input_config"]
+__all__ = ["input_config", "model_config"]
 
 
 def input_config(settings: Settings) -> dict[str, Any]:
     """Return the `input_config` of the JSON artifact, without keys that do not apply."""
     output = settings.output
     return {
-        "models": {"items": [{"name": name} for name in settings.models]},
+        "models": model_config(settings),
         "endpoint": _endpoint(settings.endpoint),
         "datasets": [_dataset(settings.input)],
         "phases": _phases(settings),
@@ -93,6 +93,15 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
         **_conversation(data.conversation),
         **_media(data),
     )
+
+
+def model_config(settings: Settings) -> dict[str, Any]:
+    """Return the models with their selection, as in AIPerf's configuration files."""
+    items: list[dict[str, Any]] = [{"name": name} for name in settings.models]
+    for item, weight in zip(items, settings.model_weights, strict=False):
+        item["weight"] = weight
+    selection = settings.model_selection
+    return _present(strategy=None if selection == "round_robin" else selection, items=items)
 
 
 def _length_shape(data: InputSettings) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from penstock.settings.api_key import KEY_FIELDS, default_key, read_key
 from penstock.settings.artifact_folder import artifact_folder
 from penstock.settings.endpoint_types import Declaration, EndpointType, load_endpoint
 from penstock.settings.flag_values import ParsedArguments, ValueList
+from penstock.settings.model_shares import model_shares
 from penstock.settings.proxy import parse_proxy
 from penstock.settings.rate_series import read_rate_series
 from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images, length_shape, system_prompt
@@ -48,6 +49,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
     check_endpoint(parsed, endpoint.type, endpoint_type.declaration)
     return Settings(
         models=models,
+        **model_shares(parsed, models),
         endpoint=endpoint,
         input=_input(parsed),
         tokenizer=TokenizerSettings(**parsed.section("tokenizer")),

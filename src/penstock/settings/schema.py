@@ -344,6 +344,10 @@ class ExperimentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
+    model_selection: Literal["round_robin", "random", "weighted"] = "round_robin"
+    """How the conversations are shared by the models."""
+    model_weights: tuple[float, ...] = ()
+    """For `weighted`, the relative share of each model."""
     endpoint: EndpointSettings
     input: InputSettings
     tokenizer: TokenizerSettings
