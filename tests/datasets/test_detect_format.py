@@ -19,12 +19,12 @@ def test_format_name_ignores_case_and_dashes(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [*PLANNED, "speed_bench_qualitative", "Random-Pool", "wekatrace"],
+    [*PLANNED, "speed_bench_qualitative", "Weka-Trace", "basetentrace"],
 )
 def test_format_that_is_not_built_is_refused_by_name(name: str) -> None:
     with pytest.raises(UserError) as caught:
         lookup(name)
-    shown = {"Random-Pool": "random_pool", "wekatrace": "weka_trace"}.get(name, name)
+    shown = {"Weka-Trace": "weka_trace", "basetentrace": "baseten_trace"}.get(name, name)
     assert str(caught.value).startswith(
         f"The dataset format '{shown}' is not built yet. This version reads:\n  single_turn"
     )
@@ -85,8 +85,8 @@ def test_single_turn_is_detected(tmp_path: Path, content: str) -> None:
 
 def test_planned_format_named_by_the_first_line_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text('{"type": "random_pool", "text": "x"}')
-    with pytest.raises(UserError, match=r"The dataset format 'random_pool' is not built yet\. This version reads:"):
+    path.write_text('{"type": "weka_trace", "text": "x"}')
+    with pytest.raises(UserError, match=r"The dataset format 'weka_trace' is not built yet\. This version reads:"):
         detect(str(path))
 
 

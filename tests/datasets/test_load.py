@@ -73,3 +73,13 @@ def test_pipe_is_refused(tmp_path: Path) -> None:
 def test_format_without_a_file_is_refused() -> None:
     with pytest.raises(UserError, match="needs a file: add --input-file"):
         load(InputSettings(format="single_turn"), 7, no_tokenizer)
+
+
+def test_system_prompt_is_added_to_the_conversations_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one"}\n{"text": "two"}\n')
+    dataset = load(InputSettings(file=str(path), system="Be brief."), 1, no_tokenizer)
+    assert [each.system for each in dataset.conversations] == ["Be brief.", "Be brief."]
+    path.write_text('{"turns": [{"role": "system", "text": "x"}, {"text": "one"}], "session_id": "s"}\n')
+    with pytest.raises(UserError, match="The conversation 's' of the file has a system prompt of its own"):
+        load(InputSettings(file=str(path), system="Be brief."), 1, no_tokenizer)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 
+import pytest
+
 from penstock.settings.schema import AudioSettings, ConversationSettings, ImageSettings, InputSettings
 from penstock.tokens.tokenizer import Tokenizer
 from support.prompts import synthesize
@@ -54,6 +56,31 @@ def test_input_tokens_include_system_prompt_and_context(tokenizer: Tokenizer) ->
 def test_system_prompt_and_context_do_not_change_the_prompts(spaces: Tokenizer) -> None:
     plain, shaped_ = synthesize(shaped(), 30, spaces), synthesize(shaped(system_tokens=9, context_tokens=9), 30, spaces)
     assert [each.turns[0].texts for each in plain] == [each.turns[0].texts for each in shaped_]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_first_prompts_begin_with_a_prefix_that_adds_exactly_its_length(tokenizer: Tokenizer, batch: int) -> None:
+    shape = ConversationSettings(turns_mean=2, prefixes=3, prefix_tokens=30)
+    made = synthesize(InputSettings(seed=3, input_tokens_mean=20, batch=batch, conversation=shape), 60, tokenizer)
+    firsts = [each.turns[0].texts[0] for each in made]
+    assert [tokenizer.count(text) for text in firsts] == [50] * 60
+    assert [tokenizer.count(text) for each in made for text in each.turns[1].texts] == [20] * 60 * batch
+    # 30 tokens have at least 30 characters with each of these tokenizers.
+    assert len({text[:30] for text in firsts}) == 3
+    for each in made:
+        assert each.turns[0].input_tokens == tokenizer.count(" ".join(each.turns[0].texts))
+
+
+def test_prefixes_do_not_change_the_prompts(spaces: Tokenizer) -> None:
+    plain, prefixed = synthesize(shaped(), 30, spaces), synthesize(shaped(prefixes=2, prefix_tokens=9), 30, spaces)
+    for one, other in zip(plain, prefixed, strict=True):
+        assert other.turns[0].texts[0].endswith(f" {one.turns[0].texts[0]}")
+
+
+def test_system_prompt_of_the_user_is_counted(tokenizer: Tokenizer) -> None:
+    (made,) = synthesize(InputSettings(seed=3, input_tokens_mean=20, system="Answer in one word."), 1, tokenizer)
+    assert made.system == "Answer in one word."
+    assert made.turns[0].input_tokens == tokenizer.count(f"{made.system} {made.turns[0].texts[0]}")
 
 
 def test_each_turn_has_its_images_and_audio(spaces: Tokenizer) -> None:

@@ -44,6 +44,7 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--follow-cross-origin-redirects",
         "--insecure",
         "--max-error-rate",
+        "--model-weights",
         "--proxy",
         "--quiet",
         "--require-valid",

@@ -104,6 +104,12 @@ def test_no_media_by_default_or_with_batch_size_zero() -> None:
         ("--endpoint-type completions --audio-length-mean 5", "which --endpoint-type completions cannot carry"),
         ("--endpoint-type completions --shared-system-prompt-length 5", "--shared-system-prompt-length needs messages"),
         ("--endpoint-type completions --conversation-turn-mean 2", "cannot send earlier turns"),
+        ("--endpoint-type completions --system-prompt Hi", "--system-prompt needs messages"),
+        ("--num-prefix-prompts 3", "--num-prefix-prompts needs --prefix-prompt-length too"),
+        ("--prefix-prompt-length 3", "--prefix-prompt-length needs --num-prefix-prompts too"),
+        ("--system-prompt Hi --shared-system-prompt-length 5", "both set the system prompt; keep one of them"),
+        ("--system-prompt-file missing.txt", "--system-prompt-file 'missing.txt' cannot be read: No such file"),
+        ("--system-prompt=", "is empty"),
     ],
 )
 def test_invalid_flags_are_refused(line: str, sentence: str) -> None:
@@ -112,9 +118,19 @@ def test_invalid_flags_are_refused(line: str, sentence: str) -> None:
     assert sentence in str(caught.value)
 
 
+def test_system_prompt_is_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "system.txt"
+    file.write_text("Antworte höflich.\n", encoding="utf-8")
+    assert settings_for(f"--system-prompt-file {file}").input.system == "Antworte höflich.\n"
+    file.write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"is not in UTF-8 \(byte 1\)"):
+        settings_for(f"--system-prompt-file {file}")
+
+
 @pytest.mark.parametrize(
     "flags",
     [
+        "--num-prefix-prompts 3 --prefix-prompt-length 4",
         "--conversation-turn-mean 3",
         "--shared-system-prompt-length 9",
         "--image-width-mean 5 --image-height-mean 5",

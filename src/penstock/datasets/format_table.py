@@ -10,6 +10,7 @@ __all__ = ["FORMAT_MODULES"]
 FORMAT_MODULES = {
     "single_turn": "penstock.datasets.single_turn",
     "multi_turn": "penstock.datasets.multi_turn",
+    "random_pool": "penstock.datasets.random_pool",
     "inputs_json": "penstock.datasets.inputs_json",
     "raw_payload": "penstock.datasets.raw_payload",
     "bailian_trace": "penstock.datasets.bailian",

@@ -71,6 +71,7 @@ def load(
     conversations = _with_scaled_delays(
         _with_output_tokens(contents.conversations, settings), settings.conversation.delay_ratio
     )
+    conversations = _with_system(conversations, settings.system)
     return Dataset(
         os.path.basename(path.rstrip("/")),
         conversations,
@@ -115,6 +116,18 @@ def _with_output_tokens(conversations: list[Conversation], settings: InputSettin
     return [
         msgspec.structs.replace(each, turns=tuple([with_length(turn) for turn in each.turns])) for each in conversations
     ]
+
+
+def _with_system(conversations: list[Conversation], system: str | None) -> list[Conversation]:
+    if system is None:
+        return conversations
+    for each in conversations:
+        if each.system is not None or each.turns[0].role == "system":
+            raise UserError(
+                f"The conversation '{each.id}' of the file has a system prompt of its own; leave out --system-prompt, or "
+                "remove it from the file."
+            )
+    return [msgspec.structs.replace(each, system=system) for each in conversations]
 
 
 def _with_scaled_delays(conversations: list[Conversation], ratio: float) -> list[Conversation]:

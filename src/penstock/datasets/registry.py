@@ -19,7 +19,6 @@ FORMATS: tuple[Format, ...] = tuple([import_module(module).FORMAT for module in 
 PLANNED = (
     "baseten_trace",
     "dag_jsonl",
-    "random_pool",
     "sagemaker_data_capture",
     "tracelab",
     "weka_trace",

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import cycle, islice, repeat
+from itertools import accumulate, cycle, islice, repeat
 from random import Random
 
 import msgspec
 
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.exact_length import fit_length
+from penstock.datasets.lengths import draw_lengths
 from penstock.datasets.media.audio import audio_clips
 from penstock.datasets.media.images import images
 from penstock.datasets.random_streams import conversation_ids, fresh_seed, length, normal, stream
-from penstock.datasets.sentences import opening_sentence
+from penstock.datasets.sentences import opening_sentence, pick
 from penstock.datasets.text_pieces import TextPieces, build_text_pieces
 from penstock.errors import UserError
 from penstock.processes import cores
@@ -64,14 +65,31 @@ class Synthetic:
             turns = _turns(settings, seed, sum(self.turns), writer, self._progress)
         turns = _with_media(turns, settings, seed, self._progress)
         shape = settings.conversation
-        if not shape.system_tokens and not shape.context_tokens:
+        if not (shape.system_tokens or shape.context_tokens or shape.prefix_tokens or settings.system):
             return self._conversations(turns, None, repeat(None, len(self.turns)))
-        turns = iter(list(turns))  # drawn first, so that a system prompt or context does not change the prompts
-        system = writer.exact(shape.system_tokens) if shape.system_tokens else None
+        # Drawn first, so that a system prompt, a context or a prefix does not change the prompts.
+        turns = iter(self._with_prefixes(list(turns), writer))
+        system = writer.exact(shape.system_tokens) if shape.system_tokens else settings.system
         contexts: Iterable[str | None] = repeat(None, len(self.turns))
         if shape.context_tokens:
             contexts = writer.write([shape.context_tokens] * len(self.turns))
         return iter(_with_input_tokens(list(self._conversations(turns, system, contexts)), writer))
+
+    def _with_prefixes(self, turns: list[Turn], writer: _Writer) -> list[Turn]:
+        """Put one of the prefixes before the first text of each conversation."""
+        shape = self._settings.conversation
+        if not shape.prefix_tokens:
+            return turns
+        prefixes = [writer.exact(shape.prefix_tokens) for _ in range(shape.prefixes)]
+        rng = stream(self._seed, "prefixes")
+        firsts = list(accumulate(self.turns, initial=0))[:-1]
+        prompts = [turns[first].texts[0] for first in firsts]
+        joined = writer.join([pick(rng, prefixes) for _ in firsts], prompts, shape.prefix_tokens)
+        groups = [(text, *turns[first].texts[1:]) for first, text in zip(firsts, joined, strict=True)]
+        counts = writer.count([" ".join(group) for group in groups])
+        for first, group, count in zip(firsts, groups, counts, strict=True):
+            turns[first] = msgspec.structs.replace(turns[first], texts=group, input_tokens=count)
+        return turns
 
     def _conversations(
         self, turns: Iterator[Turn], system: str | None, contexts: Iterable[str | None]
@@ -88,8 +106,7 @@ class Synthetic:
 def _turns(
     settings: InputSettings, seed: int, count: int, writer: _Writer, progress: Progress | None
 ) -> Iterator[Turn]:
-    inputs, outputs = stream(seed, "input lengths"), stream(seed, "output lengths")
-    targets = [length(inputs, settings.input_tokens_mean, settings.input_tokens_stddev) for _ in range(count)]
+    targets, outputs = draw_lengths(settings, seed, count)
     done = 0
     for chunk in _chunks(targets, settings.batch):
         texts = writer.write([target for target in chunk for _ in range(settings.batch)])
@@ -100,12 +117,7 @@ def _turns(
         if progress:
             progress(done, count)
         for group, size in zip(groups, sizes, strict=True):
-            output_tokens = (
-                None
-                if settings.output_tokens_mean is None
-                else length(outputs, settings.output_tokens_mean, settings.output_tokens_stddev)
-            )
-            yield Turn(texts=group, input_tokens=size, output_tokens=output_tokens)
+            yield Turn(texts=group, input_tokens=size, output_tokens=next(outputs))
 
 
 def _rankings(
@@ -222,6 +234,16 @@ class _Writer:
         """Write one text and count it even if the counts of pieces add up."""
         text = self.write([target])[0]
         return text if self.count([text]) == [target] else self._fitted(text, target)
+
+    def join(self, prefixes: list[str], texts: list[str], prefix_tokens: int) -> list[str]:
+        """Put a prefix before each text. The joined text has the tokens of both; if not, the end of the text changes."""
+        joined = [f"{prefix} {text}" for prefix, text in zip(prefixes, texts, strict=True)]
+        targets = [prefix_tokens + count for count in self.count(texts)]
+        counts = self.count(joined)
+        return [
+            text if count == target else self._fitted(text, target)
+            for text, count, target in zip(joined, counts, targets, strict=True)
+        ]
 
     def count(self, texts: list[str]) -> list[int]:
         return self._tokenizer.count_many(texts, self._threads)

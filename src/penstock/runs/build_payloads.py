@@ -15,6 +15,7 @@ from penstock.datasets.recording import Recording, RecordingOptions
 from penstock.endpoints.base import Endpoint, History
 from penstock.errors import UserError
 from penstock.records.payloads import BodyParts, PayloadWriter
+from penstock.runs.choose_models import choose_models
 from penstock.runs.indexer import FIRST_BYTES, Indexer, InputFiles
 from penstock.schedule.phase import Phase
 from penstock.settings.endpoint_types import types_that_take
@@ -27,6 +28,7 @@ Progress = Callable[[int, int], None]
 _CHANGING_FLAGS = (
     ("output_tokens_mean", "--osl"),
     ("output_tokens_stddev", "--osl-stddev"),
+    ("system", "--system-prompt"),
 )
 
 
@@ -61,7 +63,6 @@ def build_payloads(
 def _build(
     log: str, settings: Settings, endpoint: Endpoint, dataset: Dataset, progress: Progress | None
 ) -> StoredPayloads:
-    models = settings.models
     writer = PayloadWriter(log)
     conversations = dataset.conversations
     if settings.load.recorded is not None:
@@ -70,8 +71,7 @@ def _build(
     if dataset.synthetic:
         progress = None  # generating the prompts has shown its own progress
     media = MediaFiles()
-    for number, conversation in enumerate(conversations):
-        model = models[number % len(models)]
+    for number, (conversation, model) in enumerate(zip(conversations, choose_models(settings), strict=False)):
         history = History(conversation.system, conversation.context)
         images, seconds = 0, 0.0
         for turn in map(dataset.write_prompt, conversation.turns) if dataset.write_prompt else conversation.turns:

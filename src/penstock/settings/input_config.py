@@ -15,14 +15,14 @@ from penstock.settings.schema import (
     TelemetrySettings,
 )
 
-__all__ = ["input_config"]
+__all__ = ["input_config", "model_config"]
 
 
 def input_config(settings: Settings) -> dict[str, Any]:
     """Return the `input_config` of the JSON artifact, without keys that do not apply."""
     output = settings.output
     return {
-        "models": {"items": [{"name": name} for name in settings.models]},
+        "models": model_config(settings),
         "endpoint": _endpoint(settings.endpoint),
         "datasets": [_dataset(settings.input)],
         "phases": _phases(settings),
@@ -81,6 +81,7 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
             sessions=list(data.sessions) or None,
             sampling=data.sampling,
             random_seed=data.seed,
+            system_prompt=data.system,
             prompts={"osl": output_length} if output_length else None,
         )
     input_length = {"mean": float(data.input_tokens_mean), "stddev": float(data.input_tokens_stddev)}
@@ -90,16 +91,49 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
         entries=data.entries,
         sampling=data.sampling,
         random_seed=data.seed,
-        prompts=_present(isl=input_length, osl=output_length, batch_size=data.batch if data.batch != 1 else None),
+        system_prompt=data.system,
+        prompts=_present(
+            isl=None if data.length_pairs else input_length,
+            osl=output_length,
+            batch_size=data.batch if data.batch != 1 else None,
+            **_length_shape(data),
+        ),
         rankings=_rankings(data.rankings) if data.ranks else None,
         **_conversation(data.conversation),
         **_media(data),
     )
 
 
+def model_config(settings: Settings) -> dict[str, Any]:
+    """Return the models with their selection, as in AIPerf's configuration files."""
+    items: list[dict[str, Any]] = [{"name": name} for name in settings.models]
+    for item, weight in zip(items, settings.model_weights, strict=False):
+        item["weight"] = weight
+    selection = settings.model_selection
+    return _present(strategy=None if selection == "round_robin" else selection, items=items)
+
+
+def _length_shape(data: InputSettings) -> dict[str, Any]:
+    pairs = [
+        f"{pair.input_mean:g}|{pair.input_stddev:g},{pair.output_mean:g}|{pair.output_stddev:g}:{pair.percent:g}"
+        for pair in data.length_pairs
+    ]
+    ratio = data.range_ratio
+    return _present(
+        sequence_distribution=";".join(pairs) or None,
+        random_range_ratio=None if ratio is None else f'{{"input": {ratio[0]}, "output": {ratio[1]}}}',
+        random_corpus_style=None if ratio is None else data.range_style,
+    )
+
+
 def _conversation(shape: ConversationSettings) -> dict[str, Any]:
     several_turns = shape.turns_mean != 1 or shape.turns_stddev
-    prefixes = _present(shared_system_length=shape.system_tokens, user_context_length=shape.context_tokens)
+    prefixes = _present(
+        shared_system_length=shape.system_tokens,
+        user_context_length=shape.context_tokens,
+        pool_size=shape.prefixes or None,
+        length=shape.prefix_tokens or None,
+    )
     return _present(
         turns=_distribution(shape.turns_mean, shape.turns_stddev) if several_turns else None,
         turn_delay=_distribution(shape.delay_mean_ms, shape.delay_stddev_ms) if several_turns else None,

@@ -15,9 +15,18 @@ from penstock.settings.api_key import KEY_FIELDS, default_key, read_key
 from penstock.settings.artifact_folder import artifact_folder
 from penstock.settings.endpoint_types import Declaration, EndpointType, load_endpoint
 from penstock.settings.flag_values import ParsedArguments, ValueList
+from penstock.settings.model_shares import model_shares
 from penstock.settings.proxy import parse_proxy
 from penstock.settings.rate_series import read_rate_series
-from penstock.settings.resolve_synthetic import audio, check_endpoint, conversation, images, rankings
+from penstock.settings.resolve_synthetic import (
+    audio,
+    check_endpoint,
+    conversation,
+    images,
+    length_shape,
+    rankings,
+    system_prompt,
+)
 from penstock.settings.resolve_telemetry import telemetry
 from penstock.settings.resolve_users import check_users
 from penstock.settings.resolve_warmup import resolve_warmup
@@ -49,6 +58,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
     check_endpoint(parsed, endpoint.type, endpoint_type.declaration)
     return Settings(
         models=models,
+        **model_shares(parsed, models),
         endpoint=endpoint,
         input=_input(parsed, endpoint_type.declaration),
         tokenizer=TokenizerSettings(**parsed.section("tokenizer")),
@@ -184,8 +194,9 @@ def _input(parsed: ParsedArguments, declaration: Declaration) -> InputSettings:
     fields = parsed.section("input")
     spelling = parsed.spellings.get
     if "file" in fields:
+        pool = fields.get("format", "").strip().lower().replace("-", "_") == "random_pool"
         for field, remedy in _SYNTHETIC_ONLY.items():
-            if field in fields:
+            if field in fields and not (pool and field == "entries"):
                 raise UserError(
                     f"{spelling(f'input.{field}')} applies to synthetic prompts, but {spelling('input.file')} has its "
                     f"own; {remedy}."
@@ -209,6 +220,8 @@ def _input(parsed: ParsedArguments, declaration: Declaration) -> InputSettings:
             "is missing; give both or neither."
         )
     fields = {name: value for name, value in fields.items() if "." not in name}
+    fields |= length_shape(parsed)
+    fields |= system_prompt(parsed)
     return InputSettings(
         **fields,
         conversation=conversation(parsed),
@@ -223,6 +236,9 @@ def _input(parsed: ParsedArguments, declaration: Declaration) -> InputSettings:
 _SYNTHETIC_ONLY = {
     "input_tokens_mean": "leave one of them out",
     "input_tokens_stddev": "leave one of them out",
+    "length_pairs": "leave one of them out",
+    "range_ratio": "leave one of them out",
+    "range_style": "leave one of them out",
     "batch": "leave one of them out",
     "entries": "leave the flag out, and use --request-count to send fewer or more",
 }

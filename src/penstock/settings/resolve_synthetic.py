@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from penstock.errors import UserError
 from penstock.settings.endpoint_types import Declaration, Input, types_that_take
 from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.length_shapes import read_length_pairs, read_range_ratio
 from penstock.settings.schema import AudioSettings, ConversationSettings, ImageSettings, RankingSettings
 
-__all__ = ["audio", "check_endpoint", "conversation", "images", "rankings"]
+__all__ = ["audio", "check_endpoint", "conversation", "images", "length_shape", "rankings", "system_prompt"]
 
 _DEPTHS = (8, 16, 24, 32)
 _MP3_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
@@ -34,7 +36,75 @@ def conversation(parsed: ParsedArguments) -> ConversationSettings:
                     f"{parsed.spellings[f'input.conversation.{name}']} sets the delay between two turns, but a "
                     "conversation has one turn; give --conversation-turn-mean, or leave the flag out."
                 )
+    if bool(fields.get("prefixes")) != bool(fields.get("prefix_tokens")):
+        given, missing = ("prefixes", "prefix_tokens") if fields.get("prefixes") else ("prefix_tokens", "prefixes")
+        raise UserError(
+            f"{parsed.spellings[f'input.conversation.{given}']} needs {_PREFIX_FLAGS[missing]} too: prefixes have a number and "
+            "a length."
+        )
     return ConversationSettings(**fields)
+
+
+_PREFIX_FLAGS = {"prefixes": "--num-prefix-prompts", "prefix_tokens": "--prefix-prompt-length"}
+
+
+def system_prompt(parsed: ParsedArguments) -> dict[str, str]:
+    """Return the field `system` of `InputSettings` if there is a system prompt."""
+    targets = ("input.system", "input.system_file", "input.conversation.system_tokens")
+    given = [target for target in targets if target in parsed.values]
+    names = [parsed.spellings[target] for target in given]
+    if len(given) > 1:
+        raise UserError(f"{names[0]} and {names[1]} both set the system prompt; keep one of them.")
+    if not given or given[0] == targets[2]:
+        return {}
+    text = parsed.values[given[0]]
+    if given[0] == targets[1]:
+        text = _content(text, names[0])
+    if not text.strip():
+        raise UserError(f"The system prompt of {names[0]} is empty; leave the flag out.")
+    return {"system": text}
+
+
+def _content(path: str, spelling: str) -> str:
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            return file.read()
+    except OSError as error:
+        raise UserError(f"{spelling} {path!r} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{spelling} {path!r} is not in UTF-8 (byte {error.start + 1}).") from None
+
+
+def length_shape(parsed: ParsedArguments) -> dict[str, Any]:
+    """Return the fields of `InputSettings` that say how lengths are distributed, other than means and deviations."""
+    spelling, values = parsed.spellings.get, parsed.values
+    fields: dict[str, Any] = {}
+    for name, excluded in _SHAPES.items():
+        for other in excluded:
+            if f"input.{name}" in values and f"input.{other}" in values:
+                raise UserError(
+                    f"{spelling(f'input.{name}')} and {spelling(f'input.{other}')} both set the lengths; keep one of them."
+                )
+    if "input.length_pairs" in values:
+        name = str(spelling("input.length_pairs"))
+        fields["length_pairs"] = read_length_pairs(values["input.length_pairs"], name)
+    if "input.range_ratio" in values:
+        style = values.get("input.range_style", "vllm")
+        fields["range_ratio"] = read_range_ratio(values["input.range_ratio"], style, str(spelling("input.range_ratio")))
+    elif "input.range_style" in values:
+        raise UserError(
+            f"{spelling('input.range_style')} says how to read --random-range-ratio, but --random-range-ratio is missing; "
+            "give both or neither."
+        )
+    return fields
+
+
+_LENGTHS = ("input_tokens_mean", "input_tokens_stddev", "output_tokens_mean", "output_tokens_stddev")
+_SHAPES = {
+    "length_pairs": (*_LENGTHS, "range_ratio"),
+    "range_ratio": ("input_tokens_stddev", "output_tokens_stddev"),
+}
+"""Fields that contradict each distribution of lengths."""
 
 
 def images(parsed: ParsedArguments) -> ImageSettings:
@@ -100,10 +170,10 @@ def check_endpoint(parsed: ParsedArguments, endpoint: str, declaration: Declarat
                 f"{parsed.spellings[target]} adds {description} to each request, which --endpoint-type {endpoint} cannot "
                 f"carry; use {_alternatives(medium)}."
             )
-    for name in ("system_tokens", "context_tokens"):
-        if f"input.conversation.{name}" in parsed.values and "system" not in declaration.inputs:
+    for target in _IN_MESSAGES:
+        if target in parsed.values and "system" not in declaration.inputs:
             raise UserError(
-                f"{parsed.spellings[f'input.conversation.{name}']} needs messages, but --endpoint-type {endpoint} "
+                f"{parsed.spellings[target]} needs messages, but --endpoint-type {endpoint} "
                 f"sends one prompt; use {_alternatives('system')}."
             )
     if "input.output_tokens_mean" in parsed.values and not declaration.output_tokens:
@@ -135,6 +205,15 @@ def _check_no_texts(parsed: ParsedArguments, endpoint: str) -> None:
                 f"{parsed.spellings[target]} applies to texts, which requests of --endpoint-type {endpoint} do not have; "
                 "leave the flag out."
             )
+
+
+_IN_MESSAGES = (
+    "input.conversation.system_tokens",
+    "input.conversation.context_tokens",
+    "input.system",
+    "input.system_file",
+)
+"""Targets that add a message."""
 
 
 def _alternatives(input_: Input) -> str:

@@ -17,6 +17,7 @@ __all__ = [
     "ExperimentSettings",
     "ImageSettings",
     "InputSettings",
+    "LengthPair",
     "LoadSettings",
     "OutputSettings",
     "RankingSettings",
@@ -76,6 +77,10 @@ class ConversationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Length of the system prompt that all conversations share."""
     context_tokens: int | None = None
     """Length of the user message, different for each conversation, that begins it."""
+    prefixes: int = 0
+    """Number of different texts with which first prompts begin."""
+    prefix_tokens: int = 0
+    """Length of these texts, which is added to that of the prompt."""
 
 
 class ImageSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +127,16 @@ class RankingSettings(msgspec.Struct, frozen=True, kw_only=True):
     query_tokens_stddev: float = 0
 
 
+class LengthPair(msgspec.Struct, frozen=True):
+    """A share of the requests, and the lengths of its prompts and replies in tokens."""
+
+    percent: float
+    input_mean: float
+    input_stddev: float
+    output_mean: float
+    output_stddev: float
+
+
 class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None
     format: str | None = None
@@ -135,11 +150,21 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_mean: float | None = None
     """None: send no length limit."""
     output_tokens_stddev: float = 0
+    length_pairs: tuple[LengthPair, ...] = ()
+    """Replace the means and standard deviations of both lengths."""
+    range_ratio: tuple[float, float] | None = None
+    """Lengths of prompts and replies are uniform in a range that these ratios and the means give."""
+    range_style: Literal["vllm", "sglang"] = "vllm"
+    """The range is mean ± ratio (vllm), or from the ratio of the mean to the mean (sglang)."""
     batch: int = 1
     """Number of texts per request."""
     block_size: int | None = None
     """Tokens that a hash id of a trace stands for; None: as the format says."""
     conversation: ConversationSettings = ConversationSettings()
+    system: str | None = None
+    """System prompt of all conversations, those of a file too."""
+    system_file: str | None = None
+    """The file that the system prompt was read from."""
     images: ImageSettings = ImageSettings()
     audio: AudioSettings = AudioSettings()
     rankings: RankingSettings = RankingSettings()
@@ -354,6 +379,10 @@ class ExperimentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
+    model_selection: Literal["round_robin", "random", "weighted"] = "round_robin"
+    """How the conversations are shared by the models."""
+    model_weights: tuple[float, ...] = ()
+    """For `weighted`, the relative share of each model."""
     endpoint: EndpointSettings
     input: InputSettings
     tokenizer: TokenizerSettings

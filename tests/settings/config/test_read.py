@@ -48,6 +48,10 @@ EQUIVALENT = {
     "model": ("benchmark: {model: a}", "-m a"),
     "several models": ("benchmark: {models: [a, b]}", "-m a,b"),
     "items": ("benchmark: {models: {strategy: round_robin, items: [{name: a}, {name: b}]}}", "-m a,b"),
+    "weights": (
+        "benchmark: {models: {strategy: weighted, items: [{name: a, weight: 3}, {name: b, weight: 1}]}}",
+        "-m a,b --model-weights 3,1",
+    ),
     "url": (under("endpoint", "{url: 'http://a:1', type: responses}"), "-m m -u a:1 --endpoint-type responses"),
     "urls": (under("endpoint", "{urls: ['a:1', 'b:2'], streaming: true}"), "-m m -u a:1 b:2 --streaming"),
     "snake_case": (

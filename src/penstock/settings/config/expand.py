@@ -24,6 +24,7 @@ from penstock.settings.config.keys import (
 )
 from penstock.settings.config.unknown_keys import camel_case
 from penstock.settings.flags import Flag
+from penstock.settings.input_config import model_config
 from penstock.settings.schema import Settings
 
 __all__ = ["expanded", "key_of"]
@@ -119,7 +120,10 @@ class _Writer:
     # special forms of the table
 
     def write_models(self, _row: Special, _path: str) -> Any:
-        return list(self._settings.models)
+        settings = self._settings
+        if settings.model_selection == "round_robin":
+            return list(settings.models)
+        return model_config(settings)
 
     def write_dataset_type(self, _row: Special, _path: str) -> str:
         return "synthetic" if self._settings.input.file is None else "file"

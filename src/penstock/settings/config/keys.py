@@ -71,7 +71,7 @@ Row = str | Distribution | Inverted | Refused | Special | Alias | Mapping[str, "
 """A string is the flag of the key, a mapping the keys of a section. The key "" is that of a scalar in place of the section."""
 Section = Mapping[str, Row]
 
-_MODELS = Special("models", ("--model-names", "--model-selection-strategy"))
+_MODELS = Special("models", ("--model-names", "--model-selection-strategy", "--model-weights"))
 _ISL = Distribution("--prompt-input-tokens-mean", "--prompt-input-tokens-stddev")
 _OSL = Distribution("--prompt-output-tokens-mean", "--prompt-output-tokens-stddev")
 
@@ -136,6 +136,7 @@ FILE_DATASET: Final[Section] = {
     "path": "--input-file",
     "format": "--custom-dataset-type",
     "sessions": "--sessions",
+    "entries": "--num-dataset-entries",
     "prompts": {"osl": _OSL},
     "replay_speedup": "--replay-speedup",
     "records": Refused("write them to a file, and give its path"),

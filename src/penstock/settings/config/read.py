@@ -75,21 +75,23 @@ class ConfigReader(Reader):
             self.values.pop(flag.target, None)
 
     def read_models(self, node: Node, row: Special) -> None:
-        names, strategy = row.flags
+        names, strategy, weights = row.flags
         if node.kind == "map":
-            self.section(node, {"strategy": strategy, "items": Special("model_items", (names,))})
+            self.section(node, {"strategy": strategy, "items": Special("model_items", (names, weights))})
         else:
             self._flag(names, node)
 
     def read_model_items(self, node: Node, row: Special) -> None:
         if not self._is(node, "seq", "a list of models"):
             return
-        others = dict.fromkeys(("weight", "lora", "modalities", "tokenizer"), Refused())
+        others = dict.fromkeys(("lora", "modalities", "tokenizer"), Refused())
         for item in node.children:
             if not item.is_scalar:
-                self.section(item, {"name": Special("ignored"), **others})
-        names = [child for item in node.children for child in (item.children or (item,)) if child.key in ("", "name")]
-        self._flag(row.flags[0], Node("", node.path, node.file, node.line, "seq", children=tuple(names)))
+                self.section(item, {"name": Special("ignored"), "weight": Special("ignored"), **others})
+        fields = [child for item in node.children for child in (item.children or (item,))]
+        for flag, keys in zip(row.flags, (("", "name"), ("weight",)), strict=True):
+            if found := tuple([field for field in fields if field.key in keys]):
+                self._flag(flag, Node("", node.path, node.file, node.line, "seq", children=found))
 
     def read_template(self, node: Node, row: Special) -> None:
         flag = find_flag(row.flags[0])

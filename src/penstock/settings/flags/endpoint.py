@@ -15,7 +15,7 @@ ENDPOINT = Group(
         Flag(
             "--model-names",
             "list",
-            "Name of the model (required). Requests use several models in turn: give a comma list, or repeat the flag.",
+            "Name of the model (required). For several models, give a comma list, or repeat the flag.",
             aliases=("--model", "-m"),
             target="models",
             metavar="NAME[,NAME]",
@@ -24,10 +24,19 @@ ENDPOINT = Group(
         Flag(
             "--model-selection-strategy",
             "enum",
-            "How several models share the requests.",
-            choices=("round_robin",),
-            unsupported_choices=("random", "weighted"),
+            "How several models share the conversations: in turn, at random, or at random by --model-weights (weighted).",
+            target="model_selection",
+            choices=("round_robin", "random", "weighted"),
             default="round_robin",
+        ),
+        Flag(
+            "--model-weights",
+            "list",
+            "Relative shares of the models, in their order: with 3,1 the first one gets three quarters of the conversations.",
+            target="model_weights",
+            metavar="WEIGHT,WEIGHT",
+            comma_separated=True,
+            penstock_only=True,
         ),
         Flag(
             "--endpoint-type",

@@ -52,7 +52,7 @@ INPUT = Group(
         Flag(
             "--num-dataset-entries",
             "int",
-            "Number of different synthetic prompts.",
+            "Number of different synthetic prompts, or of requests drawn from a random_pool (by default 100).",
             aliases=("--num-prompts",),
             target="input.entries",
             metavar="N",
@@ -148,6 +148,31 @@ LENGTHS = Group(
             hard_max=MAX_TOKENS,
             sweepable=True,
             short="osl_stddev",
+        ),
+        Flag(
+            "--seq-dist",
+            "str",
+            "Pairs of prompt and reply length in tokens, each with its percentage of the requests: 256,128:40;512,256:60. "
+            "256|10 has a standard deviation of 10.",
+            aliases=("--sequence-distribution",),
+            target="input.length_pairs",
+            metavar="PAIRS",
+        ),
+        Flag(
+            "--random-range-ratio",
+            "str",
+            "Draw prompt and reply lengths uniformly from mean x (1 - ratio) to mean x (1 + ratio), as vLLM does. "
+            '{"input": 0.3, "output": 0.5} sets two ratios.',
+            target="input.range_ratio",
+            metavar="RATIO",
+        ),
+        Flag(
+            "--random-corpus-style",
+            "enum",
+            "Range of --random-range-ratio: around the mean (vllm), or from mean x ratio to the mean (sglang).",
+            target="input.range_style",
+            choices=("vllm", "sglang"),
+            default="vllm",
         ),
     ),
 )

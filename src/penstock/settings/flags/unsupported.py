@@ -45,15 +45,6 @@ _SPELLINGS = (
     "--prompt-corpus",
     # cache bust
     "--cache-bust",
-    # prefix prompt
-    "--system-prompt",
-    "--system-prompt-file",
-    "--prompt-prefix-pool-size --prefix-prompt-pool-size --num-prefix-prompts",
-    "--prompt-prefix-length --prefix-prompt-length",
-    # input sequence length (isl)
-    "--seq-dist --sequence-distribution",
-    "--random-range-ratio",
-    "--random-corpus-style",
     # image input
     "--image-source",
     "--image-source-sampling",

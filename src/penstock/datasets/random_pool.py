@@ -1,0 +1,60 @@
+"""The `random_pool` format: requests put together at random from one pool for each file.
+
+A pool is a file with the lines of `single_turn`. A request has one line of each pool, drawn with replacement.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.datasets.conversation import Conversation, Turn
+from penstock.datasets.format import Contents, Format
+from penstock.datasets.jsonl import jsonl_files
+from penstock.datasets.random_streams import conversation_ids, fresh_seed, stream
+from penstock.datasets.sentences import pick
+from penstock.datasets.single_turn import read as read_single_turn
+from penstock.settings.schema import InputSettings
+
+__all__ = ["FORMAT"]
+
+_ENTRIES = 100
+
+
+def _read(path: str, settings: InputSettings) -> Contents:
+    files = jsonl_files(path) if os.path.isdir(path) else [path]
+    contents = [read_single_turn(file, settings) for file in files]
+    pools = [[turn for each in content.conversations for turn in each.turns] for content in contents]
+    rng = stream(fresh_seed() if settings.seed is None else settings.seed, "random pool")
+    ids = conversation_ids(settings.seed)
+    conversations = [
+        Conversation(id=next(ids), turns=(_merged([pick(rng, pool) for pool in pools]),))
+        for _ in range(settings.entries or _ENTRIES)
+    ]
+    return Contents(conversations, " ".join([each.note for each in contents if each.note]) or None)
+
+
+def _merged(turns: Sequence[Turn]) -> Turn:
+    """Return a turn with the content of all turns. Of fields that can be there only once, the first is used."""
+    extra: dict[str, Any] = {}
+    for turn in reversed(turns):
+        extra |= turn.extra
+    lengths = (turn.output_tokens for turn in turns if turn.output_tokens is not None)
+    return Turn(
+        texts=tuple([text for turn in turns for text in turn.texts]),
+        images=tuple([image for turn in turns for image in turn.images]),
+        audios=tuple([audio for turn in turns for audio in turn.audios]),
+        role=turns[0].role,
+        output_tokens=next(lengths, None),
+        extra=extra,
+    )
+
+
+FORMAT = Format(
+    name="random_pool",
+    needs="lines of single_turn from which requests are drawn at random, one of each file of a folder",
+    matches=lambda _first: False,  # named by the user, or by the first line
+    read=_read,
+    reads_folders=True,
+)
