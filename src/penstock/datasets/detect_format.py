@@ -40,9 +40,10 @@ def _folder_format(path: str) -> Format:
     first = jsonl_files(path)[0]
     format_ = _match(first, _first_object(first, *_first_line(first)), scheduled=False)
     if not format_.reads_folders:
-        others = " or ".join(f"{each.name} may be a folder ({each.needs})" for each in formats() if each.reads_folders)
+        others = " or ".join(each.name for each in formats() if each.reads_folders)
         raise UserError(
-            f"The folder '{path}' cannot be read: {os.path.basename(first)} in it looks like {format_.name}, and only {others}."
+            f"The folder '{path}' cannot be read: {os.path.basename(first)} in it looks like {format_.name}, and only {others} "
+            "may be a folder; name its format with --custom-dataset-type."
         )
     return format_
 
