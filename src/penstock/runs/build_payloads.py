@@ -18,7 +18,7 @@ from penstock.records.payloads import BodyParts, PayloadWriter
 from penstock.runs.choose_models import choose_models
 from penstock.runs.indexer import FIRST_BYTES, Indexer, InputFiles
 from penstock.schedule.phase import Phase
-from penstock.settings.endpoint_types import types_that_take
+from penstock.settings.endpoint_types import Input, types_that_take
 from penstock.settings.schema import ScheduleSettings, Settings
 
 __all__ = ["StoredPayloads", "build_payloads"]
@@ -105,12 +105,14 @@ def _build(
 
 
 def _check_media(turn: Turn, settings: Settings, endpoint: Endpoint) -> None:
-    inputs = endpoint.declaration.inputs
-    if (turn.images and "images" not in inputs) or (turn.audios and "audio" not in inputs):
-        raise UserError(
-            f"The dataset has images or audio, which --endpoint-type {settings.endpoint.type} cannot carry; "
-            f"use {' or '.join(types_that_take('images'))}."
-        )
+    media: tuple[tuple[Input, bool], ...] = (("images", bool(turn.images)), ("audio", bool(turn.audios)))
+    for medium, present in media:
+        if present and medium not in endpoint.declaration.inputs:
+            *others, last = types_that_take(medium)
+            raise UserError(
+                f"The dataset has {medium}, which --endpoint-type {settings.endpoint.type} cannot carry; "
+                f"use {', '.join(others)} or {last}."
+            )
 
 
 def _audio_seconds(turn: Turn) -> float:
