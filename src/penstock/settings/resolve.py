@@ -30,6 +30,7 @@ from penstock.settings.schema import (
     ReadinessSettings,
     ScheduleSettings,
     Settings,
+    SynthesisSettings,
     TokenizerSettings,
 )
 from penstock.settings.urls import check_request_target, normalize_urls
@@ -207,7 +208,21 @@ def _input(parsed: ParsedArguments) -> InputSettings:
             "is missing; give both or neither."
         )
     fields = {name: value for name, value in fields.items() if "." not in name}
-    return InputSettings(**fields, conversation=conversation(parsed), images=images(parsed), audio=audio(parsed))
+    return InputSettings(
+        **fields,
+        conversation=conversation(parsed),
+        images=images(parsed),
+        audio=audio(parsed),
+        synthesis=_synthesis(parsed),
+    )
+
+
+def _synthesis(parsed: ParsedArguments) -> SynthesisSettings:
+    fields = parsed.section("input.synthesis")
+    if fields and "input.file" not in parsed.values:
+        name = parsed.spellings[f"input.synthesis.{next(iter(fields))}"]
+        raise UserError(f"{name} changes the requests of a trace, but --input-file is missing.")
+    return SynthesisSettings(**fields)
 
 
 _SYNTHETIC_ONLY = {

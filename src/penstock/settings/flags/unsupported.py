@@ -77,14 +77,6 @@ _SPELLINGS = (
     "--rankings-passages-prompt-token-stddev",
     "--rankings-query-prompt-token-mean",
     "--rankings-query-prompt-token-stddev",
-    # synthesis
-    "--synthesis-speedup-ratio",
-    "--synthesis-prefix-len-multiplier",
-    "--synthesis-prefix-root-multiplier",
-    "--synthesis-prompt-len-multiplier",
-    "--synthesis-output-len-multiplier",
-    "--synthesis-max-isl",
-    "--synthesis-max-osl",
     # load generator
     "--trajectory-start-min-ratio",
     "--trajectory-start-max-ratio",
