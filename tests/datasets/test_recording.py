@@ -69,9 +69,7 @@ def test_format_of_a_folder_is_that_of_its_first_jsonl_file(tmp_path: Path) -> N
     write(tmp_path, "not looked at", "c.jsonl")
     assert detect(str(tmp_path)).name == "raw_payload"
     write(tmp_path, '{"text": "x"}', "a.jsonl")
-    with pytest.raises(
-        UserError, match=r"a\.jsonl in it looks like single_turn, and only random_pool or raw_payload may be a folder"
-    ):
+    with pytest.raises(UserError, match=r"a\.jsonl in it looks like single_turn, and only random_pool or raw_payload"):
         detect(str(tmp_path))
 
 

@@ -10,13 +10,15 @@ import msgspec
 
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.detect_format import detect
+from penstock.datasets.format import Contents
 from penstock.datasets.random_streams import fresh_seed, length, stream
 from penstock.datasets.recording import CONTEXT_MODE_COMPLETE, Recording
 from penstock.datasets.registry import lookup
 from penstock.datasets.synthetic import Progress, Synthetic
 from penstock.datasets.trace_prompts import TracePrompts
+from penstock.datasets.trace_synthesis import synthesize
 from penstock.errors import UserError
-from penstock.settings.schema import InputSettings
+from penstock.settings.schema import InputSettings, SynthesisSettings
 from penstock.tokens.tokenizer import Tokenizer
 
 __all__ = ["Dataset", "load"]
@@ -67,7 +69,7 @@ def load(
             f"The input file '{path}' is a pipe or a device, and the input is read several times; save it to a file first."
         )
     format_ = detect(path, scheduled=scheduled) if settings.format is None else lookup(settings.format)
-    contents = format_.read(path, settings)
+    contents = _synthesized(format_.read(path, settings), settings, format_.name)
     conversations = _with_scaled_delays(
         _with_output_tokens(contents.conversations, settings), settings.conversation.delay_ratio
     )
@@ -83,6 +85,22 @@ def load(
         context_mode=_context_mode(conversations, contents.recording),
         write_prompt=_prompt_writer(conversations, settings, contents.block_size, tokenizer),
     )
+
+
+def _synthesized(contents: Contents, settings: InputSettings, format_name: str) -> Contents:
+    """Apply the changes of a trace that the user asks for."""
+    if settings.synthesis == SynthesisSettings():
+        return contents
+    if not any(turn.prompt is not None for each in contents.conversations for turn in each.turns):
+        raise UserError(
+            f"The flags --synthesis-… change a trace with 'input_length', but '{settings.file}' ({format_name}) has none."
+        )
+    seed = fresh_seed() if settings.seed is None else settings.seed
+    conversations, note = synthesize(contents.conversations, settings.synthesis, contents.block_size, seed)
+    if not conversations:
+        raise UserError(f"All requests of '{settings.file}' are longer than --synthesis-max-isl; give a larger value.")
+    notes = [text for text in (contents.note, note) if text is not None]
+    return contents._replace(conversations=conversations, note=" ".join(notes) or None)
 
 
 def _prompt_writer(

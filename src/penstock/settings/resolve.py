@@ -40,6 +40,7 @@ from penstock.settings.schema import (
     ReadinessSettings,
     ScheduleSettings,
     Settings,
+    SynthesisSettings,
     TokenizerSettings,
 )
 from penstock.settings.urls import check_request_target, normalize_urls
@@ -230,7 +231,16 @@ def _input(parsed: ParsedArguments, declaration: Declaration) -> InputSettings:
         rankings=rankings(parsed, declaration),
         ranks="passages" in declaration.inputs,
         texts=declaration.input_tokens,
+        synthesis=_synthesis(parsed),
     )
+
+
+def _synthesis(parsed: ParsedArguments) -> SynthesisSettings:
+    fields = parsed.section("input.synthesis")
+    if fields and "input.file" not in parsed.values:
+        name = parsed.spellings[f"input.synthesis.{next(iter(fields))}"]
+        raise UserError(f"{name} changes the requests of a trace, but --input-file is missing.")
+    return SynthesisSettings(**fields)
 
 
 _SYNTHETIC_ONLY = {

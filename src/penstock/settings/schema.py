@@ -137,6 +137,23 @@ class LengthPair(msgspec.Struct, frozen=True):
     output_stddev: float
 
 
+class SynthesisSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes of a trace before it is sent."""
+
+    speedup: float = 1.0
+    prefix_length: float = 1.0
+    """Factor for the blocks at the begin of prompts that several prompts have."""
+    roots: int = 1
+    """Number of copies of the shared blocks, among which the conversations are divided."""
+    prompt_length: float = 1.0
+    """Factor for the rest of each prompt."""
+    output_length: float = 1.0
+    max_input: int | None = None
+    """Leave out requests with a longer prompt."""
+    max_output: int | None = None
+    """Upper limit of the reply lengths."""
+
+
 class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None
     format: str | None = None
@@ -172,6 +189,7 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Synthetic turns are rankings: a query and passages."""
     texts: bool = True
     """Synthetic turns have texts."""
+    synthesis: SynthesisSettings = SynthesisSettings()
     sessions: tuple[str, ...] = ()
     """Ids of the conversations to send; empty: all."""
 

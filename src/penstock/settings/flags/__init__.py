@@ -11,6 +11,7 @@ from penstock.settings.flags.load import LOAD, SCHEDULE, USERS
 from penstock.settings.flags.media import AUDIO, IMAGE
 from penstock.settings.flags.output import OUTPUT, TELEMETRY, VERDICT
 from penstock.settings.flags.rankings import RANKINGS
+from penstock.settings.flags.synthesis import SYNTHESIS
 from penstock.settings.flags.unsupported import UNSUPPORTED_FLAGS
 from penstock.settings.flags.warmup import WARMUP
 
@@ -38,6 +39,7 @@ GROUPS = (
     REPEATED,
     INPUT,
     LENGTHS,
+    SYNTHESIS,
     CONVERSATION,
     IMAGE,
     AUDIO,

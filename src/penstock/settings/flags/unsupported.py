@@ -61,14 +61,6 @@ _SPELLINGS = (
     "--video-audio-num-channels",
     "--video-audio-codec",
     "--video-audio-depth",
-    # synthesis
-    "--synthesis-speedup-ratio",
-    "--synthesis-prefix-len-multiplier",
-    "--synthesis-prefix-root-multiplier",
-    "--synthesis-prompt-len-multiplier",
-    "--synthesis-output-len-multiplier",
-    "--synthesis-max-isl",
-    "--synthesis-max-osl",
     # load generator
     "--trajectory-start-min-ratio",
     "--trajectory-start-max-ratio",

@@ -1,0 +1,84 @@
+"""Flags that change a trace before it is sent."""
+
+from __future__ import annotations
+
+from penstock.settings.flags.flag import MAX_TOKENS, Flag, Group
+
+__all__ = ["SYNTHESIS"]
+
+
+SYNTHESIS = Group(
+    "Changes of a trace",
+    (
+        Flag(
+            "--synthesis-speedup-ratio",
+            "float",
+            "Divide the timestamps and delays of a trace by this factor.",
+            target="input.synthesis.speedup",
+            metavar="FACTOR",
+            default="1",
+            gt=0,
+            hard_max=1_000_000,
+        ),
+        Flag(
+            "--synthesis-prefix-len-multiplier",
+            "float",
+            "Factor for the length of the blocks at the begin of prompts that several prompts have.",
+            target="input.synthesis.prefix_length",
+            metavar="FACTOR",
+            default="1",
+            ge=0,
+            hard_max=1000,
+        ),
+        Flag(
+            "--synthesis-prefix-root-multiplier",
+            "int",
+            "Divide the conversations at random among this number of copies of the shared blocks.",
+            target="input.synthesis.roots",
+            metavar="N",
+            default="1",
+            ge=1,
+            hard_max=1_000_000,
+        ),
+        Flag(
+            "--synthesis-prompt-len-multiplier",
+            "float",
+            "Factor for the length of the rest of each prompt, which no other prompt has.",
+            target="input.synthesis.prompt_length",
+            metavar="FACTOR",
+            default="1",
+            ge=0,
+            hard_max=1000,
+        ),
+        Flag(
+            "--synthesis-output-len-multiplier",
+            "float",
+            "Factor for the reply lengths of a trace.",
+            target="input.synthesis.output_length",
+            metavar="FACTOR",
+            default="1",
+            ge=0,
+            hard_max=1000,
+        ),
+        Flag(
+            "--synthesis-max-isl",
+            "int",
+            "Leave out requests of a trace with a longer prompt, after the other changes.",
+            target="input.synthesis.max_input",
+            metavar="TOKENS",
+            default="no limit",
+            ge=1,
+            hard_max=MAX_TOKENS,
+        ),
+        Flag(
+            "--synthesis-max-osl",
+            "int",
+            "Upper limit of the reply lengths of a trace.",
+            target="input.synthesis.max_output",
+            metavar="TOKENS",
+            default="no limit",
+            ge=1,
+            hard_max=MAX_TOKENS,
+        ),
+    ),
+)
