@@ -97,6 +97,7 @@ def test_killed_run_does_not_use_the_summary_of_the_previous_run(
 
 def test_report_rebuilds_the_files_of_slices_and_phases(program: Program, mock: Callable[..., MockServer]) -> None:
     flags = ["--streaming", "--warmup-request-count", 2, "--request-count", 12, "--slice-duration", 0.05]
+    flags.append("--export-outputs-json")
     run = program.profile(mock(ttft=20, itl=1).url, *flags)
     assert run.status == 0, run
     assert "Time Slices" in run.out
@@ -104,11 +105,13 @@ def test_report_rebuilds_the_files_of_slices_and_phases(program: Program, mock: 
         *run.folder.glob("*_timeslices.*"),
         *run.folder.glob("phases/*/profile_export_aiperf.*"),
         run.folder / "phase_manifest.json",
+        run.folder / "outputs.json",
     ]
-    assert len(written) == 7
+    assert len(written) == 8
     before = {path: path.read_bytes() for path in written}
     slices = json.loads(before[run.folder / "profile_export_aiperf_timeslices.json"])["timeslices"]
     assert sum(part["request_count"]["avg"] for part in slices) == 12
+    assert len(json.loads(before[run.folder / "outputs.json"])["data"]) == 12
     for path in written:
         path.unlink()
     assert program.run("report", run.folder, command="penstock").status == 0

@@ -43,6 +43,7 @@ def make_settings(
     http_trace=False,
     goodput="",
     slice_s=None,
+    outputs_json=False,
 ) -> Settings:
     return Settings(
         models=("mock",),
@@ -57,7 +58,9 @@ def make_settings(
         tokenizer=TokenizerSettings(),
         load=LoadSettings(concurrency=1, requests=2),
         warmup=WarmupSettings(),
-        output=OutputSettings(folder="out", level=level, prefix=prefix, http_trace=http_trace, slice_s=slice_s),
+        output=OutputSettings(
+            folder="out", level=level, prefix=prefix, http_trace=http_trace, slice_s=slice_s, outputs_json=outputs_json
+        ),
         command="aiperf profile --model 'mock'",
         goodput=goodput,
     )

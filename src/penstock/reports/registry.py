@@ -22,6 +22,7 @@ class SinkEntry(NamedTuple):
 SINKS: tuple[SinkEntry, ...] = (
     SinkEntry("records", "{export}.jsonl", "penstock.reports.records_jsonl:RecordsJsonl"),
     SinkEntry("inputs", "{folder}inputs.json", "penstock.reports.inputs_json:InputsJson"),
+    SinkEntry("outputs", "{folder}outputs.json", "penstock.reports.outputs_json:OutputsJson"),
     SinkEntry("slices_csv", "{summary}_timeslices.csv", "penstock.reports.slices_csv:SlicesCsv"),
     SinkEntry("slices_json", "{summary}_timeslices.json", "penstock.reports.slices_json:SlicesJson"),
     SinkEntry("phases", "{folder}phase_manifest.json", "penstock.reports.phase_files:PhaseFiles"),

@@ -31,6 +31,7 @@ def input_config(settings: Settings) -> dict[str, Any]:
             prefix=output.prefix,
             records=["jsonl"] if output.level == "records" else None,
             trace=output.http_trace or None,
+            export_outputs_json=output.outputs_json or None,
             show_trace_timing=output.show_http or None,
             slice_duration=output.slice_s,
         ),

@@ -357,6 +357,8 @@ class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Add the HTTP phases of each request to the per-request file."""
     show_http: bool = False
     """Print the table of HTTP phases."""
+    outputs_json: bool = False
+    """Write the texts of the replies."""
     slice_s: float | None = None
     """Length of the parts of the run that get metrics of their own."""
 

@@ -43,6 +43,12 @@ OUTPUT = Group(
             target="output.http_trace",
         ),
         Flag(
+            "--export-outputs-json",
+            "bool",
+            "Write the text of each successful reply, with its main metrics, to outputs.json.",
+            target="output.outputs_json",
+        ),
+        Flag(
             "--slice-duration",
             "float",
             "Also write the metrics of each slice of the run, this many seconds long.",

@@ -76,7 +76,6 @@ _SPELLINGS = (
     # output
     "--auto-plot --no-auto-plot",
     "--plot-required",
-    "--export-outputs-json",
     "--otel-url",
     "--stream",
     "--otel-resource-attributes",

@@ -1,0 +1,63 @@
+"""Write `outputs.json`: the text of each successful reply of the profiling phase, with its main metrics."""
+
+from __future__ import annotations
+
+import orjson
+
+from penstock.metrics.metric import Measures
+from penstock.metrics.reply_values import latency_ns
+from penstock.metrics.summary import Summary
+from penstock.records.log import LoggedPhase
+from penstock.records.record import Record
+from penstock.reports.artifacts import Draft
+from penstock.reports.sink import ReportContext, Sink
+
+__all__ = ["OutputsJson"]
+
+_METRICS = (
+    "input_sequence_length",
+    "output_token_count",
+    "output_sequence_length",
+    "request_latency",
+    "time_to_first_token",
+    "inter_token_latency",
+)
+
+
+class OutputsJson(Sink):
+    def __init__(self, context: ReportContext, path: str) -> None:
+        super().__init__(context, path)
+        self._draft = Draft(path)
+        self._draft.file.write(b'{\n  "schema_version": "1.0",\n  "data": [')
+        self._separator = b"\n    "
+        self._profiling: set[int] = set()
+
+    def begin(self, phase: LoggedPhase) -> None:
+        if phase.kind == "profiling":
+            self._profiling.add(phase.index)
+
+    def add(self, record: Record, measures: Measures) -> None:
+        if record.phase not in self._profiling or record.failure is not None or record.cancelled:
+            return
+        start = self.context.header.epoch_wall_ns + record.start
+        entry = {
+            "session_num": record.number,
+            "conversation_id": self.context.log.payloads.session(record.payload),
+            "turn_index": record.turn,
+            "x_request_id": record.request_id,
+            "request_start_ns": start,
+            "request_end_ns": start + latency_ns(record),
+            "metrics": {tag: measures.values[tag] for tag in _METRICS if tag in measures.values},
+            "response_text": "\n".join(record.outputs),
+        }
+        # JSON escapes the line ends of texts, so those of the encoded entry are between its lines.
+        lines = orjson.dumps(entry, option=orjson.OPT_INDENT_2).replace(b"\n", b"\n    ")
+        self._draft.file.write(self._separator + lines)
+        self._separator = b",\n    "
+
+    def finish(self, _summary: Summary) -> None:
+        self._draft.file.write(b"\n  ]\n}\n")
+        self._draft.commit()
+
+    def close(self) -> None:
+        self._draft.discard()
