@@ -221,4 +221,4 @@ def test_requests_follow_the_new_arrival_process(run: Outcome) -> None:
 
 def test_new_format_is_in_the_help(extended: Program) -> None:
     shown = " ".join(extended.run("profile", "--help").out.split())
-    assert "inputs_json, raw_payload, pairs" in shown
+    assert "pairs, mooncake_trace" in shown

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from penstock.datasets import trace as trace_module
 from penstock.datasets.raw_payload import RawPayload
 from penstock.datasets.recording import RecordingOptions
 from penstock.records.payloads import MissingBody, PayloadStore, PayloadWriter
@@ -59,6 +60,20 @@ def test_large_bodies_are_flushed_by_size(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(seen) > 5
     assert max(steps) < 200
     assert [known for _, known in seen] == sorted({known for _, known in seen})
+
+
+def test_trace_that_is_read_before_the_first_request_shows_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_module, "_ROWS_BETWEEN_PROGRESS", 10)
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps({"timestamp": 50 - n, "payload": {"messages": []}}) + "\n" for n in range(50)))
+    trace = trace_module.Trace(str(path))
+    indexer = Indexer(PayloadWriter(str(tmp_path)), trace, RecordingOptions("messages"), name=path.name)
+    seen: list[int] = []
+    indexer.advance(None, lambda scanned, _: seen.append(scanned))
+    assert len(seen) > 4
+    assert seen == sorted(seen)
 
 
 def test_only_needed_conversations_are_written_but_all_scanned_lines_are_checked(tmp_path: Path) -> None:

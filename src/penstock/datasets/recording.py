@@ -8,7 +8,7 @@ large file is indexed while its first bodies are sent.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple, Protocol
 
 from penstock.datasets.jsonl import FileErrors, open_failure
@@ -79,6 +79,8 @@ class RecordingOptions(NamedTuple):
     """Set if requests are sent at their recorded times."""
     delay_ratio: float = 1.0
     """Factor for the recorded delays within a conversation."""
+    on_progress: Callable[[], None] | None = None
+    """Called from time to time by a scan that reads all files before it yields."""
 
 
 class Recording(Protocol):

@@ -33,6 +33,7 @@ __all__ = ["FORMAT", "Trace", "first_row_is_timed"]
 _NAME = "mooncake_trace"
 _PAYLOAD = re.compile(rb'"payload"[ \t\r\n]*:[ \t\r\n]*')
 _LONGEST_FIRST_LINE = 64 << 20
+_ROWS_BETWEEN_PROGRESS = 10_000
 
 
 class _Line(msgspec.Struct):
@@ -77,7 +78,10 @@ class Trace:
 
     def scan(self, options: RecordingOptions, errors: FileErrors) -> Iterator[RecordedConversation]:
         rows = _Rows()
+        tell = options.on_progress or (lambda: None)
         for number, offset, line in self._lines.read(0, errors):
+            if number % _ROWS_BETWEEN_PROGRESS == 0:
+                tell()
             try:
                 is_first = rows.add(offset, _read_row(line))
             except _RowError as error:

@@ -78,7 +78,10 @@ class Indexer:
         self._total = sum(file.identity.size for file in recording.files)
         self._copying = len(recording.files) > _MAX_FILES
         self.problems = FileErrors(name)
-        self._conversations: Iterator[RecordedConversation] = recording.scan(options, self.problems)
+        self._conversations: Iterator[RecordedConversation] = recording.scan(
+            options._replace(on_progress=self._tell_progress), self.problems
+        )
+        self._progress: Progress | None = None
         if sessions:
             self._conversations = select_sessions(self._conversations, frozenset(sessions))
         self.done = False
@@ -94,6 +97,7 @@ class Indexer:
         After the first error nothing is written, and the rest is only scanned for more errors.
         """
         writer, recording = self._writer, self._recording
+        self._progress = progress
         flushed = recording.scanned
         for number, recorded in enumerate(self._conversations, 1):
             self._missing.discard(recorded.session or "")
@@ -102,8 +106,7 @@ class Indexer:
             if number % _FLUSH_EVERY == 0 or recording.scanned - flushed >= _FLUSH_BYTES:
                 flushed = recording.scanned
                 writer.flush()
-                if progress is not None:
-                    progress(recording.scanned, self._total)
+                self._tell_progress()
             if only_needed and self._full:
                 break
             if until is not None and recording.scanned >= until:
@@ -116,6 +119,10 @@ class Indexer:
         self.done = True
         if progress is not None:
             progress(self._total, self._total)
+
+    def _tell_progress(self) -> None:
+        if self._progress is not None:
+            self._progress(self._recording.scanned, self._total)
 
     @property
     def _full(self) -> bool:
