@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from penstock.datasets.conversation import Conversation
 from penstock.datasets.recording import Recording
 from penstock.settings.schema import InputSettings
+from penstock.tokens.tokenizer import Tokenizer
 
 __all__ = ["Contents", "Format"]
 
@@ -20,6 +21,8 @@ class Contents(NamedTuple):
     """A sentence for the user about unused fields of the file."""
     recording: Recording | None = None
     """Replaces the conversations if bodies are sent as they are in the file."""
+    complete: Callable[[Tokenizer], Contents] | None = None
+    """Returns the contents, for a format that counts texts."""
 
 
 class Format(NamedTuple):

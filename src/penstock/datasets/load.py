@@ -48,7 +48,7 @@ def load(
     *,
     scheduled: bool = False,
 ) -> Dataset:
-    """Load the dataset. `tokenizer` is called only for synthetic prompts; `scheduled`: recorded times are replayed."""
+    """Load the dataset. `tokenizer` is called if texts are generated or counted; `scheduled`: recorded times are replayed."""
     if settings.file is None:
         if settings.format is not None:
             raise UserError(
@@ -65,6 +65,8 @@ def load(
         )
     format_ = detect(path, scheduled=scheduled) if settings.format is None else lookup(settings.format)
     contents = format_.read(path, settings)
+    if contents.complete is not None:
+        contents = contents.complete(tokenizer())
     conversations = _with_scaled_delays(
         _with_output_tokens(contents.conversations, settings), settings.conversation.delay_ratio
     )
