@@ -32,9 +32,9 @@ def test_format_that_is_not_built_is_refused_by_name(name: str) -> None:
 
 def test_unknown_format_name_is_refused() -> None:
     with pytest.raises(
-        UserError, match=r"There is no dataset format 'sharegpd' \(--custom-dataset-type\)\. This version reads:\n"
+        UserError, match=r"There is no dataset format 'alpaca' \(--custom-dataset-type\)\. This version reads:\n"
     ):
-        lookup("sharegpd")
+        lookup("alpaca")
     with pytest.raises(UserError, match=r"'single-trun' \(--custom-dataset-type\); did you mean single_turn\?\Z"):
         lookup("single-trun")
 
@@ -48,7 +48,7 @@ def test_text_of_the_wrong_type_is_reported(tmp_path: Path, line: str) -> None:
 
 
 def test_every_format_of_aiperf_is_built_or_planned() -> None:
-    assert {each.name for each in FORMATS} - {"azure_llm_trace"} | set(PLANNED) == {
+    assert {each.name for each in FORMATS} - {"azure_llm_trace", "sharegpt"} | set(PLANNED) == {
         "single_turn",
         "multi_turn",
         "random_pool",

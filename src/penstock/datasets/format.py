@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from penstock.datasets.conversation import Conversation
 from penstock.datasets.recording import Recording
 from penstock.settings.schema import InputSettings
+from penstock.tokens.tokenizer import Tokenizer
 
 __all__ = ["Contents", "Format"]
 
@@ -22,6 +23,8 @@ class Contents(NamedTuple):
     """Replaces the conversations if bodies are sent as they are in the file."""
     block_size: int = 512
     """Tokens that a hash id of a trace stands for, unless the user sets it."""
+    complete: Callable[[Tokenizer], Contents] | None = None
+    """Returns the contents, for a format that counts texts."""
 
 
 class Format(NamedTuple):

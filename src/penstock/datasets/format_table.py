@@ -11,6 +11,7 @@ FORMAT_MODULES = {
     "single_turn": "penstock.datasets.single_turn",
     "multi_turn": "penstock.datasets.multi_turn",
     "random_pool": "penstock.datasets.random_pool",
+    "sharegpt": "penstock.datasets.sharegpt",
     "inputs_json": "penstock.datasets.inputs_json",
     "raw_payload": "penstock.datasets.raw_payload",
     "bailian_trace": "penstock.datasets.bailian",

@@ -53,7 +53,7 @@ def load(
     *,
     scheduled: bool = False,
 ) -> Dataset:
-    """Load the dataset. `tokenizer` is called only if prompts are generated; `scheduled`: recorded times are replayed."""
+    """Load the dataset. `tokenizer` is called if texts are generated or counted; `scheduled`: recorded times are replayed."""
     if settings.file is None:
         if settings.format is not None:
             raise UserError(
@@ -69,7 +69,10 @@ def load(
             f"The input file '{path}' is a pipe or a device, and the input is read several times; save it to a file first."
         )
     format_ = detect(path, scheduled=scheduled) if settings.format is None else lookup(settings.format)
-    contents = _synthesized(format_.read(path, settings), settings, format_.name)
+    contents = format_.read(path, settings)
+    if contents.complete is not None:
+        contents = contents.complete(tokenizer())
+    contents = _synthesized(contents, settings, format_.name)
     conversations = _with_scaled_delays(
         _with_output_tokens(contents.conversations, settings), settings.conversation.delay_ratio
     )

@@ -15,7 +15,7 @@ from penstock.settings.schema import (
     TelemetrySettings,
 )
 
-__all__ = ["input_config", "model_config"]
+__all__ = ["input_config", "length_shape", "model_config"]
 
 
 def input_config(settings: Settings) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
             isl=None if data.length_pairs else input_length,
             osl=output_length,
             batch_size=data.batch if data.batch != 1 else None,
-            **_length_shape(data),
+            **length_shape(data),
         ),
         rankings=_rankings(data.rankings) if data.ranks else None,
         **_conversation(data.conversation),
@@ -114,7 +114,8 @@ def model_config(settings: Settings) -> dict[str, Any]:
     return _present(strategy=None if selection == "round_robin" else selection, items=items)
 
 
-def _length_shape(data: InputSettings) -> dict[str, Any]:
+def length_shape(data: InputSettings) -> dict[str, Any]:
+    """Return the distributions of lengths, in the form of their flags."""
     pairs = [
         f"{pair.input_mean:g}|{pair.input_stddev:g},{pair.output_mean:g}|{pair.output_stddev:g}:{pair.percent:g}"
         for pair in data.length_pairs

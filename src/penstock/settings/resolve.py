@@ -195,9 +195,9 @@ def _input(parsed: ParsedArguments, declaration: Declaration) -> InputSettings:
     fields = parsed.section("input")
     spelling = parsed.spellings.get
     if "file" in fields:
-        pool = fields.get("format", "").strip().lower().replace("-", "_") == "random_pool"
+        draws = fields.get("format", "").strip().lower().replace("-", "_") in ("random_pool", "sharegpt")
         for field, remedy in _SYNTHETIC_ONLY.items():
-            if field in fields and not (pool and field == "entries"):
+            if field in fields and not (draws and field == "entries"):
                 raise UserError(
                     f"{spelling(f'input.{field}')} applies to synthetic prompts, but {spelling('input.file')} has its "
                     f"own; {remedy}."

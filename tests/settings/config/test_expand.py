@@ -54,6 +54,26 @@ benchmark:
   model: m
   profiling: {type: constant, rateSeries: {points: [{timeS: 0, qps: 1}, {timeS: 2, qps: 4}]}, requests: 3}
 """
+LENGTHS = """
+benchmark:
+  models: {strategy: weighted, items: [{name: a, weight: 3}, {name: b, weight: 1}]}
+  dataset:
+    type: synthetic
+    prompts: {sequenceDistribution: "8|2,4:40;9,5:60"}
+    prefixPrompts: {poolSize: 2, length: 9}
+    systemPrompt: Be brief.
+  artifacts: {exportOutputsJson: true}
+"""
+RANGE = """
+benchmark:
+  models: {strategy: random, items: [a, b]}
+  dataset: {type: synthetic, prompts: {randomRangeRatio: 0.25, randomCorpusStyle: sglang}, systemPromptFile: system.txt}
+"""
+POOL = """
+benchmark:
+  model: m
+  dataset: {type: file, path: trace.jsonl, format: random_pool, entries: 7}
+"""
 TRACE = """
 benchmark:
   model: m
@@ -67,6 +87,7 @@ benchmark:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("trace.jsonl").write_text('{"timestamp": 0, "input_length": 5, "output_length": 2}\n')
+    Path("system.txt").write_text("Be brief.")
     Path("artifacts/minimal").mkdir(parents=True)
     Path("artifacts/minimal/inputs.json").write_text('{"data": []}')
 
@@ -76,7 +97,7 @@ def read(text: str) -> Settings:
     return read_settings(with_config(FROM_FILE))
 
 
-@pytest.mark.parametrize("text", [EVERYTHING, SERIES, TRACE, *map(template_text, TEMPLATES)])
+@pytest.mark.parametrize("text", [EVERYTHING, SERIES, LENGTHS, RANGE, POOL, TRACE, *map(template_text, TEMPLATES)])
 def test_expanded_settings_are_read_again_as_the_same(text: str) -> None:
     settings = read(text)
     written = expanded(settings)

@@ -24,7 +24,7 @@ from penstock.settings.config.keys import (
 )
 from penstock.settings.config.unknown_keys import camel_case
 from penstock.settings.flags import Flag
-from penstock.settings.input_config import model_config
+from penstock.settings.input_config import length_shape, model_config
 from penstock.settings.schema import Settings
 
 __all__ = ["expanded", "key_of"]
@@ -105,13 +105,25 @@ class _Writer:
             return _MISSING
         if flag.target == "endpoint.api_key" and self._key_is_elsewhere():
             return _MISSING
-        shown = _plain(value, flag)
+        if flag.target == "input.system" and self._settings.input.system_file:
+            return _MISSING
+        shown = self._length_shapes.get(flag.target) or _plain(value, flag)
         if inverted:
             shown = not shown
         if value == default:
             self.defaults.append((camel_case(path), shown))
             return _MISSING
         return shown
+
+    @property
+    def _length_shapes(self) -> dict[str, str]:
+        """Distributions of lengths, by target, as their flags take them."""
+        shape = length_shape(self._settings.input)
+        texts = {
+            "input.length_pairs": shape.get("sequence_distribution"),
+            "input.range_ratio": shape.get("random_range_ratio"),
+        }
+        return {target: text for target, text in texts.items() if text is not None}
 
     def _key_is_elsewhere(self) -> bool:
         endpoint = self._settings.endpoint

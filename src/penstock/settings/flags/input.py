@@ -52,7 +52,8 @@ INPUT = Group(
         Flag(
             "--num-dataset-entries",
             "int",
-            "Number of different synthetic prompts, or of requests drawn from a random_pool (by default 100).",
+            "Number of different synthetic prompts, of requests drawn from a random_pool (by default 100), or of prompts of a "
+            "sharegpt file (by default 1000).",
             aliases=("--num-prompts",),
             target="input.entries",
             metavar="N",
