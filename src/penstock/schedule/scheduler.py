@@ -233,7 +233,8 @@ class Scheduler:
 
     def ended(self, session: Session, at: int, *, more: bool = True) -> None:
         """Handle the end of a turn. The session ends too if it has no other turn, or without `more`."""
-        self.first_content(session, at)
+        if session.prefilling:
+            self.first_content(session, at)
         if not more or not session.has_next:
             self._slots.release(at)
             return
@@ -342,7 +343,9 @@ class Scheduler:
         if self._users is None:
             self._number += self._share.workers
         server = self._phase.servers.server(number, self._servers, self._phase.seed)
-        turns = self._conversations.turns(conversation)[: self._user_turns]
+        turns = self._conversations.turns(conversation)
+        if self._user_turns is not None:
+            turns = turns[: self._user_turns]
         return self._session_type(number, conversation, turns, server)
 
     def _send_turn(self, session: Session, intended: int, slot_free_at: int) -> Send:

@@ -71,6 +71,11 @@ class Origin(NamedTuple):
         return request_head("CONNECT", target, target, headers) + b"\r\n"
 
 
+_FIRST_RETRANSMIT_NS = 4_000_000
+"""A system sends a segment again after some milliseconds at the earliest. TCP_INFO from before a shorter exchange is as good
+as from after it, and saves 2 µs."""
+
+
 class Connection:
     __slots__ = (
         "_buffer",
@@ -409,12 +414,14 @@ class Connection:
 
     def _end_exchange(self, exchange: Exchange) -> None:
         self._move_reply(exchange)
-        info = tcp_info(self._sock)
+        exchange.end = exchange.times[-1] if exchange.times else monotonic_ns()
+        info = self._info_before
+        if not info or exchange.end - exchange.start >= _FIRST_RETRANSMIT_NS:
+            info = tcp_info(self._sock)
         if info:
             exchange.rtt_us, total = round_trip_and_retransmits(info)
             exchange.retransmits = total - self._retransmits
             self._retransmits = total
-        exchange.end = exchange.times[-1] if exchange.times else monotonic_ns()
 
     def _finish(self, exchange: Exchange, *, reusable: bool) -> None:
         self._end_exchange(exchange)

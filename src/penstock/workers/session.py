@@ -22,7 +22,14 @@ class Session(ScheduledSession):
     __slots__ = ("correlation_id", "history", "parts", "phase")
 
     def __init__(self, number: int, conversation: int, turns: range, server: int) -> None:
-        super().__init__(number, conversation, turns, server)
+        # Without a call of the base class, which would take 0.3 µs of each request.
+        self.number = number
+        self.conversation = conversation
+        self.turns = turns
+        self.turn = 0
+        self.server = server
+        self.intended = 0
+        self.prefilling = False
         self.phase = -1
         """Index of the phase that began it; -1 until its first turn is sent."""
         self.correlation_id = ""
