@@ -218,11 +218,11 @@ def test_other_workers_finish_when_one_is_killed(tmp_path: Path, mock_url: str) 
 
     runner = Runner(backend, run.log, epoch=run.epoch, on_progress=kill_one)
     with runner:
-        result = runner.run(make_phase(slots=4, requests=200))
+        result = runner.run(make_phase(slots=4, requests=600))
     assert result is not None
     (lost,) = runner.lost_workers
     assert (lost.worker, lost.how) == (1, "was killed by signal 9")
-    assert sum(record.worker == 0 for record in run.records()) == 100
+    assert sum(record.worker == 0 for record in run.records()) == 300
     log = RunLog(run.log)
     assert log.lost_workers() == [lost]
     assert [report.worker for report in log.reports()] == [0]
