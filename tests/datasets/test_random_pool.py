@@ -76,3 +76,10 @@ def test_number_of_entries_applies_to_pools_only(tmp_path: Path) -> None:
     assert resolve(parse(PROFILE, [*line, "--custom-dataset-type", "Random-Pool"])).input.entries == 3
     with pytest.raises(UserError, match="--num-dataset-entries applies to synthetic prompts"):
         resolve(parse(PROFILE, line))
+
+
+def test_requests_keep_the_names_of_texts_for_rankings(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"texts": [{"name": "query", "contents": ["q"]}]}\n')
+    (tmp_path / "b.jsonl").write_text('{"texts": [{"name": "passages", "contents": ["p1", "p2"]}]}\n')
+    (turn,) = turns_of(tmp_path, entries=1)
+    assert (turn.texts, turn.text_names) == (("q", "p1", "p2"), ("query", "passages", "passages"))

@@ -111,8 +111,9 @@ def test_repeated_runs_send_the_same_prompts_and_are_aggregated(
     again = program.run("report", folders[2], command="penstock")
     assert again.status == 0, again
     assert read(folders[2] / "profile_export_aiperf.json")["request_latency"] == runs[2]["request_latency"]
-    whole = program.run("report", done.folder, command="penstock")
+    whole = program.run("report", done.folder, "--verbose", command="penstock")
     assert whole.status == 0, whole
+    assert "LLM Metrics: Effective" in (folders[2] / "profile_export_console.txt").read_text()
     assert {path: path.read_bytes() for path in done.files() if path.suffix == ".json"} == before
 
 

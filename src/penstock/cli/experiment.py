@@ -21,7 +21,7 @@ from penstock.cli.run import (
 )
 from penstock.cli.screen import draw_on
 from penstock.plural import counted
-from penstock.records.log import RunLog
+from penstock.records.log import RunLog, variation_label
 from penstock.reports.experiment_tables import draw_repeated, draw_sweep
 from penstock.runs.experiment import FinishedExperiment, run_experiment
 from penstock.runs.experiment_report import ExperimentReport, report_experiment, report_points
@@ -57,12 +57,16 @@ def profile(experiment: Experiment) -> int:
     return _status(done, settings, assertions)
 
 
-def report_again(folder: str, into: str, tokenizer: str | None, *, show_http: bool) -> int:
+def report_again(
+    folder: str, into: str, tokenizer: str | None, *, show_http: bool = False, show_timeline: bool = False
+) -> int:
     """Write all files of an experiment again from its log, print its tables, and return the exit status."""
     settings = RunLog.read_header(os.path.join(folder, LOG_FOLDER)).settings
     results = []
     progress = step_progress("Counting tokens and writing records", True)
-    for result in report_points(folder, into=into, tokenizer=tokenizer, progress=progress, show_http=show_http):
+    for result in report_points(
+        folder, into=into, tokenizer=tokenizer, progress=progress, show_http=show_http, show_timeline=show_timeline
+    ):
         results.append(result)
         print(_line(result))
     report = report_experiment(into, settings.experiment, results)
@@ -111,8 +115,6 @@ class _ExperimentObserver(TerminalObserver):
 
 def _name(point: Point) -> str:
     """Return the name of a point among all of the experiment."""
-    from penstock.records.log import variation_label
-
     variation = variation_label(point.parameters)
     return point.label if not point.parameters or variation == point.label else f"{variation} {point.label}"
 

@@ -94,7 +94,13 @@ def _report_experiment(folder: str, output: str, values: dict[str, Any]) -> int:
             assert log.point is not None
             _check_not_worse(log, os.path.join(output, log.point.folder))
             log.close()
-    return report_again(folder, output, values.get("tokenizer"), show_http=values.get("show_http", False))
+    return report_again(
+        folder,
+        output,
+        values.get("tokenizer"),
+        show_http=values.get("show_http", False),
+        show_timeline=values.get("verbose", False),
+    )
 
 
 class _Summary(msgspec.Struct):

@@ -40,9 +40,13 @@ def _merged(turns: Sequence[Turn]) -> Turn:
     extra: dict[str, Any] = {}
     for turn in reversed(turns):
         extra |= turn.extra
+    named = any(turn.text_names for turn in turns)
     lengths = (turn.output_tokens for turn in turns if turn.output_tokens is not None)
     return Turn(
         texts=tuple([text for turn in turns for text in turn.texts]),
+        text_names=tuple([name for turn in turns for name in turn.text_names or ("",) * len(turn.texts)])
+        if named
+        else (),
         images=tuple([image for turn in turns for image in turn.images]),
         audios=tuple([audio for turn in turns for audio in turn.audios]),
         role=turns[0].role,

@@ -97,11 +97,11 @@ class _PointRunner:
         self._folder = settings.output.folder
         self._header = RunLog.read_header(opened.prepared.job.log)
         prepared = opened.prepared
-        self._key = _data_key(settings)
+        key = _data_key(settings)
         first = StoredData(opened.dataset, LoggedData("", prepared.job.files), prepared.bodies, prepared.conversations)
-        self._stored: dict[Hashable, StoredData] = {self._key: first}
+        self._stored: dict[Hashable, StoredData] = {key: first}
         """Datasets are built once and kept for later points."""
-        self._loaded: tuple[Hashable, int] = self._key, prepared.job.seed
+        self._loaded: tuple[Hashable, int] = key, prepared.job.seed
         self._after_warmup: dict[tuple[Hashable, int], int] = {}
         """Where the profiling of a dataset and seed starts."""
         self._count = 0
@@ -204,6 +204,7 @@ class _PointRunner:
             interrupted=interrupted,
             incomplete=stopped,
             show_http=point.settings.output.show_http,
+            show_timeline=point.settings.output.verbose,
             point=logged.index,
             into=os.path.join(self._folder, logged.folder),
         )

@@ -63,6 +63,7 @@ def report_points(
     tokenizer: str | None = None,
     progress: Callable[[int, int], None] | None = None,
     show_http: bool = False,
+    show_timeline: bool = False,
 ) -> Iterator[PointResult]:
     """Write the artifacts of each point of the experiment in `folder` again, from its log, and yield the results."""
     log = os.path.join(folder, LOG_FOLDER)
@@ -79,6 +80,7 @@ def report_points(
             incomplete=why_incomplete(opened),
             progress=progress,
             show_http=show_http,
+            show_timeline=show_timeline,
             point=logged.index,
             into=os.path.join(into, logged.folder),
         )
