@@ -18,7 +18,7 @@ from penstock.records.record import Record, Usage
 from penstock.reports.write_artifacts import write_artifacts
 from penstock.settings.schema import TelemetrySettings
 from penstock.telemetry.gpu import DCGM, GpuTelemetryBuilder, Nvml, open_nvml
-from penstock.telemetry.server_metrics import Window
+from penstock.telemetry.server_metrics import ProfilingWindow
 from support.runs import ReportedRun, input_texts, load_word_tokenizer, make_settings, write_log
 
 SECOND = 1_000_000_000
@@ -179,7 +179,7 @@ def test_nvml_reads_the_gpus_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> 
     source = Nvml()
     (observation,) = source.collect()
     source.close()
-    builder = GpuTelemetryBuilder(Window(0, 4 * SECOND, 8 * SECOND))
+    builder = GpuTelemetryBuilder(ProfilingWindow(0, 4 * SECOND, 8 * SECOND))
     builder.add(
         msgspec.msgpack.decode(msgspec.msgpack.encode(Sample(observation.source, 1, observation.values)), type=Sample)
     )

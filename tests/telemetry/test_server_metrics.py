@@ -6,13 +6,13 @@ import pytest
 
 from penstock.records.log import LoggedPhase, Sample
 from penstock.telemetry.scrape import _Page
-from penstock.telemetry.server_metrics import SOURCE, ServerMetrics, ServerMetricsBuilder, Window, window_of
+from penstock.telemetry.server_metrics import SOURCE, ProfilingWindow, ServerMetrics, ServerMetricsBuilder, window_of
 
 URL = "http://server/metrics"
-WINDOW = Window(100, 400, 600)
+WINDOW = ProfilingWindow(100, 400, 600)
 
 
-def figures(pages: dict[int, str], window: Window = WINDOW) -> ServerMetrics:
+def figures(pages: dict[int, str], window: ProfilingWindow = WINDOW) -> ServerMetrics:
     """Return the figures of pages by the time of their scrape."""
     builder, page = ServerMetricsBuilder(window), _Page()
     for at, text in pages.items():

@@ -14,8 +14,7 @@ import msgspec
 
 from penstock.datasets.conversation import Turn
 from penstock.datasets.format import Contents, Format
-from penstock.datasets.jsonl import FileErrors, empty_file, explain, numbered_lines
-from penstock.datasets.trace_rows import TraceRow, conversations, prompt
+from penstock.datasets.trace_rows import TraceRow, prompt, read_trace
 from penstock.settings.schema import InputSettings
 
 __all__ = ["FORMAT"]
@@ -48,27 +47,15 @@ class _Chains:
 
 
 def _read(path: str, settings: InputSettings) -> Contents:
-    errors = FileErrors(path)
-    decode = msgspec.json.Decoder(_Line).decode
     block_size = settings.block_size or _BLOCK_SIZE
     chains = _Chains()
-    rows: list[TraceRow] = []
-    for number, line in numbered_lines(path, errors):
-        try:
-            fields = decode(line)
-            shape = prompt(fields.input_length, fields.hash_ids, block_size)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            errors.add(number, explain(error, line))
-            continue
-        except ValueError as error:
-            errors.add(number, str(error))
-            continue
+
+    def row(fields: _Line) -> TraceRow:
+        shape = prompt(fields.input_length, fields.hash_ids, block_size)
         turn = Turn(prompt=shape, output_tokens=fields.output_length, timestamp_ms=fields.timestamp * 1000)
-        rows.append(TraceRow(turn, chains.add(fields), complete=True))
-    if not rows and not errors.count:
-        raise empty_file(path)
-    errors.raise_any()
-    return Contents(conversations(rows, settings.seed), block_size=block_size)
+        return TraceRow(turn, chains.add(fields), complete=True)
+
+    return read_trace(path, settings, block_size, msgspec.json.Decoder(_Line).decode, row)
 
 
 def _matches(first: dict[str, Any]) -> bool:

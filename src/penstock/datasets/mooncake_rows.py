@@ -13,8 +13,7 @@ import msgspec
 
 from penstock.datasets.conversation import Turn
 from penstock.datasets.format import Contents
-from penstock.datasets.jsonl import FileErrors, empty_file, explain, numbered_lines
-from penstock.datasets.trace_rows import TraceRow, check_milliseconds, conversations, prompt
+from penstock.datasets.trace_rows import TraceRow, check_milliseconds, prompt, read_trace
 from penstock.settings.schema import InputSettings
 
 __all__ = ["BLOCK_SIZE", "FORMS", "read_rows"]
@@ -39,31 +38,20 @@ class _Line(msgspec.Struct):
 
 
 def read_rows(path: str, settings: InputSettings) -> Contents:
-    errors = FileErrors(path)
-    decode = msgspec.json.Decoder(_Line).decode
     block_size = settings.block_size or BLOCK_SIZE
-    rows: list[TraceRow] = []
     forms: dict[str, str] = {}
     """The form of the rows of each session."""
-    for number, line in numbered_lines(path, errors):
-        try:
-            fields = decode(line)
-            form = _form(fields)
-            row = _row(fields, form, block_size)
-            if row.session is not None and forms.setdefault(row.session, form) != form:
-                raise ValueError(
-                    f"it has '{form}', but earlier rows of its session have '{forms[row.session]}'; a session has one of them"
-                )
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            errors.add(number, explain(error, line))
-        except ValueError as error:
-            errors.add(number, str(error))
-        else:
-            rows.append(row)
-    if not rows and not errors.count:
-        raise empty_file(path)
-    errors.raise_any()
-    return Contents(conversations(rows, settings.seed), block_size=block_size)
+
+    def row(fields: _Line) -> TraceRow:
+        form = _form(fields)
+        built = _row(fields, form, block_size)
+        if built.session is not None and forms.setdefault(built.session, form) != form:
+            raise ValueError(
+                f"it has '{form}', but earlier rows of its session have '{forms[built.session]}'; a session has one of them"
+            )
+        return built
+
+    return read_trace(path, settings, block_size, msgspec.json.Decoder(_Line).decode, row)
 
 
 def _form(fields: _Line) -> str:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from penstock.datasets.conversation import Conversation, PromptShape, Turn
+from penstock.datasets.format import Contents
+from penstock.datasets.jsonl import FileErrors, empty_file, explain, numbered_lines
 from penstock.datasets.random_streams import conversation_ids
+from penstock.settings.schema import InputSettings
 
-__all__ = ["TraceRow", "check_milliseconds", "conversations", "prompt"]
+__all__ = ["TraceRow", "check_milliseconds", "conversations", "prompt", "read_trace"]
+
+_T = TypeVar("_T")
 
 
 class TraceRow(NamedTuple):
@@ -18,6 +25,25 @@ class TraceRow(NamedTuple):
     """Rows of a session are turns of one conversation."""
     complete: bool = False
     """True if the row has the whole prompt; otherwise earlier turns and their replies are sent before it."""
+
+
+def read_trace(
+    path: str, settings: InputSettings, block_size: int, decode: Callable[[bytes], _T], row: Callable[[_T], TraceRow]
+) -> Contents:
+    """Read a trace with an object per line. `row` returns the row of an object, or raises ValueError with the reason."""
+    errors = FileErrors(path)
+    rows: list[TraceRow] = []
+    for number, line in numbered_lines(path, errors):
+        try:
+            rows.append(row(decode(line)))
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            errors.add(number, explain(error, line))
+        except ValueError as error:
+            errors.add(number, str(error))
+    if not rows and not errors.count:
+        raise empty_file(path)
+    errors.raise_any()
+    return Contents(conversations(rows, settings.seed), block_size=block_size)
 
 
 def conversations(rows: Iterable[TraceRow], seed: int | None) -> list[Conversation]:

@@ -9,9 +9,8 @@ import msgspec
 from penstock.datasets.conversation import Turn
 from penstock.endpoints.base import NO_HISTORY, Declaration, Endpoint, History
 from penstock.endpoints.json_replies import decode_reply
-from penstock.endpoints.openai_types import DONE, UNREADABLE, Chunk, error_failure
-from penstock.endpoints.reply import Failure, Reply, Usage
-from penstock.endpoints.reply_errors import malformed
+from penstock.endpoints.openai_types import Chunk, decode_all, error_failure
+from penstock.endpoints.reply import Reply, Usage
 from penstock.settings.schema import EndpointSettings
 from penstock.wire import sse
 
@@ -80,7 +79,7 @@ class HuggingFaceGenerate(Endpoint):
         del timed  # the offsets cost nothing
         reply = Reply()
         split = sse.split(body)
-        events, reply.failure = _events(split.data)
+        events, reply.failure = decode_all(split.data, _decode_events, _decode_event)
         for event, end in zip(events, split.ends, strict=False):
             if event.error:
                 reply.failure = error_failure(Chunk(error=event.error))
@@ -106,25 +105,6 @@ class HuggingFaceGenerate(Endpoint):
             for choice in choices:
                 _read_details(reply, choice.details)
         return reply
-
-
-def _events(data: list[bytes]) -> tuple[list[_Event], Failure | None]:
-    """Return each event before the first that cannot be read, and the failure of that one."""
-    if data and data[-1] == DONE:
-        data = data[:-1]
-    try:
-        events = _decode_events(b"[" + b",".join(data) + b"]")
-        if len(events) == len(data):  # false if an event holds two objects with a comma between them
-            return events, None
-    except UNREADABLE:
-        pass
-    events = []
-    for event in data:
-        try:
-            events.append(_decode_event(event))
-        except UNREADABLE:
-            return events, malformed(event)
-    return events, None
 
 
 def _read_details(reply: Reply, details: _Details | None) -> None:

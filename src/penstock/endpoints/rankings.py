@@ -37,8 +37,27 @@ _cohere_decoder = msgspec.json.Decoder(_CohereReply)
 _tei_decoder = msgspec.json.Decoder(list[_Ranked])
 
 
+def _declaration(body_key: str, title: str = "Ranking Metrics") -> Declaration:
+    return Declaration(
+        streams=False, inputs=frozenset({"passages"}), body_key=body_key, output_tokens=False, title=title
+    )
+
+
 class _Rankings(Endpoint):
     """The parts that the three APIs share."""
+
+    def body(self, model: str, query: str, passages: list[str]) -> dict[str, Any]:
+        """Return the body for a query and its passages."""
+        raise NotImplementedError
+
+    def build(
+        self,
+        turn: Turn,
+        model: str,
+        settings: EndpointSettings,
+        history: History = NO_HISTORY,  # noqa: ARG002
+    ) -> dict[str, Any]:
+        return self.body(model, *_query_and_passages(turn)) | settings.extra | turn.extra
 
     def remember(self, history: History, turn: Turn, reply: Reply, settings: EndpointSettings) -> None:
         """Do nothing: a request contains no earlier turns."""
@@ -51,24 +70,10 @@ class _Rankings(Endpoint):
 class NimRankings(_Rankings):
     name = "nim_rankings"
     path = "/v1/ranking"
-    declaration = Declaration(
-        streams=False,
-        inputs=frozenset({"passages"}),
-        body_key="passages",
-        output_tokens=False,
-        title="Rankings Metrics",
-    )
+    declaration = _declaration("passages", "Rankings Metrics")
 
-    def build(
-        self,
-        turn: Turn,
-        model: str,
-        settings: EndpointSettings,
-        history: History = NO_HISTORY,  # noqa: ARG002
-    ) -> dict[str, Any]:
-        query, passages = _query_and_passages(turn)
-        body = {"model": model, "query": {"text": query}, "passages": [{"text": text} for text in passages]}
-        return body | settings.extra | turn.extra
+    def body(self, model: str, query: str, passages: list[str]) -> dict[str, Any]:
+        return {"model": model, "query": {"text": query}, "passages": [{"text": text} for text in passages]}
 
     def input_text(self, body: dict[str, Any]) -> list[str]:
         return [body["query"]["text"], *(passage["text"] for passage in body["passages"])]
@@ -84,23 +89,10 @@ class NimRankings(_Rankings):
 class CohereRankings(_Rankings):
     name = "cohere_rankings"
     path = "/v2/rerank"
-    declaration = Declaration(
-        streams=False,
-        inputs=frozenset({"passages"}),
-        body_key="documents",
-        output_tokens=False,
-        title="Ranking Metrics",
-    )
+    declaration = _declaration("documents")
 
-    def build(
-        self,
-        turn: Turn,
-        model: str,
-        settings: EndpointSettings,
-        history: History = NO_HISTORY,  # noqa: ARG002
-    ) -> dict[str, Any]:
-        query, passages = _query_and_passages(turn)
-        return {"model": model, "query": query, "documents": passages} | settings.extra | turn.extra
+    def body(self, model: str, query: str, passages: list[str]) -> dict[str, Any]:
+        return {"model": model, "query": query, "documents": passages}
 
     def input_text(self, body: dict[str, Any]) -> list[str]:
         return [body["query"], *(_text(document) for document in body["documents"])]
@@ -117,19 +109,11 @@ class CohereRankings(_Rankings):
 class TeiRankings(_Rankings):
     name = "hf_tei_rankings"
     path = "/rerank"
-    declaration = Declaration(
-        streams=False, inputs=frozenset({"passages"}), body_key="texts", output_tokens=False, title="Ranking Metrics"
-    )
+    declaration = _declaration("texts")
 
-    def build(
-        self,
-        turn: Turn,
-        model: str,  # noqa: ARG002
-        settings: EndpointSettings,
-        history: History = NO_HISTORY,  # noqa: ARG002
-    ) -> dict[str, Any]:
-        query, passages = _query_and_passages(turn)
-        return {"query": query, "texts": passages} | settings.extra | turn.extra
+    def body(self, model: str, query: str, passages: list[str]) -> dict[str, Any]:
+        del model  # the API has no model name
+        return {"query": query, "texts": passages}
 
     def input_text(self, body: dict[str, Any]) -> list[str]:
         return [body["query"], *body["texts"]]

@@ -66,7 +66,17 @@ def score(rank: int) -> float:
     return 1 / (rank + 1)
 
 
-class NimRankings(Dialect):
+class _RankingsWithUsage(Dialect):
+    """A ranking whose reply ends with the usage."""
+
+    def body_suffix(self, reply: PlannedReply) -> bytes:
+        if not reply.sends_usage:
+            return b"}"
+        tokens = reply.request.prompt_tokens
+        return b',"usage":{"prompt_tokens":%d,"total_tokens":%d}}' % (tokens, tokens)
+
+
+class NimRankings(_RankingsWithUsage):
     name = "nim_rankings"
     path = "/ranking"
 
@@ -81,11 +91,8 @@ class NimRankings(Dialect):
         rankings = [{"index": index, "logit": 4 * score(rank)} for rank, index in enumerate(order(reply))]
         return b'{"rankings":' + encode(rankings)
 
-    def body_suffix(self, reply: PlannedReply) -> bytes:
-        return usage(reply)
 
-
-class CohereRankings(Dialect):
+class CohereRankings(_RankingsWithUsage):
     name = "cohere_rankings"
     path = "/v2/rerank"
     base = ""
@@ -100,9 +107,6 @@ class CohereRankings(Dialect):
     def body_prefix(self, reply: PlannedReply) -> bytes:
         results = [{"index": index, "relevance_score": score(rank)} for rank, index in enumerate(order(reply))]
         return b'{"results":' + encode(results)
-
-    def body_suffix(self, reply: PlannedReply) -> bytes:
-        return usage(reply)
 
 
 class TeiRankings(Dialect):
@@ -122,10 +126,3 @@ class TeiRankings(Dialect):
     def body_suffix(self, reply: PlannedReply) -> bytes:
         del reply
         return b""
-
-
-def usage(reply: PlannedReply) -> bytes:
-    if not reply.sends_usage:
-        return b"}"
-    tokens = reply.request.prompt_tokens
-    return b',"usage":{"prompt_tokens":%d,"total_tokens":%d}}' % (tokens, tokens)

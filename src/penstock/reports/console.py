@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.metrics.bounds import STATISTICS
@@ -22,6 +22,7 @@ from penstock.telemetry.concepts import CONCEPT_HEADERS
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table as RichTable
 
 __all__ = ["WIDTH", "ConsoleText", "console_text", "draw"]
 
@@ -177,18 +178,24 @@ def _both_counts(console: Console, summary: Summary) -> None:
     console.print()
 
 
-def _server_metrics(console: Console, summary: Summary) -> None:
-    """Print what the servers reported about themselves."""
+def _table_of_sources(title: str, source: str, statistics: Sequence[str]) -> RichTable:
+    """Return an empty table with a column for the source of the metrics and one for each statistic."""
     from rich.table import Table as RichTable
 
+    table = RichTable(title=f"Penstock | {title}", title_style="bold", header_style="bold")
+    table.add_column(source, overflow="fold")
+    table.add_column("Metric", justify="right", style="cyan")
+    for name in statistics:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _server_metrics(console: Console, summary: Summary) -> None:
+    """Print what the servers reported about themselves."""
     metrics = summary.server_metrics
     if metrics is None or not metrics.successful:
         return
-    table = RichTable(title="Penstock | Server Metrics", title_style="bold", header_style="bold")
-    table.add_column("Server", overflow="fold")
-    table.add_column("Metric", justify="right", style="cyan")
-    for name in ("avg", "max", "total"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = _table_of_sources("Server Metrics", "Server", ("avg", "max", "total"))
     for url in metrics.successful:
         for name, figures in metrics.concepts[url].items():
             header = CONCEPT_HEADERS.get(name)
@@ -201,20 +208,15 @@ def _server_metrics(console: Console, summary: Summary) -> None:
 
 
 def _gpus(console: Console, summary: Summary) -> None:
-    from rich.table import Table as RichTable
-
     telemetry = summary.gpu_telemetry
     if telemetry is None or not telemetry.gpus:
         return
-    table = RichTable(title="Penstock | GPU Telemetry", title_style="bold", header_style="bold")
-    table.add_column("GPU", overflow="fold")
-    table.add_column("Metric", justify="right", style="cyan")
-    for name in ("avg", "min", "max"):
-        table.add_column(name, justify="right", no_wrap=True)
+    statistics = ("avg", "min", "max")
+    table = _table_of_sources("GPU Telemetry", "GPU", statistics)
     for gpu in telemetry.all_gpus:
         shown = f"{gpu.gpu_index}: {gpu.gpu_name}"
         for tag, figures in gpu.metrics.items():
-            cells = ("-" if name not in figures else f"{figures[name]:,.2f}" for name in ("avg", "min", "max"))
+            cells = ("-" if name not in figures else f"{figures[name]:,.2f}" for name in statistics)
             table.add_row(shown, f"{tag.removeprefix('nvidia_').replace('_', ' ')} ({figures['unit']})", *cells)
             shown = ""
     console.print(table)

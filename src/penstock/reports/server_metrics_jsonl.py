@@ -4,38 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from penstock.metrics.summary import Summary
 from penstock.records.log import Sample
-from penstock.reports.artifacts import Draft
-from penstock.reports.sink import ReportContext, Sink
+from penstock.reports.sample_lines import SampleLines
+from penstock.reports.sink import ReportContext
 from penstock.telemetry.scrape import PageHistory
 from penstock.telemetry.server_metrics import SOURCE
 
 __all__ = ["ServerMetricsJsonl"]
 
 
-class ServerMetricsJsonl(Sink):
+class ServerMetricsJsonl(SampleLines):
     def __init__(self, context: ReportContext, path: str) -> None:
         super().__init__(context, path)
         self._history = PageHistory()
-        self._draft: Draft | None = None
         self._epoch = context.header.epoch_wall_ns
 
     def add_sample(self, sample: Sample) -> None:
         if sample.source != SOURCE or self._history.read(sample) is None:
             return
-        if self._draft is None:
-            self._draft = Draft(self.path)
         url = sample.values["url"]
-        line = {
+        fields = {
             "endpoint_url": url,
             "timestamp_ns": self._epoch + sample.at,
             "endpoint_latency_ns": sample.values["latency_ns"],
             "metrics": self._metrics(url),
         }
-        self._draft.file.write(msgspec.json.encode(line) + b"\n")
+        self.write_line(fields)
 
     def _metrics(self, url: str) -> dict[str, list[dict[str, Any]]]:
         """Return the values by family. The parts of a histogram with the same labels are one entry."""
@@ -51,12 +45,3 @@ class ServerMetricsJsonl(Sink):
             elif series.name.endswith(("_sum", "_count")):
                 entry[series.name.rpartition("_")[2]] = value
         return {name: list(entries.values()) for name, entries in metrics.items()}
-
-    def finish(self, summary: Summary) -> None:
-        del summary
-        if self._draft is not None:
-            self._draft.commit()
-
-    def close(self) -> None:
-        if self._draft is not None:
-            self._draft.discard()

@@ -98,12 +98,12 @@ def server_metrics(settings: Settings, prepared: Prepared) -> Collector | None:
         url = f"{parts.scheme}://{parts.netloc}/metrics"
         urls[url] = MetricsUrl(url, target.origin, "/metrics")
     for url in telemetry.server_metrics:
-        urls.setdefault(url, metrics_url(settings, url, "--server-metrics"))
+        urls.setdefault(url, resolve_metrics_url(settings, url, "--server-metrics"))
     return Collector(Scraper(SOURCE, list(urls.values())), telemetry.interval_s)
 
 
-class Several:
-    """Several sources that are read one after the other."""
+class CombinedSource:
+    """Sources that are read one after the other."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
@@ -125,13 +125,13 @@ def gpu_telemetry(settings: Settings, prepared: Prepared) -> Collector | None:
     sources: list[Source] = []
     urls = [name for name in names if name != "pynvml"]
     if urls:
-        sources.append(Scraper(DCGM, [metrics_url(settings, url, "--gpu-telemetry") for url in urls]))
+        sources.append(Scraper(DCGM, [resolve_metrics_url(settings, url, "--gpu-telemetry") for url in urls]))
     if "pynvml" in names:
         sources.append(open_nvml())
-    return Collector(Several(sources), settings.telemetry.interval_s)
+    return Collector(CombinedSource(sources), settings.telemetry.interval_s)
 
 
-def metrics_url(settings: Settings, url: str, flag: str) -> MetricsUrl:
+def resolve_metrics_url(settings: Settings, url: str, flag: str) -> MetricsUrl:
     """Resolve the host of a URL; raise UserError if it is not found."""
     parts = urlsplit(url)
     try:

@@ -33,7 +33,7 @@ class _Kind(NamedTuple):
     least: float
     """A difference below this is no cause."""
     always: bool = False
-    """A value of at least this for all requests is worth a sentence."""
+    """True if a value of at least `least` for all requests is reported."""
 
 
 KINDS = (

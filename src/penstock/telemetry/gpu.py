@@ -13,7 +13,7 @@ from penstock.errors import UserError
 from penstock.records.log import Sample
 from penstock.telemetry.prometheus import Series
 from penstock.telemetry.scrape import Observation, PageHistory
-from penstock.telemetry.server_metrics import Window, gauge_statistics
+from penstock.telemetry.server_metrics import CounterGrowth, GaugeValues, ProfilingWindow, gauge_statistics
 
 __all__ = [
     "DCGM",
@@ -189,14 +189,12 @@ def _text(value: str | bytes) -> str:
 class _Gpu:
     def __init__(self, reading: GpuReading) -> None:
         self.reading = reading
-        self.inside: dict[str, list[float]] = {}
-        self.around: dict[str, list[float]] = {}
-        self.energy: list[float] = []
-        """The counter from the last reading before the window on."""
+        self.gauges: dict[str, GaugeValues] = {}
+        self.energy: CounterGrowth | None = None
 
 
 class GpuTelemetryBuilder:
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: ProfilingWindow) -> None:
         self._window = window
         self._reader = GpuReader()
         self._gpus: dict[tuple[str, str], _Gpu] = {}
@@ -215,14 +213,13 @@ class GpuTelemetryBuilder:
             self._add_reading(self._gpus.setdefault((url, reading.uuid), _Gpu(reading)), sample.at, reading.values)
 
     def _add_reading(self, gpu: _Gpu, at: int, values: dict[str, float]) -> None:
-        before = at < self._window.start
-        if before:
-            gpu.around, gpu.energy = {}, []
-        into = gpu.inside if self._window.start <= at <= self._window.end else gpu.around
         for name, value in values.items():
-            into.setdefault(name, []).append(value)
-        if ENERGY in values:
-            gpu.energy.append(values[ENERGY])
+            if name != ENERGY:
+                gpu.gauges.setdefault(name, GaugeValues()).add(value, at, self._window)
+                continue
+            is_first = gpu.energy is None
+            gpu.energy = gpu.energy or CounterGrowth()
+            gpu.energy.add(value, at > self._window.start, is_first)
 
     def result(self) -> GpuTelemetry | None:
         if not self._endpoints:
@@ -237,11 +234,10 @@ class GpuTelemetryBuilder:
     def _figures(self, gpu: _Gpu) -> GpuFigures:
         metrics: dict[str, dict[str, Any]] = {}
         for name, unit in UNITS.items():
-            values = gpu.inside.get(name) or gpu.around.get(name)
-            if name == ENERGY and gpu.energy:
-                metrics[name] = {"unit": unit, "avg": gpu.energy[-1] - gpu.energy[0]}
-            elif values:
-                metrics[name] = {"unit": unit, **gauge_statistics(np.asarray(values))}
+            if name == ENERGY and gpu.energy is not None:
+                metrics[name] = {"unit": unit, "avg": gpu.energy.total}
+            elif name in gpu.gauges:
+                metrics[name] = {"unit": unit, **gauge_statistics(np.asarray(gpu.gauges[name].values))}
         power = metrics[POWER]["avg"] if POWER in metrics else None
         energy = metrics[ENERGY]["avg"] * 1e6 if ENERGY in metrics else 0.0
         if energy <= 0 and power is not None:  # there is no counter, or it is older than the phases

@@ -23,11 +23,13 @@ from penstock.telemetry.scrape import PageHistory
 __all__ = [
     "SOURCE",
     "ConceptFigures",
+    "CounterGrowth",
+    "GaugeValues",
     "MetricSummary",
+    "ProfilingWindow",
     "SeriesSummary",
     "ServerMetrics",
     "ServerMetricsBuilder",
-    "Window",
     "gauge_statistics",
     "window_of",
 ]
@@ -38,7 +40,7 @@ _PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 _START_TIME = "process_start_time_seconds"
 
 
-class Window(NamedTuple):
+class ProfilingWindow(NamedTuple):
     """The time of the profiling phases, in ns from the epoch."""
 
     start: int
@@ -48,13 +50,13 @@ class Window(NamedTuple):
     """Start of the next phase that does not count."""
 
 
-def window_of(phases: list[LoggedPhase], covered: list[LoggedPhase], end: int) -> Window:
+def window_of(phases: list[LoggedPhase], covered: list[LoggedPhase], end: int) -> ProfilingWindow:
     """Return the window of the covered profiling phases; `end` is the end of the last request."""
     profiled = [phase for phase in covered if phase.kind == "profiling"]
     if not profiled:
-        return Window(0, 0, 0)
+        return ProfilingWindow(0, 0, 0)
     stop = min((phase.start for phase in phases if phase.index > profiled[-1].index), default=1 << 62)
-    return Window(profiled[0].start, end, stop)
+    return ProfilingWindow(profiled[0].start, end, stop)
 
 
 class SeriesSummary(msgspec.Struct, omit_defaults=True):
@@ -94,7 +96,7 @@ class ServerMetrics(msgspec.Struct):
     """By URL and by the concept's name."""
 
 
-class _Counter:
+class CounterGrowth:
     """A series that only grows, and starts again at zero after a restart of the server."""
 
     __slots__ = ("last", "total")
@@ -114,7 +116,9 @@ class _Counter:
         return value < last
 
 
-class _Gauge:
+class GaugeValues:
+    """The values of a gauge, inside and around the window."""
+
     __slots__ = ("around", "inside")
 
     def __init__(self) -> None:
@@ -122,7 +126,7 @@ class _Gauge:
         self.around = array("d")
         """The last value before the window and those after it. They count if there is none inside."""
 
-    def add(self, value: float, at: int, window: Window) -> None:
+    def add(self, value: float, at: int, window: ProfilingWindow) -> None:
         if at < window.start:
             self.around = array("d", (value,))
         elif at <= window.end:
@@ -138,10 +142,10 @@ class _Gauge:
 class _Endpoint:
     def __init__(self, url: str) -> None:
         self.url = url
-        self.by_series: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[Series, _Counter | _Gauge]] = {}
-        self.lines: dict[int, _Counter | _Gauge] = {}
-        self.gauges: list[tuple[int, _Gauge]] = []
-        self.concepts: dict[str, _Counter | _Gauge] = {}
+        self.by_series: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[Series, CounterGrowth | GaugeValues]] = {}
+        self.lines: dict[int, CounterGrowth | GaugeValues] = {}
+        self.gauges: list[tuple[int, GaugeValues]] = []
+        self.concepts: dict[str, CounterGrowth | GaugeValues] = {}
         self.fetched: list[int] = []
         self.updated: list[int] = []
         self.latencies = 0
@@ -158,10 +162,10 @@ class _Endpoint:
             key = series.name, tuple(series.labels.items())
             found = self.by_series.get(key)
             if found is None:
-                figures = _Gauge() if series.family.type in ("gauge", "unknown") else _Counter()
+                figures = GaugeValues() if series.family.type in ("gauge", "unknown") else CounterGrowth()
                 found = self.by_series[key] = series, figures
             self.lines[n] = found[1]
-            if isinstance(found[1], _Gauge):
+            if isinstance(found[1], GaugeValues):
                 self.gauges.append((n, found[1]))
 
     @property
@@ -171,7 +175,7 @@ class _Endpoint:
 
 
 class ServerMetricsBuilder:
-    def __init__(self, window: Window, epoch_wall_ns: int = 0) -> None:
+    def __init__(self, window: ProfilingWindow, epoch_wall_ns: int = 0) -> None:
         self._window = window
         self._epoch = epoch_wall_ns
         self._history = PageHistory()
@@ -206,7 +210,7 @@ class ServerMetricsBuilder:
         for n in new:
             figures = endpoint.lines[n]
             series, value = page[n]
-            if isinstance(figures, _Counter):
+            if isinstance(figures, CounterGrowth):
                 restarted |= figures.add(value, counts, first)
             elif series.name == _START_TIME and figures.values:
                 restarted |= figures.values[-1] != value
@@ -219,8 +223,10 @@ class ServerMetricsBuilder:
         values = self._history.concepts(endpoint.url)
         for concept in CONCEPTS:
             if concept.name in values:
-                figures = endpoint.concepts.setdefault(concept.name, _Counter() if concept.counter else _Gauge())
-                if isinstance(figures, _Counter):
+                figures = endpoint.concepts.setdefault(
+                    concept.name, CounterGrowth() if concept.counter else GaugeValues()
+                )
+                if isinstance(figures, CounterGrowth):
                     figures.add(values[concept.name], counts, first)
                 else:
                     figures.add(values[concept.name], at, self._window)
@@ -264,7 +270,7 @@ def _concepts(endpoint: _Endpoint) -> dict[str, ConceptFigures]:
     result = {}
     for concept in CONCEPTS:
         figures = endpoint.concepts.get(concept.name)
-        if isinstance(figures, _Counter):
+        if isinstance(figures, CounterGrowth):
             result[concept.name] = ConceptFigures(concept.unit, total=figures.total)
         elif figures is not None:
             values = np.asarray(figures.values)
@@ -279,7 +285,7 @@ def _concepts(endpoint: _Endpoint) -> dict[str, ConceptFigures]:
 def _metrics(endpoints: Iterable[_Endpoint]) -> dict[str, MetricSummary]:
     metrics: dict[str, MetricSummary] = {}
     for endpoint in endpoints:
-        grouped: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[Series, _Counter | _Gauge]]] = {}
+        grouped: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[Series, CounterGrowth | GaugeValues]]] = {}
         for series, figures in endpoint.by_series.values():
             labels = tuple((key, text) for key, text in series.labels.items() if key not in ("le", "quantile"))
             grouped.setdefault((series.family.name, labels), []).append((series, figures))
@@ -295,12 +301,12 @@ def _metrics(endpoints: Iterable[_Endpoint]) -> dict[str, MetricSummary]:
 
 
 def _series_summary(
-    family: Family, parts: list[tuple[Series, _Counter | _Gauge]], seconds: float
+    family: Family, parts: list[tuple[Series, CounterGrowth | GaugeValues]], seconds: float
 ) -> SeriesSummary | None:
     if family.type in ("histogram", "summary"):
         return _histogram(parts, seconds)
     figures = parts[0][1]
-    if isinstance(figures, _Gauge):
+    if isinstance(figures, GaugeValues):
         values = np.asarray(figures.values)
         return SeriesSummary("", stats=gauge_statistics(values)) if values.size else None
     rate = {"rate": figures.total / seconds} if seconds else {}
@@ -318,11 +324,11 @@ def gauge_statistics(values: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str,
     }
 
 
-def _histogram(parts: list[tuple[Series, _Counter | _Gauge]], seconds: float) -> SeriesSummary:
+def _histogram(parts: list[tuple[Series, CounterGrowth | GaugeValues]], seconds: float) -> SeriesSummary:
     totals: dict[str, float] = {}
     buckets: dict[str, float] = {}
     for series, figures in parts:
-        total = figures.total if isinstance(figures, _Counter) else 0.0
+        total = figures.total if isinstance(figures, CounterGrowth) else 0.0
         if "le" in series.labels:
             buckets[series.labels["le"]] = total
         elif series.name.endswith(("_sum", "_count")):
