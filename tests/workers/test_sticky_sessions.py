@@ -45,10 +45,14 @@ def test_every_conversation_has_one_connection_that_no_other_uses(tmp_path: Path
 
 def test_connection_is_replaced_after_an_error_or_a_close(tmp_path: Path) -> None:
     async def answer(request: Request, connection: Connection) -> None:
-        failing = request.body == {"id": 0, "turn": 0}
-        await connection.send(http_reply(b"no", status="500 X") if failing else chat_reply())
-        if request.body == {"id": 1, "turn": 0}:
+        if request.body == {"id": 0, "turn": 0}:
+            await connection.send(http_reply(b"no", status="500 X"))
+        elif request.body == {"id": 1, "turn": 0}:
+            # The header makes the close known before the next turn is sent.
+            await connection.send(chat_reply().replace(b" 200 OK\r\n", b" 200 OK\r\nConnection: close\r\n"))
             connection.close()
+        else:
+            await connection.send(chat_reply())
 
     outcome = run(Harness(tmp_path, answer), CONVERSATIONS[:2], slots=1)
     for first, second, third in connections(outcome).values():
