@@ -79,6 +79,7 @@ def test_caller_is_left_alone_and_nothing_is_printed(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_nothing_is_forked(url: str, tmp_path: Path) -> None:
     """A fork of a process with threads can deadlock. Replays, too, index their files in this process."""
     file = tmp_path / "bodies.jsonl"
@@ -96,6 +97,7 @@ print(result.summary.succeeded)
     assert (done.stdout, done.stderr) == ("8\n", "")
 
 
+@pytest.mark.slow
 def test_runner_runs_phases_of_different_loads(url: str, tmp_path: Path) -> None:
     with penstock.Runner(**options(tmp_path, url, request_count=40)) as runner:
         one = runner.run(concurrency=1, request_count=5)
@@ -117,6 +119,7 @@ def test_runner_runs_phases_of_different_loads(url: str, tmp_path: Path) -> None
     assert comparison.a.name.endswith("phase_0")
 
 
+@pytest.mark.slow
 def test_sweep_returns_a_result_for_each_point(url: str, tmp_path: Path) -> None:
     ended: list[str] = []
     swept = penstock.sweep(

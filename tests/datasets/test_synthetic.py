@@ -45,6 +45,7 @@ def test_long_prompts_are_exact(builtin_tokenizer: Tokenizer, target: int) -> No
     assert builtin_tokenizer.count_many(texts(made)) == [target, target]
 
 
+@pytest.mark.slow
 def test_prompts_differ_within_their_first_three_words(tokenizer: Tokenizer) -> None:
     made = texts(synthesize(InputSettings(seed=3, input_tokens_mean=250), 600, tokenizer))
     assert len({tuple(text.split()[:3]) for text in made}) == 600

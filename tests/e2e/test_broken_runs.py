@@ -24,6 +24,7 @@ def begin_and_wait_for_records(program: Program, *flags: object) -> Running:
     return running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_truncated_request_bodies_end_the_run_with_one_sentence(program: Program, workers: int) -> None:
     running = begin_and_wait_for_records(program, "--workers-max", workers)
@@ -38,6 +39,7 @@ def test_truncated_request_bodies_end_the_run_with_one_sentence(program: Program
     )
 
 
+@pytest.mark.slow
 def test_report_covers_the_records_of_a_killed_worker(program: Program) -> None:
     running = begin_and_wait_for_records(program, "--workers-max", 2)
     children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()

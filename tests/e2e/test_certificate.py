@@ -8,6 +8,7 @@ import signal
 import time
 
 import numpy as np
+import pytest
 
 from support.programs import wait_for
 
@@ -31,6 +32,7 @@ def true_ttft_ms(outcome, server):
     return np.array(found).T
 
 
+@pytest.mark.slow
 def test_a_stopped_client_is_not_certified_with_a_wrong_ttft(mock, program):
     """SIGSTOP for half a second while first tokens arrive: their stamps cover all segments that came meanwhile."""
     server = mock(ttft=200, itl=5, writes=True)

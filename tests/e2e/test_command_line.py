@@ -54,6 +54,7 @@ def test_load_line_names_prompts_or_conversations(program: Program, capture: Cap
     assert ("synthetic conversations\n" if several else "; 1 prompt of prompts-1.jsonl\n") in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["verify", "report"])
 def test_folder_without_a_run_is_an_error_that_lists_the_runs_inside(
     program: Program, capture: Capture, command: str

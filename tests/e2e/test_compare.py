@@ -11,6 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.programs import BIN, LIMIT_S, Capture, MockServer, Program, wait_for
 
 
@@ -29,6 +31,7 @@ def invalid_sides(comparison: dict[str, Any]) -> list[str]:
     return [letter for letter in "AB" if comparison[letter.lower()]["verdict"] == "INVALID"]
 
 
+@pytest.mark.slow
 def test_comparison_of_two_servers_sends_every_payload_to_both(
     program: Program, mock: Callable[..., MockServer]
 ) -> None:
@@ -77,6 +80,7 @@ def _records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_comparison_of_two_runs_pairs_requests_by_body(program: Program, mock: Callable[..., MockServer]) -> None:
     fast, slow = mock(ttft=2), mock(ttft=102)
     path = payloads(program, 30)
@@ -94,6 +98,7 @@ def test_comparison_of_two_runs_pairs_requests_by_body(program: Program, mock: C
     assert "Note: The runs took place at different times" in text.out
 
 
+@pytest.mark.slow
 def test_runs_with_different_prompts_are_compared_unpaired_by_the_named_metric(
     program: Program, mock: Callable[..., MockServer]
 ) -> None:
@@ -113,6 +118,7 @@ def test_runs_with_different_prompts_are_compared_unpaired_by_the_named_metric(
     assert "The requests are not paired.\n" in program.run(*command, command="penstock").out
 
 
+@pytest.mark.slow
 def test_invalid_run_leads_to_no_conclusion(program: Program, mock: Callable[..., MockServer]) -> None:
     """The log of one run is truncated after its requests, so its worker's report is missing."""
     path = payloads(program, 30)
@@ -135,6 +141,7 @@ def test_invalid_run_leads_to_no_conclusion(program: Program, mock: Callable[...
     assert any(note.startswith("A") and "INVALID." in note for note in comparison["notes"])
 
 
+@pytest.mark.slow
 def test_errors_in_the_client_lead_to_no_conclusion(program: Program, mock: Callable[..., MockServer]) -> None:
     """The limit on open files is lower than what the run needs."""
     arguments = ["compare", "--model", "m", "--input-file", program.prompts(60), "--use-server-token-count"]
@@ -247,6 +254,7 @@ def test_wrong_arguments_of_compare_are_errors(program: Program) -> None:
     assert "compare --url A --url B" in program.run("compare", "--help", command="penstock").out
 
 
+@pytest.mark.slow
 def test_difference_beyond_a_limit_gives_exit_status_1(program: Program, mock: Callable[..., MockServer]) -> None:
     flags = ("--input-file", payloads(program, 30), "--use-server-token-count", "--concurrency", 2)
     runs = [program.profile(mock(ttft=ttft).url, *flags, texts=None).folder for ttft in (2, 52)]

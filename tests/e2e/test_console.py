@@ -34,6 +34,7 @@ def test_output_to_a_pipe_is_plain_lines(mock, program):
     assert positions == sorted(positions)
 
 
+@pytest.mark.slow
 def test_long_run_prints_progress_lines_to_a_pipe(mock, program):
     outcome = program.profile(mock(ttft=90).url, "--request-count", 62, "--concurrency", 1)
     assert outcome.status == 0, outcome
@@ -60,6 +61,7 @@ def run_with_few_open_files(mock, program, *flags):
     return done, json.loads((program.folder / "few" / "profile_export_aiperf.json").read_text())
 
 
+@pytest.mark.slow
 def test_quiet_prints_an_invalid_certificate_to_standard_error(mock, program):
     done, summary = run_with_few_open_files(mock, program, "--quiet", "--max-error-rate", 1)
     client_failures = summary["failures"]["penstock"]
@@ -126,6 +128,7 @@ def test_ui_none_shows_results_and_failures_without_progress(mock, program):
     assert "The reason: 500 Internal Server Error: " in outcome.err
 
 
+@pytest.mark.slow
 def test_progress_bar_is_redrawn_in_place_on_a_terminal(mock, program):
     server = mock(ttft=40)
     master, slave = pty.openpty()

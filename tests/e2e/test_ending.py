@@ -271,6 +271,7 @@ def test_exit_status_depends_on_the_certificate_with_require_valid(mock, program
         assert printed.err.startswith("The certificate is DEGRADED, and --require-valid was given: Sending waited")
 
 
+@pytest.mark.slow
 def test_certificate_of_a_stopped_client_is_not_valid(mock, program):
     """A process that is stopped for 1 s during the run sends and reads late."""
     server = mock(ttft=20)
@@ -306,6 +307,7 @@ def test_closed_standard_output_ends_the_run_silently(mock, program):
 # -- timeouts ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_only_requests_that_time_out_fail(mock, program):
     server = mock(ttft=10, stall="inf", stall_after=0, stall_rate=0.3, seed=6)
     flags = ["--request-count", 12, "--concurrency", 12, "--request-timeout-seconds", 3]
@@ -450,6 +452,7 @@ def killed(mock, program, *flags: Any) -> tuple[Running, list[dict[str, Any]]]:
     return running, completed(at - 1_000_000_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_killed_run_loses_at_most_one_second(mock, program, workers):
     running, done = killed(mock, program, "--workers-max", workers)
@@ -467,6 +470,7 @@ def test_killed_run_loses_at_most_one_second(mock, program, workers):
     assert outcome.summary["certificate"]["verdict"] == "INVALID"
 
 
+@pytest.mark.slow
 def test_workers_end_when_the_parent_is_killed(mock, program):
     server = mock(ttft=50)
     flags = ["--workers-max", 2, "--concurrency", 4, "--request-count", 100_000, "--warmup-request-count", 100_000]
@@ -490,6 +494,7 @@ def test_workers_end_when_the_parent_is_killed(mock, program):
             os.killpg(group, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_killed_worker_is_reported_and_its_records_are_kept(mock, program):
     server = mock(ttft=20)
     running = program.begin(server.url, "--workers-max", 2, "--concurrency", 4, "--request-count", 800)

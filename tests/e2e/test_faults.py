@@ -65,6 +65,7 @@ def check(mock, program, fault: Fault, *flags: Any) -> None:
     assert "Traceback" not in outcome.err + outcome.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 def test_failed_requests_are_in_every_artifact(mock, program, fault):
     check(mock, program, fault, "--streaming")

@@ -60,6 +60,7 @@ def test_killed_run_has_removed_the_files_of_the_previous_run(mock, program: Pro
     assert third.summary["request_count"]["avg"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log", [True, False])
 def test_summary_only_run_removes_the_per_request_file_of_the_previous_run(mock, program: Program, log: bool) -> None:
     server = mock()

@@ -122,6 +122,7 @@ def test_rate_counts_requests_or_conversations(mock, program, flag):
     assert max(r["metadata"]["turn_index"] for r in outcome.records) == 3
 
 
+@pytest.mark.slow
 def test_every_user_sends_in_its_own_interval(mock, program):
     server = mock(ttft=5)
     conversations = ["--conversation-turn-mean", 3, "--isl", 5, "--osl", 2, "--tokenizer", "builtin"]
@@ -176,6 +177,7 @@ def test_users_need_conversations_of_several_turns(mock, program):
     assert server.logged_requests() == []
 
 
+@pytest.mark.slow
 def test_poisson_arrivals_depend_on_the_seed_alone(mock, program):
     flags = ["--request-rate", 100, "--request-count", 30, "--random-seed", 11]
     first, second = (program.profile(mock(ttft=5).url, *flags) for _ in range(2))
@@ -185,6 +187,7 @@ def test_poisson_arrivals_depend_on_the_seed_alone(mock, program):
     assert intended(other) != intended(first)
 
 
+@pytest.mark.slow
 def test_open_loop_does_not_wait_for_replies(mock, program):
     server = mock(ttft=3000)
     flags = ["--request-rate", 50, "--arrival-pattern", "constant", "--request-count", 15]
@@ -193,6 +196,7 @@ def test_open_loop_does_not_wait_for_replies(mock, program):
     assert peak_in_flight(server.logged_requests()) == 15
 
 
+@pytest.mark.slow
 def test_rate_with_concurrency_delays_requests_and_drops_none(mock, program):
     server = mock(ttft=200)
     flags = ["--request-rate", 100, "--arrival-pattern", "constant", "--concurrency", 2, "--request-count", 20]
@@ -217,6 +221,7 @@ def test_rate_with_concurrency_delays_requests_and_drops_none(mock, program):
 # -- duration ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_request_starts_after_the_duration_and_those_in_flight_finish(mock, program):
     server = mock(ttft=150)
     outcome = program.profile(server.url, "--concurrency", 3, "--benchmark-duration", 3)
@@ -229,6 +234,7 @@ def test_no_request_starts_after_the_duration_and_those_in_flight_finish(mock, p
     assert not outcome.summary["was_cancelled"]
 
 
+@pytest.mark.slow
 def test_requests_are_cancelled_after_the_grace_period_and_not_counted(mock, program):
     server = mock(ttft=20, stall="inf", stall_rate=0.3, stall_after=1, tokens=5, seed=5)
     flags = ["--concurrency", 4, "--benchmark-duration", 1, "--benchmark-grace-period", 3, "--streaming"]
@@ -244,6 +250,7 @@ def test_requests_are_cancelled_after_the_grace_period_and_not_counted(mock, pro
     assert "Cancelled" in outcome.out
 
 
+@pytest.mark.slow
 def test_a_thousand_requests_can_be_cancelled_at_once(mock, program):
     server = mock(ttft=30_000)
     flags = ["--concurrency", 1000, "--benchmark-duration", 5, "--benchmark-grace-period", 0]
@@ -310,6 +317,7 @@ def test_warmup_of_conversations_ends_them_and_profiling_starts_with_the_next_on
 # -- workers ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_workers_send_the_same_requests_as_one(mock, program):
     flags = ["--concurrency", 4, "--request-count", 30, "--random-seed", 9, "--isl", 20, "--isl-stddev", 5]
     flags += ["--osl", 5, "--tokenizer", "builtin", "--dataset-sampling-strategy", "shuffle"]
@@ -358,6 +366,7 @@ def test_reuse_strategy_never_opens_a_connection_per_request(mock, program):
     assert len({t["connection"] for t in server.logged_requests()}) == 12
 
 
+@pytest.mark.slow
 def test_idle_connections_closed_by_the_server_cause_no_failures(mock, program):
     server = mock(ttft=3, idle_close=30)
     flags = ["--request-rate", 3, "--arrival-pattern", "constant", "--request-count", 8]

@@ -58,6 +58,7 @@ def test_synthetic_media_can_be_decoded(kind: str, mock: Callable[..., MockServe
     assert {(picture(url).format, picture(url).size) for url in urls} == {("PNG", (40, 30))}
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes(mock: Callable[..., MockServer], program: Program) -> None:
     url = mock(tokens=3).url
     flags = (*TINY, "--image-width-mean", 20, "--image-height-mean", 20, "--image-format", "random")

@@ -496,6 +496,7 @@ def test_report_writes_the_same_files_from_the_log(mock, program):
     assert after == before
 
 
+@pytest.mark.slow
 def test_inter_token_latency_with_several_choices_is_that_of_one_choice(mock, program):
     """Three choices of ten tokens are written in parallel: thirty tokens in the time of ten."""
     flags = ["--streaming", "--isl", 5, "--osl", 10, "--request-count", 4, "--concurrency", 4, "--tokenizer", "builtin"]

@@ -30,6 +30,7 @@ def numbered_reply(body: dict[str, Any], number: int) -> bytes:
     return created + deltas(text[:3], text[3:]) + event("response.completed", response=response_object(text, number))
 
 
+@pytest.mark.slow
 def test_each_turn_contains_the_earlier_turns_and_replies(program: Program) -> None:
     with ScriptedServer(numbered_reply) as server:
         run = program.profile(
@@ -110,6 +111,7 @@ def test_sessions_run_in_parallel_and_their_turns_in_order(mock: Callable[..., M
     assert run.summary["effective_concurrency"]["max"] >= 2
 
 
+@pytest.mark.slow
 def test_run_stops_at_the_number_of_conversations_or_requests(
     mock: Callable[..., MockServer], program: Program
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from support.programs import Program
 
 
@@ -25,6 +27,7 @@ def lengths(folder: Path) -> tuple[float, str]:
     return summary["input_sequence_length"]["avg"], summary["tokenizer"]["name"]
 
 
+@pytest.mark.slow
 def test_report_with_another_tokenizer_counts_the_prompts_again(program: Program) -> None:
     run = program.profile("mock://", "--tokenizer", "builtin", "--isl", 60, "--request-count", 3, texts=None)
     assert lengths(run.folder) == (60, "builtin")
@@ -37,6 +40,7 @@ def test_report_with_another_tokenizer_counts_the_prompts_again(program: Program
     assert lengths(run.folder) == (60, "builtin")
 
 
+@pytest.mark.slow
 def test_prompts_of_a_log_without_prompt_tokenizer_are_counted_again(program: Program) -> None:
     run = program.profile("mock://", "--tokenizer", "builtin", "--isl", 60, "--request-count", 3, texts=None)
     header = run.folder / "log" / "run.json"

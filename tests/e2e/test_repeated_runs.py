@@ -73,6 +73,7 @@ def check_aggregate(folder: Path, runs: list[Any]) -> None:
     assert {row[0] for row in rows[1 : rows.index([])]} == set(aggregate["metrics"])
 
 
+@pytest.mark.slow
 def test_repeated_runs_send_the_same_prompts_and_are_aggregated(
     program: Program, repeated: tuple[Outcome, list[dict[str, Any]]]
 ) -> None:

@@ -89,6 +89,7 @@ def test_each_file_of_a_folder_is_a_conversation(program: Program, capture: Capt
     ]
 
 
+@pytest.mark.slow
 def test_turns_of_a_session_wait_and_sessions_run_in_parallel(program: Program, mock) -> None:
     server = mock(ttft=1000, hashes=True)
     sessions = {f"s{n}": numbered(3, talk=n) for n in range(4)}
@@ -229,6 +230,7 @@ def test_flags_that_would_change_a_payload_are_refused(
 # -- inputs.json -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_replays_of_a_replay_are_byte_identical(program: Program, capture: Capture) -> None:
     """Replay a run from its inputs.json, then replay that run from its inputs.json: all send the same bytes."""
     path = write(program, "p.jsonl", ODD)
@@ -421,6 +423,7 @@ def test_recorded_requests_are_sent_at_their_times(program: Program, mock) -> No
     assert "after their recorded times." in done.out
 
 
+@pytest.mark.slow
 def test_named_trace_follows_its_timestamps_and_sessions(program: Program, capture: Capture) -> None:
     lines = [*rows([0, 500], session_id="s"), *rows([250]), *rows([750], session_id="s")]
     path = write(program, "trace.jsonl", lines)

@@ -35,6 +35,7 @@ def replay(program: Program, server: MockServer, path: Path, *flags: object) -> 
     return begin(program, server, path, *flags).wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_large_file_is_sent_completely_and_once(
     program: Program, mock: Callable[..., MockServer], workers: int

@@ -8,6 +8,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from support.programs import MockServer, Program, wait_for
 
 
@@ -43,6 +45,7 @@ def test_report_says_what_a_truncated_log_lost(program: Program, mock: Callable[
     assert "of the log are incomplete: the requests in them are lost." in done.out
 
 
+@pytest.mark.slow
 def test_report_of_a_damaged_log_keeps_better_artifacts(program: Program, mock: Callable[..., MockServer]) -> None:
     run = program.profile(mock().url, "--request-count", 10)
     log = run.folder / "log" / "worker-0.log"
@@ -76,6 +79,7 @@ def test_report_does_not_write_into_the_folder_of_another_run(
     assert (done.status, "contains another run; choose another folder." in done.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_killed_run_does_not_use_the_summary_of_the_previous_run(
     program: Program, mock: Callable[..., MockServer]
 ) -> None:
@@ -95,6 +99,7 @@ def test_killed_run_does_not_use_the_summary_of_the_previous_run(
     assert "as in the run's summary" in verified.out
 
 
+@pytest.mark.slow
 def test_report_rebuilds_the_files_of_slices_and_phases(program: Program, mock: Callable[..., MockServer]) -> None:
     flags = ["--streaming", "--warmup-request-count", 2, "--request-count", 12, "--slice-duration", 0.05]
     flags.append("--export-outputs-json")

@@ -171,6 +171,7 @@ def synthetic(mock, program, seed: int | None) -> tuple[list[str], bytes]:
     return [t["body_sha256"] for t in server.logged_requests()], (outcome.folder / "inputs.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes(mock, program):
     first, second = synthetic(mock, program, 42), synthetic(mock, program, 42)
     assert first == second

@@ -80,6 +80,7 @@ def test_prompt_file_of_the_page_is_sent(mock: Callable[..., MockServer], progra
     assert all("max_output_tokens" not in body for body in run.inputs)
 
 
+@pytest.mark.slow
 def test_shared_system_prompt_is_one_text_of_the_exact_length(
     mock: Callable[..., MockServer], program: Program
 ) -> None:
@@ -98,6 +99,7 @@ def test_shared_system_prompt_is_one_text_of_the_exact_length(
     assert [len(body["messages"]) for body in chat.inputs] == [2] * 5
 
 
+@pytest.mark.slow
 def test_each_session_has_its_own_user_context(mock: Callable[..., MockServer], program: Program) -> None:
     flags = ("--user-context-prompt-length", 30, "--shared-system-prompt-length", 10, "--isl", 20, "--request-count", 4)
     for kind in (RESPONSES, ()):
@@ -109,6 +111,7 @@ def test_each_session_has_its_own_user_context(mock: Callable[..., MockServer], 
         assert 57 <= run.summary["input_sequence_length"]["avg"] <= 61
 
 
+@pytest.mark.slow
 def test_time_to_first_output_token_excludes_reasoning(mock: Callable[..., MockServer], program: Program) -> None:
     for thoughts in ("summary", "text"):
         server = mock(ttft=40, itl=10, tokens=20, reasoning=12, thoughts=thoughts)

@@ -20,6 +20,7 @@ def test_run_succeeds_with_closed_standard_streams(program: Program, closed: str
     assert (folder / "profile_export_aiperf.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [["--verbose"], ["-vv"], ["--log-level", "debug"]])
 def test_verbose_prints_addresses_processes_and_seed(program: Program, flags: list[str]) -> None:
     done = program.profile("mock://", "--request-count", 4, "--warmup-request-count", 2, "--random-seed", 7, *flags)

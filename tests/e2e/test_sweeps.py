@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.programs import MockServer, Outcome, Program, wait_for
 
 SYNTHETIC = ("--tokenizer", "builtin", "--streaming")
@@ -17,6 +19,7 @@ def sweep_of(done: Outcome) -> Any:
     return json.loads(done.text("sweep_aggregate/profile_export_aiperf_sweep.json"))
 
 
+@pytest.mark.slow
 def test_points_of_a_sweep_are_equal_to_single_runs(program: Program, mock: Callable[..., MockServer]) -> None:
     server = mock(ttft=2, hashes=True)
     flags = (*SYNTHETIC, "--osl", 3, "--request-count", 6, "--warmup-request-count", 2)
@@ -71,6 +74,7 @@ def check_sweep(done: Outcome, last: Any) -> None:
     assert "Penstock | Sweep" in done.out
 
 
+@pytest.mark.slow
 def test_failed_point_does_not_lose_the_others(program: Program, mock: Callable[..., MockServer]) -> None:
     server = mock(itl=5)
     flags = ("--osl", "2,20000,3", "--request-timeout-seconds", 2, "--concurrency", 2, "--request-count", 2)

@@ -79,6 +79,7 @@ def test_stall_delays_the_rest_of_the_reply(start: Any, stream: bool) -> None:
     assert before < after
 
 
+@pytest.mark.slow
 def test_endless_stall_ends_when_the_client_disconnects(mock: Any) -> None:
     before = mock.stats()
     with mock.connect() as connection:
@@ -108,6 +109,7 @@ def test_malformed_sends_invalid_json(mock: Any) -> None:
         json.loads(body)
 
 
+@pytest.mark.slow
 def test_slow_head_is_sent_in_several_writes(mock: Any) -> None:
     with mock.connect() as connection:
         answer = connection.exchange(STREAM, mock="slow_head=2")
@@ -132,6 +134,7 @@ def test_empty_html_and_content_type_change_the_response(mock: Any, stream: bool
         assert b'"choices"' in odd.body
 
 
+@pytest.mark.slow
 def test_only_idle_connections_are_closed(start: Any) -> None:
     server = start(idle_close=1500.0)
     with server.connect() as idle, server.connect() as busy:

@@ -107,6 +107,7 @@ def test_framing_decides_how_a_body_ends(mock: Any, framing: str, stream: bool, 
         assert answer.json["usage"]["completion_tokens"] == 5
 
 
+@pytest.mark.slow
 def test_request_body_of_a_hundred_megabytes_is_read(start: Any) -> None:
     server = start()
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgoA" + "A" * (100 << 20)}}
@@ -119,6 +120,7 @@ def test_request_body_of_a_hundred_megabytes_is_read(start: Any) -> None:
     assert entry["body_sha256"] == hashlib.sha256(body).hexdigest()
 
 
+@pytest.mark.slow
 def test_slow_client_receives_the_whole_reply(mock: Any) -> None:
     with mock.connect() as connection:
         connection.send(request_bytes(chat_body(stream=True, max_tokens=60_000), mock="separate"))

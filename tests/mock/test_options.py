@@ -146,6 +146,7 @@ def test_split_divides_writes_at_random_bytes(mock: Any) -> None:
     assert not all(data.endswith(b"\r\n") for _, data in answer.reads)
 
 
+@pytest.mark.slow
 def test_early_role_is_sent_before_ttft(mock: Any) -> None:
     reads = mock.exchange(chat_body(stream=True, max_tokens=1), mock="role=early;ttft=2000").reads
     assert b'"role"' in reads[0][1]

@@ -9,6 +9,8 @@ import sys
 import time
 from typing import Any
 
+import pytest
+
 from support.mock_client import chat_body, request_bytes
 from support.programs import wait_for
 
@@ -86,6 +88,7 @@ def test_requests_in_progress_are_logged_when_the_server_stops(start: Any) -> No
     assert line["end"] == "aborted"
 
 
+@pytest.mark.slow
 def test_blocked_writes_are_counted_if_the_client_does_not_read(start: Any) -> None:
     server = start()
     with server.connect() as connection:

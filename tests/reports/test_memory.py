@@ -65,6 +65,7 @@ print(peak - before, seconds)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_report_memory_is_bounded_per_request(tmp_path):
     process = subprocess.run(

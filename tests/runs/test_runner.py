@@ -208,6 +208,7 @@ def test_spawned_workers_give_the_same_records_as_forked_ones(tmp_path: Path, mo
     assert runs[0] == runs[1]
 
 
+@pytest.mark.slow
 def test_other_workers_finish_when_one_is_killed(tmp_path: Path, mock_url: str) -> None:
     run = Run(tmp_path, mock_url)
     backend = run.forked()

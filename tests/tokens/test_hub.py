@@ -187,6 +187,7 @@ def test_file_that_is_not_a_tokenizer_is_an_error(serve: Callable[..., Hub]) -> 
         load("org/model", "m")
 
 
+@pytest.mark.slow
 def test_broken_connection_is_not_taken_for_the_whole_file(
     serve: Callable[..., Hub], tokenizer_json: Json, monkeypatch: pytest.MonkeyPatch, empty_cache: Path
 ) -> None:
@@ -231,6 +232,7 @@ def test_renamed_model_is_followed_with_the_token(
     assert {token for _, _, token in hub.requests} == {"Bearer secret"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("real_limit")
 def test_silent_hub_costs_two_seconds(use_hub: Callable[[str], None]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -241,6 +243,7 @@ def test_silent_hub_costs_two_seconds(use_hub: Callable[[str], None]) -> None:
         assert 1.9 < time.monotonic() - begin < HUNG_S
 
 
+@pytest.mark.slow
 def test_process_ends_while_the_hub_is_silent(tmp_path: Path) -> None:
     code = "from penstock.tokens.load import load; print(load(None, 'org/model').note)"
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -255,6 +258,7 @@ def test_process_ends_while_the_hub_is_silent(tmp_path: Path) -> None:
     assert (run.stderr, run.returncode) == ("", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("real_limit")
 def test_hanging_name_server_costs_two_seconds(monkeypatch: pytest.MonkeyPatch, use_hub: Callable[[str], None]) -> None:
     stop = threading.Event()
@@ -280,6 +284,7 @@ def test_unknown_host_is_reported_without_waiting(
         load("org/model", "m")
 
 
+@pytest.mark.slow
 def test_slow_download_ends_for_the_model_and_goes_on_for_a_named_tokenizer(
     serve: Callable[..., Hub], tokenizer_json: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from time import monotonic_ns
 
+import pytest
 import uvloop
 
 from penstock.wire.loop_marks import LoopMarks
@@ -33,6 +34,7 @@ def send_bursts(senders: list[socket.socket], log: int, seconds: float) -> None:
         time.sleep(rng.random() * 0.003)
 
 
+@pytest.mark.slow
 def test_first_segment_never_arrives_before_the_bound():
     """The loop stalls for up to 50 ms at random, so that many reads cover segments of several sends."""
     listener = socket.create_server(("127.0.0.1", 0))

@@ -69,6 +69,7 @@ def test_compressed_events_are_relayed_as_they_arrive(gateway: GatewayProcess, u
     gateway.ledger_entry(stream)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["buffer", "window"])
 def test_compressed_stream_is_inspected_and_its_size_limited(start: Any, upstream: Upstream, mode: str) -> None:
     gateway: GatewayProcess = start(
@@ -123,6 +124,7 @@ def test_incomplete_compressed_stream_is_an_error(gateway: GatewayProcess, upstr
     assert gateway.ledger_entry(reply)["attempts"][0]["error"] == "decode"
 
 
+@pytest.mark.slow
 def test_stream_that_expands_a_thousandfold_waits_for_its_caller(gateway: GatewayProcess, upstream: Upstream) -> None:
     """Its 200 kB become 200 MB. The worker holds little of that, and serves other callers meanwhile."""
     comment = b": " + b"x" * 65_533 + b"\n"

@@ -122,6 +122,7 @@ def test_mutated_request_heads_cause_no_internal_error(fuzzed: GatewayProcess, u
     assert_no_errors_or_leaks(fuzzed)
 
 
+@pytest.mark.slow
 def test_mutated_upstream_streams_cause_no_internal_error(fuzzed: GatewayProcess, upstream: Upstream) -> None:
     draw = random.Random(3)
     whole = {
@@ -155,6 +156,7 @@ def test_mutated_upstream_streams_cause_no_internal_error(fuzzed: GatewayProcess
     assert_no_errors_or_leaks(fuzzed)
 
 
+@pytest.mark.slow
 def test_mutated_upstream_replies_cause_no_internal_error(fuzzed: GatewayProcess, upstream: Upstream) -> None:
     draw = random.Random(4)
     body = json.dumps(response_body("Hello")).encode()

@@ -292,6 +292,7 @@ def test_unpaired_surrogate_passes_without_guardrails(gateway: GatewayProcess, u
 # -- time -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_slow_inspection_times_out_without_blocking_the_worker(
     buffered: Callable[..., GatewayProcess], upstream: Upstream
 ) -> None:
@@ -317,6 +318,7 @@ def test_slow_inspection_times_out_without_blocking_the_worker(
     assert_phases_add_up(entry["phases_ms"], "guardrail_in")
 
 
+@pytest.mark.slow
 def test_slow_inspection_of_a_reply_or_stream_is_422(
     guarded: Callable[..., GatewayProcess], upstream: Upstream
 ) -> None:

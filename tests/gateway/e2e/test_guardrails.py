@@ -366,6 +366,7 @@ def test_window_late_block_is_an_event(windowed: GatewayProcess, upstream: Upstr
     assert (entry["output_tokens"], entry["usage_source"]) == (23, "upstream")
 
 
+@pytest.mark.slow
 def test_window_block_estimates_usage_if_the_upstream_does_not_end(
     windowed: GatewayProcess, upstream: Upstream
 ) -> None:

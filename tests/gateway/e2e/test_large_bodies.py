@@ -111,6 +111,7 @@ def test_estimate_of_a_large_body_leaves_out_files(name: str) -> None:
     assert 50_000 <= BY_NAME[name].input_tokens(data) <= 50_100
 
 
+@pytest.mark.slow
 def test_large_reply_is_sent_whole_and_a_caller_that_does_not_read_it_is_499(
     start: Callable[..., GatewayProcess], upstream: Upstream
 ) -> None:

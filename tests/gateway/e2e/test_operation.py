@@ -219,6 +219,7 @@ def test_drain_does_not_wait_for_an_incomplete_request_head(start: Any, upstream
     assert "killed" not in gateway.log_text()
 
 
+@pytest.mark.slow
 def test_drain_waits_for_a_reply_that_is_being_read(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url), listen={"drain_s": 60})
     text = "A sentence of some length. " * 1_000_000
@@ -236,6 +237,7 @@ def test_drain_waits_for_a_reply_that_is_being_read(start: Any, upstream: Upstre
     assert gateway.process.wait(60) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", ["Content-Length: 100", "Transfer-Encoding: chunked"])
 def test_request_with_incomplete_body_gets_503_after_the_drain_time(
     start: Any, upstream: Upstream, length: str
@@ -291,6 +293,7 @@ def accepts(port: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_killed_worker_is_replaced_without_losing_entries(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url))
     replies = [gateway.respond() for _ in range(5)]

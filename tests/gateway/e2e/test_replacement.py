@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.gateway_process import ALIAS, CALLER, GatewayProcess, resources
 from support.programs import Program, wait_for
 from support.scripted_upstream import Upstream
@@ -52,6 +54,7 @@ def callers(gateway: GatewayProcess) -> Iterator[list[Any]]:
             thread.join()
 
 
+@pytest.mark.slow
 def test_stopped_worker_is_not_counted_and_is_replaced(start: Any, upstream: Upstream) -> None:
     gateway: GatewayProcess = start(resources(upstream.url), listen={"workers": 2, "worker_timeout_s": 4})
     pid = gateway.config()["workers"][0]["pid"]
@@ -63,6 +66,7 @@ def test_stopped_worker_is_not_counted_and_is_replaced(start: Any, upstream: Ups
     assert [gateway.respond().status for _ in range(10)] == [200] * 10
 
 
+@pytest.mark.slow
 def test_new_gateway_takes_over_without_losing_a_connection(start: Any, upstream: Upstream) -> None:
     old: GatewayProcess = start(resources(upstream.url))
     ports = {"port": old.port, "status_port": old.status_port}

@@ -26,6 +26,7 @@ SECRETS = (CALLER_SECRET, PROVIDER_SECRET, OTHER_SECRET, HEADER_SECRET)
 CONTENT = ("planted-prompt-text-5501", "planted-answer-text-8802", "PLANTED-WORD")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("access_log", ["text", "json"])
 def test_secrets_and_texts_appear_in_no_output(start: Any, upstream: Upstream, access_log: str) -> None:
     resource_file = resources(

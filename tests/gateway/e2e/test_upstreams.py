@@ -270,6 +270,7 @@ def test_incomplete_stream_ends_with_an_error_event(
     assert entry["output_tokens"] >= 1
 
 
+@pytest.mark.slow
 def test_stall_after_the_last_event_is_a_success(gateway: GatewayProcess, upstream: Upstream) -> None:
     events = response_events(["Hello"])
 
@@ -313,6 +314,7 @@ def test_empty_stream_is_502(gateway: GatewayProcess, upstream: Upstream) -> Non
     assert (reply.status, reply.error["type"]) == (502, "stream_aborted")
 
 
+@pytest.mark.slow
 def test_slow_stream_does_not_time_out(gateway: GatewayProcess, upstream: Upstream) -> None:
     gateway.reload(resources(upstream.url, model={"timeout": 2000, "stream_timeout": 2000}))
     events = response_events(["a", "b", "c"])
@@ -445,6 +447,7 @@ def test_request_that_the_provider_received_is_not_sent_again(
     assert [attempt["error"] for attempt in gateway.ledger_entry(reply)["attempts"]] == ["transport"]
 
 
+@pytest.mark.slow
 def test_slow_caller_slows_down_its_upstream(gateway: GatewayProcess, upstream: Upstream) -> None:
     """The gateway stops reading from the provider while the caller does not read: 40 MB do not fit into the buffers."""
     delta = response_events(["z" * 20_000])[4]
@@ -670,6 +673,7 @@ def test_dropped_request_is_charged_with_its_limit(gateway: GatewayProcess, upst
     assert tokens_left(gateway) < 6000
 
 
+@pytest.mark.slow
 def test_stream_is_ended_at_its_deadline(start: Callable[..., GatewayProcess], upstream: Upstream) -> None:
     """Its events arrive in time, but do not end."""
     gateway = start(resources(upstream.url), upstream={"max_stream_s": 2})

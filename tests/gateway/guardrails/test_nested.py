@@ -31,6 +31,7 @@ def split_text(text: str, size: int) -> list[str]:
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
+@pytest.mark.slow
 def test_mask_position_is_right_after_hundreds_of_escapes() -> None:
     for count in (127, 128, 129, 254, 255, 256):
         inner = '{"k":[' + ",".join(['"x"'] * count) + '],"m":"bob\\u0040example.com"}'
@@ -116,6 +117,7 @@ def nested(draw: st.DrawFn) -> str:
     return '{"b":"' + escape(inner, draw(st.sampled_from([0.0, 0.1]))) + '"}'
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
     nested(),

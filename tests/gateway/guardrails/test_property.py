@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,6 +114,7 @@ def masked(text: str, spans: list[tuple[int, int, int, str]]) -> str:
     return out + text[position:]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_stream_masks_equal_masks_of_the_whole_text(data: st.DataObject) -> None:

@@ -367,6 +367,7 @@ def test_first_of_overlapping_masks_inserts_its_token() -> None:
     assert body["input"] == "[X_REDACTED] [EMAIL_REDACTED] [X_REDACTED]"
 
 
+@pytest.mark.slow
 def test_timed_out_pattern_blocks_only_if_enforced() -> None:
     text = {"input": "a" * 60 + "b"}
     slow = [r"(a|aa)+$"]

@@ -70,6 +70,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_entries_are_counted_once_when_the_mover_is_killed_repeatedly(url: str, tmp_path: Path) -> None:
     folder = tmp_path / "spool"
     writers = [start_worker(folder, f"w{n}", 6000, pause=0.01) for n in range(2)]

@@ -404,6 +404,7 @@ FIELDS = [
 ]
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from(
