@@ -7,12 +7,13 @@ CORE := $(VENV)/.installed
 ALL := $(VENV)/.installed-all
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install demo test test-slow check bench services clean
+.PHONY: help install demo test test-slow check docs bench services clean
 
 help:
 	@echo "make demo       install the core into .venv and run the benchmark against a mock server"
 	@echo "make install    install everything into .venv; then '. $(BIN)/activate' puts aiperf and penstock on the path"
-	@echo "make test       run the tests; make test-slow: the long ones; make check: ruff and mypy"
+	@echo "make test       run the tests; make test-slow: the long ones; make check: ruff, mypy and the links of the docs"
+	@echo "make docs       build the documentation as a site in build/site"
 	@echo "make bench      measure the speed and accuracy figures of the README"
 
 $(VENV)/bin/python:
@@ -56,9 +57,14 @@ check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+docs: $(DEV)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "The site is in build/site."
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) artifacts .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) artifacts build .pytest_cache .mypy_cache .ruff_cache

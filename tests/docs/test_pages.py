@@ -60,14 +60,20 @@ def test_examples_of_the_python_page_run(tmp_path: Path) -> None:
     assert "There is no option --concurency; did you mean --concurrency?" in done.stdout
 
 
-def test_metrics_page_matches_the_catalogue() -> None:
-    subprocess.run([sys.executable, ROOT / "scripts" / "metrics-page.py", "--check"], check=True)
+@pytest.mark.parametrize("script", ["metrics-page.py", "flags-page.py"])
+def test_generated_page_is_up_to_date(script: str) -> None:
+    subprocess.run([sys.executable, ROOT / "scripts" / script, "--check"], check=True)
 
 
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     for page in (ROOT / "docs").glob("*.md"):
         assert page.name == "index.md" or f"({page.name})" in index, page.name
+
+
+def test_every_page_is_in_the_site() -> None:
+    site = (ROOT / "mkdocs.yml").read_text()
+    assert set(re.findall(r"- ([\w-]+\.md)", site)) == {page.name for page in (ROOT / "docs").glob("*.md")}
 
 
 def test_aiperf_page_lists_everything_unsupported() -> None:

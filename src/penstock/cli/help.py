@@ -9,7 +9,7 @@ from penstock.cli.terminal import Paint, columns, fit, wrap
 from penstock.settings.command_line import HELP, CommandLine
 from penstock.settings.flags.flag import Flag, Positional
 
-__all__ = ["flag_help", "help_text", "overview", "unsupported_help"]
+__all__ = ["flag_facts", "flag_help", "flag_value", "help_text", "overview", "unsupported_help"]
 
 _NAMES_WIDTH = 22
 """Longer names get a line of their own, above their text."""
@@ -89,7 +89,7 @@ def _entry(row: Flag | Positional, width: int, paint: Paint) -> list[str]:
     if isinstance(row, Positional):
         names, value, text, facts = row.name, "", f"{row.help[:1].upper()}{row.help[1:]}.", ""
     else:
-        names, value, text, facts = ", ".join(row.spellings), _value(row), flag_help(row), _facts(row)
+        names, value, text, facts = ", ".join(row.spellings), flag_value(row), flag_help(row), flag_facts(row)
     head = f"  {paint.bold(names)}{value}"
     lines = wrap(text, width, _TEXT_COLUMN)
     if facts and len(lines[-1]) + 1 + len(facts) <= width:
@@ -105,14 +105,15 @@ def _entry(row: Flag | Positional, width: int, paint: Paint) -> list[str]:
     return [head, *lines]
 
 
-def _value(flag: Flag) -> str:
+def flag_value(flag: Flag) -> str:
+    """Return the placeholder of the value, after a space."""
     if flag.kind == "bool":
         return ""
     value = flag.metavar or "|".join(flag.choices)
     return f" {value}" if flag.implied is None else f" [{value}]"
 
 
-def _facts(flag: Flag) -> str:
+def flag_facts(flag: Flag) -> str:
     """Return the bounds and the default of a flag in brackets."""
     facts = ["Penstock only"] if flag.penstock_only else []
     if flag.ge is not None and flag.le is not None:
