@@ -163,17 +163,6 @@ def test_numbers_in_random_ids_are_neither_masked_nor_blocked() -> None:
 
 
 @both_modes
-def test_literal_split_over_two_output_parts_is_blocked(mode: Mode) -> None:
-    deltas = [
-        {"type": "response.output_text.delta", "output_index": 0, "content_index": part, "item_id": "i", "delta": text}
-        for part, text in ((0, "so BLO"), (0, "CK"), (1, "M"), (1, "E"))
-    ]
-    outcome = run(guards(PHRASE, mode=mode).stream("responses"), [event(payload) for payload in deltas])
-    assert outcome.blocked is not None
-    assert b'"E"' not in outcome.body
-
-
-@both_modes
 @pytest.mark.parametrize("body", [b"data: BLO\ndata: CKME\n\n", b'data: {"text":"BLO\ndata: CKME"}\n\n'])
 def test_literal_split_over_two_data_lines_is_blocked(body: bytes, mode: Mode) -> None:
     assert run(guards(PHRASE, mode=mode).stream("responses"), [body]).blocked is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.guardrails import streamed_texts, window
+from penstock.gateway.guardrails import text_search, window
 from penstock.gateway.guardrails.detectors import DETECTORS
 from penstock.gateway.resources.snapshot import GuardrailSpec, Pattern
 from support.guardrail_streams import (
@@ -95,7 +95,7 @@ def test_detectors_hold_at_most_a_few_words_of_prose(detector: str) -> None:
 
 def test_ended_text_is_not_held() -> None:
     payloads = response_events(["the se"])
-    assert released_counts(payloads, keyword("secret"), route="responses")[3:5] == [0, 5]
+    assert released_counts(payloads, keyword("secret"), route="responses")[3:] == [0, 0, 0, 0, 8, 8]
     ended = [*chat("the se"), *chat_chunks([], finish=False)]
     assert released_counts(ended, keyword("secret"))[2] == 3
     named = chat(tool(0, "se", ""), tool(0, None, "{"), tool(0, None, "}"))
@@ -287,8 +287,8 @@ class CountingPattern:
 def test_monitored_regex_without_max_length_does_not_rescan_the_text(
     others: tuple[GuardrailSpec, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counter = CountingPattern(streamed_texts._NUMBER)
-    monkeypatch.setattr(streamed_texts, "_NUMBER", counter)
+    counter = CountingPattern(text_search._NUMBER)
+    monkeypatch.setattr(text_search, "_NUMBER", counter)
     email = type(DETECTORS["email"])
     undecided_from = email.undecided_from
 
@@ -315,8 +315,8 @@ def test_endless_monitored_match_is_not_rescanned(monkeypatch: pytest.MonkeyPatc
         characters += len(text) - position
         return find(rule, text, position, budgets)
 
-    find = streamed_texts.Rule.find
-    monkeypatch.setattr(streamed_texts.Rule, "find", counting_find)
+    find = text_search.Rule.find
+    monkeypatch.setattr(text_search.Rule, "find", counting_find)
     spec = keyword(regexes=[r"\w+"], enforcement="monitor")
     guard = guards(spec, max_lengths={"words": 20}).stream("chat")
     events = [event(payload) for payload in chat(*["x" * 100] * 1000)]

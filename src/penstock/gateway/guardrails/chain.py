@@ -216,9 +216,17 @@ class Chain:
         )
 
     def inspect(
-        self, texts: Sequence[InspectedText], match_counts: MatchCounts, budgets: SearchBudgets
+        self,
+        texts: Sequence[InspectedText],
+        match_counts: MatchCounts,
+        budgets: SearchBudgets,
+        *,
+        masks_joined: bool = True,
     ) -> list[TextRef]:
-        """Set the replacements of the masked texts and return their refs. Raises `Blocked` and `InspectionTimeout`."""
+        """Set the replacements of the masked texts and return their refs. Raises `Blocked` and `InspectionTimeout`.
+
+        Without `masks_joined`, a match over several parts of a text is blocked instead of masked.
+        """
         if not texts:
             return []
         views, hidden = build_search_texts(texts)
@@ -226,6 +234,8 @@ class Chain:
             self.block_hidden_text()
         maskings: dict[int, Masking] = {}
         for view, first, last, rule in self.search(views, match_counts, budgets, texts):
+            if view.accepts is not None and not masks_joined:
+                raise Blocked(rule.guard)
             masking = maskings.setdefault(view.index, Masking())
             masking.add(*view.source_span(first, last), rule.order, view.escape_token(rule.token))
         return [ref for number, masking in maskings.items() for ref in _apply_masks(texts[number], masking)]

@@ -1,7 +1,8 @@
 """Extraction of texts from stream events: pieces that continue a text, complete texts, and ends of texts.
 
 A piece has the address of its text: (item, part, delta type) in a response, (choice, field path) in a chat or completion.
-After an event that ends a text, nothing needs to be held back for that text.
+After an event that ends a text, nothing needs to be held back for that text, unless another one continues it without a gap:
+the next part, or the next message if no other item is between them (`joined_group`).
 
 A chat has no such events before the choice's finish reason. Its stream switches between fields: from reasoning to content,
 from one tool call to the next, and perhaps back. At a switch a name is complete; another field may continue, but later
@@ -29,13 +30,29 @@ from penstock.gateway.guardrails.texts import (
     walk,
 )
 
-__all__ = ["DELTA", "NO_TEXTS", "Address", "EventReader", "EventTexts", "is_arguments", "single_piece_chunk"]
+__all__ = [
+    "BREAK",
+    "DELTA",
+    "NO_TEXTS",
+    "Address",
+    "EventReader",
+    "EventTexts",
+    "is_arguments",
+    "joined_group",
+    "single_piece_chunk",
+]
 
 Address = tuple[Any, ...]
 
 DELTA = "delta"
 """The `source` of pieces."""
 
+BREAK: Address = ("break",)
+"""In place of the address prefix of an ended text: what follows is not shown as a continuation of the texts so far."""
+
+_OUTPUT_TEXT = "response.output_text.delta"
+_BLOCK_TEXT = ("delta", "text")
+"""The path of the text of a content block in `/v1/messages`."""
 _DELTA_KEYS = frozenset(
     (
         *("type", "delta", "item_id", "output_index", "content_index", "summary_index", "sequence_number"),
@@ -54,7 +71,7 @@ _RESPONSE = frozenset(("response",))
 _TERMINAL = frozenset(("response.completed", "response.incomplete", "response.failed", "response.cancelled", "error"))
 
 _INITIAL_TEXTS = {
-    "output_text": ("text", "response.output_text.delta"),
+    "output_text": ("text", _OUTPUT_TEXT),
     "refusal": ("refusal", "response.refusal.delta"),
     "reasoning_text": ("text", "response.reasoning_text.delta"),
     "summary_text": ("text", "response.reasoning_summary_text.delta"),
@@ -166,6 +183,16 @@ def is_arguments(address: Address) -> bool:
 _ARGUMENTS = ("arguments", "partial_json")
 
 
+def joined_group(address: Address) -> Address | None:
+    """Return the key of the texts that a reader sees joined to the one at `address`, or None if there are none."""
+    if len(address) != 4:
+        return None
+    item, part, kind, others = address
+    if part is not None:
+        return ("messages", kind, others) if kind == _OUTPUT_TEXT else (item, kind, others)
+    return ("blocks", kind, others) if kind == _BLOCK_TEXT else None
+
+
 def _is_name_field(address: Address) -> bool:
     path = address[-1]
     return type(path) is tuple and path[-1] == "name"
@@ -217,7 +244,7 @@ def _response_event(payload: dict[str, Any], name: bytes) -> EventTexts:
         index = payload.get("index")
         pieces = [((index, None, path, kind), ref) for path, ref in _text_leaves(None, None, payload, complete)]
         ended = [(index,)] if kind == "content_block_stop" else [()] if kind == "message_stop" else []
-        return pieces, complete, ended, []
+        return pieces, complete, ended + _breaks(payload, "content_block", "text"), []
     complete = walk(payload, kind, skip=_RESPONSE)
     response = payload.get("response")
     if type(response) is dict:
@@ -246,6 +273,8 @@ def _address(payload: dict[str, Any], kind: str) -> Address:
 def _ended_addresses(payload: dict[str, Any], kind: str) -> list[Address]:
     if kind in _TERMINAL:
         return [()]
+    if kind == "response.output_item.added":
+        return _breaks(payload, "item", "message")
     if not kind.endswith(".done"):
         return []
     address = _address(payload, kind.removesuffix("done") + "delta")
@@ -254,6 +283,12 @@ def _ended_addresses(payload: dict[str, Any], kind: str) -> list[Address]:
     if kind.endswith("_part.done"):
         return [address[:2]]
     return [address]
+
+
+def _breaks(payload: dict[str, Any], key: str, continuing: str) -> list[Address]:
+    """Return a break if the payload begins an item, or a block, of another type than the one that continues a text."""
+    item = payload.get(key)
+    return [BREAK] if type(item) is dict and item.get("type") != continuing else []
 
 
 def _initial_text(payload: dict[str, Any], kind: str, complete: list[InspectedText]) -> list[tuple[Address, TextRef]]:

@@ -13,7 +13,7 @@ import orjson
 
 from penstock.gateway.guardrails.block_errors import block_event
 from penstock.gateway.guardrails.chain import Blocked, Chain
-from penstock.gateway.guardrails.events import NO_TEXTS, Address, EventReader, EventTexts
+from penstock.gateway.guardrails.events import BREAK, NO_TEXTS, Address, EventReader, EventTexts, joined_group
 from penstock.gateway.guardrails.inspection import MatchCounts, StreamBlocked
 from penstock.gateway.guardrails.json_input import may_have_logprobs, without_duplicate_keys, write_changes
 from penstock.gateway.guardrails.offload import INLINE_BYTES, run_in_thread, run_offloaded
@@ -188,20 +188,31 @@ def _loads_lenient(data: bytes) -> Any:
 
 
 def stream_texts(events: Iterable[Event]) -> list[InspectedText]:
-    """Return the texts of complete streams: those of the deltas, joined over parts of one item, and complete ones."""
-    texts: dict[Address, dict[Address, list[TextRef]]] = {}
+    """Return the texts of complete streams: those of the deltas, joined where a reader sees no gap, and complete ones."""
+    group_of: dict[Address, Address] = {}
+    groups: dict[Address, dict[Address, list[TextRef]]] = {}
     inspected: list[InspectedText] = []
+    breaks = 0
     for event in events:
-        pieces, complete, _, _ = event.texts
-        for address, ref in pieces:
-            item = (address[0], *address[2:]) if len(address) == 4 else address
-            try:
-                texts.setdefault(item, {}).setdefault(address, []).append(ref)
-            except TypeError:
-                texts.setdefault((repr(item),), {}).setdefault((repr(address),), []).append(ref)
+        pieces, complete, ended, _ = event.texts
+        for place, ref in pieces:
+            address = _hashable(place)
+            group = group_of.get(address)
+            if group is None:
+                group = group_of[address] = (joined_group(address) or address, breaks)
+            groups.setdefault(group, {}).setdefault(address, []).append(ref)
         inspected += complete
-    inspected += [JoinedText(list(parts.values())) for parts in texts.values()]
+        breaks += BREAK in ended
+    inspected += [JoinedText(list(parts.values())) for parts in groups.values()]
     return inspected
+
+
+def _hashable(address: Address) -> Address:
+    try:
+        hash(address)
+    except TypeError:
+        return (repr(address),)
+    return address
 
 
 class TextSize:
@@ -383,7 +394,8 @@ class BufferGuard(StreamGuard):
             if self.response_id is None:
                 self._identify(event.payload)
         try:
-            self._chain.inspect(stream_texts(events), self._match_counts, budgets)
+            # A match over two parts cannot be masked: the events that end the parts repeat its halves.
+            self._chain.inspect(stream_texts(events), self._match_counts, budgets, masks_joined=False)
         except Blocked as blocked:
             raise self._blocked(blocked) from None
         self._events = []

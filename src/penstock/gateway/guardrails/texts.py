@@ -235,8 +235,11 @@ def reply_texts(body: Any, source: str = "reply") -> list[InspectedText]:
     """Return the texts of a whole JSON reply of any shape, or of the response object within an event."""
     if type(body) is not dict:
         return walk(body, source)
-    is_response = body.get("object") == "response" or "output" in body
-    return walk(body, source, skip=_REQUEST_ECHO if is_response else frozenset())
+    if body.get("object") != "response" and "output" not in body:
+        return walk(body, source)
+    texts = walk(body, source, skip=_REQUEST_ECHO)
+    output = body.get("output")
+    return _join_messages(texts, output, source) if type(output) is list and len(output) > 1 else texts
 
 
 def walk(root: Any, source: str, *, skip: frozenset[str] = frozenset(), mode: int = PLAIN) -> list[InspectedText]:
@@ -448,9 +451,34 @@ def child_mode(key: str, mode: int) -> int | None:
 
 def _join_parts(node: list[Any], source: str) -> JoinedText | None:
     """Join the texts of a list of content parts. Returns None if there are fewer than two."""
-    refs = [
+    refs = _part_texts(node, source)
+    return JoinedText([[ref] for ref in refs]) if len(refs) > 1 else None
+
+
+def _part_texts(node: list[Any], source: str) -> list[TextRef]:
+    return [
         TextRef(part, "text", part["text"], source)
         for part in node
         if type(part) is dict and type(part.get("text")) is str and part["text"]
     ]
-    return JoinedText([[ref] for ref in refs]) if len(refs) > 1 else None
+
+
+def _join_messages(texts: list[InspectedText], output: list[Any], source: str) -> list[InspectedText]:
+    """Join the texts of consecutive messages: clients show them without a gap. `texts` has them one by one."""
+    runs: list[list[list[TextRef]]] = [[]]
+    for item in output:
+        if type(item) is not dict or item.get("type") != "message":
+            runs.append([])
+        elif type(item.get("content")) is list and (refs := _part_texts(item["content"], source)):
+            runs[-1].append(refs)
+    joined = [JoinedText([[ref] for refs in run for ref in refs]) for run in runs if len(run) > 1]
+    if not joined:
+        return texts
+    containers = {id(part[0].container) for text in joined for part in text.parts}
+    return [text for text in texts if not _is_text_of(text, containers)] + list(joined)
+
+
+def _is_text_of(text: InspectedText, containers: set[int]) -> bool:
+    """Return True if this is the text of one of the parts, or of several of them joined."""
+    ref = text if isinstance(text, TextRef) else text.parts[0][0]
+    return ref.key == "text" and id(ref.container) in containers

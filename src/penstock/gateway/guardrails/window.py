@@ -5,6 +5,9 @@ event is held. Nothing is released before the first text is decided or the first
 an HTTP error and not the end of a started stream. The held text and bytes are bounded; leading events without text are
 released when they alone reach the bound.
 
+The end of a text may be the beginning of a match that the next part of the message completes. It is held until that part,
+or the next item, has begun (see `joined_texts`).
+
 When a chat switches away from a field whose end is undecided, later events do not wait for it: the undecided piece is
 removed from its event and detached as an event of its own, which is released when the field continues or ends.
 """
@@ -49,7 +52,7 @@ class _Segment:
         self.end = streamed_text.end
 
     def decided(self) -> bool:
-        return self.streamed_text.decided >= self.end
+        return self.streamed_text.decided >= self.end <= self.streamed_text.held_from
 
     def release(self) -> None:
         """Apply the masks to the piece. Must be called in stream order."""

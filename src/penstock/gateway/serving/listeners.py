@@ -76,6 +76,9 @@ class Listeners:
         bound = self._sockets[worker]
         if bound is None:
             bound = self._sockets[worker] = self._bind()
+        # Accepted connections inherit it. Otherwise the first event of a stream may wait 40 ms, until the caller has
+        # acknowledged the head.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         bound.listen(BACKLOG)
         return bound.fileno()
 
