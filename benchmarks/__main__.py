@@ -18,6 +18,7 @@ from benchmarks import (
     startup,
     sweep,
     throughput,
+    trace,
 )
 
 
@@ -34,6 +35,7 @@ def main() -> int:
             compare.main,
             memory.main,
             replay.main,
+            trace.main,
             scrape.main,
             gateway.main,
             inspection.main,

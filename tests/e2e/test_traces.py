@@ -43,3 +43,17 @@ def test_analyze_trace_prints_the_theoretical_hit_rate(program: Program) -> None
     path.write_text('{"text": "no trace"}')
     done = program.run("analyze-trace", path, command="penstock")
     assert (done.status, "has no 'input_length'" in done.err) == (2, True)
+
+
+def test_large_trace_is_sent_while_its_prompts_are_written(program: Program, mock: Callable[..., MockServer]) -> None:
+    server = mock(ttft=0, itl=0)
+    path = program.folder / "trace.jsonl"
+    count, padding = 600, "x" * 8000
+    rows = [{"timestamp": n, "input_length": 700 + n % 5, "output_length": 1, "padding": padding} for n in range(count)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    flags = ("--custom-dataset-type", "mooncake_trace", "--tokenizer", "builtin", "--random-seed", 1)
+    done = program.profile(server.url, "--input-file", path, *flags, texts=None)
+    assert done.status == 0, done
+    assert "written while it is sent" in done.out
+    assert sorted(done.values("input_sequence_length")) == sorted(row["input_length"] for row in rows)
+    assert len(server.logged_requests()) == count

@@ -107,6 +107,11 @@ class PayloadWriter:
     def conversations(self) -> int:
         return self._conversation
 
+    @property
+    def size(self) -> int:
+        """The bytes of the bodies written so far."""
+        return self._offset
+
     def add_body(
         self,
         body: bytes,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from penstock.datasets.conversation import Conversation, Turn
+from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.load import Dataset
 from penstock.datasets.media.duration import audio_seconds
 from penstock.datasets.media.files import MediaFiles
@@ -25,6 +26,13 @@ __all__ = ["StoredPayloads", "build_payloads"]
 
 Progress = Callable[[int, int], None]
 
+_FIRST_BODY_BYTES = 2 << 20
+"""Bytes of bodies that are built before the first request of a large trace: 0.1 s."""
+_FLUSH_EVERY = 500
+"""Conversations between flushes: few enough that their index never fills its buffer and is written before the bodies."""
+_FLUSH_BYTES = 1 << 20
+"""Bytes of bodies between flushes."""
+
 _CHANGING_FLAGS = (
     ("output_tokens_mean", "--osl"),
     ("output_tokens_stddev", "--osl-stddev"),
@@ -39,6 +47,8 @@ class StoredPayloads(NamedTuple):
     files: tuple[str, ...] = ()
     """Input files that bodies are read from."""
     input_files: InputFiles | None = None
+    notes: tuple[str, ...] = ()
+    """Sentences for the user about the input."""
 
 
 def build_payloads(
@@ -57,21 +67,106 @@ def build_payloads(
         return _index(log, settings, endpoint, dataset, dataset.recording, phases if in_background else None, progress)
     if settings.input.sessions:
         raise UserError("--sessions selects conversations of a replay (inputs_json, raw_payload, mooncake_trace) only.")
-    return _build(log, settings, endpoint, dataset, progress)
+    return _build(log, settings, endpoint, dataset, phases if in_background else None, progress)
 
 
 def _build(
-    log: str, settings: Settings, endpoint: Endpoint, dataset: Dataset, progress: Progress | None
+    log: str,
+    settings: Settings,
+    endpoint: Endpoint,
+    dataset: Dataset,
+    phases: Sequence[Phase] | None,
+    progress: Progress | None,
 ) -> StoredPayloads:
+    """Build the bodies: the first of a large trace, or all without `phases`."""
     writer = PayloadWriter(log)
-    conversations = dataset.conversations
-    if settings.load.recorded is not None:
-        conversations = _on_schedule(conversations, settings.load.recorded)
-    total = len(dataset.turns)
+    large = dataset.large_trace
+    limited = phases and large is not None and settings.input.sampling == "sequential"
+    builder = PayloadBuilder(
+        writer,
+        settings,
+        endpoint,
+        dataset,
+        max_conversations=_max_conversations(phases) if phases and limited else None,
+    )
     if dataset.synthetic:
         progress = None  # generating the prompts has shown its own progress
-    media = MediaFiles()
-    for number, (conversation, model) in enumerate(zip(conversations, choose_models(settings), strict=False)):
+    builder.advance(_FIRST_BODY_BYTES if limited else None, progress)
+    builder.problems.raise_any()
+    if builder.done or large is None:
+        writer.close()
+        return StoredPayloads(writer.count, writer.conversations, notes=tuple(builder.notes()))
+    bodies = sum(dataset.turns) if dataset.turns and settings.load.recorded is None else None
+    return StoredPayloads(bodies, None, input_files=InputFiles(builder, large.files))
+
+
+class PayloadBuilder:
+    """Builds the bodies of a dataset and writes them to the payload store, step by step."""
+
+    def __init__(
+        self,
+        writer: PayloadWriter,
+        settings: Settings,
+        endpoint: Endpoint,
+        dataset: Dataset,
+        *,
+        max_conversations: int | None = None,
+    ) -> None:
+        """`max_conversations` is how many conversations of a large trace the run can need."""
+        self.problems = FileErrors(dataset.name)
+        self.done = False
+        self._writer = writer
+        self._settings = settings
+        self._endpoint = endpoint
+        self._dataset = dataset
+        self._max_conversations = max_conversations
+        self._media = MediaFiles()
+        self._conversations = zip(self._read(), choose_models(settings), strict=False)
+
+    def _read(self) -> Iterator[Conversation]:
+        dataset, schedule = self._dataset, self._settings.load.recorded
+        if dataset.large_trace is not None:
+            conversations = dataset.large_trace.conversations(self.problems, schedule)
+            return conversations if dataset.edit is None else map(dataset.edit, conversations)
+        if schedule is not None:
+            return iter(_on_schedule(dataset.conversations, schedule))
+        return iter(dataset.conversations)
+
+    def advance(self, until: int | None, progress: Progress | None = None, *, only_needed: bool = False) -> None:
+        """Build until the bodies have `until` bytes, or to the end; with `only_needed`, no more than the run can need.
+
+        After the first error nothing is written, and the rest is only read for more errors.
+        """
+        del only_needed  # nothing else is built
+        writer = self._writer
+        flushed = writer.size
+        for conversation, model in self._conversations:
+            if not self.problems.count:
+                self._write(conversation, model)
+            if writer.conversations % _FLUSH_EVERY == 0 or writer.size - flushed >= _FLUSH_BYTES:
+                flushed = writer.size
+                writer.flush()
+                if progress is not None and self._dataset.turns:
+                    progress(writer.conversations, len(self._dataset.turns))
+            if writer.conversations == self._max_conversations:
+                break
+            if until is not None and writer.size >= until:
+                writer.flush()
+                return
+        self._check_any()
+        writer.flush()
+        self.done = True
+
+    def _check_any(self) -> None:
+        if not self._writer.conversations and not self.problems.count and self._dataset.large_trace is not None:
+            raise UserError("No conversation lies between the start and the end of the schedule that were given.")
+
+    def notes(self) -> list[str]:
+        return [] if self._dataset.large_trace is None else self._dataset.large_trace.notes()
+
+    def _write(self, conversation: Conversation, model: str) -> None:
+        dataset, settings, endpoint, writer = self._dataset, self._settings, self._endpoint, self._writer
+        media = self._media
         history = History(conversation.system, conversation.context)
         images, seconds = 0, 0.0
         for turn in map(dataset.write_prompt, conversation.turns) if dataset.write_prompt else conversation.turns:
@@ -98,10 +193,6 @@ def _build(
                 audio_seconds=_audio_seconds(inlined),
             )
         writer.end_conversation(conversation.id)
-        if progress is not None and number % 1000 == 0:
-            progress(number, total)
-    writer.close()
-    return StoredPayloads(writer.count, writer.conversations)
 
 
 def _check_media(turn: Turn, settings: Settings, endpoint: Endpoint) -> None:

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -166,10 +166,21 @@ class _Message(msgspec.Struct):
     last: bool = False
 
 
-class InputFiles(Companion):
-    """The input files during a run: a child process continues their index, and `poll` checks that they do not change."""
+class Steps(Protocol):
+    """Work on the payload store that is done in steps."""
 
-    def __init__(self, indexer: Indexer, files: list[SourceFile]) -> None:
+    problems: FileErrors
+    done: bool
+
+    def advance(self, until: int | None, progress: Progress | None = None, *, only_needed: bool = False) -> None: ...
+
+    def notes(self) -> list[str]: ...
+
+
+class InputFiles(Companion):
+    """The input files during a run: a child process continues to read them, and `poll` checks that they do not change."""
+
+    def __init__(self, indexer: Steps, files: list[SourceFile]) -> None:
         self._indexer = indexer
         self._files = files
         self._next_check = 0
@@ -304,7 +315,7 @@ def _lines_in(path: str) -> int:
         return 0
 
 
-def _index_rest(indexer: Indexer, pipe: int, parent: int) -> int:
+def _index_rest(indexer: Steps, pipe: int, parent: int) -> int:
     """Run the child process; return its exit status."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if not end_with_parent(parent, signal.SIGKILL):
