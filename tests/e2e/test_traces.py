@@ -32,6 +32,13 @@ def test_prefix_cache_of_the_server_sees_the_shared_blocks(program: Program, moc
     # The mock estimates tokens, so the lengths of the shared parts are known as shares of the estimate only.
     assert repeated["cached_tokens"] == (repeated["prompt_tokens"] - 1) // 16 * 16
     assert 0.9 < longer["cached_tokens"] / repeated["cached_tokens"] * 700 / 512 < 1.1
+    reuse = done.summary["prompt_reuse"]
+    assert (reuse["prompts"], reuse["repeated_prompts"], reuse["prompts_with_shared_prefix"]) == (4, 1, 2)
+    shared = (repeated["cached_tokens"] + longer["cached_tokens"]) / sum(
+        each["prompt_tokens"] for each in server.logged_requests()
+    )
+    assert 0.5 * shared < reuse["shared_prefix_share"] <= 1.05 * shared
+    assert "1 of 4 prompts in the dataset equal an earlier one; 2 of 4 prompts begin like" in " ".join(done.out.split())
 
 
 def test_analyze_trace_prints_the_theoretical_hit_rate(program: Program) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from penstock.datasets.cache_bust import IN_SYSTEM_PROMPT, CacheBust
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.load import Dataset
@@ -16,6 +18,7 @@ from penstock.datasets.recording import Recording, RecordingOptions
 from penstock.endpoints.base import Endpoint, History
 from penstock.errors import UserError
 from penstock.records.payloads import BodyParts, PayloadWriter
+from penstock.records.prompt_reuse import PromptReuse
 from penstock.runs.choose_models import choose_models
 from penstock.runs.indexer import FIRST_BYTES, Indexer, InputFiles
 from penstock.schedule.phase import Phase
@@ -37,6 +40,7 @@ _CHANGING_FLAGS = (
     ("output_tokens_mean", "--osl"),
     ("output_tokens_stddev", "--osl-stddev"),
     ("system", "--system-prompt"),
+    ("cache_bust", "--cache-bust"),
 )
 
 
@@ -121,6 +125,9 @@ class PayloadBuilder:
         self._dataset = dataset
         self._max_conversations = max_conversations
         self._media = MediaFiles()
+        self._reuse = PromptReuse()
+        target = settings.input.cache_bust
+        self._cache_bust = None if target == "none" else CacheBust(target, secrets.token_hex(6))
         self._conversations = zip(self._read(), choose_models(settings), strict=False)
 
     def _read(self) -> Iterator[Conversation]:
@@ -145,17 +152,21 @@ class PayloadBuilder:
                 self._write(conversation, model)
             if writer.conversations % _FLUSH_EVERY == 0 or writer.size - flushed >= _FLUSH_BYTES:
                 flushed = writer.size
-                writer.flush()
+                self._flush()
                 if progress is not None and self._dataset.turns:
                     progress(writer.conversations, len(self._dataset.turns))
             if writer.conversations == self._max_conversations:
                 break
             if until is not None and writer.size >= until:
-                writer.flush()
+                self._flush()
                 return
         self._check_any()
-        writer.flush()
+        self._flush()
         self.done = True
+
+    def _flush(self) -> None:
+        self._writer.flush()
+        self._reuse.counts.save(self._writer.folder)
 
     def _check_any(self) -> None:
         if not self._writer.conversations and not self.problems.count and self._dataset.large_trace is not None:
@@ -169,15 +180,29 @@ class PayloadBuilder:
         media = self._media
         history = History(conversation.system, conversation.context)
         images, seconds = 0, 0.0
-        for turn in map(dataset.write_prompt, conversation.turns) if dataset.write_prompt else conversation.turns:
+        turns = (
+            conversation.turns if dataset.write_prompt is None else tuple(map(dataset.write_prompt, conversation.turns))
+        )
+        self._reuse.add(_prompt(*self._marked(conversation, turns[0])))
+        for turn in turns:
             _check_messages(turn, settings, endpoint)
-            if conversation.accumulate and len(conversation.turns) > 1:
+            accumulate = conversation.accumulate and len(conversation.turns) > 1
+            if accumulate or self._cache_bust is not None:
+                self._check_markable(conversation, turn)
                 endpoint.build(turn, model, settings.endpoint)  # raises now, not during the run, if it cannot
                 _check_media(turn, settings, endpoint)
                 inlined = media.inlined(turn)
                 # A body has the media of the earlier turns, too.
+                images, seconds = images * accumulate, seconds * accumulate
                 images, seconds = images + len(inlined.images), seconds + _audio_seconds(inlined)
-                parts = BodyParts(inlined, model, conversation.system, conversation.context)
+                parts = BodyParts(
+                    inlined,
+                    model,
+                    conversation.system,
+                    conversation.context,
+                    self._cache_bust,
+                    not accumulate,
+                )
                 writer.add_parts(parts, images=images, audio_seconds=seconds)
                 continue
             inlined = media.inlined(turn)
@@ -193,6 +218,38 @@ class PayloadBuilder:
                 audio_seconds=_audio_seconds(inlined),
             )
         writer.end_conversation(conversation.id)
+
+    def _marked(self, conversation: Conversation, first: Turn) -> tuple[Conversation, Turn]:
+        """Return a conversation and its first turn with a marker like the one that is sent."""
+        if (bust := self._cache_bust) is None:
+            return conversation, first
+        marker = bust.marker(0, self._writer.conversations, warmup=False)
+        system = bust.mark_system(conversation.system, marker)
+        return msgspec.structs.replace(conversation, system=system), bust.mark_turn(first, marker)
+
+    def _check_markable(self, conversation: Conversation, turn: Turn) -> None:
+        """Raise UserError if the marker of --cache-bust has no place in a request."""
+        if self._cache_bust is None:
+            return
+        target = self._cache_bust.target
+        if target in IN_SYSTEM_PROMPT and conversation.system is None:
+            raise UserError(
+                f"--cache-bust {target} puts a marker into the system prompt, and the conversation '{conversation.id}' has "
+                "none; add --system-prompt, or mark the first turn."
+            )
+        if target not in IN_SYSTEM_PROMPT and not turn.texts:
+            raise UserError(
+                f"--cache-bust {target} puts a marker into the text of a prompt, and a request of '{conversation.id}' has none."
+            )
+
+
+def _prompt(conversation: Conversation, first: Turn) -> bytes:
+    """Return the texts of the first request, as far as they are compared with those of other conversations."""
+    texts = [text for text in (conversation.system, conversation.context, *first.texts) if text is not None]
+    if "messages" in first.extra:
+        texts.append(repr(first.extra["messages"]))
+    media = [each.path or each.data for each in (*first.images, *first.audios)]
+    return "\n".join([*texts, *media]).encode(errors="surrogatepass")
 
 
 def _check_media(turn: Turn, settings: Settings, endpoint: Endpoint) -> None:
@@ -297,7 +354,7 @@ def _max_conversations(phases: Sequence[Phase]) -> int | None:
 def _refuse_changes(settings: Settings, endpoint: Endpoint, dataset: Dataset) -> None:
     """Raise UserError for a flag that would change bodies which are sent unchanged."""
     extra = [name for name in settings.endpoint.extra if name not in endpoint.declaration.reply_options]
-    flags = [flag for field, flag in _CHANGING_FLAGS if getattr(settings.input, field)]
+    flags = [flag for field, flag in _CHANGING_FLAGS if getattr(settings.input, field) not in (None, 0, "none")]
     if extra:
         flags.append(f"--extra-inputs {extra[0]}")
     if settings.endpoint.legacy_max_tokens:
