@@ -19,6 +19,7 @@ from benchmarks import (
     startup,
     sweep,
     throughput,
+    trace,
 )
 
 
@@ -36,6 +37,7 @@ def main() -> int:
             memory.main,
             replay.main,
             scaling.main,
+            trace.main,
             scrape.main,
             gateway.main,
             inspection.main,

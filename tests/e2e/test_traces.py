@@ -32,6 +32,13 @@ def test_prefix_cache_of_the_server_sees_the_shared_blocks(program: Program, moc
     # The mock estimates tokens, so the lengths of the shared parts are known as shares of the estimate only.
     assert repeated["cached_tokens"] == (repeated["prompt_tokens"] - 1) // 16 * 16
     assert 0.9 < longer["cached_tokens"] / repeated["cached_tokens"] * 700 / 512 < 1.1
+    reuse = done.summary["prompt_reuse"]
+    assert (reuse["prompts"], reuse["repeated_prompts"], reuse["prompts_with_shared_prefix"]) == (4, 1, 2)
+    shared = (repeated["cached_tokens"] + longer["cached_tokens"]) / sum(
+        each["prompt_tokens"] for each in server.logged_requests()
+    )
+    assert 0.5 * shared < reuse["shared_prefix_share"] <= 1.05 * shared
+    assert "1 of 4 prompts in the dataset equal an earlier one; 2 of 4 prompts begin like" in " ".join(done.out.split())
 
 
 def test_analyze_trace_prints_the_theoretical_hit_rate(program: Program) -> None:
@@ -43,3 +50,17 @@ def test_analyze_trace_prints_the_theoretical_hit_rate(program: Program) -> None
     path.write_text('{"text": "no trace"}')
     done = program.run("analyze-trace", path, command="penstock")
     assert (done.status, "has no 'input_length'" in done.err) == (2, True)
+
+
+def test_large_trace_is_sent_while_its_prompts_are_written(program: Program, mock: Callable[..., MockServer]) -> None:
+    server = mock(ttft=0, itl=0)
+    path = program.folder / "trace.jsonl"
+    count, padding = 600, "x" * 8000
+    rows = [{"timestamp": n, "input_length": 700 + n % 5, "output_length": 1, "padding": padding} for n in range(count)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    flags = ("--custom-dataset-type", "mooncake_trace", "--tokenizer", "builtin", "--random-seed", 1)
+    done = program.profile(server.url, "--input-file", path, *flags, texts=None)
+    assert done.status == 0, done
+    assert "written while it is sent" in done.out
+    assert sorted(done.values("input_sequence_length")) == sorted(row["input_length"] for row in rows)
+    assert len(server.logged_requests()) == count

@@ -63,6 +63,7 @@ prompts: for each prompt, in order of time, the blocks from its begin on that an
 
 def run(parsed: ParsedArguments) -> int:
     from penstock.datasets.detect_format import detect
+    from penstock.datasets.jsonl import FileErrors
     from penstock.datasets.registry import lookup
     from penstock.datasets.trace_statistics import trace_statistics
     from penstock.settings.schema import InputSettings
@@ -72,9 +73,14 @@ def run(parsed: ParsedArguments) -> int:
     settings = InputSettings(file=path, format=values.get("format"), block_size=values.get("block_size"), seed=0)
     format_ = detect(path) if settings.format is None else lookup(settings.format)
     contents = format_.read(path, settings)
-    if not any(turn.prompt is not None for each in contents.conversations for turn in each.turns):
+    conversations = contents.conversations
+    if contents.large_trace is not None:
+        contents.large_trace.prepare(scheduled=True)
+        conversations = list(contents.large_trace.conversations(errors := FileErrors(path), None))
+        errors.raise_any()
+    if not any(turn.prompt is not None for each in conversations for turn in each.turns):
         raise UserError(f"'{path}' ({format_.name}) has no 'input_length', so it cannot be analyzed as a trace.")
-    statistics = trace_statistics(contents.conversations, contents.block_size)
+    statistics = trace_statistics(conversations, contents.block_size)
     if values.get("json"):
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(statistics), indent=2) + b"\n")
     else:

@@ -368,8 +368,11 @@ def _announce(
         data = f"{dataset.name} ({dataset.format}, {size}), byte for byte"
     else:
         noun = "conversation" if max(dataset.turns, default=1) > 1 else "prompt"
-        data = counted(count or 0, f"synthetic {noun}" if dataset.synthetic else noun)
-        data += "" if dataset.synthetic else f" of {dataset.name}"
+        if count is None:
+            data = f"{noun}s of {dataset.name}, which are written while it is sent"
+        else:
+            data = counted(count, f"synthetic {noun}" if dataset.synthetic else noun)
+            data += "" if dataset.synthetic else f" of {dataset.name}"
     print(f"Load: {endpoint.name}, {mode}, {described or ' and '.join(rates)}{workers}; {data}")
     if settings.endpoint.default_api_key:
         print(

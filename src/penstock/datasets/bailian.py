@@ -53,9 +53,13 @@ def _read(path: str, settings: InputSettings) -> Contents:
     def row(fields: _Line) -> TraceRow:
         shape = prompt(fields.input_length, fields.hash_ids, block_size)
         turn = Turn(prompt=shape, output_tokens=fields.output_length, timestamp_ms=fields.timestamp * 1000)
-        return TraceRow(turn, chains.add(fields), complete=True)
+        return TraceRow(turn, complete=True)
 
-    return read_trace(path, settings, block_size, msgspec.json.Decoder(_Line).decode, row)
+    def link(fields: _Line, row: TraceRow) -> TraceRow:
+        return row._replace(session=chains.add(fields))
+
+    decode = msgspec.json.Decoder(_Line).decode
+    return read_trace(path, settings, block_size, decode, row, link, session_key=b'"parent_chat_id"')
 
 
 def _matches(first: dict[str, Any]) -> bool:

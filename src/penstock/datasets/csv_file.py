@@ -5,16 +5,20 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO
 
 from penstock.datasets.conversation import PromptShape, Turn
 from penstock.datasets.format import Contents
 from penstock.datasets.jsonl import FileErrors, open_failure
-from penstock.datasets.trace_rows import TraceRow, conversations
+from penstock.datasets.large_trace import RowAt, TraceRow
+from penstock.datasets.trace_rows import contents_of
 from penstock.errors import UserError
 from penstock.plural import counted
 from penstock.settings.schema import InputSettings
 
 __all__ = ["has_columns", "read_csv_trace"]
+
+_BLOCK_SIZE = 512
 
 
 def has_columns(path: str, columns: Sequence[str]) -> bool:
@@ -34,63 +38,117 @@ def read_csv_trace(
 
     `time_ms` converts a time, or raises ValueError. Requests without input or output tokens have failed and are left out.
     """
-    errors = FileErrors(path)
-    rows: list[TraceRow] = []
-    failed = 0
-    for number, (time, *lengths) in _rows(path, columns, errors):
+    return contents_of(path, CsvRows(path, columns, time_ms), settings, _BLOCK_SIZE)
+
+
+class CsvRows:
+    """The rows of a CSV trace."""
+
+    def __init__(self, path: str, columns: tuple[str, str, str], time_ms: Callable[[str], float]) -> None:
+        self._path = path
+        self._columns = columns
+        self._time_ms = time_ms
+        self._positions: list[int] = []
+        """Where the columns are in a row."""
+        self._failed = 0
+
+    def read(self, errors: FileErrors, *, linked: bool = True) -> Iterator[RowAt]:
+        del linked
+        self._failed = 0
+        for number, offset, values in self._rows(errors):
+            try:
+                row = self._row(values)
+            except ValueError as error:
+                errors.add(number, str(error))
+                continue
+            if row is None:
+                self._failed += 1
+            else:
+                yield RowAt(number, offset, row)
+
+    def read_at(self, file: BinaryIO, offset: int) -> TraceRow:
+        file.seek(offset)
+        values = next(csv.reader(line.decode() for line in file))
+        row = self._row([values[position].strip() for position in self._positions])
+        if row is None:
+            raise ValueError("it stands for a failed request")
+        return row
+
+    def has_sessions(self) -> bool:
+        return False
+
+    def empty(self) -> UserError:
+        return UserError(
+            f"The input file '{self._path}' has no requests; give --input-file a trace with rows after its header."
+        )
+
+    def notes(self) -> list[str]:
+        if not self._failed:
+            return []
+        return [
+            f"Left out: {counted(self._failed, 'row')} without input or output tokens, which stand for failed requests."
+        ]
+
+    def _row(self, values: Sequence[str]) -> TraceRow | None:
+        """Return the row with these values; None for a failed request. Raise ValueError with the reason."""
+        time, *lengths = values
         try:
-            timestamp = time_ms(time)
-            if not math.isfinite(timestamp):
-                raise ValueError
+            timestamp = self._time_ms(time)
         except (ValueError, OverflowError):
-            errors.add(number, f"'{columns[0]}' should be a time, not {time!r}")
-            continue
-        try:
-            input_length, output_length = [_tokens(name, text) for name, text in zip(columns[1:], lengths, strict=True)]
-        except ValueError as error:
-            errors.add(number, str(error))
-            continue
+            timestamp = math.nan
+        if not math.isfinite(timestamp):
+            raise ValueError(f"'{self._columns[0]}' should be a time, not {time!r}")
+        input_length, output_length = [_tokens(*pair) for pair in zip(self._columns[1:], lengths, strict=True)]
         if not input_length or not output_length:
-            failed += 1
-            continue
-        rows.append(
-            TraceRow(Turn(prompt=PromptShape(input_length), output_tokens=output_length, timestamp_ms=timestamp))
-        )
-    errors.raise_any()
-    if not rows:
-        raise UserError(
-            f"The input file '{path}' has no requests; give --input-file a trace with rows after its header."
-        )
-    note = f"Left out: {counted(failed, 'row')} without input or output tokens, which stand for failed requests."
-    return Contents(conversations(rows, settings.seed), note if failed else None)
+            return None
+        return TraceRow(Turn(prompt=PromptShape(input_length), output_tokens=output_length, timestamp_ms=timestamp))
+
+    def _rows(self, errors: FileErrors) -> Iterator[tuple[int, int, list[str]]]:
+        """Yield the number of each line, its offset, and its values in the columns."""
+        columns = self._columns
+        try:
+            with open(self._path, "rb") as file:
+                lines = _Lines(file)
+                reader = csv.reader(lines)
+                header = [name.strip() for name in next(reader, [])]
+                missing = [name for name in columns if name not in header]
+                if missing:
+                    errors.add(1, f"the header has no column '{missing[0]}'; the format needs {', '.join(columns)}")
+                    return
+                self._positions = positions = [header.index(name) for name in columns]
+                offset = lines.offset
+                for row in reader:
+                    begin, offset = offset, lines.offset
+                    if not row:
+                        continue
+                    if len(row) <= max(positions):
+                        values = counted(len(row), "value")
+                        errors.add(reader.line_num, f"it has {values}, but the header has {len(header)}")
+                        continue
+                    yield reader.line_num, begin, [row[position].strip() for position in positions]
+        except OSError as error:
+            raise open_failure(self._path, error) from None
+        except UnicodeDecodeError:
+            errors.add(reader.line_num + 1, "not valid UTF-8")
+        except csv.Error as error:
+            errors.add(reader.line_num, f"not valid CSV ({error})")
 
 
-def _rows(path: str, columns: Sequence[str], errors: FileErrors) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of each line and its values in these columns."""
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            header = [name.strip() for name in next(reader, [])]
-            missing = [name for name in columns if name not in header]
-            if missing:
-                errors.add(1, f"the header has no column '{missing[0]}'; the format needs {', '.join(columns)}")
-                return
-            positions = [header.index(name) for name in columns]
-            for row in reader:
-                if not row:
-                    continue
-                if len(row) <= max(positions):
-                    errors.add(
-                        reader.line_num, f"it has {counted(len(row), 'value')}, but the header has {len(header)}"
-                    )
-                    continue
-                yield reader.line_num, [row[position].strip() for position in positions]
-    except OSError as error:
-        raise open_failure(path, error) from None
-    except UnicodeDecodeError:
-        errors.add(reader.line_num + 1, "not valid UTF-8")
-    except csv.Error as error:
-        errors.add(reader.line_num, f"not valid CSV ({error})")
+class _Lines:
+    """The lines of a file as text, with the offset after the last one."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.offset = 0
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._file)
+        first = self.offset == 0
+        self.offset += len(line)
+        return line.decode("utf-8-sig" if first else "utf-8")
 
 
 def _tokens(name: str, text: str) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from penstock.datasets.conversation import Conversation
+from penstock.datasets.large_trace import LargeTrace
 from penstock.datasets.recording import Recording
 from penstock.settings.schema import InputSettings
 from penstock.tokens.tokenizer import Tokenizer
@@ -21,6 +22,8 @@ class Contents(NamedTuple):
     """A sentence for the user about unused fields of the file."""
     recording: Recording | None = None
     """Replaces the conversations if bodies are sent as they are in the file."""
+    large_trace: LargeTrace | None = None
+    """Replaces the conversations if they are too many to keep."""
     block_size: int = 512
     """Tokens that a hash id of a trace stands for, unless the user sets it."""
     complete: Callable[[Tokenizer], Contents] | None = None

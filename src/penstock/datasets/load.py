@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from functools import reduce
 from typing import NamedTuple
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.detect_format import detect
 from penstock.datasets.format import Contents
+from penstock.datasets.large_trace import LargeTrace
 from penstock.datasets.random_streams import fresh_seed, length, stream
 from penstock.datasets.recording import CONTEXT_MODE_COMPLETE, Recording
 from penstock.datasets.registry import lookup
@@ -21,7 +23,7 @@ from penstock.errors import UserError
 from penstock.settings.schema import InputSettings, SynthesisSettings
 from penstock.tokens.tokenizer import Tokenizer
 
-__all__ = ["Dataset", "load"]
+__all__ = ["Dataset", "load", "task"]
 
 _CONTEXT_MODE_DELTAS = "deltas_without_responses"
 
@@ -43,6 +45,19 @@ class Dataset(NamedTuple):
     """AIPerf's name for what a turn is sent with."""
     write_prompt: Callable[[Turn], Turn] | None = None
     """Writes the text of a turn of a trace that has only its length; None if every turn has its text."""
+    large_trace: LargeTrace | None = None
+    """Supplies the conversations instead, in parts."""
+    edit: Callable[[Conversation], Conversation] | None = None
+    """Applies the flags of the run to a conversation of `large_trace`."""
+
+
+def task(settings: InputSettings) -> str:
+    """Return what `load` does, to show it with its progress."""
+    return "Preparing prompts" if settings.file is None else f"Reading {_name(settings.file)}"
+
+
+def _name(path: str) -> str:
+    return os.path.basename(path.rstrip("/"))
 
 
 def load(
@@ -73,12 +88,25 @@ def load(
     if contents.complete is not None:
         contents = contents.complete(tokenizer())
     contents = _synthesized(contents, settings, format_.name)
-    conversations = _with_scaled_delays(
-        _with_output_tokens(contents.conversations, settings), settings.conversation.delay_ratio
-    )
-    conversations = _with_system(conversations, settings.system)
+    edit = _editor(settings)
+    name = _name(path)
+    if (large := contents.large_trace) is not None:
+        large.prepare(scheduled=scheduled, progress=progress)
+        complete = max(large.turns, default=1) > 1 and not large.accumulates
+        return Dataset(
+            name,
+            (),
+            large.turns,
+            synthetic=False,
+            format=format_.name,
+            context_mode=CONTEXT_MODE_COMPLETE if complete else _CONTEXT_MODE_DELTAS,
+            write_prompt=_late_prompt_writer(large.first_turn(), settings, contents.block_size, tokenizer),
+            large_trace=large,
+            edit=edit,
+        )
+    conversations = list(map(edit, contents.conversations))
     return Dataset(
-        os.path.basename(path.rstrip("/")),
+        name,
         conversations,
         [len(each.turns) for each in conversations],
         synthetic=False,
@@ -86,7 +114,9 @@ def load(
         note=contents.note,
         recording=contents.recording,
         context_mode=_context_mode(conversations, contents.recording),
-        write_prompt=_prompt_writer(conversations, settings, contents.block_size, tokenizer),
+        write_prompt=_prompt_writer(
+            [turn for each in conversations for turn in each.turns], settings, contents.block_size, tokenizer
+        ),
     )
 
 
@@ -107,12 +137,27 @@ def _synthesized(contents: Contents, settings: InputSettings, format_name: str) 
 
 
 def _prompt_writer(
-    conversations: list[Conversation], settings: InputSettings, block_size: int, tokenizer: Callable[[], Tokenizer]
+    turns: Iterable[Turn], settings: InputSettings, block_size: int, tokenizer: Callable[[], Tokenizer]
 ) -> Callable[[Turn], Turn] | None:
-    if not any(turn.prompt is not None for each in conversations for turn in each.turns):
+    if not any(turn.prompt is not None for turn in turns):
         return None
     seed = fresh_seed() if settings.seed is None else settings.seed
     return TracePrompts(tokenizer(), seed, settings.block_size or block_size).write
+
+
+def _late_prompt_writer(
+    first: Turn, settings: InputSettings, block_size: int, tokenizer: Callable[[], Tokenizer]
+) -> Callable[[Turn], Turn]:
+    """Return a function that writes prompts. If the first turn has a text, the tokenizer is loaded for one that has none."""
+    writer = _prompt_writer([first], settings, block_size, tokenizer)
+
+    def write(turn: Turn) -> Turn:
+        nonlocal writer
+        if writer is None:
+            writer = _prompt_writer([turn], settings, block_size, tokenizer)
+        return turn if writer is None else writer(turn)
+
+    return write
 
 
 def _context_mode(conversations: list[Conversation], recording: Recording | None) -> str:
@@ -122,11 +167,21 @@ def _context_mode(conversations: list[Conversation], recording: Recording | None
     return _CONTEXT_MODE_DELTAS
 
 
-def _with_output_tokens(conversations: list[Conversation], settings: InputSettings) -> list[Conversation]:
-    """Set the reply length of the run for each turn that has none."""
-    mean, stddev = settings.output_tokens_mean, settings.output_tokens_stddev
-    if mean is None:
-        return conversations
+def _editor(settings: InputSettings) -> Callable[[Conversation], Conversation]:
+    """Return the function that applies the flags of the run to a conversation of a file."""
+    edits = []
+    if settings.output_tokens_mean is not None:
+        edits.append(_output_tokens_setter(settings, settings.output_tokens_mean))
+    if settings.conversation.delay_ratio != 1:
+        edits.append(lambda each: _with_scaled_delays(each, settings.conversation.delay_ratio))
+    if settings.system is not None:
+        edits.append(lambda each: _with_system(each, settings.system))
+    return lambda each: reduce(lambda result, edit: edit(result), edits, each)
+
+
+def _output_tokens_setter(settings: InputSettings, mean: float) -> Callable[[Conversation], Conversation]:
+    """Return a function that sets the reply length of the run for each turn that has none."""
+    stddev = settings.output_tokens_stddev
     rng = stream(fresh_seed() if settings.seed is None else settings.seed, "output lengths")
 
     def with_length(turn: Turn) -> Turn:
@@ -134,28 +189,20 @@ def _with_output_tokens(conversations: list[Conversation], settings: InputSettin
         drawn = length(rng, mean, stddev)
         return turn if turn.output_tokens is not None else msgspec.structs.replace(turn, output_tokens=drawn)
 
-    return [
-        msgspec.structs.replace(each, turns=tuple([with_length(turn) for turn in each.turns])) for each in conversations
-    ]
+    return lambda each: msgspec.structs.replace(each, turns=tuple([with_length(turn) for turn in each.turns]))
 
 
-def _with_system(conversations: list[Conversation], system: str | None) -> list[Conversation]:
-    if system is None:
-        return conversations
-    for each in conversations:
-        if each.system is not None or each.turns[0].role == "system":
-            raise UserError(
-                f"The conversation '{each.id}' of the file has a system prompt of its own; leave out --system-prompt, or "
-                "remove it from the file."
-            )
-    return [msgspec.structs.replace(each, system=system) for each in conversations]
+def _with_system(conversation: Conversation, system: str | None) -> Conversation:
+    if conversation.system is not None or conversation.turns[0].role == "system":
+        raise UserError(
+            f"The conversation '{conversation.id}' of the file has a system prompt of its own; leave out --system-prompt, or "
+            "remove it from the file."
+        )
+    return msgspec.structs.replace(conversation, system=system)
 
 
-def _with_scaled_delays(conversations: list[Conversation], ratio: float) -> list[Conversation]:
-    if ratio == 1:
-        return conversations
-
+def _with_scaled_delays(conversation: Conversation, ratio: float) -> Conversation:
     def scaled(turn: Turn) -> Turn:
         return msgspec.structs.replace(turn, delay_ms=turn.delay_ms * ratio) if turn.delay_ms else turn
 
-    return [msgspec.structs.replace(each, turns=tuple(map(scaled, each.turns))) for each in conversations]
+    return msgspec.structs.replace(conversation, turns=tuple(map(scaled, conversation.turns)))

@@ -43,15 +43,17 @@ def read_rows(path: str, settings: InputSettings) -> Contents:
     """The form of the rows of each session."""
 
     def row(fields: _Line) -> TraceRow:
-        form = _form(fields)
-        built = _row(fields, form, block_size)
-        if built.session is not None and forms.setdefault(built.session, form) != form:
-            raise ValueError(
-                f"it has '{form}', but earlier rows of its session have '{forms[built.session]}'; a session has one of them"
-            )
-        return built
+        return _row(fields, _form(fields), block_size)
 
-    return read_trace(path, settings, block_size, msgspec.json.Decoder(_Line).decode, row)
+    def link(fields: _Line, row: TraceRow) -> TraceRow:
+        if row.session is not None and forms.setdefault(row.session, form := _form(fields)) != form:
+            raise ValueError(
+                f"it has '{form}', but earlier rows of its session have '{forms[row.session]}'; a session has one of them"
+            )
+        return row
+
+    decode = msgspec.json.Decoder(_Line).decode
+    return read_trace(path, settings, block_size, decode, row, link, session_key=b'"session_id"')
 
 
 def _form(fields: _Line) -> str:

@@ -12,6 +12,7 @@ from penstock.metrics.certificate import Certificate, RequestCounts
 from penstock.metrics.metric import Measures
 from penstock.metrics.objectives import parse_objectives
 from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
+from penstock.metrics.prompt_reuse import ReuseCounter, ReuseSummary
 from penstock.metrics.reply_checks import ReplyChecks
 from penstock.metrics.slices import Slice, SliceBuilder
 from penstock.metrics.statistics import Stats
@@ -92,6 +93,8 @@ class Summary(msgspec.Struct, kw_only=True):
     tokenizer: TokenizerNote
     token_agreement: TokenAgreement | None = None
     """None unless server and client both counted."""
+    prompt_reuse: ReuseSummary | None = None
+    """None if the prompts were not compared."""
     reply_notes: list[str] = []
     """Sentences about replies whose form makes metrics misleading."""
     was_cancelled: bool = False
@@ -148,10 +151,12 @@ class SummaryBuilder:
         self._reply_checks = ReplyChecks(header)
         self._root = RootHash(folder)
         self._broken_conversations = 0
+        self._reuse = ReuseCounter(log)
 
     def add(self, record: Record, measures: Measures) -> None:
         phase = self._phases[record.phase]
         phase.add(record, measures)
+        self._reuse.add(record, profiling=phase is self._profiling)
         if record.digest:
             self._root.add(schedule_key(record.phase, record.number, record.turn), record.digest)
         if self._slices is not None and phase is self._profiling:
@@ -209,6 +214,7 @@ class SummaryBuilder:
             end_ns=epoch + last,
             tokenizer=tokenizer,
             token_agreement=self._token_totals.agreement(),
+            prompt_reuse=self._reuse.summary(),
             reply_notes=self._reply_checks.notes(),
             torn_bytes=self._log.torn_bytes,
             torn_requests=self._log.torn_requests,

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.datasets.cache_bust import CacheBust
 from penstock.datasets.conversation import Turn
 
 __all__ = ["BodyParts", "MissingBody", "Payload", "PayloadFiles", "PayloadStore", "PayloadWriter"]
@@ -50,6 +51,10 @@ class BodyParts(msgspec.Struct):
     """System prompt of the conversation."""
     context: str | None = None
     """A leading user message of the conversation."""
+    cache_bust: CacheBust | None = None
+    """Marks the conversation in each pass over the dataset."""
+    alone: bool = False
+    """True if earlier turns and replies are not part of the body."""
 
 
 class Payload(NamedTuple):
@@ -91,6 +96,7 @@ def _paths(folder: str, worker: int | None) -> tuple[str, str, str, str]:
 class PayloadWriter:
     def __init__(self, folder: str, worker: int | None = None) -> None:
         bodies, index, conversations, sessions = _paths(folder, worker)
+        self.folder = folder
         self._bodies = open(bodies, "wb", buffering=1 << 20)  # noqa: SIM115
         self._index = open(index, "wb", buffering=1 << 16)  # noqa: SIM115
         self._conversations = open(conversations, "wb", buffering=1 << 16)  # noqa: SIM115
@@ -106,6 +112,11 @@ class PayloadWriter:
     @property
     def conversations(self) -> int:
         return self._conversation
+
+    @property
+    def size(self) -> int:
+        """The bytes of the bodies written so far."""
+        return self._offset
 
     def add_body(
         self,
@@ -254,6 +265,7 @@ class PayloadStore:
     def __init__(self, folder: str, files: Sequence[str] = (), worker: int | None = None) -> None:
         """`files` are the user's files to which the index refers."""
         bodies, index, conversations, sessions = _paths(folder, worker)
+        self.folder = folder
         self._files = PayloadFiles((bodies, *files))
         self._sessions = os.open(sessions, os.O_RDONLY)
         self._index = _Index(index, _BODY)

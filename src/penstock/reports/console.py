@@ -362,6 +362,8 @@ def _notes(summary: Summary) -> Iterator[str]:
         yield f"Conversations that ended early because a turn failed: {summary.broken_conversations:,}."
     yield from (f"{warning}: {count:,}." for warning, count in summary.warnings.items())
     yield from summary.reply_notes
+    if summary.prompt_reuse is not None:
+        yield from summary.prompt_reuse.notes()
     if count := _count(summary, "single_stamp_request_count"):
         yield (
             f"Replies that arrived with a single timestamp: {count:,} of {summary.succeeded:,}. They have a time to first "

@@ -173,6 +173,8 @@ def _penstock_fields(summary: Summary, header: RunHeader) -> dict[str, Any]:
         fields["broken_conversations"] = summary.broken_conversations
     if summary.warnings:
         fields["warnings"] = summary.warnings
+    if summary.prompt_reuse is not None:
+        fields["prompt_reuse"] = summary.prompt_reuse
     if summary.reply_notes:
         fields["reply_notes"] = summary.reply_notes
     fields["failures"] = count_by_owner(summary.errors)

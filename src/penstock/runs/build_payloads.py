@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from penstock.datasets.cache_bust import IN_SYSTEM_PROMPT, CacheBust
 from penstock.datasets.conversation import Conversation, Turn
+from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.load import Dataset
 from penstock.datasets.media.duration import audio_seconds
 from penstock.datasets.media.files import MediaFiles
@@ -15,6 +18,7 @@ from penstock.datasets.recording import Recording, RecordingOptions
 from penstock.endpoints.base import Endpoint, History
 from penstock.errors import UserError
 from penstock.records.payloads import BodyParts, PayloadWriter
+from penstock.records.prompt_reuse import PromptReuse
 from penstock.runs.choose_models import choose_models
 from penstock.runs.indexer import FIRST_BYTES, Indexer, InputFiles
 from penstock.schedule.phase import Phase
@@ -25,10 +29,18 @@ __all__ = ["StoredPayloads", "build_payloads"]
 
 Progress = Callable[[int, int], None]
 
+_FIRST_BODY_BYTES = 2 << 20
+"""Bytes of bodies that are built before the first request of a large trace: 0.1 s."""
+_FLUSH_EVERY = 500
+"""Conversations between flushes: few enough that their index never fills its buffer and is written before the bodies."""
+_FLUSH_BYTES = 1 << 20
+"""Bytes of bodies between flushes."""
+
 _CHANGING_FLAGS = (
     ("output_tokens_mean", "--osl"),
     ("output_tokens_stddev", "--osl-stddev"),
     ("system", "--system-prompt"),
+    ("cache_bust", "--cache-bust"),
 )
 
 
@@ -39,6 +51,8 @@ class StoredPayloads(NamedTuple):
     files: tuple[str, ...] = ()
     """Input files that bodies are read from."""
     input_files: InputFiles | None = None
+    notes: tuple[str, ...] = ()
+    """Sentences for the user about the input."""
 
 
 def build_payloads(
@@ -57,32 +71,138 @@ def build_payloads(
         return _index(log, settings, endpoint, dataset, dataset.recording, phases if in_background else None, progress)
     if settings.input.sessions:
         raise UserError("--sessions selects conversations of a replay (inputs_json, raw_payload, mooncake_trace) only.")
-    return _build(log, settings, endpoint, dataset, progress)
+    return _build(log, settings, endpoint, dataset, phases if in_background else None, progress)
 
 
 def _build(
-    log: str, settings: Settings, endpoint: Endpoint, dataset: Dataset, progress: Progress | None
+    log: str,
+    settings: Settings,
+    endpoint: Endpoint,
+    dataset: Dataset,
+    phases: Sequence[Phase] | None,
+    progress: Progress | None,
 ) -> StoredPayloads:
+    """Build the bodies: the first of a large trace, or all without `phases`."""
     writer = PayloadWriter(log)
-    conversations = dataset.conversations
-    if settings.load.recorded is not None:
-        conversations = _on_schedule(conversations, settings.load.recorded)
-    total = len(dataset.turns)
+    large = dataset.large_trace
+    limited = phases and large is not None and settings.input.sampling == "sequential"
+    builder = PayloadBuilder(
+        writer,
+        settings,
+        endpoint,
+        dataset,
+        max_conversations=_max_conversations(phases) if phases and limited else None,
+    )
     if dataset.synthetic:
         progress = None  # generating the prompts has shown its own progress
-    media = MediaFiles()
-    for number, (conversation, model) in enumerate(zip(conversations, choose_models(settings), strict=False)):
+    builder.advance(_FIRST_BODY_BYTES if limited else None, progress)
+    builder.problems.raise_any()
+    if builder.done or large is None:
+        writer.close()
+        return StoredPayloads(writer.count, writer.conversations, notes=tuple(builder.notes()))
+    bodies = sum(dataset.turns) if dataset.turns and settings.load.recorded is None else None
+    return StoredPayloads(bodies, None, input_files=InputFiles(builder, large.files))
+
+
+class PayloadBuilder:
+    """Builds the bodies of a dataset and writes them to the payload store, step by step."""
+
+    def __init__(
+        self,
+        writer: PayloadWriter,
+        settings: Settings,
+        endpoint: Endpoint,
+        dataset: Dataset,
+        *,
+        max_conversations: int | None = None,
+    ) -> None:
+        """`max_conversations` is how many conversations of a large trace the run can need."""
+        self.problems = FileErrors(dataset.name)
+        self.done = False
+        self._writer = writer
+        self._settings = settings
+        self._endpoint = endpoint
+        self._dataset = dataset
+        self._max_conversations = max_conversations
+        self._media = MediaFiles()
+        self._reuse = PromptReuse()
+        target = settings.input.cache_bust
+        self._cache_bust = None if target == "none" else CacheBust(target, secrets.token_hex(6))
+        self._conversations = zip(self._read(), choose_models(settings), strict=False)
+
+    def _read(self) -> Iterator[Conversation]:
+        dataset, schedule = self._dataset, self._settings.load.recorded
+        if dataset.large_trace is not None:
+            conversations = dataset.large_trace.conversations(self.problems, schedule)
+            return conversations if dataset.edit is None else map(dataset.edit, conversations)
+        if schedule is not None:
+            return iter(_on_schedule(dataset.conversations, schedule))
+        return iter(dataset.conversations)
+
+    def advance(self, until: int | None, progress: Progress | None = None, *, only_needed: bool = False) -> None:
+        """Build until the bodies have `until` bytes, or to the end; with `only_needed`, no more than the run can need.
+
+        After the first error nothing is written, and the rest is only read for more errors.
+        """
+        del only_needed  # nothing else is built
+        writer = self._writer
+        flushed = writer.size
+        for conversation, model in self._conversations:
+            if not self.problems.count:
+                self._write(conversation, model)
+            if writer.conversations % _FLUSH_EVERY == 0 or writer.size - flushed >= _FLUSH_BYTES:
+                flushed = writer.size
+                self._flush()
+                if progress is not None and self._dataset.turns:
+                    progress(writer.conversations, len(self._dataset.turns))
+            if writer.conversations == self._max_conversations:
+                break
+            if until is not None and writer.size >= until:
+                self._flush()
+                return
+        self._check_any()
+        self._flush()
+        self.done = True
+
+    def _flush(self) -> None:
+        self._writer.flush()
+        self._reuse.counts.save(self._writer.folder)
+
+    def _check_any(self) -> None:
+        if not self._writer.conversations and not self.problems.count and self._dataset.large_trace is not None:
+            raise UserError("No conversation lies between the start and the end of the schedule that were given.")
+
+    def notes(self) -> list[str]:
+        return [] if self._dataset.large_trace is None else self._dataset.large_trace.notes()
+
+    def _write(self, conversation: Conversation, model: str) -> None:
+        dataset, settings, endpoint, writer = self._dataset, self._settings, self._endpoint, self._writer
+        media = self._media
         history = History(conversation.system, conversation.context)
         images, seconds = 0, 0.0
-        for turn in map(dataset.write_prompt, conversation.turns) if dataset.write_prompt else conversation.turns:
+        turns = (
+            conversation.turns if dataset.write_prompt is None else tuple(map(dataset.write_prompt, conversation.turns))
+        )
+        self._reuse.add(_prompt(*self._marked(conversation, turns[0])))
+        for turn in turns:
             _check_messages(turn, settings, endpoint)
-            if conversation.accumulate and len(conversation.turns) > 1:
+            accumulate = conversation.accumulate and len(conversation.turns) > 1
+            if accumulate or self._cache_bust is not None:
+                self._check_markable(conversation, turn)
                 endpoint.build(turn, model, settings.endpoint)  # raises now, not during the run, if it cannot
                 _check_media(turn, settings, endpoint)
                 inlined = media.inlined(turn)
                 # A body has the media of the earlier turns, too.
+                images, seconds = images * accumulate, seconds * accumulate
                 images, seconds = images + len(inlined.images), seconds + _audio_seconds(inlined)
-                parts = BodyParts(inlined, model, conversation.system, conversation.context)
+                parts = BodyParts(
+                    inlined,
+                    model,
+                    conversation.system,
+                    conversation.context,
+                    self._cache_bust,
+                    not accumulate,
+                )
                 writer.add_parts(parts, images=images, audio_seconds=seconds)
                 continue
             inlined = media.inlined(turn)
@@ -98,10 +218,38 @@ def _build(
                 audio_seconds=_audio_seconds(inlined),
             )
         writer.end_conversation(conversation.id)
-        if progress is not None and number % 1000 == 0:
-            progress(number, total)
-    writer.close()
-    return StoredPayloads(writer.count, writer.conversations)
+
+    def _marked(self, conversation: Conversation, first: Turn) -> tuple[Conversation, Turn]:
+        """Return a conversation and its first turn with a marker like the one that is sent."""
+        if (bust := self._cache_bust) is None:
+            return conversation, first
+        marker = bust.marker(0, self._writer.conversations, warmup=False)
+        system = bust.mark_system(conversation.system, marker)
+        return msgspec.structs.replace(conversation, system=system), bust.mark_turn(first, marker)
+
+    def _check_markable(self, conversation: Conversation, turn: Turn) -> None:
+        """Raise UserError if the marker of --cache-bust has no place in a request."""
+        if self._cache_bust is None:
+            return
+        target = self._cache_bust.target
+        if target in IN_SYSTEM_PROMPT and conversation.system is None:
+            raise UserError(
+                f"--cache-bust {target} puts a marker into the system prompt, and the conversation '{conversation.id}' has "
+                "none; add --system-prompt, or mark the first turn."
+            )
+        if target not in IN_SYSTEM_PROMPT and not turn.texts:
+            raise UserError(
+                f"--cache-bust {target} puts a marker into the text of a prompt, and a request of '{conversation.id}' has none."
+            )
+
+
+def _prompt(conversation: Conversation, first: Turn) -> bytes:
+    """Return the texts of the first request, as far as they are compared with those of other conversations."""
+    texts = [text for text in (conversation.system, conversation.context, *first.texts) if text is not None]
+    if "messages" in first.extra:
+        texts.append(repr(first.extra["messages"]))
+    media = [each.path or each.data for each in (*first.images, *first.audios)]
+    return "\n".join([*texts, *media]).encode(errors="surrogatepass")
 
 
 def _check_media(turn: Turn, settings: Settings, endpoint: Endpoint) -> None:
@@ -206,7 +354,7 @@ def _max_conversations(phases: Sequence[Phase]) -> int | None:
 def _refuse_changes(settings: Settings, endpoint: Endpoint, dataset: Dataset) -> None:
     """Raise UserError for a flag that would change bodies which are sent unchanged."""
     extra = [name for name in settings.endpoint.extra if name not in endpoint.declaration.reply_options]
-    flags = [flag for field, flag in _CHANGING_FLAGS if getattr(settings.input, field)]
+    flags = [flag for field, flag in _CHANGING_FLAGS if getattr(settings.input, field) not in (None, 0, "none")]
     if extra:
         flags.append(f"--extra-inputs {extra[0]}")
     if settings.endpoint.legacy_max_tokens:

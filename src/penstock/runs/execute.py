@@ -183,7 +183,7 @@ def open_run(
             settings.input,
             default_entries(settings),
             tokenizer.get,
-            observer.step("Preparing prompts"),
+            observer.step(datasets.task(settings.input)),
             scheduled=settings.load.recorded is not None,
         )
         prepared = prepare(
@@ -238,11 +238,8 @@ def _backend(prepared: Prepared, *, spawn: bool, in_child: bool) -> Backend:
 
 
 def _tell_notes(prepared: Prepared, observer: Observer, told: int) -> int:
-    """Tell the notes about the input files after the first `told`, and return how many there are.
-
-    Some appear during the run, while the files are indexed.
-    """
-    notes = [] if prepared.input_files is None else prepared.input_files.notes
+    """Tell the notes about the input files after the first `told`, and return how many there are."""
+    notes = prepared.notes
     for note in notes[told:]:
         observer.note(note)
     return len(notes)

@@ -7,18 +7,20 @@ the run, so their size, modification time and inode are checked.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from penstock.datasets.jsonl import FileErrors
 from penstock.datasets.recording import (
+    BodyLocation,
     Identity,
     RecordedConversation,
     Recording,
@@ -28,7 +30,8 @@ from penstock.datasets.recording import (
 )
 from penstock.errors import UserError
 from penstock.processes import end_with_parent, fork
-from penstock.records.payloads import PayloadWriter
+from penstock.records.payloads import MissingBody, PayloadFiles, PayloadWriter
+from penstock.records.prompt_reuse import PromptReuse
 from penstock.runs.companion import Companion, CompanionControl
 from penstock.workers.messages import ChangedFile, Event
 
@@ -72,6 +75,7 @@ class Indexer:
         """`max_conversations` is how many conversations the run can need."""
         self._writer = writer
         self._recording = recording
+        self._prompt_key = f'"{options.body_key}"'.encode() if options.body_key else b'"messages"'
         self._missing = set(sessions)
         """Selected sessions that have not been found yet."""
         self._max_conversations = max_conversations
@@ -82,6 +86,8 @@ class Indexer:
             options._replace(on_progress=self._tell_progress), self.problems
         )
         self._progress: Progress | None = None
+        self._reuse = PromptReuse()
+        self._bodies = PayloadFiles([file.path for file in recording.files])
         if sessions:
             self._conversations = select_sessions(self._conversations, frozenset(sessions))
         self.done = False
@@ -96,7 +102,7 @@ class Indexer:
 
         After the first error nothing is written, and the rest is only scanned for more errors.
         """
-        writer, recording = self._writer, self._recording
+        recording = self._recording
         self._progress = progress
         flushed = recording.scanned
         for number, recorded in enumerate(self._conversations, 1):
@@ -105,20 +111,24 @@ class Indexer:
                 self._write(recorded)
             if number % _FLUSH_EVERY == 0 or recording.scanned - flushed >= _FLUSH_BYTES:
                 flushed = recording.scanned
-                writer.flush()
+                self._flush()
                 self._tell_progress()
             if only_needed and self._full:
                 break
             if until is not None and recording.scanned >= until:
-                writer.flush()
+                self._flush()
                 self.done = self._full
                 return
         else:
             self._check_sessions()
-        writer.flush()
+        self._flush()
         self.done = True
         if progress is not None:
             progress(self._total, self._total)
+
+    def _flush(self) -> None:
+        self._writer.flush()
+        self._reuse.counts.save(self._writer.folder)
 
     def _tell_progress(self) -> None:
         if self._progress is not None:
@@ -131,7 +141,16 @@ class Indexer:
     def notes(self) -> list[str]:
         return self._recording.notes()
 
+    def _compare(self, first: BodyLocation) -> None:
+        """Compare the prompt of a conversation with the earlier ones: its body from the key of the prompt on."""
+        with contextlib.suppress(MissingBody):  # the check of the files reports a change
+            body = self._bodies.read(first.file, first.length, first.offset)
+            start = max(0, body.find(self._prompt_key))
+            self._reuse.add(body[start:])
+
     def _write(self, recorded: RecordedConversation) -> None:
+        if recorded.bodies and recorded.bodies[0].length <= _MAX_BODY:
+            self._compare(recorded.bodies[0])
         for location in recorded.bodies:
             if location.length > _MAX_BODY:
                 self.problems.add(1, f"a payload of {location.length:,} bytes is larger than the 2 GB that can be sent")
@@ -166,10 +185,21 @@ class _Message(msgspec.Struct):
     last: bool = False
 
 
-class InputFiles(Companion):
-    """The input files during a run: a child process continues their index, and `poll` checks that they do not change."""
+class Steps(Protocol):
+    """Work on the payload store that is done in steps."""
 
-    def __init__(self, indexer: Indexer, files: list[SourceFile]) -> None:
+    problems: FileErrors
+    done: bool
+
+    def advance(self, until: int | None, progress: Progress | None = None, *, only_needed: bool = False) -> None: ...
+
+    def notes(self) -> list[str]: ...
+
+
+class InputFiles(Companion):
+    """The input files during a run: a child process continues to read them, and `poll` checks that they do not change."""
+
+    def __init__(self, indexer: Steps, files: list[SourceFile]) -> None:
         self._indexer = indexer
         self._files = files
         self._next_check = 0
@@ -304,7 +334,7 @@ def _lines_in(path: str) -> int:
         return 0
 
 
-def _index_rest(indexer: Indexer, pipe: int, parent: int) -> int:
+def _index_rest(indexer: Steps, pipe: int, parent: int) -> int:
     """Run the child process; return its exit status."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if not end_with_parent(parent, signal.SIGKILL):

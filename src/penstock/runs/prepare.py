@@ -54,6 +54,7 @@ class Prepared:
         conversations: int | None,
         input_files: InputFiles | None,
         bodies: int | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.job = job
         self.targets = targets
@@ -71,6 +72,12 @@ class Prepared:
         """The input files, if bodies are read from them."""
         self.bodies = bodies
         """Number of bodies in the payload store; None while the dataset is still being indexed."""
+        self._notes = notes
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences for the user about the input files. Some appear during the run, while the files are read."""
+        return [*self._notes, *([] if self.input_files is None else self.input_files.notes)]
 
 
 def default_entries(settings: Settings) -> int:
@@ -180,6 +187,7 @@ def prepare(
         stored.conversations,
         stored.input_files,
         stored.bodies,
+        stored.notes,
     )
 
 

@@ -182,6 +182,8 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     """System prompt of all conversations, those of a file too."""
     system_file: str | None = None
     """The file that the system prompt was read from."""
+    cache_bust: str = "none"
+    """Where markers keep prompts out of a prefix cache: a value of `--cache-bust`."""
     images: ImageSettings = ImageSettings()
     audio: AudioSettings = AudioSettings()
     rankings: RankingSettings = RankingSettings()
@@ -192,6 +194,11 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     synthesis: SynthesisSettings = SynthesisSettings()
     sessions: tuple[str, ...] = ()
     """Ids of the conversations to send; empty: all."""
+
+    @property
+    def marks_conversations(self) -> bool:
+        """True if each conversation gets a marker of its own whenever it is sent, before the end of its first turn."""
+        return self.cache_bust in ("system_prefix", "system_suffix", "first_turn_prefix")
 
 
 class TokenizerSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,6 +63,8 @@ class BodyBuilder:
         self._writer: PayloadWriter | None = None
         self._cache: dict[int, Outgoing] = {}  # a small dataset is sent many times
         self._cache_bytes_left = _CACHE_BYTES
+        self.warmup = False
+        """True during the warmup."""
 
     def use(self, store: PayloadStore) -> None:
         """Take bodies from another store."""
@@ -81,8 +83,8 @@ class BodyBuilder:
                 self._cache_bytes_left -= entry.length + _ENTRY_BYTES
                 self._cache[payload] = outgoing
             return outgoing
-        parts = session.parts = self._store.read_parts(entry)
-        if session.history is None:
+        parts = session.parts = self._read_parts(session, entry)
+        if session.history is None or parts.alone:
             session.history = History(parts.system, parts.context)
         body = self._endpoint.encode(self._endpoint.build(parts.turn, parts.model, self._settings, session.history))
         if self._writer is None:
@@ -91,6 +93,16 @@ class BodyBuilder:
             body, output_tokens=parts.turn.output_tokens, conversation=session.conversation, turn=session.turn
         )
         return Outgoing(entry, payload, body, built)
+
+    def _read_parts(self, session: Session, entry: Payload) -> BodyParts:
+        """Read the parts of a body and put the marker of its conversation into them."""
+        parts = self._store.read_parts(entry)
+        bust = parts.cache_bust
+        if bust is not None and (session.turn == 0 or parts.alone):
+            marker = bust.marker(session.phase, session.number, warmup=self.warmup)
+            parts.system = bust.mark_system(parts.system, marker)
+            parts.turn = bust.mark_turn(parts.turn, marker)
+        return parts
 
     def waits_for_reply(self, session: Session) -> bool:
         """True if the body of the next turn contains the reply to the current one."""

@@ -259,6 +259,7 @@ class Worker:
         machine = MachineCounters()
         clock_steps = self._clock.steps
         self._phase_index, self._phase = start.index, phase
+        self._bodies.warmup = phase.kind == "warmup"
         self._scheduler = Scheduler(
             phase, self._share, self._conversations, servers=len(self._targets), session_type=Session
         )

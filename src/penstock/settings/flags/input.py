@@ -72,6 +72,23 @@ INPUT = Group(
             hard_max=10_000,
         ),
         Flag(
+            "--cache-bust",
+            "enum",
+            "Put a marker into each conversation so that a prefix cache does not find it: a new one for each conversation, at "
+            "the begin or end of its system prompt or first turn, or (warmup_isolation_…) one in the warmup only.",
+            target="input.cache_bust",
+            choices=(
+                "none",
+                "system_prefix",
+                "system_suffix",
+                "first_turn_prefix",
+                "first_turn_suffix",
+                "warmup_isolation_system",
+                "warmup_isolation_first_turn",
+            ),
+            default="none",
+        ),
+        Flag(
             "--random-seed",
             "int",
             "Seed for prompts, their order and arrival times: equal seeds give equal runs.",

@@ -43,8 +43,6 @@ _SPELLINGS = (
     "--force-min-tokens --no-force-min-tokens",
     # prompt
     "--prompt-corpus",
-    # cache bust
-    "--cache-bust",
     # image input
     "--image-source",
     "--image-source-sampling",
