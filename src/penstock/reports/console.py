@@ -410,6 +410,7 @@ def _footer(console: Console, summary: Summary, artifacts: Artifacts) -> None:
         ("Timeslice CSV Export", artifacts.paths.get("slices_csv")),
         ("Timeslice JSON Export", artifacts.paths.get("slices_json")),
         ("Per-Request Export", artifacts.records),
+        ("Raw Records", artifacts.paths.get("raw")),
         ("Inputs", artifacts.inputs),
         *_server_metrics_files(summary, artifacts),
     ):

@@ -29,7 +29,8 @@ def input_config(settings: Settings) -> dict[str, Any]:
         "artifacts": _present(
             dir=output.folder,
             prefix=output.prefix,
-            records=["jsonl"] if output.level == "records" else None,
+            records=["jsonl"] if output.level != "summary" else None,
+            raw=output.keeps_replies or None,
             trace=output.http_trace or None,
             export_outputs_json=output.outputs_json or None,
             show_trace_timing=output.show_http or None,

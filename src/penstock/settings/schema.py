@@ -11,6 +11,7 @@ from penstock.secrets import Secret
 
 __all__ = [
     "BURST",
+    "RAW",
     "AudioSettings",
     "ConversationSettings",
     "EndpointSettings",
@@ -31,6 +32,8 @@ __all__ = [
 
 BURST = "concurrency_burst"
 """The arrival pattern without a rate: a closed loop, which starts all slots at once."""
+RAW = "raw"
+"""The export level that keeps the bytes of the replies."""
 
 
 class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -347,7 +350,7 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
 class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     prefix: str | None = None
-    level: Literal["summary", "records"] = "records"
+    level: Literal["summary", "records", "raw"] = "records"
     ui: Literal["simple", "none"] = "simple"
     """`none`: show no progress."""
     quiet: bool = False
@@ -361,6 +364,10 @@ class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Write the texts of the replies."""
     slice_s: float | None = None
     """Length of the parts of the run that get metrics of their own."""
+
+    @property
+    def keeps_replies(self) -> bool:
+        return self.level == RAW
 
 
 class ExperimentSettings(msgspec.Struct, frozen=True, kw_only=True):

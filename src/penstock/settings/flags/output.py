@@ -29,11 +29,10 @@ OUTPUT = Group(
         Flag(
             "--export-level",
             "enum",
-            "Write the summary only, or also one record per request.",
+            "Write the summary only, also one record per request, or also the bytes of each reply (raw).",
             aliases=("--profile-export-level",),
             target="output.level",
-            choices=("summary", "records"),
-            unsupported_choices=("raw",),
+            choices=("summary", "records", "raw"),
             default="records",
         ),
         Flag(
