@@ -54,6 +54,8 @@ class Artifacts(msgspec.Struct, frozen=True):
                 del paths[f"server_metrics_{name}"]
         if telemetry.gpu is None:
             del paths["gpu_telemetry"]
+        if not telemetry.probe_network:
+            del paths["network_latency"]
         return cls(paths, every)
 
     @property

@@ -342,6 +342,12 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Time between scrapes."""
     gpu: tuple[str, ...] | None = None
     """URLs of DCGM exporters, or `pynvml` for the GPUs of this machine; None: read nothing."""
+    probe_network: bool = False
+    """Measure the round trip to the servers."""
+    ping_interval_s: float = 1.0
+    """Time between two such measurements."""
+    network_ms: float | None = None
+    """The round trip, if the user gives it."""
     no_server_metrics: bool = False
     no_gpu_telemetry: bool = False
     """Flags that ask for the default. They contradict the ones that turn telemetry on."""

@@ -185,6 +185,10 @@ EQUIVALENT = {
         "-m m --server-metrics http://x/metrics --telemetry-interval 0.1 --server-metrics-formats csv",
     ),
     "GPU telemetry": (under("gpuTelemetry", "{enabled: true, urls: [pynvml]}"), "-m m --gpu-telemetry pynvml"),
+    "network latency": (
+        under("networkLatency", "{enabled: true, pingInterval: 2s}"),
+        "-m m --network-latency-automatic --network-latency-ping-interval 2",
+    ),
     "server metrics of the servers": (under("serverMetrics", "{enabled: true}"), "-m m --server-metrics"),
     "what AIPerf exports as turned off": (
         (
