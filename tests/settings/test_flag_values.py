@@ -107,7 +107,6 @@ def test_invalid_text_is_refused(spelling: str, text: str, sentence: str) -> Non
     [
         ("--endpoint-type", "solido_rag", "chat, completions, .* and"),
         ("--endpoint-type", "NIM-embeddings", "chat, completions, .* and"),
-        ("--export-level", "raw", "summary and records"),
         ("--ui", "dashboard", "simple and none"),
     ],
 )

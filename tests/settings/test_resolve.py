@@ -137,6 +137,8 @@ def test_log_level_trace_and_debug_are_verbose(level: str, verbose: bool) -> Non
             "add --endpoint-type chat and --streaming and --use-server-token-count.",
         ),
         (("-m", "m", "--export-http-trace", "--export-level", "summary"), "writes no records"),
+        (("-m", "m", "--network-latency-automatic", "--network-latency-mean", "2"), "keep one of them"),
+        (("-m", "m", "--network-latency-ping-interval", "2"), "adjusts --network-latency-automatic"),
         (("-m", "m", "--profile-export-prefix", "a/b"), "must be a file name without a folder"),
         (("-m", "m", "--profile-export-prefix", ".json"), "must be a file name without a folder"),
         (("-m", "m", "--input-file", "/nowhere/at/all"), "--input-file '/nowhere/at/all' does not exist"),

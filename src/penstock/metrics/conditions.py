@@ -11,6 +11,7 @@ import msgspec
 from penstock.errors import UserError
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.groups.error_adjusted import ADJUSTED
+from penstock.metrics.groups.network import ADJUSTED_BY_NETWORK
 from penstock.metrics.statistics import PERCENTILES, Stats
 from penstock.suggest import did_you_mean
 
@@ -40,7 +41,7 @@ _ABBREVIATIONS = {
 }
 
 _ABSENT_IF_ZERO = ("error_request_count", "cancelled_request_count", "context_overflow_count")
-_WITH_STATISTICS = ("effective_concurrency", *(f"adj_{metric}" for metric in ADJUSTED))
+_WITH_STATISTICS = ("effective_concurrency", *ADJUSTED_BY_NETWORK, *(f"adj_{metric}" for metric in ADJUSTED))
 """Metrics of a run that are more than one number."""
 
 

@@ -21,6 +21,7 @@ from penstock.records.log import RunLog
 from penstock.records.record import Record
 from penstock.records.root_hash import RootHash, schedule_key
 from penstock.telemetry.gpu import GpuTelemetry
+from penstock.telemetry.network import NetworkLatency
 from penstock.telemetry.server_metrics import ServerMetrics
 
 __all__ = ["PhaseSummary", "Proof", "Summary", "SummaryBuilder", "TokenizerNote"]
@@ -117,6 +118,8 @@ class Summary(msgspec.Struct, kw_only=True):
     """None if nothing was scraped."""
     gpu_telemetry: GpuTelemetry | None = None
     """None if no GPU was observed."""
+    network: NetworkLatency | None = None
+    """The round trip to the servers, if it was asked for."""
 
     @property
     def is_complete(self) -> bool:

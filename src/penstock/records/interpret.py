@@ -20,7 +20,7 @@ from penstock.wire.content_encoding import BadCoding, decoded_pieces
 from penstock.wire.exchange import Exchange
 from penstock.wire.server_timing import parse_server_timing
 
-__all__ = ["InFlight", "interpret"]
+__all__ = ["InFlight", "interpret", "read_ends"]
 
 _STATUSES = frozenset(HTTPStatus)
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -126,7 +126,7 @@ def _set_stamps(record: Record, exchange: Exchange, reply: Reply, *, timed: bool
         firsts: list[int] = []
         reads: list[int] = []
         done, total = 0, len(reply.texts)
-        for read, end in enumerate(_read_ends(exchange)):
+        for read, end in enumerate(read_ends(exchange)):
             arrived = bisect_right(reply.ends, end, done)
             if arrived == done:
                 continue
@@ -161,7 +161,7 @@ def _set_stamps(record: Record, exchange: Exchange, reply: Reply, *, timed: bool
         record.first_output = max(i for i, first in enumerate(firsts) if first <= visible)
 
 
-def _read_ends(exchange: Exchange) -> list[int]:
+def read_ends(exchange: Exchange) -> list[int]:
     """Return, for each read, the number of body bytes that had arrived after it."""
     ends = [0, *accumulate(map(len, exchange.pieces))]
     return [ends[count] for count in exchange.counts]

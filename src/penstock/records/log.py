@@ -6,6 +6,7 @@ A log is a folder:
     payloads.*      the request bodies, see `records.payloads`
     runner.log      frames of the runner: the points of an experiment, the phases, telemetry, and workers that were lost
     worker-N.log    frames of worker N: for each phase its records, then its report
+    replies-N.bin   the replies to worker N, if the export level asks for them, see `records.raw_replies`
 
 A killed worker can leave an incomplete frame at the end of its file. Reading stops before it; `RunLog` tells how many bytes
 were lost and whether they can contain requests. Damaged frames before the end are skipped and counted.
@@ -26,6 +27,7 @@ from penstock import frames
 from penstock.errors import UserError
 from penstock.records.header import LOG_FORMAT, LogVersion, RunHeader, decode_header, encode_header
 from penstock.records.payloads import Payload, PayloadStore
+from penstock.records.raw_replies import RawReply, ReplyReader
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
 
@@ -231,6 +233,7 @@ class RunLog:
         except FileNotFoundError as error:
             raise UserError(f"{folder} is incomplete: {os.path.basename(error.filename)} is missing.") from None
         self._built: dict[int, PayloadStore] = {}
+        self._replies: dict[int, ReplyReader] = {}
         self.torn_bytes = 0
         """Bytes of incomplete frames that killed workers left; valid after `records()` or `reports()` was read to its end."""
         self.torn_requests = False
@@ -323,6 +326,15 @@ class RunLog:
         store, number = self._payload_location(record)
         return store.body(number)
 
+    def raw_reply(self, record: Record) -> RawReply | None:
+        """Return the reply to this record, if replies were kept and there is one."""
+        if record.raw_reply is None:
+            return None
+        reader = self._replies.get(record.worker)
+        if reader is None:
+            reader = self._replies[record.worker] = ReplyReader(self.folder, record.worker)
+        return reader.read(record.raw_reply)
+
     def _payload_location(self, record: Record) -> tuple[PayloadStore, int]:
         if record.built is None:
             return self.payloads, record.payload
@@ -391,6 +403,8 @@ class RunLog:
     def close(self) -> None:
         for store in (self.payloads, *self._built.values()):
             store.close()
+        for reader in self._replies.values():
+            reader.close()
 
 
 def _runner_frames(folder: str, kind: int, of: type[T]) -> Iterator[T]:

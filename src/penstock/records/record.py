@@ -110,3 +110,5 @@ class Record(msgspec.Struct, array_like=True):
     """Images in the request, or in the reply if the endpoint generates images."""
     audio_seconds: float = 0.0
     """Length of the audio in the request; 0 if there is none or its length is not known."""
+    raw_reply: int | None = None
+    """Position of the reply in the worker's file of replies, if replies are kept."""

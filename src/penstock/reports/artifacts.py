@@ -18,7 +18,7 @@ __all__ = ["Artifacts", "Draft", "replacing"]
 class Artifacts(msgspec.Struct, frozen=True):
     paths: dict[str, str]
     """The file of each sink, by the sink's name. `records` is missing if the export level is `summary`, `inputs` if it is
-    the file that was replayed, and those of outputs, slices and telemetry if they were not asked for."""
+    the file that was replayed, and those of raw replies, outputs, slices and telemetry if they were not asked for."""
     every: tuple[str, ...]
     """All files that a run may write. Those of an earlier run must be deleted, or they look like this run's."""
 
@@ -42,6 +42,8 @@ class Artifacts(msgspec.Struct, frozen=True):
         every = (*paths.values(), *(os.path.join(folder, name) for name in registry.PHASE_FILES))
         if output.level == "summary":
             del paths["records"]
+        if not output.keeps_replies:
+            del paths["raw"]
         if not output.outputs_json:
             del paths["outputs"]
         if output.slice_s is None:
@@ -52,6 +54,8 @@ class Artifacts(msgspec.Struct, frozen=True):
                 del paths[f"server_metrics_{name}"]
         if telemetry.gpu is None:
             del paths["gpu_telemetry"]
+        if not telemetry.probe_network:
+            del paths["network_latency"]
         return cls(paths, every)
 
     @property

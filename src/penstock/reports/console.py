@@ -382,6 +382,7 @@ def _telemetry_notes(summary: Summary) -> Iterator[str]:
     if summary.gpu_telemetry is not None:
         for url, why in summary.gpu_telemetry.errors.items():
             yield f"No GPU telemetry from {url}: {why}"
+    yield from _network_notes(summary)
     metrics = summary.server_metrics
     if metrics is None:
         return
@@ -392,6 +393,21 @@ def _telemetry_notes(summary: Summary) -> Iterator[str]:
     for url, figures in metrics.concepts.items():
         if figures["restarts"].total:
             yield f"The server at {url} restarted during the run."
+
+
+def _network_notes(summary: Summary) -> Iterator[str]:
+    network = summary.network
+    if network is None:
+        return
+    if network.rtt_ms is None:
+        yield f"The network latency is not known: no probe of the servers succeeded ({network.error})."
+    elif network.failed:
+        yield f"{counted(network.failed, 'probe')} of the network latency failed; the mean is that of the others."
+    if network.clamped:
+        yield (
+            f"Some requests took less than the network's round trip of {network.rtt_ms:.3g} ms ({', '.join(network.clamped)}), "
+            "so it is not that of the requests; their adjusted values are 0."
+        )
 
 
 def _count(summary: Summary, tag: str) -> int:
@@ -412,6 +428,7 @@ def _footer(console: Console, summary: Summary, artifacts: Artifacts) -> None:
         ("Timeslice CSV Export", artifacts.paths.get("slices_csv")),
         ("Timeslice JSON Export", artifacts.paths.get("slices_json")),
         ("Per-Request Export", artifacts.records),
+        ("Raw Records", artifacts.paths.get("raw")),
         ("Inputs", artifacts.inputs),
         *_server_metrics_files(summary, artifacts),
     ):

@@ -21,6 +21,7 @@ class SinkEntry(NamedTuple):
 
 SINKS: tuple[SinkEntry, ...] = (
     SinkEntry("records", "{export}.jsonl", "penstock.reports.records_jsonl:RecordsJsonl"),
+    SinkEntry("raw", "{export}_raw.jsonl", "penstock.reports.raw_jsonl:RawJsonl"),
     SinkEntry("inputs", "{folder}inputs.json", "penstock.reports.inputs_json:InputsJson"),
     SinkEntry("outputs", "{folder}outputs.json", "penstock.reports.outputs_json:OutputsJson"),
     SinkEntry("slices_csv", "{summary}_timeslices.csv", "penstock.reports.slices_csv:SlicesCsv"),
@@ -34,6 +35,11 @@ SINKS: tuple[SinkEntry, ...] = (
         "server_metrics_jsonl", "{server_metrics}.jsonl", "penstock.reports.server_metrics_jsonl:ServerMetricsJsonl"
     ),
     SinkEntry("gpu_telemetry", "{gpu_telemetry}.jsonl", "penstock.reports.gpu_telemetry_jsonl:GpuTelemetryJsonl"),
+    SinkEntry(
+        "network_latency",
+        "{export}_network_latency.jsonl",
+        "penstock.reports.network_latency_jsonl:NetworkLatencyJsonl",
+    ),
     SinkEntry("summary_json", "{summary}.json", "penstock.reports.summary_json:SummaryJson"),
 )
 """Sinks are finished in this order. The JSON summary is the last: a program that waits for it expects the other files to be

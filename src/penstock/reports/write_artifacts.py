@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 
 from penstock.metrics.certificate import Certificate
+from penstock.metrics.groups.network import network_metrics
 from penstock.metrics.groups.power import power_metrics
 from penstock.metrics.measure import measure, unfit_metrics
 from penstock.metrics.metric import Measures
@@ -21,6 +22,7 @@ from penstock.reports import registry
 from penstock.reports.artifacts import Artifacts
 from penstock.reports.sink import ReportContext, Sink
 from penstock.telemetry.gpu import GpuTelemetryBuilder
+from penstock.telemetry.network import NetworkLatencyBuilder
 from penstock.telemetry.server_metrics import ServerMetricsBuilder, window_of
 
 __all__ = ["write_artifacts"]
@@ -71,15 +73,21 @@ def write_artifacts(
         window = window_of(log.phases, log.covered_phases, summary.end_ns - header.epoch_wall_ns)
         server_metrics = ServerMetricsBuilder(window, header.epoch_wall_ns)
         gpu_telemetry = GpuTelemetryBuilder(window)
+        asked = header.settings.telemetry
+        network = NetworkLatencyBuilder(window.stop, asked.network_ms, probed=asked.probe_network)
         for sample in log.samples():
             server_metrics.add(sample)
             gpu_telemetry.add(sample)
+            network.add(sample)
             for sink in sinks:
                 sink.add_sample(sample)
         summary.server_metrics = server_metrics.result()
         summary.gpu_telemetry = gpu_telemetry.result()
         if summary.gpu_telemetry is not None:
             summary.metrics |= power_metrics(summary.metrics, summary.gpu_telemetry)
+        summary.network = network.result()
+        if summary.network is not None:
+            summary.metrics |= network_metrics(summary.metrics, summary.network)
         summary.was_cancelled = was_cancelled
         summary.incomplete_reason = incomplete_reason
         for sink in sinks:

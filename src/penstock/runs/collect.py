@@ -13,11 +13,12 @@ from penstock.runs.companion import Companion, CompanionControl
 from penstock.runs.prepare import Prepared
 from penstock.settings.schema import Settings
 from penstock.telemetry.gpu import DCGM, open_nvml
+from penstock.telemetry.network import NetworkProbes, ProbedUrl
 from penstock.telemetry.scrape import MetricsUrl, Observation, Scraper
 from penstock.telemetry.server_metrics import SOURCE
 from penstock.workers.job import resolve_origin
 
-__all__ = ["Collector", "Source", "gpu_telemetry", "server_metrics"]
+__all__ = ["Collector", "Source", "gpu_telemetry", "network_latency", "server_metrics"]
 
 
 class Source(Protocol):
@@ -129,6 +130,14 @@ def gpu_telemetry(settings: Settings, prepared: Prepared) -> Collector | None:
     if "pynvml" in names:
         sources.append(open_nvml())
     return Collector(CombinedSource(sources), settings.telemetry.interval_s)
+
+
+def network_latency(settings: Settings, prepared: Prepared) -> Collector | None:
+    """Return the companion for --network-latency-automatic; None without the flag."""
+    if not settings.telemetry.probe_network:
+        return None
+    probed = {target.origin.address: ProbedUrl(target.url, target.origin) for target in prepared.targets}
+    return Collector(NetworkProbes(probed.values()), settings.telemetry.ping_interval_s)
 
 
 def resolve_metrics_url(settings: Settings, url: str, flag: str) -> MetricsUrl:

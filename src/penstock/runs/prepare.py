@@ -171,6 +171,7 @@ def prepare(
         seed=seed,
         preconnect=preconnect,
         growing=stored.input_files is not None and stored.conversations is None,
+        keep_replies=settings.output.keeps_replies,
     )
     epoch = monotonic_ns()
     if not dataset.synthetic and dataset.write_prompt is None:

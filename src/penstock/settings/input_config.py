@@ -29,7 +29,8 @@ def input_config(settings: Settings) -> dict[str, Any]:
         "artifacts": _present(
             dir=output.folder,
             prefix=output.prefix,
-            records=["jsonl"] if output.level == "records" else None,
+            records=["jsonl"] if output.level != "summary" else None,
+            raw=output.keeps_replies or None,
             trace=output.http_trace or None,
             export_outputs_json=output.outputs_json or None,
             show_trace_timing=output.show_http or None,
@@ -41,6 +42,7 @@ def input_config(settings: Settings) -> dict[str, Any]:
         ),
         "gpu_telemetry": _gpu_telemetry(settings.telemetry),
         "server_metrics": _server_metrics(settings.telemetry),
+        "network_latency": _network_latency(settings.telemetry),
         "runtime": _present(ui=output.ui, workers=settings.workers_max),
     }
 
@@ -237,6 +239,14 @@ def _server_metrics(telemetry: TelemetrySettings) -> dict[str, Any]:
 
 def _gpu_telemetry(telemetry: TelemetrySettings) -> dict[str, Any]:
     return {"enabled": False} if telemetry.gpu is None else {"enabled": True, "urls": list(telemetry.gpu)}
+
+
+def _network_latency(telemetry: TelemetrySettings) -> dict[str, Any]:
+    if telemetry.network_ms is not None:
+        return {"mean_ms": telemetry.network_ms}
+    if telemetry.probe_network:
+        return {"enabled": True, "ping_interval": telemetry.ping_interval_s}
+    return {"enabled": False}
 
 
 def _present(**fields: Any) -> dict[str, Any]:

@@ -39,6 +39,16 @@ def telemetry(parsed: ParsedArguments) -> TelemetrySettings:
         raise UserError(
             f"{spelling('telemetry.interval_s')} adjusts --server-metrics and --gpu-telemetry, but both are missing."
         )
+    if "network_ms" in fields and fields.get("probe_network"):
+        raise UserError(
+            f"{spelling('telemetry.network_ms')} gives the round trip, which {spelling('telemetry.probe_network')} measures; "
+            "keep one of them."
+        )
+    if "ping_interval_s" in fields and not fields.get("probe_network"):
+        raise UserError(
+            f"{spelling('telemetry.ping_interval_s')} adjusts --network-latency-automatic, but that flag is missing; give both "
+            "or neither."
+        )
     return TelemetrySettings(**fields)
 
 

@@ -11,6 +11,7 @@ from penstock.secrets import Secret
 
 __all__ = [
     "BURST",
+    "RAW",
     "AudioSettings",
     "ConversationSettings",
     "EndpointSettings",
@@ -31,6 +32,8 @@ __all__ = [
 
 BURST = "concurrency_burst"
 """The arrival pattern without a rate: a closed loop, which starts all slots at once."""
+RAW = "raw"
+"""The export level that keeps the bytes of the replies."""
 
 
 class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -346,6 +349,12 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Time between scrapes."""
     gpu: tuple[str, ...] | None = None
     """URLs of DCGM exporters, or `pynvml` for the GPUs of this machine; None: read nothing."""
+    probe_network: bool = False
+    """Measure the round trip to the servers."""
+    ping_interval_s: float = 1.0
+    """Time between two such measurements."""
+    network_ms: float | None = None
+    """The round trip, if the user gives it."""
     no_server_metrics: bool = False
     no_gpu_telemetry: bool = False
     """Flags that ask for the default. They contradict the ones that turn telemetry on."""
@@ -354,7 +363,7 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
 class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     prefix: str | None = None
-    level: Literal["summary", "records"] = "records"
+    level: Literal["summary", "records", "raw"] = "records"
     ui: Literal["simple", "none"] = "simple"
     """`none`: show no progress."""
     quiet: bool = False
@@ -368,6 +377,10 @@ class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Write the texts of the replies."""
     slice_s: float | None = None
     """Length of the parts of the run that get metrics of their own."""
+
+    @property
+    def keeps_replies(self) -> bool:
+        return self.level == RAW
 
 
 class ExperimentSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ __all__ = [
     "JobSecrets",
     "Target",
     "fixed_headers",
+    "hidden_headers",
     "join",
     "proxy_headers",
     "request_headers",
@@ -69,6 +70,8 @@ class Job(NamedTuple):
     """Connections to open before the first request, over all workers and URLs."""
     growing: bool = False
     """True if the input files are indexed while the run sends."""
+    keep_replies: bool = False
+    """Write the bytes of the replies to the log."""
 
 
 class JobSecrets(NamedTuple):
@@ -135,6 +138,12 @@ def fixed_headers(settings: EndpointSettings, declaration: Declaration) -> list[
     if settings.api_key is not None:
         headers.append((declaration.credential_header, declaration.credential.format(settings.api_key.reveal())))
     return headers
+
+
+def hidden_headers(settings: EndpointSettings, declaration: Declaration) -> set[str]:
+    """Return the names, in lower case, of the headers whose values appear in no output."""
+    given = (name.lower() for name, _ in settings.headers)
+    return {"authorization", "proxy-authorization", "x-session-affinity", declaration.credential_header.lower(), *given}
 
 
 def targets(settings: EndpointSettings, path: str, declaration: Declaration = DEFAULT) -> tuple[Target, ...]:

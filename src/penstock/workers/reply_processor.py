@@ -18,6 +18,7 @@ from penstock.endpoints.base import Endpoint
 from penstock.endpoints.reply import Reply
 from penstock.records.interpret import interpret
 from penstock.records.log import LogWriter
+from penstock.records.raw_replies import ReplyWriter
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
 from penstock.secrets import redact_values
@@ -42,9 +43,11 @@ class ReplyProcessor:
         secrets: tuple[str, ...],
         on_reply: Callable[[Exchange, Record, Reply | None], None],
         on_space: Callable[[], None],
+        replies: ReplyWriter | None = None,
     ) -> None:
         """`secrets` are removed from error messages; `on_reply` receives every exchange with its record and reply;
-        `on_space` is called after each slice that leaves the queue less than half full."""
+        `on_space` is called after each slice that leaves the queue less than half full. `replies` keeps the bytes of the
+        replies."""
         self._loop = loop
         self._endpoint = endpoint
         self._log = log
@@ -54,6 +57,7 @@ class ReplyProcessor:
         self._secrets = secrets
         self._on_reply = on_reply
         self._on_space = on_space
+        self._replies = replies
         self.latency, self.first_content = LogHistogram(), LogHistogram()
         """Times of every eighth request, for the progress of a phase."""
         self._queue: deque[Exchange] = deque()
@@ -79,7 +83,7 @@ class ReplyProcessor:
     def _slice(self) -> None:
         """Process exchanges for 0.5 ms, then let the loop poll."""
         deadline = monotonic_ns() + _SLICE_NS
-        queue, endpoint, epoch = self._queue, self._endpoint, self._epoch
+        queue, endpoint, epoch, replies = self._queue, self._endpoint, self._epoch, self._replies
         while queue:
             exchange = queue.popleft()
             self._bytes -= exchange.bytes_received
@@ -88,6 +92,8 @@ class ReplyProcessor:
                 record.failure = msgspec.structs.replace(
                     record.failure, message=redact_values(record.failure.message, self._secrets)
                 )
+            if replies is not None and exchange.start >= 0:
+                record.raw_reply = replies.add(exchange, record.bytes_sent, epoch)
             self._log.record(record)
             self._count(record)
             self._on_reply(exchange, record, reply)

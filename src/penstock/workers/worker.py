@@ -24,6 +24,7 @@ from penstock.errors import RunError
 from penstock.records.interpret import InFlight
 from penstock.records.log import LogWriter
 from penstock.records.payloads import MissingBody, PayloadStore
+from penstock.records.raw_replies import ReplyWriter
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
 from penstock.schedule.phase import Phase
@@ -37,7 +38,7 @@ from penstock.wire.loop_marks import LoopMarks
 from penstock.wire.pool import Pool
 from penstock.wire.stats import LogHistogram, WireStats
 from penstock.wire.timer import Timer
-from penstock.workers.job import Job, Target
+from penstock.workers.job import Job, Target, hidden_headers
 from penstock.workers.machine_counters import MachineCounters
 from penstock.workers.messages import (
     ChangedFile,
@@ -105,7 +106,12 @@ class Worker:
         self._conversations = StoredConversations(self._payloads, job.sampling, job.seed, growing=job.growing)
         self._endpoint = endpoint(job.settings.type, job.settings)
         self._bodies = BodyBuilder(job.log, self._payloads, self._endpoint, job.settings, share.worker)
-        self._log = LogWriter(job.log, share.worker, self._bodies.flush)
+        hidden = secret_values(job.settings.headers, job.settings.api_key, job.settings.urls)
+        self._replies: ReplyWriter | None = None
+        if job.keep_replies:
+            headers = hidden_headers(job.settings, self._endpoint.declaration)
+            self._replies = ReplyWriter(job.log, share.worker, headers, hidden)
+        self._log = LogWriter(job.log, share.worker, self._flush_bodies)
         self._reuse = job.settings.connections == "pooled"
         self._sticky = job.settings.connections == "sticky-user-sessions"
         self._timeout_ns = round(job.settings.timeout_s * 1e9)
@@ -120,9 +126,8 @@ class Worker:
         self._timer = Timer(loop, self._pump)
         self._id_prefix = str(uuid.uuid4())[:24]
         self._id = secrets.randbits(40)
-        hidden = secret_values(job.settings.headers, job.settings.api_key, job.settings.urls)
         self._processor = ReplyProcessor(
-            loop, self._endpoint, self._log, self._report, epoch, hidden, self._on_reply, self._on_space
+            loop, self._endpoint, self._log, self._report, epoch, hidden, self._on_reply, self._on_space, self._replies
         )
         self._held_since = 0
         self._sent = self._ended = 0
@@ -182,6 +187,14 @@ class Worker:
         self._log.close()
         self._bodies.close()
         self._payloads.close()
+        if self._replies is not None:
+            self._replies.close()
+
+    def _flush_bodies(self) -> None:
+        """Write the bodies and the replies to which the records refer."""
+        self._bodies.flush()
+        if self._replies is not None:
+            self._replies.flush()
 
     def _on_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """End the run with the exception that a callback raised, because the phase may never end otherwise."""

@@ -172,6 +172,10 @@ EQUIVALENT = {
         under("artifacts", "{dir: out, prefix: p, summary: [json], records: false, showTraceTiming: true, raw: false}"),
         "-m m --artifact-dir out --profile-export-prefix p --export-level summary --show-trace-timing",
     ),
+    "raw replies": (
+        under("artifacts", "{raw: true, records: [jsonl]}"),
+        "-m m --export-level raw",
+    ),
     "tokenizer and runtime": (
         "randomSeed: 3\nbenchmark: {model: m, tokenizer: {name: builtin}, runtime: {workers: 2, ui: none}}",
         "-m m --random-seed 3 --tokenizer builtin --workers-max 2 --ui none",
@@ -181,6 +185,10 @@ EQUIVALENT = {
         "-m m --server-metrics http://x/metrics --telemetry-interval 0.1 --server-metrics-formats csv",
     ),
     "GPU telemetry": (under("gpuTelemetry", "{enabled: true, urls: [pynvml]}"), "-m m --gpu-telemetry pynvml"),
+    "network latency": (
+        under("networkLatency", "{enabled: true, pingInterval: 2s}"),
+        "-m m --network-latency-automatic --network-latency-ping-interval 2",
+    ),
     "server metrics of the servers": (under("serverMetrics", "{enabled: true}"), "-m m --server-metrics"),
     "what AIPerf exports as turned off": (
         (
@@ -294,10 +302,6 @@ ERRORS = {
             "1 variables is a key of AIPerf that this version of Penstock does not have yet; remove it (use "
             "environment variables, as in ${NAME:default})."
         ),
-    ),
-    "unsupported value": (
-        under("artifacts", "{raw: true}"),
-        "3 benchmark.artifacts.raw raw is not supported yet; this version of Penstock has summary and records.",
     ),
     "telemetry": (
         under("gpuTelemetry", "{mode: summary}"),

@@ -25,6 +25,7 @@ from penstock.settings.config.reader import Reader
 from penstock.settings.config.scalars import describe
 from penstock.settings.flag_values import ParsedArguments, parse_bool
 from penstock.settings.flags import Flag, UnsupportedFlag
+from penstock.settings.schema import RAW
 
 __all__ = ["ConfigReader", "read_config"]
 
@@ -203,12 +204,14 @@ class ConfigReader(Reader):
             self._error(node, "cannot be turned off: Penstock always writes the summary.")
 
     def read_records(self, node: Node, row: Special) -> None:
+        if self.values.get("output.level") == RAW:
+            return  # raw replies come with the records, whichever key is the first in the file
         level = "summary" if node.off else "records"
         self._flag(row.flags[0], Node(node.key, node.path, node.file, node.line, "str"), level)
 
     def read_raw(self, node: Node, row: Special) -> None:
         if not node.off:
-            self._flag(row.flags[0], node, "raw")
+            self._flag(row.flags[0], Node(node.key, node.path, node.file, node.line, "str"), RAW)
 
     # sweep
 

@@ -29,11 +29,10 @@ OUTPUT = Group(
         Flag(
             "--export-level",
             "enum",
-            "Write the summary only, or also one record per request.",
+            "Write the summary only, also one record per request, or also the bytes of each reply (raw).",
             aliases=("--profile-export-level",),
             target="output.level",
-            choices=("summary", "records"),
-            unsupported_choices=("raw",),
+            choices=("summary", "records", "raw"),
             default="records",
         ),
         Flag(
@@ -185,6 +184,31 @@ TELEMETRY = Group(
             url=True,
             implied="",
             default="not collected",
+        ),
+        Flag(
+            "--network-latency-automatic",
+            "bool",
+            "Measure the round trip to the servers with TCP handshakes during the run, and report latencies without it "
+            "(network_adjusted_...).",
+            target="telemetry.probe_network",
+        ),
+        Flag(
+            "--network-latency-ping-interval",
+            "float",
+            "Time between two such handshakes with each server.",
+            target="telemetry.ping_interval_s",
+            metavar="SECONDS",
+            default="1",
+            gt=0,
+            hard_min=0.05,
+        ),
+        Flag(
+            "--network-latency-mean",
+            "float",
+            "Report latencies without this round trip, in milliseconds, and measure none.",
+            target="telemetry.network_ms",
+            metavar="MS",
+            ge=0,
         ),
         Flag(
             "--no-server-metrics",

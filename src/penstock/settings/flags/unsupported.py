@@ -88,10 +88,6 @@ _SPELLINGS = (
     "--wandb-entity",
     "--wandb-run-name",
     "--wandb-tag",
-    # network latency
-    "--network-latency-automatic",
-    "--network-latency-mean",
-    "--network-latency-ping-interval",
     # multi-run
     "--search-space",
     "--search-metric",
