@@ -94,6 +94,47 @@ def test_slot_free_at_is_the_due_time_if_a_slot_was_free():
     assert times(sends(made, 12 * MS)) == [(1, 10 * MS, 10 * MS)]
 
 
+# -- waiting requests -------------------------------------------------------------------------------------------------
+
+
+def test_arrivals_without_a_slot_wait():
+    made = scheduler(slots=2, arrivals=every(10), requests=20)
+    assert made.waiting(0) == 1
+    sent = sends(made, 10 * MS)
+    assert [made.waiting(at * MS) for at in (10, 20, 29, 55, 500)] == [0, 1, 1, 4, 18]
+    made.ended(sent[0].session, 60 * MS)
+    sends(made, 60 * MS)
+    assert made.waiting(500 * MS) == 17
+    made.stop()
+    assert made.waiting(500 * MS) == 0
+
+
+def test_nothing_waits_in_a_closed_loop_or_without_a_limit():
+    for fields in ({"slots": 2}, {"arrivals": every(10)}):
+        made = scheduler(**fields)
+        sends(made, 50 * MS)
+        assert made.waiting(50 * MS) == 0
+
+
+def test_turn_that_waits_for_a_prefill_slot_is_counted():
+    made = scheduler(slots=2, prefill_slots=Fixed(1), data=Data(turns=2))
+    (first,) = sends(made, 0)
+    made.first_content(first.session, 5)
+    sends(made, 5)
+    made.ended(first.session, 10)
+    assert made.waiting(10) == 1
+
+
+def test_arrivals_that_are_not_indexed_yet_are_counted_when_they_are_known():
+    data = Data(size=None, indexed=1)
+    data.recorded = {(n, 0): n * MS for n in range(5)}
+    made = scheduler(slots=1, arrivals=Recorded(), data=data)
+    sends(made, 0)
+    assert made.waiting(10 * MS) == 0
+    data.indexed = 4
+    assert made.waiting(10 * MS) == 3
+
+
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 

@@ -221,6 +221,7 @@ def open_run(
             companions=beside,
             on_begin=begin,
             on_progress=observer.progress,
+            on_sample=observer.sample,
         )
         with observer.running(runner), runner:
             yield OpenedRun(settings, dataset, tokenizer, prepared, runner)

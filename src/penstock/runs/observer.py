@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.datasets.load import Dataset
     from penstock.endpoints.base import Endpoint
+    from penstock.records.log import Sample
     from penstock.runs.points import Point, PointResult
     from penstock.runs.prepare import Prepared
     from penstock.runs.runner import Runner, RunProgress
@@ -57,6 +58,9 @@ class Observer:
 
     def progress(self, progress: RunProgress) -> None:
         """Handle the progress, about every 10 ms."""
+
+    def sample(self, sample: Sample) -> None:
+        """Handle a sample of telemetry."""
 
     def finished(self) -> None:
         """Handle the end of the last phase."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from time import monotonic_ns
 from types import TracebackType
@@ -20,13 +21,14 @@ from penstock.errors import RunError, UserError
 from penstock.records.log import LoggedData, LoggedPhase, LoggedPoint, LostWorker, RunnerLog, Sample
 from penstock.runs.companion import Companion
 from penstock.schedule.phase import Phase
-from penstock.wire.stats import LogHistogram
+from penstock.wire.duration_sketch import DurationSketch
 from penstock.workers.backend import Backend
 from penstock.workers.messages import (
     Close,
     Command,
     Connected,
     DataComplete,
+    ErrorCause,
     Event,
     LoadData,
     PhaseDone,
@@ -44,7 +46,7 @@ __all__ = ["PhaseResult", "RunProgress", "Runner", "RunningPhase"]
 _ECHO_NS = 100_000_000
 """A wrapper such as `timeout` forwards the SIGINT that the terminal has already sent to the whole process group. A second
 signal within this time is such a copy, because nobody presses Ctrl-C twice so fast."""
-_NO_PROGRESS = Progress(0, 0, 0, 0, LogHistogram(), LogHistogram())
+_NO_PROGRESS = Progress()
 
 
 class RunProgress(NamedTuple):
@@ -65,14 +67,27 @@ class RunProgress(NamedTuple):
     """The progress of each worker."""
 
     @property
-    def latency(self) -> LogHistogram:
+    def latency(self) -> DurationSketch:
         """Latencies in the phase, of every eighth request."""
         return _merged([worker.latency for worker in self.workers])
 
     @property
-    def first_content(self) -> LogHistogram:
+    def first_content(self) -> DurationSketch:
         """Times to the first content in the phase, of every eighth request."""
         return _merged([worker.first_content for worker in self.workers])
+
+    @property
+    def chunk_gap(self) -> DurationSketch:
+        """Times between the chunks of streams in the phase, of every eighth request."""
+        return _merged([worker.chunk_gap for worker in self.workers])
+
+    @property
+    def errors(self) -> dict[ErrorCause, int]:
+        """Failed requests in the phase, by cause."""
+        causes: Counter[ErrorCause] = Counter()
+        for worker in self.workers:
+            causes.update(worker.errors)
+        return dict(causes)
 
 
 class PhaseResult(msgspec.Struct, frozen=True):
@@ -98,15 +113,17 @@ class Runner:
         companions: Sequence[Companion] = (),
         on_begin: Callable[[], None] | None = None,
         on_progress: Callable[[RunProgress], None] | None = None,
+        on_sample: Callable[[Sample], None] | None = None,
     ) -> None:
-        """`log` is the folder of the run's log. `on_begin` is called before the first request, and `on_progress` about
-        every 10 ms while the runner waits."""
+        """`log` is the folder of the run's log. `on_begin` is called before the first request, `on_progress` about every
+        10 ms while the runner waits, and `on_sample` with each sample of telemetry."""
         self._backend = backend
         self._log_folder = log
         self._epoch = epoch
         self._companions = companions
         self._on_begin = on_begin
         self._on_progress = on_progress
+        self._on_sample = on_sample
         self._log: RunnerLog | None = None
         self._data: LoggedData | None = None
         workers = range(backend.workers)
@@ -281,7 +298,10 @@ class Runner:
 
     def add_sample(self, source: str, at_ns: int, values: dict[str, Any]) -> None:
         assert self._log is not None
-        self._log.sample(Sample(source, at_ns - self._epoch, values))
+        sample = Sample(source, at_ns - self._epoch, values)
+        self._log.sample(sample)
+        if self._on_sample is not None:
+            self._on_sample(sample)
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -451,10 +471,10 @@ class RunningPhase:
         return PhaseResult(self.index, self.phase, self.began, progress, position, stopped)
 
 
-def _merged(histograms: Sequence[LogHistogram]) -> LogHistogram:
-    merged = LogHistogram()
-    for histogram in histograms:
-        merged.merge(histogram)
+def _merged(sketches: Sequence[DurationSketch]) -> DurationSketch:
+    merged = DurationSketch()
+    for sketch in sketches:
+        merged.merge(sketch)
     return merged
 
 

@@ -163,6 +163,11 @@ class Scheduler:
         self._prefill = None if phase.prefill_slots is None else _Slots(phase.prefill_slots, self._share, fifo=False)
         self._arrivals: Iterator[int | None] | None = None
         self._users: Iterator[UserStart | None] | None = None
+        self._due: Iterator[int | None] | None = None
+        """The same arrivals again, which `waiting` counts up to now; None if no arrival can wait."""
+        self._next_due: int | None = None
+        self._due_count = self._taken = 0
+        """Arrivals that were read from it, and arrivals for which requests were sent."""
         self._user_turns: int | None = None
         """Turns of the next session, if its user sends only some of them."""
         self._copies = phase.servers.copies
@@ -173,6 +178,8 @@ class Scheduler:
                 self._requests_left = phase.arrivals.requests_of(self._share, phase.requests)
         elif phase.arrivals is not None:
             self._arrivals = phase.arrivals.times(self._share, phase.seed, conversations)
+            if phase.slots is not None:
+                self._due = phase.arrivals.times(self._share, phase.seed, conversations)
         self._arrival: int | None = None
         """The next arrival; None if it is not known yet."""
         self._timing = phase.turn_timing
@@ -212,6 +219,24 @@ class Scheduler:
     def next_number(self) -> int:
         """One more than the number of the last session that this worker has started."""
         return self._started
+
+    def waiting(self, now: int) -> int:
+        """Return how many requests are due and wait for a slot. With `UserArrivals`, only further turns are counted."""
+        if self._stopped or self._requests_left == 0 or now >= self._ends_at:
+            return 0
+        turns = sum(turn[0] <= now for turn in self._turns) if self._turns and self._turns[0][0] <= now else 0
+        arrived = 0
+        if self._due is not None and not self._exhausted():
+            while self._next_due is None or self._next_due <= now:
+                offset = next(self._due, _NEVER)
+                self._next_due = None if offset is None else self._began_at + offset
+                if offset is None:
+                    break
+                self._due_count += 1
+            unknown = self._next_due is None
+            arrived = max(0, self._due_count - (not unknown) - self._taken)
+        waiting = arrived if self._timing.takes_arrivals else turns + arrived
+        return waiting if self._requests_left is None else min(waiting, self._requests_left)
 
     def stop(self) -> None:
         """Send nothing more."""
@@ -315,6 +340,8 @@ class Scheduler:
         if self._users is not None:
             return self._advance_users(self._users)
         assert self._arrivals is not None
+        if self._arrival is not None:
+            self._taken += 1
         offset = next(self._arrivals, _NEVER)
         self._arrival = None if offset is None else self._began_at + offset
         return offset is not None

@@ -5,10 +5,13 @@ There is one message per phase or change, and progress ten times a second, but n
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
+from penstock.records.worker_report import WorkerReport
 from penstock.schedule.phase import Phase
-from penstock.wire.stats import LogHistogram
+from penstock.wire.duration_sketch import DurationSketch
 
 __all__ = [
     "ChangedFile",
@@ -16,6 +19,7 @@ __all__ = [
     "Command",
     "Connected",
     "DataComplete",
+    "ErrorCause",
     "Event",
     "LoadData",
     "PhaseDone",
@@ -88,15 +92,42 @@ class Ready(msgspec.Struct, frozen=True):
     """The worker can start a phase."""
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """Counts of the worker over all phases so far, and the latencies of the running phase."""
+class ErrorCause(NamedTuple):
+    """Why a request failed."""
 
-    sent: int
-    ended: int
-    failed: int
-    in_flight: int
-    latency: LogHistogram
-    first_content: LogHistogram
+    type: str
+    status: int | None
+    owner: str
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Counts of the worker over all phases so far, and measures of the running phase.
+
+    Durations are those of every eighth request."""
+
+    sent: int = 0
+    ended: int = 0
+    failed: int = 0
+    in_flight: int = 0
+    latency: DurationSketch = msgspec.field(default_factory=DurationSketch)
+    first_content: DurationSketch = msgspec.field(default_factory=DurationSketch)
+    chunk_gap: DurationSketch = msgspec.field(default_factory=DurationSketch)
+    """Time between two chunks of a stream."""
+    waiting: int = 0
+    """Requests that are due and wait for a slot."""
+    tokens: int = 0
+    """Output tokens of the requests that ended: those that the server counted, or chunks."""
+    tokens_reads: int = 0
+    """Network reads in which these tokens arrived."""
+    reads: int = 0
+    """Network reads of all requests."""
+    errors: dict[ErrorCause, int] = {}
+    """Failed requests by cause."""
+    stamps: int = 0
+    """Arrival times of content."""
+    coalesced_stamps: int = 0
+    report: WorkerReport | None = None
+    """The worker's report so far."""
 
 
 class PhaseDone(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
 from penstock.secrets import redact_values
 from penstock.wire.exchange import Exchange
-from penstock.wire.stats import LogHistogram
+from penstock.workers.live_measures import LiveMeasures
 
 __all__ = ["ReplyProcessor"]
 
@@ -58,8 +58,8 @@ class ReplyProcessor:
         self._on_reply = on_reply
         self._on_space = on_space
         self._replies = replies
-        self.latency, self.first_content = LogHistogram(), LogHistogram()
-        """Times of every eighth request, for the progress of a phase."""
+        self.live = LiveMeasures()
+        """Measures for the progress of a phase; the worker replaces them at its start."""
         self._queue: deque[Exchange] = deque()
         self._bytes = 0
         self._scheduled = False
@@ -111,9 +111,7 @@ class ReplyProcessor:
         report.requests += 1
         if record.failure is not None and not record.cancelled:
             self.failed += 1
-        if report.requests & 7 == 1:  # every eighth is enough for the mean and for the progress
+        sampled = report.requests & 7 == 1  # every eighth is enough for the mean and for the progress
+        if sampled:
             report.latency.add(record.end - record.start)
-            if record.failure is None:
-                self.latency.add(record.end - record.start)
-                if record.stamps:
-                    self.first_content.add(record.stamps[0])
+        self.live.count(record, sampled)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import gc
 import secrets
 import time
@@ -36,9 +37,10 @@ from penstock.wire.connection import Origin
 from penstock.wire.exchange import Exchange, WireError
 from penstock.wire.loop_marks import LoopMarks
 from penstock.wire.pool import Pool
-from penstock.wire.stats import LogHistogram, WireStats
+from penstock.wire.stats import WireStats
 from penstock.wire.timer import Timer
 from penstock.workers.job import Job, Target, hidden_headers
+from penstock.workers.live_measures import LiveMeasures
 from penstock.workers.machine_counters import MachineCounters
 from penstock.workers.messages import (
     ChangedFile,
@@ -146,6 +148,7 @@ class Worker:
         self._ticks = 0
         self._tick_due = 0.0
         self._stop_level = 0
+        self._machine: MachineCounters | None = None
 
     def _open_pool(self, origin: Origin) -> Pool:
         pool = Pool(self._loop, origin, self._clock, self._wire_stats, reuse=self._reuse, marks=self._marks)
@@ -268,8 +271,8 @@ class Worker:
         carried = 0 if self._scheduler is None else self._scheduler.active
         phase = start.phase
         self._report = self._processor.report = WorkerReport(self._number, start.index)
-        self._processor.latency, self._processor.first_content = LogHistogram(), LogHistogram()
-        machine = MachineCounters()
+        self._processor.live = LiveMeasures()
+        machine = self._machine = MachineCounters()
         clock_steps = self._clock.steps
         self._phase_index, self._phase = start.index, phase
         self._bodies.warmup = phase.kind == "warmup"
@@ -295,13 +298,14 @@ class Worker:
             if self._error is not None:
                 raise self._error
         self._report.machine = machine.facts()
-        self._report.wire_stats = self._wire_stats
+        self._report.wire_stats = copy.copy(self._wire_stats)
         self._report.clock_steps = self._clock.steps - clock_steps
         self._report.stopped = self._stop_level > 0
         self._log.report(self._report)
+        progress = self._progress()
         self._wire_stats.clear()
         self._log.flush()
-        self._on_event(PhaseDone(start.index, self._progress(), self._scheduler.next_number))
+        self._on_event(PhaseDone(start.index, progress, self._scheduler.next_number))
 
     def _leave_phase(self) -> None:
         """End the running phase because the next one begins. Its requests in flight go on."""
@@ -526,10 +530,25 @@ class Worker:
             self._on_tick()
 
     def _progress(self) -> Progress:
-        processor = self._processor
-        in_flight = 0 if self._scheduler is None else self._scheduler.active
+        processor, live, scheduler, report = self._processor, self._processor.live, self._scheduler, self._report
+        if self._running and self._machine is not None:
+            report.wire_stats, report.machine = self._wire_stats, self._machine.cpu_facts()
         return Progress(
-            self._sent, self._ended, processor.failed, in_flight, processor.latency, processor.first_content
+            self._sent,
+            self._ended,
+            processor.failed,
+            0 if scheduler is None else scheduler.active,
+            live.latency,
+            live.first_content,
+            live.chunk_gap,
+            waiting=0 if scheduler is None else scheduler.waiting(monotonic_ns()),
+            tokens=live.tokens,
+            tokens_reads=live.tokens_reads,
+            reads=self._wire_stats.reads,
+            errors=live.errors,
+            stamps=live.stamps,
+            coalesced_stamps=live.coalesced_stamps,
+            report=report,
         )
 
     def _abort_overdue(self, now: int) -> None:
