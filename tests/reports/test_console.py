@@ -41,10 +41,15 @@ def test_table_has_the_columns_and_values_of_the_summary(mixed):
     head = next(line for line in text.splitlines() if "Metric" in line and "avg" in line)
     names = [cell.strip() for cell in head.strip("┃").split("┃")]
     assert names == ["Metric", "avg", "min", "max", "p99", "p90", "p50", "std"]
-    assert row(text, "Time to First Token (ms)") == ["Time to First Token (ms)", *["50.00"] * 6, "0.00"]
+    assert row(text, "Time to First Token (ms)") == [
+        "Time to First Token (ms)",
+        *["50.00"] * 3,
+        *["50.00?"] * 3,
+        "0.00",
+    ]
     assert row(text, "Request Throughput (requests/sec)")[2:] == ["-"] * 6
     assert row(text, "Output Token Count (tokens)")[1] == "5.00"
-    assert row(text, "Request Latency (error-adjusted)")[1:] == ["-", "50.00", "-", "-", "-", "100.00", "-"]
+    assert row(text, "Request Latency (error-adjusted)")[1:] == ["-", "50.00", "-", "-", "-", "100.00?", "-"]
     assert max(map(len, text.splitlines())) <= 140
     assert "\x1b" not in text
 
@@ -67,6 +72,43 @@ def test_notes_name_everything_that_limits_the_results(mixed):
         "Time to First Token (ms) 50.00 [34.00–50.00] 50.00 [34.00–50.00]",
     ):
         assert sentence in text
+
+
+def test_percentiles_of_few_requests_are_marked(tmp_path):
+    records = [make_record(number=i, at=200 * i) for i in range(40)]
+    text = report_run(tmp_path, records).read("profile_export_console.txt")
+    assert row(text, "Time to First Token (ms)")[4:7] == ["50.00?", "50.00", "50.00"]
+    assert "? Too few requests for this percentile; needed are 72 for p95, 368 for p99." in text
+
+
+def test_intervals_and_the_steady_state_are_shown(tmp_path):
+    records = [
+        make_record(number=i, at=200 * i, stamps=[(50 + i % 7) * MS, 100 * MS], pieces=[1, 4]) for i in range(400)
+    ]
+    run = report_run(tmp_path, records)
+    text = run.read("profile_export_console.txt")
+    assert "Penstock | 95 % Confidence Intervals" in text
+    table = text[text.index("Confidence Intervals") :]
+    assert row(table, "Time to First Token (ms)")[1] == "whole run"
+    assert row(table, "Time to First Token (ms)")[2].startswith("52.99 ±0.")
+    assert row(table, "steady state")[1] == "steady state"
+    assert "400 requests; 0 requests before it." in " ".join(text.split())
+    figures = run.json["confidence_intervals"]["metrics"]["time_to_first_token"]
+    assert figures["avg"]["low"] < 52.99 < figures["avg"]["high"]
+    assert figures["p50"]["low"] <= 53 <= figures["p50"]["high"]
+    assert run.json["steady_state"]["metrics"]["time_to_first_token"]["count"] == 400
+
+
+def test_requests_that_were_cut_off_bound_the_percentiles(tmp_path):
+    records = [make_record(number=i, at=200 * i) for i in range(97)]
+    cut = {"cancelled": True, "stamps": [], "pieces": [], "first_output": None, "outputs": [""], "finish": []}
+    records += [make_record(number=97 + i, at=200 * (97 + i), **cut) for i in range(3)]
+    run = report_run(tmp_path, records)
+    assert run.json["censored_requests"]["requests"] == 3
+    bounds = run.json["censored_requests"]["bounds"]["request_latency"]
+    assert bounds["p90"] == {"low": 100.0, "high": 100.0}
+    assert bounds["p99"] == {"low": 105.0, "high": None}
+    assert "3 requests had not ended when the run was cut off." in run.read("profile_export_console.txt")
 
 
 def test_clean_run_has_no_notes(tmp_path):
@@ -122,7 +164,7 @@ def test_http_table_is_shown_only_on_request(mixed):
 
 @pytest.mark.parametrize(
     ("width", "columns"),
-    [(60, 3), (80, 5), (100, 6), (140, 7), (200, 7)],
+    [(60, 3), (80, 5), (100, 5), (140, 7), (200, 7)],
 )
 def test_table_fits_every_width_without_cutting_values(tmp_path, width, columns):
     """Times are in the thousands of ms, as with large models."""

@@ -119,6 +119,7 @@ AIPERF_REST = {
     "effective_latency",
 }
 PENSTOCK_KEYS = {
+    "confidence_intervals",
     "time_per_output_token",
     "effective_time_to_first_token",
     "single_stamp_request_count",

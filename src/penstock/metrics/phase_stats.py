@@ -16,6 +16,7 @@ from penstock.metrics.groups.error_adjusted import ADJUSTED
 from penstock.metrics.metric import Measures, PhaseFigures
 from penstock.metrics.objectives import Objective, meets
 from penstock.metrics.reply_values import requested_length
+from penstock.metrics.request_series import SeriesRecorder, SeriesTable
 from penstock.metrics.statistics import Column, Columns, Stats
 from penstock.metrics.timeline import Timeline
 from penstock.records.record import ErrorOwner, Failure, Record
@@ -65,11 +66,12 @@ class PhaseStats:
         scheduled: bool = False,
         objectives: tuple[Objective, ...] = (),
         with_timeline: bool = True,
+        with_series: bool = False,
     ) -> None:
         """Large columns go to files in `folder` whose names start with `name`.
 
         `scheduled` is true if requests had recorded send times. Requests that meet all `objectives` are counted.
-        Without a time line there are no metrics over time.
+        Without a time line there are no metrics over time. The series are those of confidence intervals.
         """
         self._scheduled = scheduled
         self._objectives = objectives
@@ -82,6 +84,7 @@ class PhaseStats:
         self._span = _Span()
         self._bounds = RequestBounds(prefix)
         self._timeline = Timeline(prefix) if with_timeline else None
+        self._series = SeriesRecorder(prefix) if with_series else None
         self._context_overflows = 0
         self._streamed = 0
         self._single_stamp_replies = 0
@@ -120,6 +123,9 @@ class PhaseStats:
         self._conversations += record.turn == 0
         self._resent += record.retries
         self._redirects += record.redirects
+        if self._series is not None:
+            good = meets(self._objectives, measures.values) if self._objectives else None
+            self._series.add(record, measures.values, good)
         if record.cancelled:
             self.cancelled += 1
             return
@@ -177,6 +183,10 @@ class PhaseStats:
         if differences := [values[tag] for tag in _DIFFERENCES if tag in values]:
             self._usage_compared += 1
             self._usage_discrepant += max(differences) > 10
+
+    def series(self) -> SeriesTable | None:
+        """Return the requests in the order of their starts; None if there were none."""
+        return None if self._series is None else self._series.table()
 
     def errors(self) -> list[ErrorGroup]:
         groups = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -14,8 +15,17 @@ from penstock.metrics.objectives import parse_objectives
 from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
 from penstock.metrics.prompt_reuse import ReuseCounter, ReuseSummary
 from penstock.metrics.reply_checks import ReplyChecks
+from penstock.metrics.request_series import Intervals, intervals
 from penstock.metrics.slices import Slice, SliceBuilder
 from penstock.metrics.statistics import Stats
+from penstock.metrics.steady_state import (
+    Censored,
+    SteadyState,
+    censored,
+    is_overloaded,
+    steady_state,
+    steady_window,
+)
 from penstock.metrics.token_agreement import TokenAgreement, TokenTotals
 from penstock.records.log import RunLog
 from penstock.records.record import Record
@@ -111,6 +121,14 @@ class Summary(msgspec.Struct, kw_only=True):
     certificate: Certificate | None = None
     bounds: dict[str, dict[str, FigureBounds]] = {}
     """The headline figures that are not exactly known, by metric and statistic."""
+    intervals: Intervals = {}
+    """Confidence intervals of the metrics of the profiling phases."""
+    steady_state: SteadyState | None = None
+    """None if there are too few requests to find it."""
+    overloaded: bool = False
+    """True if the requests of an open loop came faster than the server answered them."""
+    censored: Censored | None = None
+    """The requests that the end of the run cut off; None if there are none."""
     proof: Proof | None = None
     note: str | None = None
     """A note about the files."""
@@ -144,7 +162,7 @@ class SummaryBuilder:
             scheduled=header.settings.load.recorded is not None,
             objectives=parse_objectives(header.settings.goodput),
         )
-        self._profiling = stats("profiling")
+        self._profiling = stats("profiling", with_series=True)
         self._slices: SliceBuilder | None = None
         if length_s := header.settings.output.slice_s:
             self._slices = SliceBuilder(folder, length_s, partial(stats, with_timeline=False))
@@ -195,6 +213,7 @@ class SummaryBuilder:
         metrics = profiling.metrics()
         warmup_metrics = warmup.metrics() if warmup_requests else None
         return Summary(
+            **self._certainty(),
             metrics=metrics,
             warmup_metrics=warmup_metrics,
             phases=[] if warmup_metrics is None else list(self._phase_summaries(warmup_metrics, metrics)),
@@ -225,6 +244,26 @@ class SummaryBuilder:
             skipped_places=self._log.skipped_places,
             proof=Proof(self._root.requests, self._root.root()),
         )
+
+    def _certainty(self) -> dict[str, Any]:
+        """Return the fields about how well the figures of the profiling phases are known."""
+        table, span = self._profiling.series(), self._profiling.span
+        if table is None or span is None or span[0] >= span[1]:
+            return {}
+        phases = [phase for phase in self._log.covered_phases if phase.kind == "profiling"]
+        open_loop = any(phase.open_loop for phase in phases)
+        window = steady_window(table, open_loop=open_loop)
+        steady = None
+        if window is not None:
+            (over_time,) = self._profiling.over_time([window])
+            steady = steady_state(table, window, over_time)
+        cancelled_on_purpose = any(phase.load.get("cancellation") for phase in phases)
+        return {
+            "intervals": intervals(table, span, whole=True),
+            "steady_state": steady,
+            "overloaded": open_loop and is_overloaded(table),
+            "censored": None if cancelled_on_purpose else censored(table),
+        }
 
     def _phase_summaries(self, warmup_metrics: dict[str, Stats], metrics: dict[str, Stats]) -> Iterator[PhaseSummary]:
         epoch = self._header.epoch_wall_ns

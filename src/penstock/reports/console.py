@@ -15,6 +15,7 @@ from penstock.metrics.summary import Summary
 from penstock.metrics.token_agreement import TOKEN_METRICS
 from penstock.plural import counted
 from penstock.reports.artifacts import Artifacts, replacing
+from penstock.reports.certainty_table import NEEDED, UNSUPPORTED, certainty_notes, print_certainty, print_mark
 from penstock.reports.error_text import one_line
 from penstock.reports.sink import Sink
 from penstock.reports.slices_table import print_slices
@@ -94,6 +95,7 @@ def _render(console: Console, summary: Summary, show_http: bool, show_timeline: 
         _metrics(console, "Penstock | LLM Metrics: Effective", "effective", summary.metrics)
         _metrics(console, "Penstock | LLM Metrics: Active", "active", summary.metrics)
     _metrics(console, f"Penstock | {summary.title}", "main", summary.metrics)
+    print_certainty(console, summary)
     _both_counts(console, summary)
     print_slices(console, summary.slices)
     if show_http:
@@ -152,6 +154,7 @@ def _metrics(console: Console, title: str, table: Table, metrics: dict[str, Stat
     for metric, stats in rows:
         drawn.add_row(_name(metric), *(_cell(stats, name) for name in layout.columns))
     console.print(drawn)
+    print_mark(console, metrics.values())
     console.print()
 
 
@@ -243,7 +246,10 @@ def _name(metric: Metric) -> str:
 
 def _cell(stats: Stats, name: str) -> str:
     value: float | None = getattr(stats, name)
-    return "-" if value is None else f"{value:,.2f}"
+    if value is None:
+        return "-"
+    mark = UNSUPPORTED if name in NEEDED and stats.count is not None and stats.count < NEEDED[name] else ""
+    return f"{value:,.2f}{mark}"
 
 
 def _certificate(console: Console, summary: Summary) -> None:
@@ -332,6 +338,7 @@ def _notes(summary: Summary) -> Iterator[str]:
         yield summary.incomplete_reason
     elif summary.was_cancelled:
         yield "The run was interrupted; the results cover the requests that had completed."
+    yield from certainty_notes(summary)
     if summary.cancelled:
         yield f"Cancelled by the client and not counted: {counted(summary.cancelled, 'request')}."
     lag = summary.metrics.get("replay_sched_lag_p99")

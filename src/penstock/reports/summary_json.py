@@ -10,8 +10,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from penstock.metrics.intervals import LEVEL
 from penstock.metrics.phase_stats import ErrorGroup, count_by_owner
 from penstock.metrics.statistics import Stats
+from penstock.metrics.steady_state import OVERLOADED
 from penstock.metrics.summary import PhaseSummary, Summary
 from penstock.records.header import RunHeader
 from penstock.records.log import LoggedPoint, RunLog, variation_label
@@ -162,6 +164,7 @@ def _penstock_fields(summary: Summary, header: RunHeader) -> dict[str, Any]:
     fields: dict[str, Any] = {"penstock_version": header.penstock_version}
     if summary.certificate is not None:
         fields["certificate"] = summary.certificate
+    fields |= _certainty(summary)
     fields["context_mode"] = header.context_mode
     if summary.proof is not None:
         fields["proof"] = {"algorithm": "sha256", "requests": summary.proof.requests, "root": summary.proof.root}
@@ -185,6 +188,19 @@ def _penstock_fields(summary: Summary, header: RunHeader) -> dict[str, Any]:
     if summary.skipped_bytes:
         fields["skipped_bytes"] = summary.skipped_bytes
     fields["machine"] = header.machine
+    return fields
+
+
+def _certainty(summary: Summary) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if summary.intervals:
+        fields["confidence_intervals"] = {"level": LEVEL, "metrics": summary.intervals}
+    if summary.steady_state is not None:
+        fields["steady_state"] = summary.steady_state
+    if summary.overloaded:
+        fields["overloaded"] = OVERLOADED
+    if summary.censored is not None:
+        fields["censored_requests"] = summary.censored
     return fields
 
 

@@ -1,0 +1,166 @@
+"""The requests of a phase as series in the order of their starts, and the confidence intervals of their figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import nan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.metrics.catalogue import CATALOGUE, in_table
+from penstock.metrics.concurrency import Window
+from penstock.metrics.intervals import (
+    FigureInterval,
+    mean_interval,
+    percentile_interval,
+    rate_interval,
+    share_interval,
+)
+from penstock.metrics.statistics import Columns, Stats, Values
+from penstock.records.record import Record
+
+__all__ = ["PERCENTS", "Intervals", "SeriesRecorder", "SeriesTable", "figures", "intervals"]
+
+PERCENTS = (50, 90, 95, 99)
+"""Percentiles with an interval."""
+TAGS = tuple(metric.tag for metric in in_table("main") if metric.kind == "record")
+_SUCCEEDED, _FAILED, _CUT_OFF = 0.0, 1.0, 2.0
+_MEAN_ONLY = frozenset({"input_sequence_length"})
+
+Intervals = dict[str, dict[str, FigureInterval]]
+"""Intervals by metric and statistic."""
+Selection = NDArray[np.bool_]
+
+
+class SeriesRecorder:
+    """Takes the requests of a phase in any order."""
+
+    def __init__(self, prefix: str) -> None:
+        """`prefix` starts the paths of the files for large columns."""
+        self._columns = Columns(f"{prefix}-series")
+        self._count = 0
+
+    def add(self, record: Record, values: Mapping[str, float], good: bool | None) -> None:
+        """`good` says whether the request met the objectives; None if there are none."""
+        self._count += 1
+        status = _CUT_OFF if record.cancelled else _FAILED if record.failure is not None else _SUCCEEDED
+        get = values.get
+        row = {tag: get(tag, nan) for tag in TAGS}
+        row["start"] = record.start
+        row["end"] = record.end
+        row["intended"] = record.intended
+        row["worker"] = record.worker
+        row["status"] = status
+        row["good"] = nan if good is None else good
+        row["first"] = record.stamps[0] if record.streamed and record.stamps else nan
+        self._columns.add(row)
+
+    def table(self) -> SeriesTable | None:
+        """Return the series; None if there were no requests. Add nothing after this call."""
+        return SeriesTable(self._columns) if self._count else None
+
+
+class SeriesTable:
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns.all()
+        self._order = np.argsort(self._columns["start"].values(), kind="stable")
+        self.starts = self.column("start")
+        self.ends = self.column("end")
+        status = self.column("status")
+        self.succeeded: Selection = status == _SUCCEEDED
+        self.cut_off: Selection = status == _CUT_OFF
+
+    def column(self, name: str) -> Values:
+        """Return the values in the order of the starts, with NaN for requests without one."""
+        values: Values = self._columns[name].values()[self._order]
+        return values
+
+    def started_in(self, window: Window) -> Selection:
+        selected: Selection = (self.starts >= window[0]) & (self.starts < window[1])
+        return selected
+
+    def metric_values(self, selection: Selection) -> Iterator[tuple[str, Values]]:
+        """Yield the values of each metric that some of the selected requests have."""
+        for tag in TAGS:
+            values = self.column(tag)[selection]
+            values = values[~np.isnan(values)]
+            if len(values):
+                yield tag, values
+
+
+def intervals(table: SeriesTable, window: Window, *, whole: bool) -> Intervals:
+    """Return the intervals of the figures of a window: of the requests that started in it, and of the rates at which requests
+    ended in it. `whole` says that it is that of the phase, to which all requests belong."""
+    selection = np.ones(len(table.starts), np.bool_) if whole else table.started_in(window)
+    found: Intervals = {}
+    for tag, values in table.metric_values(selection & table.succeeded):
+        found[tag] = {"avg": mean_interval(values)}
+        if tag not in _MEAN_ONLY:
+            ordered = np.sort(values)
+            found[tag] |= {f"p{percent}": percentile_interval(values, ordered, percent) for percent in PERCENTS}
+    for tag, weights in _rated(table):
+        ends, counted = table.ends[table.succeeded], None if weights is None else weights[table.succeeded]
+        found[tag] = {"avg": _per_second(ends, counted, window)}
+    completed = selection & ~table.cut_off
+    if completed.any():
+        failed = share_interval((~table.succeeded[completed]).astype(np.float64))
+        found["request_error_rate"] = {"avg": _scaled(failed, 100.0)}
+        good = table.column("good")
+        if not np.isnan(good).all():
+            found["good_request_fraction"] = {"avg": share_interval(np.nan_to_num(good[completed]))}
+    return {tag: found[tag] for tag in CATALOGUE if tag in found}
+
+
+def figures(table: SeriesTable, window: Window) -> dict[str, Stats]:
+    """Return the statistics of the requests that started in a window, and the rates at which requests ended in it."""
+    selection = table.started_in(window) & table.succeeded
+    found = {tag: _stats(CATALOGUE[tag].unit, values) for tag, values in table.metric_values(selection)}
+    inside = table.succeeded & (table.ends >= window[0]) & (table.ends < window[1])
+    seconds = (window[1] - window[0]) / 1e9
+    for tag, weights in _rated(table):
+        total = float(inside.sum() if weights is None else np.nan_to_num(weights[inside]).sum())
+        found[tag] = Stats(CATALOGUE[tag].unit, avg=total / seconds)
+    return {tag: found[tag] for tag in CATALOGUE if tag in found}
+
+
+def _rated(table: SeriesTable) -> Iterator[tuple[str, Values | None]]:
+    """Yield the metrics that are rates, with what each request adds to them; None stands for 1."""
+    yield "request_throughput", None
+    inputs, outputs = table.column("input_sequence_length"), table.column("output_sequence_length")
+    has_inputs, has_outputs = not np.isnan(inputs).all(), not np.isnan(outputs).all()
+    if has_inputs:
+        yield "input_token_throughput", inputs
+    if has_outputs:
+        yield "output_token_throughput", outputs
+    if has_inputs and has_outputs:
+        yield "total_token_throughput", inputs + outputs
+    good = table.column("good")
+    if not np.isnan(good).all():
+        yield "goodput", good
+
+
+def _per_second(ends: Values, weights: Values | None, window: Window) -> FigureInterval:
+    weights = None if weights is None else np.nan_to_num(weights)
+    return _scaled(rate_interval(ends, weights, window), 1e9)
+
+
+def _scaled(interval: FigureInterval, factor: float) -> FigureInterval:
+    low, high = (None if bound is None else bound * factor for bound in (interval.low, interval.high))
+    return FigureInterval(low, high, interval.batches, interval.effective_count, interval.note)
+
+
+def _stats(unit: str, values: Values) -> Stats:
+    p50, p90, p95, p99 = np.percentile(values, PERCENTS).tolist()
+    return Stats(
+        unit=unit,
+        avg=float(values.mean()),
+        p50=p50,
+        p90=p90,
+        p95=p95,
+        p99=p99,
+        min=float(values.min()),
+        max=float(values.max()),
+        std=float(values.std()),
+        count=len(values),
+    )

@@ -1,0 +1,113 @@
+"""Prints how well the figures of a run are known: confidence intervals, and the figures of the steady state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.metrics.catalogue import CATALOGUE
+from penstock.metrics.intervals import LEVEL, FigureInterval, needed_for
+from penstock.metrics.metric import label
+from penstock.metrics.request_series import PERCENTS, Intervals
+from penstock.metrics.statistics import Stats
+from penstock.metrics.steady_state import OVERLOADED, CensoredBounds
+from penstock.metrics.summary import Summary
+from penstock.plural import counted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["NEEDED", "UNSUPPORTED", "certainty_notes", "print_certainty", "print_mark"]
+
+UNSUPPORTED = "?"
+"""Marks a percentile of too few requests."""
+NEEDED = {f"p{percent}": needed_for(percent) for percent in PERCENTS}
+"""Requests that a percentile needs."""
+_ROWS = (
+    "time_to_first_token",
+    "inter_token_latency",
+    "request_latency",
+    "effective_latency",
+    "request_throughput",
+    "output_token_throughput",
+    "goodput",
+    "good_request_fraction",
+    "request_error_rate",
+)
+_STATISTICS = ("avg", "p50", "p90", "p99")
+_ALL_FIT = 120
+"""Width from which on a line has room for all statistics."""
+
+
+def print_certainty(console: Console, summary: Summary) -> None:
+    """Print the intervals of the headline figures, of the whole run and of its steady state."""
+    parts = [("whole run", summary.metrics, summary.intervals)]
+    if summary.steady_state is not None:
+        parts.append(("steady state", summary.steady_state.metrics, summary.steady_state.intervals))
+    statistics = _STATISTICS if console.width >= _ALL_FIT else ("avg", "p99")
+    rows = list(_rows(parts, statistics))
+    if not rows:
+        return
+    from rich.table import Table as RichTable
+
+    table = RichTable(
+        title=f"Penstock | {LEVEL:.0%} Confidence Intervals".replace("%", " %"), title_style="bold", header_style="bold"
+    )
+    table.add_column("Metric", justify="right", style="cyan")
+    table.add_column("of", no_wrap=True)
+    for name in statistics:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    console.print()
+
+
+def _rows(parts: list[tuple[str, dict[str, Stats], Intervals]], statistics: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    for tag in _ROWS:
+        shown = label(CATALOGUE[tag])
+        for name, metrics, intervals in parts:
+            if tag not in metrics or not any(f.half_width is not None for f in intervals.get(tag, {}).values()):
+                continue
+            yield shown, name, *(_cell(metrics[tag], intervals[tag].get(each), each) for each in statistics)
+            shown = ""
+
+
+def _cell(stats: Stats, interval: FigureInterval | None, name: str) -> str:
+    value: float | None = getattr(stats, name)
+    if value is None or interval is None:
+        return "-"
+    if interval.low is None or interval.high is None:
+        return f"{value:,.2f}{UNSUPPORTED}"
+    return f"{value:,.2f} ±{max(value - interval.low, interval.high - value, 0.0):,.2f}"
+
+
+def print_mark(console: Console, stats: Iterable[Stats]) -> None:
+    """Explain the mark of percentiles, if any has it."""
+    counts = [each.count for each in stats if each.count is not None and each.p50 is not None]
+    marked = [f"{needed} for {name}" for name, needed in NEEDED.items() if any(count < needed for count in counts)]
+    if marked:
+        console.print(f"{UNSUPPORTED} Too few requests for this percentile; needed are {', '.join(marked)}.")
+
+
+def certainty_notes(summary: Summary) -> Iterator[str]:
+    if summary.overloaded:
+        yield f"The server is {OVERLOADED}. Requests in flight and their waiting times grew until the last send."
+    if summary.steady_state is not None:
+        steady = summary.steady_state
+        yield (
+            f"Steady state: {steady.begin_s:,.2f} s to {steady.end_s:,.2f} s after the first request, "
+            f"{counted(steady.requests, 'request')}; {counted(steady.head, 'request')} before it."
+        )
+    if summary.censored is not None:
+        bounds = summary.censored.bounds.get("request_latency", {})
+        text = ", ".join(f"{name} {_range(bound)}" for name, bound in bounds.items())
+        yield (
+            f"{counted(summary.censored.requests, 'request')} had not ended when the run was cut off. With them, request "
+            f"latency in ms is {text}."
+        )
+
+
+def _range(bound: CensoredBounds) -> str:
+    high = "∞" if bound.high is None else f"{bound.high:,.2f}"
+    return f"[{bound.low:,.2f}–{high}]"
