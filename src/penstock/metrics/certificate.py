@@ -94,12 +94,14 @@ def certify(
     open_loop: bool,
     concurrency: int | None = None,
     lost: Sequence[str] = (),
+    resumed: Sequence[str] = (),
     extra_checks: Sequence[tuple[int, str]] = (),
 ) -> Certificate:
     """Check the bounds of the figures, the counts of the requests and the reports of the workers on the profiling phase. A
     missing report makes a run INVALID.
 
-    `lost` has a sentence for each worker that is known to have been lost. `extra_checks` are failed checks of the caller: a
+    `lost` has a sentence for each worker that is known to have been lost, `resumed` one for each place where the run was
+    resumed, which make it DEGRADED. `extra_checks` are failed checks of the caller: a
     level (1: DEGRADED, 2: INVALID) and the reason.
     """
     if not reports:
@@ -108,6 +110,7 @@ def certify(
     ttft = bounds.get("time_to_first_token")
     checks = [
         *(_Check(1, 0, 0, sentence) for sentence in lost),
+        *(_Check(1, 0, 1, sentence) for sentence in resumed),
         *_outcome_checks(requests, workers - len({r.worker for r in reports}) - len(lost), workers, concurrency),
         *(_figure_check(tag, figures) for tag, figures in bounds.items() if tag not in _SAME or figures != ttft),
         *_client_checks(client, open_loop),

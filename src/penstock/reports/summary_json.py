@@ -162,6 +162,16 @@ def _penstock_fields(summary: Summary, header: RunHeader) -> dict[str, Any]:
     fields: dict[str, Any] = {"penstock_version": header.penstock_version}
     if summary.certificate is not None:
         fields["certificate"] = summary.certificate
+    if summary.gaps:
+        fields["gaps"] = [
+            {
+                "start_time": local_time(gap.start_ns),
+                "end_time": local_time(gap.end_ns),
+                "seconds": gap.seconds,
+                "restarted_conversations": gap.restarted_conversations,
+            }
+            for gap in summary.gaps
+        ]
     fields["context_mode"] = header.context_mode
     if summary.proof is not None:
         fields["proof"] = {"algorithm": "sha256", "requests": summary.proof.requests, "root": summary.proof.root}

@@ -12,7 +12,7 @@ import msgspec
 from penstock.datasets import load as datasets
 from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.errors import RunError, UserError
-from penstock.records.log import LoggedData
+from penstock.records.log import LoggedData, LoggedResume
 from penstock.runs import registry
 from penstock.runs.build_payloads import build_payloads
 from penstock.runs.companion import Companion
@@ -27,7 +27,18 @@ from penstock.workers.backend import Backend
 from penstock.workers.in_process import InProcess
 from penstock.workers.local_processes import ForkedWorkers, SpawnedWorkers
 
-__all__ = ["FailureRule", "FinishedRun", "OpenedRun", "StoredData", "execute", "open_run", "store_data"]
+__all__ = [
+    "FailureRule",
+    "FinishedRun",
+    "OpenedRun",
+    "StoredData",
+    "execute",
+    "execute_phases",
+    "mock_servers",
+    "open_run",
+    "start_run",
+    "store_data",
+]
 
 _MIN_REQUESTS = 10
 """Requests, or the concurrency if that is more, before --failed-request-threshold can end a run."""
@@ -67,11 +78,18 @@ def execute(
     companions: Sequence[Companion] = (),
 ) -> FinishedRun:
     """Prepare and run the benchmark; raise an exception if it ends before its first request. See `open_run`."""
+    opening = open_run(settings, folder, observer, servers=servers, spawn=spawn, companions=companions)
+    return execute_phases(opening, folder)
+
+
+def execute_phases(
+    opening: contextlib.AbstractContextManager[OpenedRun], folder: RunFolder, position: int = 0
+) -> FinishedRun:
+    """Open a run and execute its phases; the first one starts at `position` in the order of the dataset."""
     opened: OpenedRun | None = None
     stopped: str | None = None
     try:
-        with open_run(settings, folder, observer, servers=servers, spawn=spawn, companions=companions) as opened:
-            position = 0
+        with opening as opened:
             for phase in opened.prepared.phases:
                 running = opened.runner.start(phase.starting_at(position))
                 if running is None:
@@ -207,26 +225,58 @@ def open_run(
                 observer.waited()
             # Which address of a host accepts connections was not known before.
             prepared.targets = resolve_targets(settings, endpoint, raise_limit=not spawn)
-        notes = _tell_notes(prepared, observer, 0)
+        with start_run(
+            settings,
+            folder,
+            observer,
+            dataset,
+            tokenizer,
+            prepared,
+            outdated=outdated,
+            spawn=spawn,
+            in_child=bool(points),
+            companions=companions,
+        ) as opened:
+            yield opened
 
-        def begin() -> None:
-            observer.begin()
-            folder.begin(outdated)
 
-        beside = [*registry.companions(settings, prepared), *companions]
-        runner = Runner(
-            _backend(prepared, spawn=spawn, in_child=bool(beside or points)),
-            folder.log,
-            epoch=prepared.epoch,
-            companions=beside,
-            on_begin=begin,
-            on_progress=observer.progress,
-        )
-        with observer.running(runner), runner:
-            yield OpenedRun(settings, dataset, tokenizer, prepared, runner)
-        observer.progress(runner.progress)
-        observer.finished()
-        _tell_notes(prepared, observer, notes)
+@contextlib.contextmanager
+def start_run(
+    settings: Settings,
+    folder: RunFolder,
+    observer: Observer,
+    dataset: datasets.Dataset,
+    tokenizer: LazyTokenizer,
+    prepared: Prepared,
+    *,
+    outdated: Sequence[str] = (),
+    spawn: bool = False,
+    in_child: bool = False,
+    companions: Sequence[Companion] = (),
+    resume: LoggedResume | None = None,
+) -> Iterator[OpenedRun]:
+    """Start the workers of a prepared run, and yield it; end the workers afterwards."""
+    notes = _tell_notes(prepared, observer, 0)
+
+    def begin() -> None:
+        observer.begin()
+        folder.begin(outdated)
+
+    beside = [*registry.companions(settings, prepared), *companions]
+    runner = Runner(
+        _backend(prepared, spawn=spawn, in_child=in_child or bool(beside)),
+        folder.log,
+        epoch=prepared.epoch,
+        companions=beside,
+        on_begin=begin,
+        on_progress=observer.progress,
+        resume=resume,
+    )
+    with observer.running(runner), runner:
+        yield OpenedRun(settings, dataset, tokenizer, prepared, runner)
+    observer.progress(runner.progress)
+    observer.finished()
+    _tell_notes(prepared, observer, notes)
 
 
 def _backend(prepared: Prepared, *, spawn: bool, in_child: bool) -> Backend:

@@ -91,7 +91,8 @@ class Worker:
         self._job = job
         self._targets = targets
         self._share = share
-        self._number = share.worker
+        self._number = job.first_worker + share.worker
+        """Number in the log."""
         self._loop = loop
         self._epoch = epoch
         self._on_event = on_event
@@ -100,12 +101,12 @@ class Worker:
         self._clock = Clock()
         self._wire_stats = WireStats()
         self._marks = LoopMarks(loop)
-        self._report = WorkerReport(worker=share.worker)
+        self._report = WorkerReport(worker=self._number)
         self._payloads = PayloadStore(job.log, job.files)
         self._conversations = StoredConversations(self._payloads, job.sampling, job.seed, growing=job.growing)
         self._endpoint = endpoint(job.settings.type, job.settings)
-        self._bodies = BodyBuilder(job.log, self._payloads, self._endpoint, job.settings, share.worker)
-        self._log = LogWriter(job.log, share.worker, self._bodies.flush)
+        self._bodies = BodyBuilder(job.log, self._payloads, self._endpoint, job.settings, self._number)
+        self._log = LogWriter(job.log, self._number, self._bodies.flush)
         self._reuse = job.settings.connections == "pooled"
         self._sticky = job.settings.connections == "sticky-user-sessions"
         self._timeout_ns = round(job.settings.timeout_s * 1e9)
