@@ -4,8 +4,8 @@ A log is a folder:
 
     run.json        the header, see `records.header`; written before the first request
     payloads.*      the request bodies, see `records.payloads`
-    runner.log      frames of the runner: the points of an experiment, the phases, telemetry, workers that were lost, and
-                    the places where the run was resumed
+    runner.log      frames of the runner: the points of an experiment, the phases, telemetry, workers that were lost, the
+                    places where the run was resumed, and the nodes of a cluster
     worker-N.log    frames of worker N: for each phase its records, then its report
 
 A killed worker can leave an incomplete frame at the end of its file. Reading stops before it; `RunLog` tells how many bytes
@@ -26,6 +26,7 @@ import msgspec
 from penstock import frames
 from penstock.errors import UserError
 from penstock.records.header import LOG_FORMAT, LogVersion, RunHeader, decode_header, encode_header
+from penstock.records.nodes import LoggedNode
 from penstock.records.payloads import Payload, PayloadStore
 from penstock.records.record import Record
 from penstock.records.worker_report import WorkerReport
@@ -45,8 +46,8 @@ __all__ = [
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-RECORD, REPORT, PHASE, LOST, SAMPLE, POINT, RESUME = 1, 2, 3, 4, 5, 6, 7
-_KINDS = bytes([RECORD, REPORT, PHASE, LOST, SAMPLE, POINT, RESUME])
+RECORD, REPORT, PHASE, LOST, SAMPLE, POINT, RESUME, NODE = 1, 2, 3, 4, 5, 6, 7, 8
+_KINDS = bytes([RECORD, REPORT, PHASE, LOST, SAMPLE, POINT, RESUME, NODE])
 _RUNNER_FILE = "runner.log"
 _FLUSH_BYTES = 1 << 18
 _FLUSH_NS = 500_000_000
@@ -172,6 +173,9 @@ class RunnerLog:
 
     def lost(self, worker: LostWorker) -> None:
         self._write(LOST, worker)
+
+    def node(self, node: LoggedNode) -> None:
+        self._write(NODE, node)
 
     def resume(self, resume: LoggedResume) -> None:
         self._write(RESUME, resume)
@@ -342,6 +346,11 @@ class RunLog:
     def last_part(self) -> LoggedResume:
         """What happened after the run was last resumed; the whole run if it never was."""
         return self.resumes[-1] if self.resumes else LoggedResume(0, 0, 0, 0, self.header.workers)
+
+    def nodes(self) -> list[LoggedNode]:
+        """Return the nodes of the cluster, as they were at the end of the run; none if it ran on one machine."""
+        found = {node.name: node for node in _runner_frames(self.folder, NODE, LoggedNode)}
+        return list(found.values())
 
     def lost_workers(self) -> list[LostWorker]:
         """Return the workers that were lost, without those before the run was last resumed: their shares were sent then."""

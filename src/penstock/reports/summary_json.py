@@ -161,7 +161,8 @@ def _completeness(summary: Summary) -> dict[str, Any]:
 def _penstock_fields(summary: Summary, header: RunHeader) -> dict[str, Any]:
     fields: dict[str, Any] = {"penstock_version": header.penstock_version}
     if summary.certificate is not None:
-        fields["certificate"] = summary.certificate
+        certificate = msgspec.structs.asdict(summary.certificate)
+        fields["certificate"] = {name: value for name, value in certificate.items() if name != "nodes" or value}
     if summary.gaps:
         fields["gaps"] = [
             {

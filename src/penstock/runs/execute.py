@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -27,11 +27,15 @@ from penstock.workers.backend import Backend
 from penstock.workers.in_process import InProcess
 from penstock.workers.local_processes import ForkedWorkers, SpawnedWorkers
 
+if TYPE_CHECKING:
+    from penstock.workers.ray_cluster import Cluster
+
 __all__ = [
     "FailureRule",
     "FinishedRun",
     "OpenedRun",
     "StoredData",
+    "connect_cluster",
     "execute",
     "execute_phases",
     "mock_servers",
@@ -188,6 +192,8 @@ def open_run(
     largest points: workers are sized for them, and are child processes, so that reports are written while they wait.
     """
     observer = observer or Observer()
+    spawn = spawn or settings.cluster is not None
+    cluster = connect_cluster(settings)
     with mock_servers(settings) as settings:  # noqa: PLR1704 - the URLs are now those of the mock servers
         endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
         readiness = Readiness(settings, endpoint) if settings.readiness.timeout_s else None
@@ -215,6 +221,7 @@ def open_run(
             servers=servers,
             in_caller=not spawn,
             points=points,
+            cpus=[] if cluster is None else [node.cpus for node in cluster.nodes],
         )
         observer.prepared(settings, endpoint, dataset, tokenizer, prepared)
         outdated = _outdated_artifacts(settings, folder, experiment=bool(points))
@@ -236,6 +243,7 @@ def open_run(
             spawn=spawn,
             in_child=bool(points),
             companions=companions,
+            cluster=cluster,
         ) as opened:
             yield opened
 
@@ -254,6 +262,7 @@ def start_run(
     in_child: bool = False,
     companions: Sequence[Companion] = (),
     resume: LoggedResume | None = None,
+    cluster: Cluster | None = None,
 ) -> Iterator[OpenedRun]:
     """Start the workers of a prepared run, and yield it; end the workers afterwards."""
     notes = _tell_notes(prepared, observer, 0)
@@ -264,7 +273,7 @@ def start_run(
 
     beside = [*registry.companions(settings, prepared), *companions]
     runner = Runner(
-        _backend(prepared, spawn=spawn, in_child=in_child or bool(beside)),
+        _backend(prepared, spawn=spawn, in_child=in_child or bool(beside), cluster=cluster),
         folder.log,
         epoch=prepared.epoch,
         companions=beside,
@@ -279,7 +288,20 @@ def start_run(
     _tell_notes(prepared, observer, notes)
 
 
-def _backend(prepared: Prepared, *, spawn: bool, in_child: bool) -> Backend:
+def connect_cluster(settings: Settings) -> Cluster | None:
+    """Connect to the cluster of the settings, before prompts are generated."""
+    if settings.cluster is None:
+        return None
+    from penstock.workers.ray_cluster import connect
+
+    return connect(settings.cluster)
+
+
+def _backend(prepared: Prepared, *, spawn: bool, in_child: bool, cluster: Cluster | None) -> Backend:
+    if cluster is not None:
+        from penstock.workers.ray_cluster import RayWorkers
+
+        return RayWorkers(cluster, prepared.job, prepared.epoch, prepared.workers, prepared.open_files)
     if spawn:
         return SpawnedWorkers(prepared.job, prepared.epoch, prepared.workers, prepared.open_files)
     if prepared.workers == 1 and not in_child:

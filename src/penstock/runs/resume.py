@@ -15,7 +15,7 @@ from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.errors import UserError
 from penstock.records.header import RunHeader
 from penstock.records.log import LoggedPhase, LoggedResume, RunLog
-from penstock.runs.execute import OpenedRun, mock_servers, start_run
+from penstock.runs.execute import OpenedRun, connect_cluster, mock_servers, start_run
 from penstock.runs.observer import Observer
 from penstock.runs.prepare import (
     Prepared,
@@ -320,4 +320,6 @@ def _open(
     dataset = Dataset(name, (), turns, synthetic, None if synthetic else header.dataset)
     tokenizer = LazyTokenizer(settings.tokenizer.name, settings.models[0], settings.tokenizer.revision)
     observer.prepared(settings, endpoint, dataset, tokenizer, prepared)
-    return start_run(settings, folder, observer, dataset, tokenizer, prepared, resume=point.logged)
+    return start_run(
+        settings, folder, observer, dataset, tokenizer, prepared, resume=point.logged, cluster=connect_cluster(settings)
+    )

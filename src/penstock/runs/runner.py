@@ -155,6 +155,7 @@ class Runner:
         finally:
             self._finish_companions()
             if self._log is not None:
+                self._log_nodes()
                 self._log.close()
         if kind is None:
             self._raise_failures()
@@ -234,6 +235,8 @@ class Runner:
         assert self._log is not None
         if self._resume is not None and not self.began:
             self._log.resume(msgspec.structs.replace(self._resume, end=self._began - self._epoch))
+        if not self.began:
+            self._log_nodes()
         index, self._phases = self._phases, self._phases + 1
         self._log.phase(
             LoggedPhase(
@@ -251,6 +254,12 @@ class Runner:
         self._send(StartPhase(index, phase, self._began, connections))
         self._send_stop()
         return running
+
+    def _log_nodes(self) -> None:
+        """Log the nodes of a cluster: before the first phase, and at the end, when the drift of their clocks is known."""
+        assert self._log is not None
+        for node in self._backend.nodes:
+            self._log.node(node)
 
     def begin_point(self, point: LoggedPoint) -> None:
         """Log a point of an experiment, whose phases follow."""

@@ -77,6 +77,8 @@ def summarise(
             open_loop=any(covered.open_loop for covered in profiled),
             concurrency=profiled[0].concurrency if len(profiled) == 1 else None,
             lost=lost,
+            nodes=log.nodes(),
+            first_worker=log.last_part.first_worker,
             resumed=[_resume_sentence(resume) for resume in log.resumes],
         ),
         was_cancelled=interrupted,
