@@ -73,6 +73,17 @@ def test_verdict_follows_from_how_far_a_figure_can_have_moved(tag: str, value: f
         assert "avg" not in reason
 
 
+def test_set_wall_clock_invalidates() -> None:
+    result = certificate(CLEAN, report(clock_steps=1))
+    sentence = "The wall clock was set 1 time during the run, which shifts kernel timestamps near it."
+    assert (result.verdict, result.reasons) == ("INVALID", [sentence])
+
+
+def test_resumed_run_is_degraded() -> None:
+    result = certificate(CLEAN, resumed=["The run was resumed after a gap of 3.0 s."])
+    assert (result.verdict, result.reasons) == ("DEGRADED", ["The run was resumed after a gap of 3.0 s."])
+
+
 def test_late_reads_alone_move_nothing() -> None:
     assert certificate(CLEAN, report(late_ms=500)).verdict == "VALID"
 

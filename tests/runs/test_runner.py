@@ -9,6 +9,7 @@ import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from time import monotonic_ns
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,11 @@ from penstock.runs.runner import PhaseResult, Runner
 from penstock.schedule.limits import Fixed, LinearRamp
 from penstock.schedule.phase import Phase
 from penstock.settings.schema import EndpointSettings
-from penstock.workers.job import Job, targets
+from penstock.workers.job import Job, take_secrets, targets
 from penstock.workers.local_processes import ForkedWorkers, SpawnedWorkers
+from penstock.workers.messages import Close, PhaseDone, Ready, StartPhase
+from penstock.workers.ray_cluster import NodeAgent, Tail
+from support.programs import wait_for
 from support.runs import make_header
 from support.worker_harness import Connection, Harness, Request, always, chat_reply, make_phase
 
@@ -206,6 +210,35 @@ def test_spawned_workers_give_the_same_records_as_forked_ones(tmp_path: Path, mo
         runs.append([(r.number, r.conversation, r.worker, r.status, r.usage, r.digest) for r in run.records()])
     assert len(runs[0]) == 20
     assert runs[0] == runs[1]
+
+
+def test_agent_of_a_node_sends_the_log_before_the_end_of_a_phase(tmp_path: Path, mock_url: str) -> None:
+    run = Run(tmp_path, mock_url)
+    agent = NodeAgent()
+    folder, _ = agent.describe()
+    for name in ("payloads.bin", "payloads.idx", "conversations.idx", "sessions.bin"):
+        agent.write(name, (Path(run.log) / name).read_bytes())
+    job, secrets = take_secrets(run.job._replace(log=folder))
+    agent.start(job, secrets, run.epoch, [1], 2, 128)
+    messages: list[Any] = []
+
+    def receive(kind: type[Any]) -> bool:
+        messages.extend(agent.poll())
+        return any(isinstance(message[1], kind) for message in messages if not isinstance(message, Tail))
+
+    wait_for(lambda: receive(Ready), what="the start of the worker")
+    agent.send(StartPhase(0, make_phase(slots=4, requests=20), monotonic_ns() + 50_000_000))
+    wait_for(lambda: receive(PhaseDone), what="the end of the phase")
+    agent.send(Close())
+    for message in messages:
+        if isinstance(message, Tail):
+            with open(os.path.join(run.log, message.name), "ab") as file:
+                file.write(message.data)
+        elif isinstance(message[1], PhaseDone):
+            assert message[0] == 1
+            assert [(record.number, record.worker) for record in run.records()] == [(n, 1) for n in range(1, 20, 2)]
+    agent.remove()
+    assert not os.path.exists(folder)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import resource
 import pytest
 
 from penstock.errors import UserError
-from penstock.workers.local_processes import choose_workers, raise_file_limit
+from penstock.workers.local_processes import choose_cluster_workers, choose_workers, raise_file_limit
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,20 @@ def install(monkeypatch: pytest.MonkeyPatch, limits: Limits) -> Limits:
 @pytest.fixture
 def limits(monkeypatch):
     return install(monkeypatch, Limits(1024, 4096, 4096))
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "rate", "requests", "per_node", "cpus", "workers"),
+    [
+        (64, None, 1000, None, [4, 4], 2),
+        (4096, None, None, None, [8, 8], 8),
+        (4096, None, None, None, [3, 8], 4),
+        (None, 100.0, 50, 2, [4, 4, 4], 6),
+        (2, None, 50, 2, [4, 4, 4], 2),
+    ],
+)
+def test_every_node_has_a_worker_and_as_many_as_the_load_needs(concurrency, rate, requests, per_node, cpus, workers):
+    assert choose_cluster_workers(concurrency, rate, requests, per_node, cpus) == workers
 
 
 def test_limit_that_the_system_does_not_report_is_found(monkeypatch):

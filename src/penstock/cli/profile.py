@@ -17,11 +17,22 @@ _UNSUPPORTED = Flag(
     "help.unbuilt",
 )
 
+_RESUME = Flag(
+    "--resume",
+    "path",
+    "Go on with the run in this artifact folder, which was killed, interrupted or lost a worker: take the load from its log, "
+    "send what is left, and report both parts. Conversations without a complete record begin again at their first turn. Only "
+    "--url, credentials and --quiet, --ui and --verbose can be given with it.",
+    "resume",
+    metavar="FOLDER",
+    penstock_only=True,
+)
+
 COMMAND_LINE = CommandLine(
     "profile",
     "Send requests to an LLM server under a chosen load, and report latency, throughput and errors. "
     "In flag names and choices, - and _ are equivalent, as are --flag value and --flag=value.",
-    groups=(*GROUPS, Group("Help", (HELP, _UNSUPPORTED))),
+    groups=(*GROUPS, Group("Resume", (_RESUME,)), Group("Help", (HELP, _UNSUPPORTED))),
     unsupported=UNSUPPORTED_FLAGS,
     usage=("--model NAME [options]",),
     exit_statuses=(
@@ -54,6 +65,10 @@ def run(parsed: ParsedArguments) -> int:
 
         sys.stdout.write(unsupported_help(COMMAND_LINE, parsed.program))
         return 0
+    if "resume" in parsed.values:
+        from penstock.cli.resume import resume
+
+        return resume(parsed)
     from penstock.runs.read_settings import asks_for_experiment, read_settings
 
     if asks_for_experiment(parsed):

@@ -40,6 +40,7 @@ __all__ = [
     "parse_assertions",
     "profile",
     "report",
+    "report_run",
     "report_server",
     "run_on_terminal",
     "telling_interrupts",
@@ -49,32 +50,37 @@ _REASON_CHARACTERS = 300
 
 
 def profile(settings: Settings) -> int:
-    assertions = parse_assertions(settings)
+    parse_assertions(settings)
     with open_folder(settings.output.folder) as folder:
-        done = run_on_terminal(settings, folder)
-        return report(
-            settings.output.folder,
-            tokenizer=done.tokenizer,
-            interrupted=done.interrupts > 0,
-            input_error=done.input_error,
-            stopped=done.stopped,
-            expected=sum(n or 0 for n in done.prepared.expected),
-            quiet=settings.output.quiet,
-            show_progress=settings.output.ui != "none",
-            show_http=settings.output.show_http,
-            show_timeline=settings.output.verbose,
-            max_error_rate=settings.max_error_rate,
-            require_valid=settings.require_valid,
-            fails_without_workers=True,
-            assertions=assertions,
-            response_field=settings.endpoint.extra.get("response_field"),
-        )
+        return report_run(settings, run_on_terminal(settings, folder))
+
+
+def report_run(settings: Settings, done: FinishedRun) -> int:
+    """Write the report of a run, show it as the settings say, and return the exit status."""
+    return report(
+        settings.output.folder,
+        tokenizer=done.tokenizer,
+        interrupted=done.interrupts > 0,
+        input_error=done.input_error,
+        stopped=done.stopped,
+        expected=sum(n or 0 for n in done.prepared.expected),
+        quiet=settings.output.quiet,
+        show_progress=settings.output.ui != "none",
+        show_http=settings.output.show_http,
+        show_timeline=settings.output.verbose,
+        max_error_rate=settings.max_error_rate,
+        require_valid=settings.require_valid,
+        fails_without_workers=True,
+        assertions=parse_assertions(settings),
+        response_field=settings.endpoint.extra.get("response_field"),
+    )
 
 
 @contextlib.contextmanager
-def open_folder(path: str) -> Iterator[RunFolder]:
-    """Open the artifact folder, and restore it if Ctrl-C ends the process before the first request."""
-    folder = RunFolder(path)
+def open_folder(path: str, *, resume: bool = False) -> Iterator[RunFolder]:
+    """Open the artifact folder, and restore it if Ctrl-C ends the process before the first request. With `resume`, go on with
+    the run in it."""
+    folder = RunFolder(path, resume=resume)
     with interrupts.undo_on_interrupt(folder.roll_back), folder:
         yield folder
 

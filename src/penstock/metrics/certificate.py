@@ -18,19 +18,22 @@ import msgspec
 from penstock.metrics.bounds import FigureBounds
 from penstock.metrics.catalogue import CATALOGUE
 from penstock.plural import counted
+from penstock.records.nodes import LoggedNode
 from penstock.records.worker_report import WorkerReport
 from penstock.wire.stats import LogHistogram
 
 BoundsByMetric = Mapping[str, Mapping[str, FigureBounds]]
 """Metric and statistic to the bounds of the figure."""
 
-__all__ = ["BoundsByMetric", "Certificate", "RequestCounts", "certify"]
+__all__ = ["BoundsByMetric", "Certificate", "NodeCertificate", "RequestCounts", "certify"]
 
 VERDICTS = ("VALID", "DEGRADED", "INVALID")
 _SHORT_RUN_S = 0.25
 """Below this duration, shares of CPU time mean nothing."""
 _CLIENT_ERRORS_LIMIT = 0.05
 """Above this share of requests that the client failed, the server saw a different load from the one requested."""
+_CLOCK_ERROR_MS = 10.0
+"""Error of a node's clock above which the order of requests over the cluster is uncertain."""
 _ABSOLUTE_MS, _RELATIVE = 1.0, 0.05
 """A figure may have moved by the larger of the two. Ten times the first and five times the second make a run INVALID."""
 _ABSOLUTE = {"inter_token_latency": 0.1, "time_per_output_token": 0.1, "effective_latency": 5.0}
@@ -53,6 +56,21 @@ class Certificate(msgspec.Struct, frozen=True):
     """The main figures in one line."""
     bounds: dict[str, dict[str, tuple[float, float]]] = {}
     """For each headline metric that is not exactly known, its statistics and where their true values lie."""
+    nodes: list[NodeCertificate] = []
+    """One for each node of a cluster."""
+
+
+class NodeCertificate(msgspec.Struct, frozen=True):
+    """The checks of the client for the workers of one node, and the error of its clock."""
+
+    node: str
+    workers: list[int]
+    verdict: str
+    reasons: list[str]
+    clock_offset_ms: float
+    """Monotonic clock of the node minus that of the run, with which its times were converted."""
+    clock_error_ms: float
+    """Largest error of the offset, including its drift during the run."""
 
 
 class RequestCounts(NamedTuple):
@@ -94,12 +112,17 @@ def certify(
     open_loop: bool,
     concurrency: int | None = None,
     lost: Sequence[str] = (),
+    resumed: Sequence[str] = (),
+    nodes: Sequence[LoggedNode] = (),
+    first_worker: int = 0,
     extra_checks: Sequence[tuple[int, str]] = (),
 ) -> Certificate:
     """Check the bounds of the figures, the counts of the requests and the reports of the workers on the profiling phase. A
     missing report makes a run INVALID.
 
-    `lost` has a sentence for each worker that is known to have been lost. `extra_checks` are failed checks of the caller: a
+    `lost` has a sentence for each worker that is known to have been lost, `resumed` one for each place where the run was
+    resumed, which make it DEGRADED. `nodes` are those of a cluster, whose workers have numbers from `first_worker`.
+    `extra_checks` are failed checks of the caller: a
     level (1: DEGRADED, 2: INVALID) and the reason.
     """
     if not reports:
@@ -108,9 +131,11 @@ def certify(
     ttft = bounds.get("time_to_first_token")
     checks = [
         *(_Check(1, 0, 0, sentence) for sentence in lost),
+        *(_Check(1, 0, 1, sentence) for sentence in resumed),
         *_outcome_checks(requests, workers - len({r.worker for r in reports}) - len(lost), workers, concurrency),
         *(_figure_check(tag, figures) for tag, figures in bounds.items() if tag not in _SAME or figures != ttft),
         *_client_checks(client, open_loop),
+        *(_clock_check(node) for node in nodes),
         *(_Check(level, 0, 1, sentence) for level, sentence in extra_checks),
     ]
     failed = sorted((check for check in checks if check.level), key=lambda check: -check.level)
@@ -124,7 +149,41 @@ def certify(
         client.figures(),
         client.summary(),
         {tag: {name: (f.low, f.high) for name, f in figures.items()} for tag, figures in bounds.items()},
+        [_certify_node(node, reports, requests, open_loop, first_worker) for node in nodes],
     )
+
+
+def _certify_node(
+    node: LoggedNode, reports: Sequence[WorkerReport], requests: RequestCounts, open_loop: bool, first_worker: int
+) -> NodeCertificate:
+    own = [report for report in reports if report.worker - first_worker in node.workers]
+    checks = [_clock_check(node)]
+    if missing := len(node.workers) - len(own):
+        checks.append(_Check(1, 0, 0, f"{missing} of {counted(len(node.workers), 'worker')} did not report."))
+    if own:
+        checks += _client_checks(_Client(own, requests), open_loop)
+    worst = max(check.level for check in checks)
+    return NodeCertificate(
+        node.name,
+        list(node.workers),
+        VERDICTS[worst],
+        [check.sentence for check in checks if check.level],
+        round(node.offset / 1e6, 6),
+        round(_clock_error(node) / 1e6, 6),
+    )
+
+
+def _clock_error(node: LoggedNode) -> int:
+    return node.error + abs(node.drift or 0)
+
+
+def _clock_check(node: LoggedNode) -> _Check:
+    error_ms = _clock_error(node) / 1e6
+    sentence = (
+        f"The clock of node {node.name} is known only to {error_ms:.1f} ms, so the times of its requests may be shifted "
+        "against those of other nodes by that; latencies are not affected."
+    )
+    return _Check(error_ms, _CLOCK_ERROR_MS, 1e12, sentence)
 
 
 class _Client:

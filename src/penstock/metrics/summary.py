@@ -12,6 +12,7 @@ from penstock.metrics.bounds import FigureBounds
 from penstock.metrics.certificate import Certificate, RequestCounts
 from penstock.metrics.metric import Measures
 from penstock.metrics.objectives import parse_objectives
+from penstock.metrics.outages import Outages
 from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
 from penstock.metrics.prompt_reuse import ReuseCounter, ReuseSummary
 from penstock.metrics.reply_checks import ReplyChecks
@@ -34,7 +35,7 @@ from penstock.telemetry.gpu import GpuTelemetry
 from penstock.telemetry.network import NetworkLatency
 from penstock.telemetry.server_metrics import ServerMetrics
 
-__all__ = ["PhaseSummary", "Proof", "Summary", "SummaryBuilder", "TokenizerNote"]
+__all__ = ["Gap", "PhaseSummary", "Proof", "Summary", "SummaryBuilder", "TokenizerNote"]
 
 
 class TokenizerNote(msgspec.Struct, frozen=True):
@@ -69,11 +70,26 @@ class PhaseSummary(msgspec.Struct, frozen=True):
     failed: int
 
 
+class Gap(msgspec.Struct, frozen=True):
+    """A time between the end of a run and its continuation."""
+
+    start_ns: int
+    end_ns: int
+    """In Unix nanoseconds."""
+    restarted_conversations: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_ns - self.start_ns) / 1e9
+
+
 class Summary(msgspec.Struct, kw_only=True):
     metrics: dict[str, Stats]
     """Metrics of the profiling phases, in the order of the catalogue."""
     warmup_metrics: dict[str, Stats] | None
     """None if the warmup sent nothing."""
+    gaps: list[Gap] = []
+    """Times in which nothing was sent because the run had ended and was resumed. They are no part of any figure."""
     phases: list[PhaseSummary] = []
     """The warmup and profiling, if both sent requests."""
     slices: list[Slice] = []
@@ -107,7 +123,7 @@ class Summary(msgspec.Struct, kw_only=True):
     prompt_reuse: ReuseSummary | None = None
     """None if the prompts were not compared."""
     reply_notes: list[str] = []
-    """Sentences about replies whose form makes metrics misleading."""
+    """Sentences about replies whose form makes metrics misleading, and about times without replies."""
     was_cancelled: bool = False
     incomplete_reason: str | None = None
     torn_bytes: int = 0
@@ -170,11 +186,26 @@ class SummaryBuilder:
         self._phases = [self._warmup if p.kind == "warmup" else self._profiling for p in log.phases]
         self._token_totals = TokenTotals()
         self._reply_checks = ReplyChecks(header)
+        self._outages = Outages()
         self._root = RootHash(folder)
         self._broken_conversations = 0
         self._reuse = ReuseCounter(log)
+        self._gaps = [(gap.begin, gap.end) for gap in log.resumes]
+
+    def _before(self, at: int) -> int:
+        """Return the length of the gaps before a time: the statistics count time without them."""
+        return sum(end - begin for begin, end in self._gaps if end <= at)
+
+    def _wall(self, at: int) -> int:
+        """Return the Unix time of a time that was counted without gaps."""
+        for begin, end in self._gaps:
+            if at > begin:
+                at += end - begin
+        return self._header.epoch_wall_ns + at
 
     def add(self, record: Record, measures: Measures) -> None:
+        if self._gaps:
+            record = _shifted(record, self._before(record.start))
         phase = self._phases[record.phase]
         phase.add(record, measures)
         self._reuse.add(record, profiling=phase is self._profiling)
@@ -183,6 +214,8 @@ class SummaryBuilder:
         if self._slices is not None and phase is self._profiling:
             self._slices.add(record, measures)
         self._broken_conversations += self._ended_early(record)
+        if phase is self._profiling:
+            self._outages.add(record)
         if phase is self._profiling and record.failure is None and not record.cancelled:
             self._reply_checks.add(record, measures.values)
             if not self._header.settings.endpoint.server_token_count:
@@ -209,7 +242,6 @@ class SummaryBuilder:
         profiling, warmup = self._profiling, self._warmup
         warmup_requests = warmup.succeeded + warmup.failed + warmup.cancelled
         first, last = profiling.span or (0, 0)
-        epoch = self._header.epoch_wall_ns
         metrics = profiling.metrics()
         warmup_metrics = warmup.metrics() if warmup_requests else None
         return Summary(
@@ -232,12 +264,16 @@ class SummaryBuilder:
             finish_reasons=_most_frequent_first(profiling.finish_reasons),
             broken_conversations=self._broken_conversations,
             warnings=_most_frequent_first(profiling.warnings),
-            start_ns=epoch + first,
-            end_ns=epoch + last,
+            start_ns=self._wall(first),
+            end_ns=self._wall(last),
+            gaps=[
+                Gap(self._header.epoch_wall_ns + gap.begin, self._header.epoch_wall_ns + gap.end, gap.conversations)
+                for gap in self._log.resumes
+            ],
             tokenizer=tokenizer,
             token_agreement=self._token_totals.agreement(),
             prompt_reuse=self._reuse.summary(),
-            reply_notes=self._reply_checks.notes(),
+            reply_notes=[*self._reply_checks.notes(), *self._outages.notes(first)],
             torn_bytes=self._log.torn_bytes,
             torn_requests=self._log.torn_requests,
             skipped_bytes=self._log.skipped_bytes,
@@ -266,7 +302,6 @@ class SummaryBuilder:
         }
 
     def _phase_summaries(self, warmup_metrics: dict[str, Stats], metrics: dict[str, Stats]) -> Iterator[PhaseSummary]:
-        epoch = self._header.epoch_wall_ns
         for kind, stats, values in (
             ("warmup", self._warmup, warmup_metrics),
             ("profiling", self._profiling, metrics),
@@ -278,8 +313,8 @@ class SummaryBuilder:
                     index=phase.index,
                     name=phase.name,
                     kind=kind,
-                    start_ns=epoch + first,
-                    end_ns=epoch + last,
+                    start_ns=self._wall(first),
+                    end_ns=self._wall(last),
                     metrics=values,
                     errors=stats.errors(),
                     succeeded=stats.succeeded,
@@ -290,6 +325,14 @@ class SummaryBuilder:
         if self._slices is None or self._profiling.span is None:
             return []
         return list(self._slices.slices(self._profiling.span, self._profiling.over_time))
+
+
+def _shifted(record: Record, by: int) -> Record:
+    """Return the record with its times moved to `by` ns earlier."""
+    if not by:
+        return record
+    times = {name: getattr(record, name) for name in ("intended", "issued", "start", "end", "sent", "first_byte")}
+    return msgspec.structs.replace(record, **{name: at - by for name, at in times.items() if at is not None})
 
 
 def _most_frequent_first(counts: dict[str, int]) -> dict[str, int]:

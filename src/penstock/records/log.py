@@ -4,7 +4,8 @@ A log is a folder:
 
     run.json        the header, see `records.header`; written before the first request
     payloads.*      the request bodies, see `records.payloads`
-    runner.log      frames of the runner: the points of an experiment, the phases, telemetry, and workers that were lost
+    runner.log      frames of the runner: the points of an experiment, the phases, telemetry, workers that were lost, the
+                    places where the run was resumed, and the nodes of a cluster
     worker-N.log    frames of worker N: for each phase its records, then its report
     replies-N.bin   the replies to worker N, if the export level asks for them, see `records.raw_replies`
 
@@ -26,6 +27,7 @@ import msgspec
 from penstock import frames
 from penstock.errors import UserError
 from penstock.records.header import LOG_FORMAT, LogVersion, RunHeader, decode_header, encode_header
+from penstock.records.nodes import LoggedNode
 from penstock.records.payloads import Payload, PayloadStore
 from penstock.records.raw_replies import RawReply, ReplyReader
 from penstock.records.record import Record
@@ -36,6 +38,7 @@ __all__ = [
     "LoggedData",
     "LoggedPhase",
     "LoggedPoint",
+    "LoggedResume",
     "LostWorker",
     "RunLog",
     "RunnerLog",
@@ -45,8 +48,8 @@ __all__ = [
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-RECORD, REPORT, PHASE, LOST, SAMPLE, POINT = 1, 2, 3, 4, 5, 6
-_KINDS = bytes([RECORD, REPORT, PHASE, LOST, SAMPLE, POINT])
+RECORD, REPORT, PHASE, LOST, SAMPLE, POINT, RESUME, NODE = 1, 2, 3, 4, 5, 6, 7, 8
+_KINDS = bytes([RECORD, REPORT, PHASE, LOST, SAMPLE, POINT, RESUME, NODE])
 _RUNNER_FILE = "runner.log"
 _FLUSH_BYTES = 1 << 18
 _FLUSH_NS = 500_000_000
@@ -129,6 +132,25 @@ class LostWorker(msgspec.Struct, frozen=True):
     """What ended it, such as `was killed by signal 9`."""
 
 
+class LoggedResume(msgspec.Struct, frozen=True):
+    """A place where the run was resumed, with new workers, after its processes had ended. Nothing was sent from `begin` to
+    `end`."""
+
+    begin: int
+    """End of the last record before, in ns from the epoch."""
+    end: int
+    """In ns from the epoch."""
+    first_phase: int
+    """Index of the first phase after it."""
+    first_worker: int
+    """Number of the first worker after it."""
+    workers: int
+    conversations: int = 0
+    """Conversations that began again at their first turn."""
+    missing_reports: int = 0
+    """Workers before it that did not report on their last phase, because they were killed."""
+
+
 class Sample(msgspec.Struct, frozen=True):
     """Values that were observed beside the run."""
 
@@ -153,6 +175,12 @@ class RunnerLog:
 
     def lost(self, worker: LostWorker) -> None:
         self._write(LOST, worker)
+
+    def node(self, node: LoggedNode) -> None:
+        self._write(NODE, node)
+
+    def resume(self, resume: LoggedResume) -> None:
+        self._write(RESUME, resume)
 
     def sample(self, sample: Sample) -> None:
         self._write(SAMPLE, sample)
@@ -225,6 +253,7 @@ class RunLog:
             self.point = self._find_point(point)
             self.header = decode_header(self.point.header)
         self.phases: list[LoggedPhase] = list(_runner_frames(folder, PHASE, LoggedPhase))
+        self.resumes: list[LoggedResume] = list(_runner_frames(folder, RESUME, LoggedResume))
         datasets = {covered.data for covered in self.covered_phases} or {None}
         if len(datasets) > 1:
             raise UserError(f"{folder} holds phases with different datasets; each has a report in a folder of its own.")
@@ -297,6 +326,12 @@ class RunLog:
         covered = {phase.index for phase in self.covered_phases}
         return (record for record in records if record.phase in covered)
 
+    def records_as(self, type_: type[T]) -> Iterator[T]:
+        """Yield the records of all workers, decoded as another type with the same first fields."""
+        decode = msgspec.msgpack.Decoder(type_).decode
+        self._clear_damage()
+        return (decode(data) for path in self.worker_files() for data in self._read_frames(path, RECORD))
+
     def reports(self, kind: str | None = None) -> list[WorkerReport]:
         """Return the reports of the workers on the phases of a kind, or on all phases; killed workers wrote none."""
         decode = msgspec.msgpack.Decoder(WorkerReport).decode
@@ -310,8 +345,20 @@ class RunLog:
         """The phases whose records are read."""
         return [phase for phase in self.phases if self.point is None or phase.point == self.point.index]
 
+    @property
+    def last_part(self) -> LoggedResume:
+        """What happened after the run was last resumed; the whole run if it never was."""
+        return self.resumes[-1] if self.resumes else LoggedResume(0, 0, 0, 0, self.header.workers)
+
+    def nodes(self) -> list[LoggedNode]:
+        """Return the nodes of the cluster, as they were at the end of the run; none if it ran on one machine."""
+        found = {node.name: node for node in _runner_frames(self.folder, NODE, LoggedNode)}
+        return list(found.values())
+
     def lost_workers(self) -> list[LostWorker]:
-        return list(_runner_frames(self.folder, LOST, LostWorker))
+        """Return the workers that were lost, without those before the run was last resumed: their shares were sent then."""
+        lost = _runner_frames(self.folder, LOST, LostWorker)
+        return [worker for worker in lost if worker.worker >= self.last_part.first_worker]
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of telemetry, in order of time."""

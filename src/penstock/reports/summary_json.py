@@ -163,8 +163,19 @@ def _completeness(summary: Summary) -> dict[str, Any]:
 def _penstock_fields(summary: Summary, header: RunHeader) -> dict[str, Any]:
     fields: dict[str, Any] = {"penstock_version": header.penstock_version}
     if summary.certificate is not None:
-        fields["certificate"] = summary.certificate
+        certificate = msgspec.structs.asdict(summary.certificate)
+        fields["certificate"] = {name: value for name, value in certificate.items() if name != "nodes" or value}
     fields |= _certainty(summary)
+    if summary.gaps:
+        fields["gaps"] = [
+            {
+                "start_time": local_time(gap.start_ns),
+                "end_time": local_time(gap.end_ns),
+                "seconds": gap.seconds,
+                "restarted_conversations": gap.restarted_conversations,
+            }
+            for gap in summary.gaps
+        ]
     fields["context_mode"] = header.context_mode
     if summary.proof is not None:
         fields["proof"] = {"algorithm": "sha256", "requests": summary.proof.requests, "root": summary.proof.root}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from penstock.datasets import load as datasets
 from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.errors import RunError, UserError
-from penstock.records.log import LoggedData
+from penstock.records.log import LoggedData, LoggedResume
 from penstock.runs import registry
 from penstock.runs.build_payloads import build_payloads
 from penstock.runs.companion import Companion
@@ -27,7 +27,22 @@ from penstock.workers.backend import Backend
 from penstock.workers.in_process import InProcess
 from penstock.workers.local_processes import ForkedWorkers, SpawnedWorkers
 
-__all__ = ["FailureRule", "FinishedRun", "OpenedRun", "StoredData", "execute", "open_run", "store_data"]
+if TYPE_CHECKING:
+    from penstock.workers.ray_cluster import Cluster
+
+__all__ = [
+    "FailureRule",
+    "FinishedRun",
+    "OpenedRun",
+    "StoredData",
+    "connect_cluster",
+    "execute",
+    "execute_phases",
+    "mock_servers",
+    "open_run",
+    "start_run",
+    "store_data",
+]
 
 _MIN_REQUESTS = 10
 """Requests, or the concurrency if that is more, before --failed-request-threshold can end a run."""
@@ -67,11 +82,18 @@ def execute(
     companions: Sequence[Companion] = (),
 ) -> FinishedRun:
     """Prepare and run the benchmark; raise an exception if it ends before its first request. See `open_run`."""
+    opening = open_run(settings, folder, observer, servers=servers, spawn=spawn, companions=companions)
+    return execute_phases(opening, folder)
+
+
+def execute_phases(
+    opening: contextlib.AbstractContextManager[OpenedRun], folder: RunFolder, position: int = 0
+) -> FinishedRun:
+    """Open a run and execute its phases; the first one starts at `position` in the order of the dataset."""
     opened: OpenedRun | None = None
     stopped: str | None = None
     try:
-        with open_run(settings, folder, observer, servers=servers, spawn=spawn, companions=companions) as opened:
-            position = 0
+        with opening as opened:
             for phase in opened.prepared.phases:
                 running = opened.runner.start(phase.starting_at(position))
                 if running is None:
@@ -170,6 +192,8 @@ def open_run(
     largest points: workers are sized for them, and are child processes, so that reports are written while they wait.
     """
     observer = observer or Observer()
+    spawn = spawn or settings.cluster is not None
+    cluster = connect_cluster(settings)
     with mock_servers(settings) as settings:  # noqa: PLR1704 - the URLs are now those of the mock servers
         endpoint = endpoint_named(settings.endpoint.type, settings.endpoint)
         readiness = Readiness(settings, endpoint) if settings.readiness.timeout_s else None
@@ -197,6 +221,7 @@ def open_run(
             servers=servers,
             in_caller=not spawn,
             points=points,
+            cpus=[] if cluster is None else [node.cpus for node in cluster.nodes],
         )
         observer.prepared(settings, endpoint, dataset, tokenizer, prepared)
         outdated = _outdated_artifacts(settings, folder, experiment=bool(points))
@@ -207,30 +232,77 @@ def open_run(
                 observer.waited()
             # Which address of a host accepts connections was not known before.
             prepared.targets = resolve_targets(settings, endpoint, raise_limit=not spawn)
-        notes = _tell_notes(prepared, observer, 0)
-
-        def begin() -> None:
-            observer.begin()
-            folder.begin(outdated)
-
-        beside = [*registry.companions(settings, prepared), *companions]
-        runner = Runner(
-            _backend(prepared, spawn=spawn, in_child=bool(beside or points)),
-            folder.log,
-            epoch=prepared.epoch,
-            companions=beside,
-            on_begin=begin,
-            on_progress=observer.progress,
-            on_sample=observer.sample,
-        )
-        with observer.running(runner), runner:
-            yield OpenedRun(settings, dataset, tokenizer, prepared, runner)
-        observer.progress(runner.progress)
-        observer.finished()
-        _tell_notes(prepared, observer, notes)
+        with start_run(
+            settings,
+            folder,
+            observer,
+            dataset,
+            tokenizer,
+            prepared,
+            outdated=outdated,
+            spawn=spawn,
+            in_child=bool(points),
+            companions=companions,
+            cluster=cluster,
+        ) as opened:
+            yield opened
 
 
-def _backend(prepared: Prepared, *, spawn: bool, in_child: bool) -> Backend:
+@contextlib.contextmanager
+def start_run(
+    settings: Settings,
+    folder: RunFolder,
+    observer: Observer,
+    dataset: datasets.Dataset,
+    tokenizer: LazyTokenizer,
+    prepared: Prepared,
+    *,
+    outdated: Sequence[str] = (),
+    spawn: bool = False,
+    in_child: bool = False,
+    companions: Sequence[Companion] = (),
+    resume: LoggedResume | None = None,
+    cluster: Cluster | None = None,
+) -> Iterator[OpenedRun]:
+    """Start the workers of a prepared run, and yield it; end the workers afterwards."""
+    notes = _tell_notes(prepared, observer, 0)
+
+    def begin() -> None:
+        observer.begin()
+        folder.begin(outdated)
+
+    beside = [*registry.companions(settings, prepared), *companions]
+    runner = Runner(
+        _backend(prepared, spawn=spawn, in_child=in_child or bool(beside), cluster=cluster),
+        folder.log,
+        epoch=prepared.epoch,
+        companions=beside,
+        on_begin=begin,
+        on_progress=observer.progress,
+        on_sample=observer.sample,
+        resume=resume,
+    )
+    with observer.running(runner), runner:
+        yield OpenedRun(settings, dataset, tokenizer, prepared, runner)
+    observer.progress(runner.progress)
+    observer.finished()
+    _tell_notes(prepared, observer, notes)
+
+
+def connect_cluster(settings: Settings) -> Cluster | None:
+    """Connect to the cluster of the settings, before prompts are generated."""
+    if settings.cluster is None:
+        return None
+    from penstock.workers.ray_cluster import connect
+
+    return connect(settings.cluster)
+
+
+def _backend(prepared: Prepared, *, spawn: bool, in_child: bool, cluster: Cluster | None) -> Backend:
+    if cluster is not None:
+        from penstock.workers.ray_cluster import RayWorkers
+
+        return RayWorkers(cluster, prepared.job, prepared.epoch, prepared.workers, prepared.open_files)
     if spawn:
         return SpawnedWorkers(prepared.job, prepared.epoch, prepared.workers, prepared.open_files)
     if prepared.workers == 1 and not in_child:

@@ -92,8 +92,9 @@ def report_points(
 
 def why_incomplete(log: RunLog) -> str | None:
     """Return why the run or point of a log is incomplete, and close the log; None if it is complete."""
-    workers = log.header.workers
-    reports = log.reports("profiling")
+    part = log.last_part
+    workers = part.workers
+    reports = [report for report in log.reports("profiling") if report.worker >= part.first_worker]
     missing = workers - len(reports) - len({lost.worker for lost in log.lost_workers()})
     started = any(phase.kind == "profiling" for phase in log.covered_phases)
     log.close()

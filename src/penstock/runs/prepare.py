@@ -20,7 +20,7 @@ from penstock.schedule.phases import phases as make_phases
 from penstock.schedule.users import UserArrivals
 from penstock.settings.schema import LoadSettings, Settings
 from penstock.workers.job import Job, Target, targets
-from penstock.workers.local_processes import choose_workers, max_workers, raise_file_limit
+from penstock.workers.local_processes import choose_cluster_workers, choose_workers, max_workers, raise_file_limit
 
 __all__ = [
     "Prepared",
@@ -131,6 +131,7 @@ def prepare(
     servers: int = 1,
     in_caller: bool = True,
     points: Sequence[Settings] = (),
+    cpus: Sequence[int] = (),
 ) -> Prepared:
     """Prepare a run whose log goes to the empty folder `log`.
 
@@ -138,6 +139,7 @@ def prepare(
     of servers that a comparison sends each conversation to. Without `in_caller`, this process is neither forked nor are its
     limits changed: input files are indexed to their end, and its limit of open files is only checked. `points` are the
     settings of an experiment's largest points, for which the workers are sized; the input is then indexed to its end, too.
+    `cpus` are those of each node of a cluster.
     """
     seed = settings.input.seed if settings.input.seed is not None else secrets.randbits(32)
     turns = dataset.turns
@@ -155,11 +157,11 @@ def prepare(
     stored = build_payloads(log, settings, endpoint, dataset, phases, progress, in_background=in_caller and not points)
     expected = expected_requests(phases, stored.bodies, turns, settings.input.sampling)
     # Workers and connections are those of the largest phase.
-    own_sizes = _sizes(settings, phases, expected)
+    own_sizes = _sizes(settings, phases, expected, cpus)
     sizes = [*own_sizes]
     for point in points:
         of_point = make_phases(point.load, point.warmup, synthetic=dataset.synthetic, seed=seed, servers=servers)
-        sizes += _sizes(point, of_point, [phase.requests for phase in of_point])
+        sizes += _sizes(point, of_point, [phase.requests for phase in of_point], cpus)
     workers = max(size.workers for size in sizes)
     preconnect = max(size.connections for size in own_sizes)
     open_files = _raise_file_limit(sizes, workers, only_check=not in_caller)
@@ -211,11 +213,18 @@ class _Size(NamedTuple):
     """Most requests in flight; None if there is no limit."""
 
 
-def _sizes(settings: Settings, phases: Sequence[Phase], expected: Sequence[int | None]) -> list[_Size]:
+def _sizes(
+    settings: Settings, phases: Sequence[Phase], expected: Sequence[int | None], cpus: Sequence[int]
+) -> list[_Size]:
+    def workers(slots: int | None, rate: float | None, requests: int | None) -> int:
+        if cpus:
+            return choose_cluster_workers(slots, rate, requests, settings.workers_max, cpus)
+        return choose_workers(slots, rate, requests, settings.workers_max)
+
     rates = [load.arrival_rate for load in phase_loads(settings)]
     return [
         _Size(
-            choose_workers(_slots(phase), rate, requests, settings.workers_max),
+            workers(_slots(phase), rate, requests),
             connections_to_open(phase, rate, requests),
             _max_in_flight(_slots(phase), requests),
         )

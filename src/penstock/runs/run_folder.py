@@ -22,8 +22,10 @@ _PAYLOADS_FILE = "payloads.bin"  # in every log
 
 
 class RunFolder:
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, resume: bool = False) -> None:
+        """With `resume`, go on with the run in the folder instead of replacing it."""
         self._path = path
+        self._resume = resume
         self._created = False
         self.log = os.path.join(path, LOG_FOLDER)
         self._old = f"{self.log}.old"
@@ -41,6 +43,9 @@ class RunFolder:
             os.makedirs(self._path, exist_ok=True)
             self._lock = os.open(self._path, os.O_RDONLY)
             self._take_lock()
+            if self._resume:
+                self.began = True
+                return self
             for path in (self.log, self._old, self._gone):
                 if os.path.lexists(path) and not _is_log(path):
                     raise UserError(

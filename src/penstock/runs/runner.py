@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.errors import RunError, UserError
-from penstock.records.log import LoggedData, LoggedPhase, LoggedPoint, LostWorker, RunnerLog, Sample
+from penstock.records.log import LoggedData, LoggedPhase, LoggedPoint, LoggedResume, LostWorker, RunnerLog, Sample
 from penstock.runs.companion import Companion
 from penstock.schedule.phase import Phase
 from penstock.wire.duration_sketch import DurationSketch
@@ -53,7 +53,7 @@ class RunProgress(NamedTuple):
     """Counts are totals over all workers and all phases so far."""
 
     phase: int
-    """Index of the phase."""
+    """Index of the phase among those of this process."""
     began: int
     """Monotonic ns; 0 while connections are being opened."""
     connected: int
@@ -114,9 +114,11 @@ class Runner:
         on_begin: Callable[[], None] | None = None,
         on_progress: Callable[[RunProgress], None] | None = None,
         on_sample: Callable[[Sample], None] | None = None,
+        resume: LoggedResume | None = None,
     ) -> None:
         """`log` is the folder of the run's log. `on_begin` is called before the first request, `on_progress` about every
-        10 ms while the runner waits, and `on_sample` with each sample of telemetry."""
+        10 ms while the runner waits, and `on_sample` with each sample of telemetry. `resume` says where a run goes on that an
+        earlier process began; its end is that of the gap when the first phase starts."""
         self._backend = backend
         self._log_folder = log
         self._epoch = epoch
@@ -134,7 +136,10 @@ class Runner:
         self._failures: list[tuple[int, WorkerFailed]] = []
         self._running: dict[int, RunningPhase] = {}
         """Phases that were started and not waited for, by index."""
-        self._phases = 0
+        self._resume = resume
+        self._first_phase = 0 if resume is None else resume.first_phase
+        self._first_worker = 0 if resume is None else resume.first_worker
+        self._phases = self._first_phase
         self._began = 0
         self._interrupts = 0
         self._interrupted_at = 0
@@ -167,6 +172,7 @@ class Runner:
         finally:
             self._finish_companions()
             if self._log is not None:
+                self._log_nodes()
                 self._log.close()
         if kind is None:
             self._raise_failures()
@@ -179,7 +185,7 @@ class Runner:
     @property
     def began(self) -> bool:
         """True if a first request may have been sent."""
-        return self._phases > 0
+        return self._phases > self._first_phase
 
     @property
     def interrupts(self) -> int:
@@ -238,13 +244,17 @@ class Runner:
         self._wait(lambda: len(self._ready | self._lost.keys()) == self._backend.workers)
         if self.stopping:
             return None
-        if not self._phases and self._on_begin is not None:
+        if not self.began and self._on_begin is not None:
             self._on_begin()
         if drain:
             self._between_phases()
-        index, self._phases = self._phases, self._phases + 1
         self._began = monotonic_ns() + self._backend.lead_ns
         assert self._log is not None
+        if self._resume is not None and not self.began:
+            self._log.resume(msgspec.structs.replace(self._resume, end=self._began - self._epoch))
+        if not self.began:
+            self._log_nodes()
+        index, self._phases = self._phases, self._phases + 1
         self._log.phase(
             LoggedPhase(
                 index,
@@ -261,6 +271,12 @@ class Runner:
         self._send(StartPhase(index, phase, self._began, connections))
         self._send_stop()
         return running
+
+    def _log_nodes(self) -> None:
+        """Log the nodes of a cluster: before the first phase, and at the end, when the drift of their clocks is known."""
+        assert self._log is not None
+        for node in self._backend.nodes:
+            self._log.node(node)
 
     def begin_point(self, point: LoggedPoint) -> None:
         """Log a point of an experiment, whose phases follow."""
@@ -329,11 +345,12 @@ class Runner:
 
     def _lose(self, worker: int, event: WorkerDied) -> None:
         phase = self._phases - 1
-        self._lost[worker] = lost = LostWorker(worker, phase, monotonic_ns() - self._epoch, event.how)
+        number = self._first_worker + worker
+        self._lost[worker] = lost = LostWorker(number, phase, monotonic_ns() - self._epoch, event.how)
         self._progress[worker] = msgspec.structs.replace(self._progress[worker], in_flight=0)
         if self._log is not None:
             self._log.lost(lost)
-        if phase < 0 or len(self._lost) == self._backend.workers:
+        if phase < self._first_phase or len(self._lost) == self._backend.workers:
             self._failures.append((worker, WorkerFailed("died", event.how)))
 
     def _wait(self, done: Callable[[], bool]) -> None:
@@ -387,7 +404,7 @@ class Runner:
     def progress(self) -> RunProgress:
         counts = list(self._progress.values())
         return RunProgress(
-            max(0, self._phases - 1),
+            max(0, self._phases - 1 - self._first_phase),
             self._began,
             sum(self._connected.values()),
             sum(worker.sent for worker in counts),

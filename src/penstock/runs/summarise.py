@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -12,7 +12,8 @@ from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.metrics.certificate import certify
 from penstock.metrics.summary import Summary
 from penstock.plural import counted
-from penstock.records.log import RunLog
+from penstock.records.log import LoggedResume, RunLog
+from penstock.records.worker_report import WorkerReport
 from penstock.reports.artifacts import Artifacts
 from penstock.reports.write_artifacts import write_artifacts
 from penstock.runs.run_folder import LOG_FOLDER
@@ -72,10 +73,13 @@ def summarise(
         partial(
             certify,
             reports,
-            workers=header.workers,
+            workers=_expected_reports(log, reports),
             open_loop=any(covered.open_loop for covered in profiled),
             concurrency=profiled[0].concurrency if len(profiled) == 1 else None,
             lost=lost,
+            nodes=log.nodes(),
+            first_worker=log.last_part.first_worker,
+            resumed=[_resume_sentence(resume) for resume in log.resumes],
         ),
         was_cancelled=interrupted,
         incomplete_reason=incomplete or " ".join(lost) or None,
@@ -107,20 +111,42 @@ def why_unusable(summary: Summary, max_error_rate: float) -> str | None:
     return f"{failed[:1].upper()}{failed[1:]}: {code}{group.type}."
 
 
+def _expected_reports(log: RunLog, reports: Sequence[WorkerReport]) -> int:
+    """Return how many workers should have reported: those that ended before the run was resumed cannot any more."""
+    earlier = {report.worker for report in reports if report.worker < log.last_part.first_worker}
+    return len(earlier) + log.last_part.workers
+
+
+def _resume_sentence(resume: LoggedResume) -> str:
+    restarted = ""
+    if resume.conversations:
+        restarted = f" {counted(resume.conversations, 'conversation')} without a complete record began again."
+    missing = ""
+    if resume.missing_reports:
+        missing = " The workers before the gap were killed, so the checks of the client cover only the time after it."
+    return (
+        f"The run ended {resume.begin / 1e9:.1f} s after its start and was resumed after a gap of "
+        f"{(resume.end - resume.begin) / 1e9:.1f} s, which is in no figure; the server was without this load in it.{restarted}"
+        f"{missing}"
+    )
+
+
 def _lost_workers(log: RunLog, reported: set[int]) -> list[str]:
     """Return a sentence for each worker that was lost, with its share of the requests."""
-    workers = log.header.workers
+    part = log.last_part
+    workers = part.workers
     sentences = []
     covered = {phase.index for phase in log.covered_phases}
     for lost in log.lost_workers():
         if lost.worker in reported or lost.phase not in covered:
             continue  # it had finished
         requests = log.phases[lost.phase].requests
+        number = lost.worker - part.first_worker
         share = f"1/{workers} of the requests"
         if requests is not None:
-            share = f"{split(requests, Share(lost.worker, workers)):,} of the {requests:,} requests"
+            share = f"{split(requests, Share(number, workers)):,} of the {requests:,} requests"
         sentences.append(
-            f"Worker {lost.worker} of {workers} {lost.how} {lost.at / 1e9:.1f} s after the start; its share is {share}, and "
+            f"Worker {number} of {workers} {lost.how} {lost.at / 1e9:.1f} s after the start; its share is {share}, and "
             "what it had not sent or recorded by then is missing."
         )
     return sentences

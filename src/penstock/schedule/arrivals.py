@@ -16,7 +16,7 @@ import msgspec
 from penstock.schedule.conversations import Conversations
 from penstock.schedule.share import Share
 
-__all__ = ["Arrivals", "Constant", "Recorded"]
+__all__ = ["Arrivals", "Constant", "Continued", "ContinuedRecording", "Recorded"]
 
 _SECOND = 1_000_000_000
 
@@ -55,3 +55,43 @@ class Recorded(msgspec.Struct, frozen=True, tag="recorded"):
                     return
                 yield None
             yield round((conversations.recorded_ns(conversation, 0) or 0) * self.scale)
+
+
+class Continued(msgspec.Struct, frozen=True, tag="continued"):
+    """The rest of an arrival process, from `after_ns` on."""
+
+    process: Arrivals
+    after_ns: int
+
+    def times(self, share: Share, seed: int, conversations: Conversations) -> Iterator[int | None]:
+        for time in self.process.times(share, seed, conversations):
+            if time is None:
+                yield None
+            elif time >= self.after_ns:
+                yield time - self.after_ns
+
+
+class ContinuedRecording(msgspec.Struct, frozen=True, tag="continued_recording"):
+    """The rest of a recording, from `after_ns` on. The sessions that begin again are due at once."""
+
+    recording: Recorded
+    after_ns: int
+    unfinished: int
+    """Number of sessions that begin again."""
+    next_number: int
+    """Number of the first session after them."""
+
+    def times(self, share: Share, seed: int, conversations: Conversations) -> Iterator[int | None]:
+        del seed
+        copies = self.recording.copies
+        for position in count(share.worker, share.workers):
+            number = self.next_number + position - self.unfinished
+            if position < self.unfinished:
+                yield 0
+                continue
+            while not conversations.has(number // copies):
+                if conversations.size is not None:
+                    return
+                yield None
+            recorded = conversations.recorded_ns(number // copies, 0) or 0
+            yield max(0, round(recorded * self.recording.scale) - self.after_ns)

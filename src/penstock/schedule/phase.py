@@ -6,13 +6,13 @@ from random import Random
 
 import msgspec
 
-from penstock.schedule.arrivals import Arrivals
+from penstock.schedule.arrivals import Arrivals, Continued, ContinuedRecording, Recorded
 from penstock.schedule.limits import Limit
 from penstock.schedule.server_assignment import RoundRobin, ServerAssignment
 from penstock.schedule.share import Share
-from penstock.schedule.turn_timing import AfterReply, TurnTiming
+from penstock.schedule.turn_timing import AfterReply, AtRecordedTimes, TurnTiming
 
-__all__ = ["Cancellation", "Phase"]
+__all__ = ["Cancellation", "Phase", "Resumed"]
 
 
 class Cancellation(msgspec.Struct, frozen=True, tag="cancellation"):
@@ -24,6 +24,24 @@ class Cancellation(msgspec.Struct, frozen=True, tag="cancellation"):
     def applies(self, number: int, turn: int, seed: int) -> bool:
         """Return whether to cancel a turn of session `number`. It is a pure function of the seed."""
         return Random(f"{seed}/cancellation/{number}/{turn}").random() < self.share
+
+
+class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
+    """Where a phase goes on that an earlier process began. Sessions keep the numbers that they had then."""
+
+    unfinished: tuple[int, ...] = ()
+    """Numbers of the sessions that were started or skipped and did not end; they begin again, at their first turn."""
+    next_number: int = 0
+    """Number of the first session after them."""
+    active_ns: int = 0
+    """How long the phase has run, up to its last record."""
+    arrived_ns: int = 0
+    """How much of the arrival process is over."""
+
+    def number(self, position: int) -> int:
+        """Return the number of a session by its position in the resumed phase: first those that begin again."""
+        first = len(self.unfinished)
+        return self.unfinished[position] if position < first else self.next_number + position - first
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +72,8 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     point: int = 0
     """Which point of an experiment the phase measures."""
+    resumed: Resumed | None = None
+    """Where the phase goes on, if an earlier process has run a part of it."""
 
     def starting_at(self, position: int) -> Phase:
         """Return the same phase from this position in the order of the dataset; the whole dataset always starts at 0."""
@@ -61,6 +81,25 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
             return self
         servers = RoundRobin(position) if isinstance(self.servers, RoundRobin) else self.servers
         return msgspec.structs.replace(self, first=position, servers=servers)
+
+    def continued(self, resumed: Resumed, requests: int) -> Phase:
+        """Return the rest of the phase, of which `requests` have been recorded. Ramps of limits begin again; the arrivals go
+        on where they were."""
+        arrivals, timing = self.arrivals, self.turn_timing
+        if isinstance(arrivals, Recorded):
+            arrivals = ContinuedRecording(arrivals, resumed.arrived_ns, len(resumed.unfinished), resumed.next_number)
+        elif arrivals is not None:
+            arrivals = Continued(arrivals, resumed.arrived_ns)
+        if isinstance(timing, AtRecordedTimes):
+            timing = msgspec.structs.replace(timing, after_ns=resumed.arrived_ns)
+        return msgspec.structs.replace(
+            self,
+            resumed=resumed,
+            arrivals=arrivals,
+            turn_timing=timing,
+            requests=None if self.requests is None else max(0, self.requests - requests),
+            duration_s=None if self.duration_s is None else max(0.0, self.duration_s - resumed.active_ns / 1e9),
+        )
 
     def working_share(self, share: Share) -> Share | None:
         """Return the share of a worker among those that have slots in this phase; None if it has none."""

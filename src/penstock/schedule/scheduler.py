@@ -190,9 +190,12 @@ class Scheduler:
         """Sessions of all workers have numbers below this one."""
         self._began_at = 0
         self._ends_at = _NEVER
-        self._number = share.worker
+        self._position = share.worker
+        """Position of the next session of this worker in the order of the phase."""
+        self._resumed = phase.resumed
+        self._number = self._position if phase.resumed is None else phase.resumed.number(self._position)
         """Number of the next session of this worker."""
-        self._started = 0
+        self._started = 0 if phase.resumed is None else phase.resumed.next_number
         self._stopped = working is None
 
     # -- the phase ----------------------------------------------------------------------------------------------------
@@ -366,9 +369,10 @@ class Scheduler:
         conversation = self._conversations.pick(self._phase.first + number // self._copies)
         if conversation is None or (self._size_unknown and self._exhausted()):
             return None
-        self._started = number + 1
+        self._started = max(self._started, number + 1)
         if self._users is None:
-            self._number += self._share.workers
+            self._position += self._share.workers
+            self._number = self._position if self._resumed is None else self._resumed.number(self._position)
         server = self._phase.servers.server(number, self._servers, self._phase.seed)
         turns = self._conversations.turns(conversation)
         if self._user_turns is not None:

@@ -53,12 +53,14 @@ class AtRecordedTimes(msgspec.Struct, frozen=True, tag="at_recorded_times"):
     """The next turn is sent at its recorded time, but not before the reply; a turn without a time follows the reply."""
 
     scale: float = 1.0
+    after_ns: int = 0
+    """Time of the recording at which the phase begins."""
     takes_arrivals = False
 
     def due(self, end: TurnEnd) -> int:
         if end.recorded is None:
             return end.ended_at + end.delay
-        return max(end.ended_at, end.phase_start + round(end.recorded * self.scale))
+        return max(end.ended_at, end.phase_start + round(end.recorded * self.scale) - self.after_ns)
 
 
 class PerUser(msgspec.Struct, frozen=True, tag="per_user"):

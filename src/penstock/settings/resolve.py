@@ -84,7 +84,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
         command=parsed.command,
         **{
             name: parsed.values[name]
-            for name in ("workers_max", "require_valid", "max_error_rate", "goodput")
+            for name in ("workers_max", "cluster", "require_valid", "max_error_rate", "goodput")
             if name in parsed.values
         },
     )

@@ -433,6 +433,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     experiment: ExperimentSettings = ExperimentSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     workers_max: int | None = None
+    """Most workers, on each node of a cluster."""
+    cluster: str | None = None
+    """Address of a Ray cluster whose nodes send the requests; None: this machine."""
     require_valid: bool = False
     max_error_rate: float = 0.0
     """Share of failed requests, from 0 to 1, above which the exit status is 1."""

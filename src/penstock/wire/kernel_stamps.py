@@ -134,6 +134,10 @@ class PlainReceiver:
         return n, monotonic_ns(), earliest, tcp_state(self._sock)
 
 
+_SOONEST_NS, _LATEST_NS = -1_000_000, 50_000_000
+"""Beyond these delays between a stamp and its reading, the offset of the clocks is measured again."""
+
+
 class StampedReceiver:
     """Reads with stamps. Use it only where they are AVAILABLE."""
 
@@ -164,7 +168,11 @@ class StampedReceiver:
         if not ancillary:
             return n, now, 0 if earliest is None else earliest, info[0]
         seconds, nanoseconds = TIMESPEC.unpack(ancillary[0][2])
-        arrived = seconds * 1_000_000_000 + nanoseconds - self._clock.offset
+        stamp = seconds * 1_000_000_000 + nanoseconds
+        arrived = stamp - self._clock.offset
+        if not _SOONEST_NS <= now - arrived <= _LATEST_NS:  # perhaps the wall clock was set
+            self._clock.refresh()
+            arrived = stamp - self._clock.offset
         stats.stamped += 1
         stats.delay.add(now - arrived)
         return n, arrived if arrived < now else now, earliest, info[0]

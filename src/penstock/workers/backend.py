@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from penstock.records.nodes import LoggedNode
 from penstock.workers.messages import Command, Event
 
 __all__ = ["Backend", "OnEvent"]
@@ -20,6 +21,11 @@ class Backend(Protocol):
     @property
     def lead_ns(self) -> int:
         """Time between the command to start a phase and its start, so that every worker has it before."""
+        ...
+
+    @property
+    def nodes(self) -> Sequence[LoggedNode]:
+        """The nodes that the workers run on; empty if that is this machine only."""
         ...
 
     def start(self, on_event: OnEvent) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import uvloop
 
+from penstock.records.nodes import LoggedNode
 from penstock.schedule.share import Share
 from penstock.workers.backend import OnEvent
 from penstock.workers.errors import describe_failure
@@ -23,6 +24,7 @@ __all__ = ["InProcess"]
 class InProcess:
     workers = 1
     lead_ns = 1_000_000
+    nodes: Sequence[LoggedNode] = ()
 
     def __init__(self, job: Job, targets: Sequence[Target], epoch: int) -> None:
         self._job = job

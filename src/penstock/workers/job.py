@@ -68,6 +68,8 @@ class Job(NamedTuple):
     seed: int
     preconnect: int
     """Connections to open before the first request, over all workers and URLs."""
+    first_worker: int = 0
+    """Number of the first worker in the log; not 0 if the run was resumed."""
     growing: bool = False
     """True if the input files are indexed while the run sends."""
     keep_replies: bool = False

@@ -16,14 +16,22 @@ from typing import NamedTuple, Protocol
 
 from penstock.errors import UserError
 from penstock.processes import cores, descriptor_limit, end_with_parent, fork, raise_descriptor_limit, spawn
+from penstock.records.nodes import LoggedNode
 from penstock.schedule.share import Share
 from penstock.workers.backend import OnEvent
 from penstock.workers.child import Start, run_child
-from penstock.workers.job import Job, Target, take_secrets
+from penstock.workers.job import Job, JobSecrets, Target, take_secrets
 from penstock.workers.message_socket import MessageSocket, wait_for
 from penstock.workers.messages import Close, Command, Event, WorkerDied, WorkerFailed
 
-__all__ = ["ForkedWorkers", "SpawnedWorkers", "choose_workers", "max_workers", "raise_file_limit"]
+__all__ = [
+    "ForkedWorkers",
+    "SpawnedWorkers",
+    "choose_cluster_workers",
+    "choose_workers",
+    "max_workers",
+    "raise_file_limit",
+]
 
 _POLL_S = 0.01
 _SPARE_FILES = 64
@@ -54,6 +62,19 @@ def choose_workers(concurrency: int | None, rate: float | None, requests: int | 
         if maximum is not None:
             workers = min(workers, maximum)
     return max(1, workers)
+
+
+def choose_cluster_workers(
+    concurrency: int | None, rate: float | None, requests: int | None, per_node: int | None, cpus: Sequence[int]
+) -> int:
+    """Return how many workers a load needs on nodes with so many `cpus`: at least one on each, and `per_node` if the user
+    sets that."""
+    nodes = len(cpus)
+    if per_node is None:
+        capacities = ((concurrency, _STREAMS_PER_WORKER), (int(rate or 0), _RATE_PER_WORKER))
+        needed = max(1, *(-(-(load or 0) // capacity) for load, capacity in capacities))
+        per_node = min(-(-needed // nodes), max(1, min(cpus) - 1))
+    return choose_workers(concurrency, rate, requests, per_node * nodes)
 
 
 def raise_file_limit(slots: int | None, preconnect: int, workers: int, *, only_check: bool = False) -> int:
@@ -97,9 +118,12 @@ class _Workers:
     """Child processes and the messages to and from them."""
 
     lead_ns = 30_000_000
+    nodes: Sequence[LoggedNode] = ()
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, numbers: Sequence[int] | None = None) -> None:
+        """`numbers` are those of the workers to start here; None: all."""
         self.workers = workers
+        self.numbers = range(workers) if numbers is None else numbers
         self._children: list[_Child] = []
         self._on_event: OnEvent | None = None
         self._closing = False
@@ -118,7 +142,7 @@ class _Workers:
         self._on_event = on_event
         sys.stdout.flush()
         sys.stderr.flush()
-        for number in range(self.workers):
+        for number in self.numbers:
             ours, theirs = socket.socketpair()
             process = self._start_child(Share(number, self.workers), ours, theirs)
             theirs.close()
@@ -207,9 +231,19 @@ class ForkedWorkers(_Workers):
 
 
 class SpawnedWorkers(_Workers):
-    def __init__(self, job: Job, epoch: int, workers: int, open_files: int) -> None:
-        super().__init__(workers)
-        self._job, self._secrets = take_secrets(job)
+    def __init__(
+        self,
+        job: Job,
+        epoch: int,
+        workers: int,
+        open_files: int,
+        *,
+        numbers: Sequence[int] | None = None,
+        secrets: JobSecrets | None = None,
+    ) -> None:
+        """With `secrets`, they have been taken out of the job already."""
+        super().__init__(workers, numbers)
+        self._job, self._secrets = (job, secrets) if secrets is not None else take_secrets(job)
         self._epoch = epoch
         self._open_files = open_files
 

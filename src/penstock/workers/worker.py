@@ -94,7 +94,8 @@ class Worker:
         self._job = job
         self._targets = targets
         self._share = share
-        self._number = share.worker
+        self._number = job.first_worker + share.worker
+        """Number in the log."""
         self._loop = loop
         self._epoch = epoch
         self._on_event = on_event
@@ -103,17 +104,17 @@ class Worker:
         self._clock = Clock()
         self._wire_stats = WireStats()
         self._marks = LoopMarks(loop)
-        self._report = WorkerReport(worker=share.worker)
+        self._report = WorkerReport(worker=self._number)
         self._payloads = PayloadStore(job.log, job.files)
         self._conversations = StoredConversations(self._payloads, job.sampling, job.seed, growing=job.growing)
         self._endpoint = endpoint(job.settings.type, job.settings)
-        self._bodies = BodyBuilder(job.log, self._payloads, self._endpoint, job.settings, share.worker)
+        self._bodies = BodyBuilder(job.log, self._payloads, self._endpoint, job.settings, self._number)
         hidden = secret_values(job.settings.headers, job.settings.api_key, job.settings.urls)
         self._replies: ReplyWriter | None = None
         if job.keep_replies:
             headers = hidden_headers(job.settings, self._endpoint.declaration)
-            self._replies = ReplyWriter(job.log, share.worker, headers, hidden)
-        self._log = LogWriter(job.log, share.worker, self._flush_bodies)
+            self._replies = ReplyWriter(job.log, self._number, headers, hidden)
+        self._log = LogWriter(job.log, self._number, self._flush_bodies)
         self._reuse = job.settings.connections == "pooled"
         self._sticky = job.settings.connections == "sticky-user-sessions"
         self._timeout_ns = round(job.settings.timeout_s * 1e9)

@@ -341,6 +341,7 @@ BENCHMARK: Final[Section] = {
     "runtime": {
         "ui": "--ui-type",
         "workers": "--workers-max",
+        "cluster": "--cluster",
         "quiet": "--quiet",
         "verbose": "--verbose",
         "record_processors": "--record-processor-service-count",

@@ -195,6 +195,16 @@ LOAD = Group(
             ge=1,
             le=64,
         ),
+        Flag(
+            "--cluster",
+            "str",
+            "Send from the nodes of a Ray cluster: auto for the one of this machine, or its address. --workers-max "
+            "is then the number of processes on each node.",
+            target="cluster",
+            metavar="auto|ray://HOST:PORT",
+            default="this machine sends",
+            penstock_only=True,
+        ),
     ),
 )
 

@@ -1,0 +1,86 @@
+"""`profile --resume`: a run goes on where its log ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.resume import resume
+from penstock.errors import UserError
+from penstock.records.log import RunLog
+from penstock.records.record import Record
+from penstock.settings.flag_values import ParsedArguments
+from support.programs import Program, wait_for
+
+CONVERSATIONS, TURNS = 120, 3
+
+
+def conversations(folder: Path) -> Path:
+    path = folder / "conversations.jsonl"
+    turns = [[{"text": f"Turn {turn} of {number}."} for turn in range(TURNS)] for number in range(CONVERSATIONS)]
+    lines = [{"session_id": f"c{number}", "turns": each} for number, each in enumerate(turns)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def records(folder: Path) -> list[Record]:
+    log = RunLog(str(folder / "log"))
+    found = list(log.records())
+    log.close()
+    return found
+
+
+def test_killed_run_goes_on_where_its_log_ends(mock, program: Program) -> None:
+    server = mock(ttft=10, tokens=2)
+    flags = ["--input-file", conversations(program.folder), "--custom-dataset-type", "multi_turn"]
+    flags += ["--concurrency", 6, "--conversation-num", CONVERSATIONS, "--use-server-token-count", "--workers-max", 2]
+    running = program.begin(server.url, *flags, texts=None)
+    logs = [running.folder / "log" / f"worker-{worker}.log" for worker in range(2)]
+    wait_for(lambda: all(log.exists() and log.stat().st_size for log in logs), what="records of both workers")
+    os.killpg(os.getpgid(running.process.pid), signal.SIGKILL)
+    running.process.wait()
+    before = records(running.folder)
+    assert 0 < len(before) < CONVERSATIONS * TURNS
+
+    done = program.run("profile", "--resume", running.folder)
+    done.folder = running.folder
+    assert done.status == 0, done
+    every = records(running.folder)
+    complete = {record.number for record in before if record.turn == TURNS - 1}
+    again = Counter(record.number for record in every if record.phase == 1)
+    # Conversations that were complete are not sent again; all others are, from their first turn.
+    assert again == dict.fromkeys(set(range(CONVERSATIONS)) - complete, TURNS)
+    assert len({record.request_id for record in every}) == len(every) == len(before) + sum(again.values())
+
+    summary = done.summary
+    (gap,) = summary["gaps"]
+    restarted = len(range(max(record.number for record in before) + 1)) - len(complete)
+    assert gap["restarted_conversations"] == restarted
+    assert summary["is_complete"] is True
+    assert summary["certificate"]["verdict"] != "VALID"
+    sentence = next(reason for reason in summary["certificate"]["reasons"] if "was resumed after a gap" in reason)
+    assert "without a complete record began again" in sentence or not restarted
+    # The gap is no part of the duration.
+    span = max(record.end for record in every) - min(record.start for record in every)
+    assert summary["benchmark_duration"]["avg"] == pytest.approx(span / 1e9 - gap["seconds"], abs=1e-6)
+    with pytest.raises(UserError, match=r"is complete: there is nothing to resume\.$"):
+        resume(ParsedArguments({"resume": str(running.folder)}, {}))
+
+
+def test_load_cannot_be_given_again(tmp_path: Path) -> None:
+    parsed = ParsedArguments({"resume": str(tmp_path), "load.concurrency": 3}, {"load.concurrency": "--concurrency"})
+    with pytest.raises(UserError, match=r"takes the load from the run in .*; leave out --concurrency"):
+        resume(parsed)
+
+
+def test_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="contains no run"):
+        resume(ParsedArguments({"resume": str(tmp_path)}, {}))
+    with pytest.raises(UserError, match="There is no folder"):
+        resume(ParsedArguments({"resume": str(tmp_path / "none")}, {}))
+    assert not (tmp_path / "none").exists()
