@@ -8,11 +8,15 @@ the relay pauses the upstream while it waits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
+
+import msgspec
 
 from penstock.gateway.guardrails.block_errors import block_code, block_event, block_message, block_type
 from penstock.gateway.guardrails.chain import Blocked, Chain, compile_guards, guardrail_errors
 from penstock.gateway.guardrails.inspection import GuardrailErrors, Inspection, MatchCounts, StreamBlocked
+from penstock.gateway.guardrails.inspection_process import Guardrails
 from penstock.gateway.guardrails.json_input import (
     DuplicateKeyError,
     read_reply,
@@ -20,7 +24,7 @@ from penstock.gateway.guardrails.json_input import (
     without_duplicate_keys,
     write_changes,
 )
-from penstock.gateway.guardrails.offload import run_offloaded
+from penstock.gateway.guardrails.offload import inspect_in_process, is_large, run_offloaded
 from penstock.gateway.guardrails.search_budget import SearchBudgets
 from penstock.gateway.guardrails.streams import KEEP_ALIVE, BufferGuard, MonitorGuard, StreamGuard, StreamLimits
 from penstock.gateway.guardrails.texts import InspectedText, reply_texts, request_texts
@@ -57,6 +61,7 @@ class Guards:
         errors = [error for spec in specs for error in guardrail_errors(spec)]
         if errors:
             raise GuardrailErrors(errors)
+        self._source = Guardrails(list(specs), mode)
         enabled = [spec for spec in specs if spec.enabled]
         self._input = _chain([spec for spec in enabled if spec.hook != "output"], mode)
         self._output = _chain([spec for spec in enabled if spec.hook != "input"], mode)
@@ -69,11 +74,20 @@ class Guards:
 
     async def request(self, body: bytes) -> Inspection:
         """Inspect a request body. Raises `DuplicateKeyError` if an object in it has a duplicate key."""
+        if is_large(body):
+            return await inspect_in_process(self._message, "request", body)
         return await run_offloaded(len(body), lambda budgets: self.inspect_request(body, budgets), self._seconds)
 
     async def reply(self, body: bytes) -> Inspection:
         """Inspect a whole JSON reply. Raises ValueError if the body is not JSON."""
+        if is_large(body):
+            return await inspect_in_process(self._message, "reply", body)
         return await run_offloaded(len(body), lambda budgets: self.inspect_reply(body, budgets), self._seconds)
+
+    @cached_property
+    def _message(self) -> bytes:
+        """What another process compiles these guardrails from."""
+        return msgspec.msgpack.encode(self._source)
 
     def stream(self, route: Route) -> StreamGuard | None:
         """Return a guard for one stream, or None if there are no output guardrails."""

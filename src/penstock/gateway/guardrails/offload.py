@@ -1,7 +1,8 @@
-"""Runs slow inspections in threads.
+"""Runs slow inspections in threads, and those of large bodies in processes.
 
-Most inspections take a fraction of a millisecond and run inline: a round trip to a thread costs 0.1 ms. Large or slow ones
-run in a thread, where searches release the GIL so that the event loop keeps serving other requests.
+Most inspections take a fraction of a millisecond and run inline: a round trip to a thread costs 0.1 ms. Larger or slower ones
+run in a thread, where searches release the GIL so that the event loop keeps serving other requests. Parsing does not release
+it, so a body with much text or many values goes to another process (`inspection_process`).
 """
 
 from __future__ import annotations
@@ -11,16 +12,25 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from penstock.gateway.guardrails.inspection import Inspection
+from penstock.gateway.guardrails.inspection_process import Hook, InspectionProcesses
 from penstock.gateway.guardrails.search_budget import QUICK_S, InspectionTimeout, SearchBudgets
 
-__all__ = ["INLINE_BYTES", "pending_inspections", "run_in_thread", "run_offloaded"]
+__all__ = ["INLINE_BYTES", "inspect_in_process", "is_large", "pending_inspections", "run_in_thread", "run_offloaded"]
 
 INLINE_BYTES = 1 << 16
 """Parsing and searching this many bytes takes about 1 ms."""
+_PROCESS_BYTES = 1 << 19
+_PROCESS_VALUES = 10_000
+"""A body with more bytes, or more values, is inspected in another process: a thread would hold the GIL for more than 10 ms
+at a time."""
 
 _T = TypeVar("_T")
 _threads = ThreadPoolExecutor(4, "inspection")
 """Several threads, so that one hostile text does not delay other inspections."""
+_processes = InspectionProcesses()
+_process_threads = ThreadPoolExecutor(2, "inspection-process")
+"""Each of these threads waits for a process."""
 _pending: set[asyncio.Future[Any]] = set()
 
 
@@ -37,13 +47,27 @@ async def run_offloaded(size: int, inspect: Callable[[SearchBudgets], _T], secon
     return await run_in_thread(lambda: inspect(SearchBudgets(seconds)))
 
 
+def is_large(body: bytes) -> bool:
+    """Return True if a body has to be inspected in another process. Commas in texts count as values."""
+    size = len(body)
+    return size > _PROCESS_BYTES or (size > INLINE_BYTES and body.count(b",") > _PROCESS_VALUES)
+
+
+def inspect_in_process(guardrails: bytes, hook: Hook, body: bytes) -> Awaitable[Inspection]:
+    return _run(_process_threads, lambda: _processes.inspect(guardrails, hook, body))
+
+
 def run_in_thread(work: Callable[[], _T]) -> Awaitable[_T]:
-    verdict = asyncio.get_running_loop().run_in_executor(_threads, work)
+    return _run(_threads, work)
+
+
+def _run(threads: ThreadPoolExecutor, work: Callable[[], _T]) -> Awaitable[_T]:
+    verdict = asyncio.get_running_loop().run_in_executor(threads, work)
     _pending.add(verdict)
     verdict.add_done_callback(_pending.discard)
     return verdict
 
 
 def pending_inspections() -> int:
-    """Return the number of inspections that run in a thread or wait for one."""
+    """Return the number of inspections that run in a thread or a process, or wait for one."""
     return len(_pending)

@@ -16,8 +16,7 @@ from penstock.gateway.surrogates import replace_unpaired_surrogates
 __all__ = ["Request", "check_complexity", "read_body", "replace_model", "too_complex"]
 
 MAX_VALUES = 100_000
-"""Values of a body that can be inspected. Parsing and walking them takes 0.3 s in a thread, and up to 20 ms at a time
-without the event loop; half a million would take 150 ms at a time."""
+"""Values of a body that can be inspected. Parsing and walking them takes 0.3 s in another process."""
 
 
 class Request:
