@@ -19,6 +19,7 @@ class SpaceTokenizer:
 
     name = "spaces"
     source: Source = "builtin"
+    size = 20
 
     def count(self, text: str) -> int:
         return len(text.split())

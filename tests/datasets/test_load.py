@@ -24,6 +24,13 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
+def test_corpus_is_refused_for_a_file_with_texts(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"text": "a"}')
+    with pytest.raises(UserError, match="--prompt-corpus applies to synthetic prompts"):
+        load(InputSettings(file=str(path), corpus="sonnet"), 1, lambda: None)  # type: ignore[arg-type, return-value]
+
+
 def test_dataset_without_a_file_is_synthetic(spaces: Tokenizer) -> None:
     made = load(InputSettings(seed=1, input_tokens_mean=4), 7, lambda: spaces)
     assert (made.name, made.synthetic, len(list(made.conversations)), made.turns) == ("synthetic", True, 7, [1] * 7)

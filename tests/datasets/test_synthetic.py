@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.datasets.conversation import Conversation
+from penstock.datasets.sonnets import LINES
 from penstock.errors import UserError
 from penstock.settings.schema import InputSettings, RankingSettings
 from penstock.tokens.tokenizer import Tokenizer
@@ -37,6 +38,25 @@ def test_every_prompt_has_its_drawn_length(tokenizer: Tokenizer) -> None:
 def test_prompts_after_the_counted_chunk_are_exact(builtin_tokenizer: Tokenizer) -> None:
     made = synthesize(InputSettings(seed=5, input_tokens_mean=200, input_tokens_stddev=60), 3000, builtin_tokenizer)
     assert builtin_tokenizer.count_many(texts(made)) == [each.turns[0].input_tokens for each in made]
+
+
+@pytest.mark.parametrize("corpus", ["sonnet", "coding", "random"])
+def test_prompts_of_each_corpus_are_exact_and_differ(tokenizer: Tokenizer, corpus: str) -> None:
+    settings = InputSettings(seed=1, input_tokens_mean=60, input_tokens_stddev=30, corpus=corpus)  # type: ignore[arg-type]
+    made = synthesize(settings, 12, tokenizer)
+    assert tokenizer.count_many(texts(made)) == [each.turns[0].input_tokens for each in made]
+    assert len({tuple(text.split()[:4]) for text in texts(made)}) == 12
+
+
+def test_corpora_are_what_their_names_say(builtin_tokenizer: Tokenizer) -> None:
+    def prompt(corpus: str) -> str:
+        settings = InputSettings(seed=1, input_tokens_mean=600, corpus=corpus)  # type: ignore[arg-type]
+        return texts(synthesize(settings, 1, builtin_tokenizer))[0]
+
+    assert sum(line in prompt("sonnet") for line in LINES) > 20
+    assert "\ndef " in prompt("coding")
+    words = prompt("random").split()
+    assert len(set(words)) > 0.7 * len(words)
 
 
 @pytest.mark.parametrize("target", [20_000, 100_001])

@@ -105,6 +105,13 @@ def load(
             edit=edit,
         )
     conversations = list(map(edit, contents.conversations))
+    write_prompt = _prompt_writer(
+        [turn for each in conversations for turn in each.turns], settings, contents.block_size, tokenizer
+    )
+    if settings.corpus is not None and write_prompt is None:
+        raise UserError(
+            f"--prompt-corpus applies to synthetic prompts, but '{settings.file}' ({format_.name}) has its own; leave it out."
+        )
     return Dataset(
         name,
         conversations,
@@ -114,9 +121,7 @@ def load(
         note=contents.note,
         recording=contents.recording,
         context_mode=_context_mode(conversations, contents.recording),
-        write_prompt=_prompt_writer(
-            [turn for each in conversations for turn in each.turns], settings, contents.block_size, tokenizer
-        ),
+        write_prompt=write_prompt,
     )
 
 
@@ -142,7 +147,7 @@ def _prompt_writer(
     if not any(turn.prompt is not None for turn in turns):
         return None
     seed = fresh_seed() if settings.seed is None else settings.seed
-    return TracePrompts(tokenizer(), seed, settings.block_size or block_size).write
+    return TracePrompts(tokenizer(), seed, settings.block_size or block_size, settings.corpus).write
 
 
 def _late_prompt_writer(

@@ -16,12 +16,13 @@ from random import Random
 import msgspec
 
 from penstock.datasets.conversation import Conversation, Turn
+from penstock.datasets.corpora import corpus
 from penstock.datasets.exact_length import fit_length
 from penstock.datasets.lengths import draw_lengths
 from penstock.datasets.media.audio import audio_clips
 from penstock.datasets.media.images import images
 from penstock.datasets.random_streams import conversation_ids, fresh_seed, length, normal, stream
-from penstock.datasets.sentences import opening_sentence, pick
+from penstock.datasets.sentences import pick
 from penstock.datasets.text_pieces import TextPieces, build_text_pieces
 from penstock.errors import UserError
 from penstock.processes import cores
@@ -47,7 +48,7 @@ class Synthetic:
     ) -> None:
         self._settings = settings
         self._seed = fresh_seed() if settings.seed is None else settings.seed
-        self._writer = None if tokenizer is None else _Writer(tokenizer, self._seed)
+        self._writer = None if tokenizer is None else _Writer(tokenizer, self._seed, settings.corpus)
         self._progress = progress
         shape = settings.conversation
         rng = stream(self._seed, "turns")
@@ -202,12 +203,13 @@ def _with_input_tokens(conversations: list[Conversation], writer: _Writer) -> li
 class _Writer:
     """Writes texts of exact token counts."""
 
-    def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, seed: int, corpus_name: str | None = None) -> None:
         self._tokenizer = tokenizer
+        self._corpus = corpus(corpus_name, tokenizer)
         self._threads = min(4, cores())
         # Separate streams, so that a prompt does not depend on the number of prompts after it in its chunk.
         self._openings, self._bodies, self._repairs = (stream(seed, part) for part in ("openings", "bodies", "repairs"))
-        self._pieces: TextPieces = build_text_pieces(tokenizer, stream(seed, "bank"))
+        self._pieces: TextPieces = build_text_pieces(tokenizer, stream(seed, "bank"), self._corpus)
         self._counts_add_up: bool | None = None
         """None until the first chunk has been counted."""
         self._opening_words: set[str] = set()
@@ -251,7 +253,9 @@ class _Writer:
     def _compose(self, targets: list[int]) -> tuple[list[str], list[int]]:
         """Return texts that should have the target lengths, and the indexes of those without an opening sentence."""
         pieces, rng = self._pieces, self._bodies
-        openings = [_draw_different(self._opening_words, opening_sentence, self._openings, words=3) for _ in targets]
+        openings = [
+            _draw_different(self._opening_words, self._corpus.opening, self._openings, words=3) for _ in targets
+        ]
         texts: list[str] = []
         short: list[int] = []
         for opening, count, target in zip(openings, self._tokenizer.count_many(openings), targets, strict=True):

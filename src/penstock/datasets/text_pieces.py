@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 from random import Random
 
-from penstock.datasets.sentences import first_words, pick, sentence, short_sentence, words
+from penstock.datasets.corpora import Corpus
+from penstock.datasets.sentences import first_words, pick, words
 from penstock.tokens.tokenizer import Tokenizer
 
 __all__ = ["TextPieces", "build_text_pieces"]
 
-_SENTENCES = 2048
-_SHORT_SENTENCES = 256
+_SHORT_PARTS = 256
 _PRECEDING_TEXT = "It was late."
 _MIN_SINGLES = 16
 """If fewer words than this have one token, single characters are used as well."""
@@ -81,9 +81,9 @@ class TextPieces:
         return text + self.continuation(count - n, rng) if count > n else text
 
 
-def build_text_pieces(tokenizer: Tokenizer, rng: Random) -> TextPieces:
-    body = [" " + sentence(rng) for _ in range(_SENTENCES)]
-    ends = [" " + short_sentence(rng) for _ in range(_SHORT_SENTENCES)]
+def build_text_pieces(tokenizer: Tokenizer, rng: Random, corpus: Corpus) -> TextPieces:
+    body = [corpus.part(rng) for _ in range(corpus.parts)]
+    ends = [corpus.short_part(rng) for _ in range(_SHORT_PARTS)]
     pieces = _count_after_text(tokenizer, list(dict.fromkeys(body)))
     # Drop pieces of 0 tokens, which a tokenizer without Latin letters gives: they would never add up.
     pieces = [(text, count) for text, count in pieces if count > 0]

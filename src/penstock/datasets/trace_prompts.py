@@ -17,6 +17,7 @@ from random import Random
 import msgspec
 
 from penstock.datasets.conversation import Turn
+from penstock.datasets.corpora import corpus
 from penstock.datasets.exact_length import fit_length
 from penstock.datasets.random_streams import stream
 from penstock.datasets.text_pieces import TextPieces, build_text_pieces
@@ -34,11 +35,11 @@ _PRECEDING_TEXT = "It was late."
 class TracePrompts:
     """Writes the prompts of a trace."""
 
-    def __init__(self, tokenizer: Tokenizer, seed: int, block_size: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, seed: int, block_size: int, corpus_name: str | None = None) -> None:
         self._tokenizer = tokenizer
         self._seed = seed
         self._block_size = block_size
-        self._pieces: TextPieces = build_text_pieces(tokenizer, stream(seed, "bank"))
+        self._pieces: TextPieces = build_text_pieces(tokenizer, stream(seed, "bank"), corpus(corpus_name, tokenizer))
         self._repairs = stream(seed, "repairs")
         self._base = tokenizer.count(_PRECEDING_TEXT)
         self._unchecked = _CHECKED_TEXTS

@@ -100,6 +100,7 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
             osl=output_length,
             batch_size=data.batch if data.batch != 1 else None,
             **length_shape(data),
+            corpus=data.corpus,
             cache_bust=None if data.cache_bust == "none" else {"target": data.cache_bust},
         ),
         rankings=_rankings(data.rankings) if data.ranks else None,

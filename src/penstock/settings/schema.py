@@ -176,6 +176,8 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Lengths of prompts and replies are uniform in a range that these ratios and the means give."""
     range_style: Literal["vllm", "sglang"] = "vllm"
     """The range is mean ± ratio (vllm), or from the ratio of the mean to the mean (sglang)."""
+    corpus: Literal["sonnet", "coding", "random"] | None = None
+    """What synthetic prompts are made of; None: English sentences."""
     batch: int = 1
     """Number of texts per request."""
     block_size: int | None = None

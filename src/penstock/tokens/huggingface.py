@@ -25,6 +25,10 @@ class HuggingFaceTokenizer:
         self.name = name
         self.source = source
 
+    @property
+    def size(self) -> int:
+        return self._inner.get_vocab_size(with_added_tokens=False)
+
     def count(self, text: str) -> int:
         return self._count_batches([text])[0]
 

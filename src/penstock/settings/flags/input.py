@@ -72,6 +72,15 @@ INPUT = Group(
             hard_max=10_000,
         ),
         Flag(
+            "--prompt-corpus",
+            "enum",
+            "What synthetic prompts are made of: lines of Shakespeare's sonnets, program code, or random words of the "
+            "tokenizer's vocabulary.",
+            target="input.corpus",
+            choices=("sonnet", "coding", "random"),
+            default="English sentences",
+        ),
+        Flag(
             "--cache-bust",
             "enum",
             "Put a marker into each conversation so that a prefix cache does not find it: a new one for each conversation, at "

@@ -41,8 +41,6 @@ _SPELLINGS = (
     "--open-loop-strict",
     "--omit-kv-hints",
     "--force-min-tokens --no-force-min-tokens",
-    # prompt
-    "--prompt-corpus",
     # image input
     "--image-source",
     "--image-source-sampling",
