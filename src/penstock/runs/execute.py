@@ -238,11 +238,11 @@ def _backend(prepared: Prepared, *, spawn: bool, in_child: bool) -> Backend:
 
 
 def _tell_notes(prepared: Prepared, observer: Observer, told: int) -> int:
-    """Tell the notes about the input files after the first `told`, and return how many there are.
+    """Tell the notes about the input files and of companions after the first `told`, and return how many there are.
 
     Some appear during the run, while the files are indexed.
     """
-    notes = [] if prepared.input_files is None else prepared.input_files.notes
+    notes = [*([] if prepared.input_files is None else prepared.input_files.notes), *prepared.notes]
     for note in notes[told:]:
         observer.note(note)
     return len(notes)

@@ -69,6 +69,8 @@ class Prepared:
         """None while the dataset is still being indexed."""
         self.input_files = input_files
         """The input files, if bodies are read from them."""
+        self.notes: list[str] = []
+        """Notes of companions, for the user."""
         self.bodies = bodies
         """Number of bodies in the payload store; None while the dataset is still being indexed."""
 
