@@ -44,8 +44,8 @@ COMMAND_LINE = CommandLine(
     """\
 Serve a mock model over OpenAI-compatible APIs, with generated replies at exactly the given times. The paths are
 /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/models and /health, under any prefix,
-/mock/stats for the mock's counters, and /metrics for Prometheus, with vLLM's names. A request can change options for
-itself with a header: X-Mock: ttft=50;itl=5
+/mock/stats for the mock's counters, /metrics for Prometheus, with vLLM's names, and /reset_prefix_cache, /start_profile
+and /stop_profile as in vLLM. A request can change options for itself with a header: X-Mock: ttft=50;itl=5
 """,
     groups=(
         Group(

@@ -75,6 +75,9 @@ class PrefixCache:
         self._blocks: OrderedDict[int, None] = OrderedDict()
         """The least recently used block first."""
 
+    def clear(self) -> None:
+        self._blocks.clear()
+
     def use(self, prompts: Iterable[PromptBlocks]) -> int:
         """Return how many tokens of these prompts are cached, and cache their blocks."""
         return sum(map(self._use, prompts))

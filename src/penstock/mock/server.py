@@ -38,7 +38,11 @@ WHOLE_REPLY_TOKENS = 8192
 CACHED_ROUTES = 1024
 CACHED_BEHAVIOURS = 256
 
-Route = Dialect | Literal["models", "health", "stats", "metrics"] | None
+Page = Literal["models", "health", "stats", "metrics"]
+Call = Literal["reset_prefix_cache", "start_profile", "stop_profile"]
+Route = Dialect | Page | Call | None
+CALLS: tuple[Call, ...] = ("reset_prefix_cache", "start_profile", "stop_profile")
+"""Calls of vLLM that are no requests to the model."""
 
 
 class Server:
@@ -69,6 +73,9 @@ class Server:
         self.statuses: Counter[int] = Counter()
         self.ends: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
+        self.profiling = False
+        """True between the calls that start and stop the profiler."""
         self.connections: set[Connection] = set()
         self.accepted = 0
         self._routes: dict[bytes, Route] = {}
@@ -179,6 +186,8 @@ class Server:
             route = "stats"
         elif path.endswith("/metrics"):
             route = "metrics"
+        else:
+            route = next((call for call in CALLS if path.endswith(f"/{call}")), route)
         if len(self._routes) >= CACHED_ROUTES:
             self._routes.clear()
         self._routes[url] = route
@@ -209,6 +218,8 @@ class Server:
             self._send_error(request, 404, f"there is no {path} here: the mock serves {paths}, /v1/models and /health")
         elif not isinstance(route, str):
             self._send_error(request, 405, f"{path} takes POST, not {method}", allow="POST")
+        elif route in CALLS:
+            self._answer_call(request, route, method)
         elif method not in ("GET", "HEAD"):
             self._send_error(request, 405, f"{path} takes GET, not {method}", allow="GET")
         else:
@@ -217,6 +228,22 @@ class Server:
                 self._send(request, http_response(self.metrics.render(self), CONTENT_TYPE, delivery))
             else:
                 self._send(request, http_response(self._page(route), JSON, delivery))
+
+    def _answer_call(self, request: MockRequest, call: str, method: str) -> None:
+        """Clear the prefix cache, or start or stop the profiler, which does nothing but count."""
+        if method != "POST":
+            self._send_error(request, 405, f"/{call} takes POST, not {method}", allow="POST")
+            return
+        if call == "reset_prefix_cache":
+            if self.prefix_cache is not None:
+                self.prefix_cache.clear()
+        elif self.profiling is (call == "start_profile"):
+            self._send_error(request, 409, f"the profiler is {'running' if self.profiling else 'not running'}")
+            return
+        else:
+            self.profiling = not self.profiling
+        self.calls[call] += 1
+        self._send(request, http_response(b"{}", JSON, Delivery("length", not request.keep_alive)))
 
     def _send_error(
         self, request: MockRequest, status: int, message: str, param: str | None = None, *, allow: str = ""
@@ -249,6 +276,7 @@ class Server:
             "statuses": self.statuses,
             "ends": self.ends,
             "faults": self.faults,
+            "calls": self.calls,
         }
         return msgspec.json.encode(stats)
 

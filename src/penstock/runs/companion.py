@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from penstock.schedule.phase import Phase
 from penstock.workers.messages import Event
 
 __all__ = ["Companion", "CompanionControl"]
@@ -35,6 +36,12 @@ class Companion:
     def between_phases(self) -> None:
         """Do what must happen while no request is in flight. Called before each phase and after it; the next phase waits for
         it."""
+
+    def before_phase(self, phase: Phase) -> None:
+        """Do what must happen before a phase. Raise UserError if it must not start."""
+
+    def after_phase(self, phase: Phase) -> None:
+        """Do what must happen after a phase."""
 
     def worker_event(self, event: Event) -> None:
         """Handle an event of a worker."""

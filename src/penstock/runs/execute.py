@@ -265,7 +265,7 @@ def start_run(
     cluster: Cluster | None = None,
 ) -> Iterator[OpenedRun]:
     """Start the workers of a prepared run, and yield it; end the workers afterwards."""
-    notes = _tell_notes(prepared, observer, 0)
+    notes = _tell_notes(prepared, observer)
 
     def begin() -> None:
         observer.begin()
@@ -310,12 +310,13 @@ def _backend(prepared: Prepared, *, spawn: bool, in_child: bool, cluster: Cluste
     return ForkedWorkers(prepared.job, prepared.targets, prepared.epoch, prepared.workers)
 
 
-def _tell_notes(prepared: Prepared, observer: Observer, told: int) -> int:
-    """Tell the notes about the input files after the first `told`, and return how many there are."""
+def _tell_notes(prepared: Prepared, observer: Observer, told: Sequence[str] = ()) -> list[str]:
+    """Tell the notes about the input files and of companions that were not told yet, and return all of them."""
     notes = prepared.notes
-    for note in notes[told:]:
-        observer.note(note)
-    return len(notes)
+    for note in notes:
+        if note not in told:
+            observer.note(note)
+    return notes
 
 
 def _outdated_artifacts(settings: Settings, folder: RunFolder, *, experiment: bool) -> list[str]:

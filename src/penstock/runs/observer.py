@@ -40,7 +40,7 @@ class Observer:
         """Handle a run that is ready to start."""
 
     def note(self, text: str) -> None:
-        """Handle a note about the input files."""
+        """Handle a note about the input files, or about what works beside the run."""
 
     def running(self, runner: Runner) -> contextlib.AbstractContextManager[None]:
         """Return a context in which the run is executed, for example one in which Ctrl-C interrupts the runner."""

@@ -70,14 +70,17 @@ class Prepared:
         """None while the dataset is still being indexed."""
         self.input_files = input_files
         """The input files, if bodies are read from them."""
+        self.companion_notes: list[str] = []
+        """Sentences of companions for the user."""
         self.bodies = bodies
         """Number of bodies in the payload store; None while the dataset is still being indexed."""
         self._notes = notes
 
     @property
     def notes(self) -> list[str]:
-        """Sentences for the user about the input files. Some appear during the run, while the files are read."""
-        return [*self._notes, *([] if self.input_files is None else self.input_files.notes)]
+        """Sentences for the user about the input files and of companions. Some appear during the run."""
+        from_files = [] if self.input_files is None else self.input_files.notes
+        return [*self._notes, *from_files, *self.companion_notes]
 
 
 def default_entries(settings: Settings) -> int:

@@ -12,6 +12,7 @@ __all__ = ["COMPANIONS", "companions"]
 
 COMPANIONS = (
     "penstock.runs.indexer:input_files",
+    "penstock.runs.server_calls:server_calls",
     "penstock.runs.collect:server_metrics",
     "penstock.runs.collect:gpu_telemetry",
     "penstock.runs.collect:network_latency",

@@ -244,6 +244,8 @@ class Runner:
         self._wait(lambda: len(self._ready | self._lost.keys()) == self._backend.workers)
         if self.stopping:
             return None
+        for companion in self._companions:
+            companion.before_phase(phase)
         if not self.began and self._on_begin is not None:
             self._on_begin()
         if drain:
@@ -416,8 +418,12 @@ class Runner:
         )
 
     def _phase_is_over(self, phase: RunningPhase) -> None:
-        if self._running.pop(phase.index, None) is not None and not self._running:
+        if self._running.pop(phase.index, None) is None:
+            return
+        if not self._running:
             self._between_phases()
+        for companion in self._companions:
+            companion.after_phase(phase.phase)
 
     def _between_phases(self) -> None:
         for companion in self._companions:

@@ -23,7 +23,11 @@ def input_config(settings: Settings) -> dict[str, Any]:
     output = settings.output
     return {
         "models": model_config(settings),
-        "endpoint": _endpoint(settings.endpoint),
+        "endpoint": _endpoint(settings.endpoint)
+        | _present(
+            reset_kv_cache=settings.server_calls.reset_cache or None,
+            server_profiler=settings.server_calls.profiler or None,
+        ),
         "datasets": [_dataset(settings.input)],
         "phases": _phases(settings),
         "artifacts": _present(

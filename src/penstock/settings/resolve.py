@@ -39,6 +39,7 @@ from penstock.settings.schema import (
     OutputSettings,
     ReadinessSettings,
     ScheduleSettings,
+    ServerCallSettings,
     Settings,
     SynthesisSettings,
     TokenizerSettings,
@@ -78,6 +79,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
             ),
         ),
         readiness=_readiness(parsed),
+        server_calls=_server_calls(parsed),
         experiment=_experiment(parsed),
         telemetry=telemetry(parsed),
         assertions=tuple(parsed.values.get("assertions", ())),
@@ -138,6 +140,22 @@ def _readiness(parsed: ParsedArguments) -> ReadinessSettings:
             "time to wait, is missing; give both or neither."
         )
     return readiness
+
+
+def _server_calls(parsed: ParsedArguments) -> ServerCallSettings:
+    fields = parsed.section("server_calls")
+    for switch, flag, adjusting in (
+        ("reset_cache", "--reset-kv-cache", ("reset_path", "reset_timeout_s")),
+        ("profiler", "--server-profiler", ("start_path", "stop_path", "profiler_timeout_s")),
+    ):
+        for name in adjusting:
+            if name in fields and not fields.get(switch):
+                spelling = parsed.spellings[f"server_calls.{name}"]
+                raise UserError(f"{spelling} adjusts {flag}, but {flag} is missing; give both or neither.")
+    for name in ("reset_path", "start_path", "stop_path"):
+        if name in fields:
+            _check_path(fields[name], parsed.spellings[f"server_calls.{name}"])
+    return ServerCallSettings(**fields)
 
 
 def _session_header(

@@ -24,6 +24,7 @@ __all__ = [
     "RankingSettings",
     "ReadinessSettings",
     "ScheduleSettings",
+    "ServerCallSettings",
     "Settings",
     "TelemetrySettings",
     "TokenizerSettings",
@@ -341,6 +342,20 @@ class ReadinessSettings(msgspec.Struct, frozen=True, kw_only=True):
     interval_s: float = 5.0
 
 
+class ServerCallSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls to the servers that are no requests to the model."""
+
+    reset_cache: bool = False
+    """Clear the prefix caches before each run."""
+    reset_path: str = "/reset_prefix_cache"
+    reset_timeout_s: float = 30.0
+    profiler: bool = False
+    """Profile the servers during the profiling phase."""
+    start_path: str = "/start_profile"
+    stop_path: str = "/stop_profile"
+    profiler_timeout_s: float = 300.0
+
+
 class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is observed beside the requests. Nothing is observed unless it is asked for."""
 
@@ -432,6 +447,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     warmup: WarmupSettings
     output: OutputSettings
     readiness: ReadinessSettings = ReadinessSettings()
+    server_calls: ServerCallSettings = ServerCallSettings()
     experiment: ExperimentSettings = ExperimentSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     workers_max: int | None = None

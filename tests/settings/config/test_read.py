@@ -185,6 +185,10 @@ EQUIVALENT = {
         "-m m --server-metrics http://x/metrics --telemetry-interval 0.1 --server-metrics-formats csv",
     ),
     "GPU telemetry": (under("gpuTelemetry", "{enabled: true, urls: [pynvml]}"), "-m m --gpu-telemetry pynvml"),
+    "server calls": (
+        under("endpoint", "{resetKvCache: true, resetKvCacheTimeout: 5s, serverProfiler: true}"),
+        "-m m --reset-kv-cache --reset-kv-cache-timeout-seconds 5 --server-profiler",
+    ),
     "network latency": (
         under("networkLatency", "{enabled: true, pingInterval: 2s}"),
         "-m m --network-latency-automatic --network-latency-ping-interval 2",

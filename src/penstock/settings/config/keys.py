@@ -106,7 +106,12 @@ _ENDPOINT: Final[Section] = {
     "request_content_type": "--request-content-type",
     "uuid_and_strip": "--uuid-and-strip",
     "reset_kv_cache": "--reset-kv-cache",
+    "reset_kv_cache_path": "--reset-kv-cache-path",
+    "reset_kv_cache_timeout": "--reset-kv-cache-timeout-seconds",
     "server_profiler": "--server-profiler",
+    "server_profiler_start_path": "--server-profiler-start-path",
+    "server_profiler_stop_path": "--server-profiler-stop-path",
+    "server_profiler_timeout": "--server-profiler-timeout-seconds",
 }
 
 _SYNTHESIS: Final[Section] = {

@@ -11,6 +11,7 @@ from penstock.settings.flags.load import LOAD, SCHEDULE, USERS
 from penstock.settings.flags.media import AUDIO, IMAGE
 from penstock.settings.flags.output import OUTPUT, TELEMETRY, VERDICT
 from penstock.settings.flags.rankings import RANKINGS
+from penstock.settings.flags.server_calls import SERVER_CALLS
 from penstock.settings.flags.synthesis import SYNTHESIS
 from penstock.settings.flags.unsupported import UNSUPPORTED_FLAGS
 from penstock.settings.flags.warmup import WARMUP
@@ -31,6 +32,7 @@ __all__ = [
 
 GROUPS = (
     ENDPOINT,
+    SERVER_CALLS,
     LOAD,
     USERS,
     SCHEDULE,

@@ -11,13 +11,6 @@ __all__ = ["UNSUPPORTED_FLAGS"]
 
 _SPELLINGS = (
     # endpoint
-    "--reset-kv-cache",
-    "--reset-kv-cache-timeout-seconds",
-    "--reset-kv-cache-path",
-    "--server-profiler",
-    "--server-profiler-timeout-seconds",
-    "--server-profiler-start-path",
-    "--server-profiler-stop-path",
     "--download-video-content",
     "--request-content-type",
     "--uuid-and-strip",
