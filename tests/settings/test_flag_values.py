@@ -108,7 +108,6 @@ def test_invalid_text_is_refused(spelling: str, text: str, sentence: str) -> Non
         ("--endpoint-type", "solido_rag", "chat, completions, .* and"),
         ("--endpoint-type", "NIM-embeddings", "chat, completions, .* and"),
         ("--export-level", "raw", "summary and records"),
-        ("--ui", "dashboard", "simple and none"),
     ],
 )
 def test_unsupported_choices_are_refused_by_name(spelling: str, choice: str, supported: str) -> None:
