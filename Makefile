@@ -43,7 +43,7 @@ demo: $(CORE)
 	$(BIN)/aiperf profile --model demo --tokenizer builtin --streaming --isl 100 --osl 64 \
 	    --url 'mock://?ttft=50&itl=5' --concurrency 8 --request-count 64 --artifact-dir artifacts/demo
 
-# Install Redis and PostgreSQL for tests of the gateway, and zsh and fish for tests of completion.
+# Install Redis and PostgreSQL for tests of the gateway, zsh and fish for tests of completion, and tmux for the dashboard.
 services:
 	@sh scripts/install-services.sh
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from benchmarks import (
     accuracy,
     compare,
+    dashboard,
     gateway,
     inspection,
     memory,
@@ -35,6 +36,7 @@ def main() -> int:
             schedule.main,
             compare.main,
             memory.main,
+            dashboard.main,
             replay.main,
             scaling.main,
             trace.main,

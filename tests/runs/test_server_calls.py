@@ -34,7 +34,7 @@ def calls(urls: tuple[str, ...], **settings: Any) -> tuple[ServerCalls, list[str
     prepared = SimpleNamespace(targets=targets(endpoint, "/v1/chat/completions"), notes=[])
     companion = server_calls(made, prepared)  # type: ignore[arg-type]
     assert companion is not None
-    return companion, prepared.notes
+    return companion, prepared.companion_notes
 
 
 def test_caches_are_cleared_before_each_run_and_profilers_run_during_profiling(

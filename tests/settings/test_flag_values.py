@@ -107,7 +107,6 @@ def test_invalid_text_is_refused(spelling: str, text: str, sentence: str) -> Non
     [
         ("--endpoint-type", "solido_rag", "chat, completions, .* and"),
         ("--endpoint-type", "NIM-embeddings", "chat, completions, .* and"),
-        ("--ui", "dashboard", "simple and none"),
     ],
 )
 def test_unsupported_choices_are_refused_by_name(spelling: str, choice: str, supported: str) -> None:

@@ -46,7 +46,7 @@ def profile(experiment: Experiment) -> int:
     assertions = parse_assertions(settings)
     output = settings.output
     with open_folder(output.folder) as folder:
-        observer = _ExperimentObserver(settings, folder, _describe(experiment))
+        observer = _ExperimentObserver(settings, folder, _describe(experiment), _count_points(experiment))
         with telling_interrupts(folder):
             done = run_experiment(experiment, folder, observer)
         report = report_experiment(output.folder, settings.experiment, done.results)
@@ -87,11 +87,20 @@ def _describe(experiment: Experiment) -> str | None:
     return f"{counted(len(experiment.largest), 'point')} of {names}{runs}"
 
 
+def _count_points(experiment: Experiment) -> int | None:
+    """Return how many points there will be; None if the results decide."""
+    settings = experiment.settings.experiment
+    if settings.sweep == "auto" or settings.convergence_metric is not None:
+        return None
+    return max(1, len(experiment.largest)) * settings.runs
+
+
 class _ExperimentObserver(TerminalObserver):
     """Prints a line for each point."""
 
-    def __init__(self, settings: Settings, folder: RunFolder, load: str | None = None) -> None:
+    def __init__(self, settings: Settings, folder: RunFolder, load: str | None, points: int | None) -> None:
         super().__init__(settings, folder, load)
+        self._point_count = points
         self._phases: list[Phase] = []
         self._expected: list[int | None] = []
 
@@ -105,12 +114,20 @@ class _ExperimentObserver(TerminalObserver):
             replace(phase, name=name if phase.kind == "profiling" else f"{name}, warmup") for phase in phases
         ]
         self._expected += expected
+        if self._feed is not None:
+            self._feed.builder.begin_point(name, phases, expected)
+
+    @property
+    def _points(self) -> int | None:
+        return self._point_count
 
     def point_ended(self, result: PointResult) -> None:
         if self._display is not None:
             self._display.finish()
+        if self._feed is not None:
+            self._feed.builder.end_point(_short_line(result), failed=result.error is not None)
         if not self._output.quiet:
-            print(_line(result), flush=True)
+            self._print(_line(result))
 
 
 def _name(point: Point) -> str:
@@ -127,6 +144,18 @@ def _line(result: PointResult) -> str:
     summary = result.report.summary
     verdict = "" if summary.certificate is None else f", {summary.certificate.verdict}"
     return f"{name}: {', '.join(_headline(summary))}{verdict}"
+
+
+def _short_line(result: PointResult) -> str:
+    """Return the figures of a point in a few words, for the dashboard."""
+    if result.report is None or result.error is not None:
+        return f"failed. {result.error}"
+    summary = result.report.summary
+    rate, ttft = (summary.metrics.get(tag) for tag in ("request_throughput", "time_to_first_token"))
+    parts = [] if rate is None else [f"{rate.avg:,.1f}/s"]
+    if ttft is not None:
+        parts.append(f"TTFT {ttft.p50:,.0f} ms (p99 {ttft.p99:,.0f})")
+    return ", ".join([*parts, *([] if summary.certificate is None else [summary.certificate.verdict])])
 
 
 def _headline(summary: Summary) -> list[str]:

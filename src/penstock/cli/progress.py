@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
+from penstock.cli.phase_share import clock, remaining_s, share_done
 from penstock.cli.terminal import terminal_width
 from penstock.plural import counted
 from penstock.runs.runner import RunProgress
@@ -41,6 +42,16 @@ class Display:
         self._tty = sys.stdout.isatty()
         self._out = _writer(self._tty)
         self._last: tuple[RunProgress, int] | None = None
+        self._keep: Callable[[str], None] | None = None
+
+    def hand_over(self, keep: Callable[[str], None]) -> None:
+        """Leave the terminal to the dashboard: clear the bar, draw nothing more, and pass final lines to `keep`."""
+        self._out(_CLEAR, True)
+        self._keep = keep
+
+    def take_over(self) -> None:
+        """Draw again, after the dashboard."""
+        self._keep = None
 
     def __call__(self, progress: RunProgress) -> None:
         now = monotonic_ns()
@@ -53,12 +64,12 @@ class Display:
             self._stops_shown = progress.stopping
             self._show_stop(progress)
         if not progress.began:
-            if self._tty and progress.connected and now >= self._due:
+            if self._tty and progress.connected and now >= self._due and self._keep is None:
                 self._due = now + _TERMINAL_INTERVAL_NS
                 self._out(f"{_CLEAR}Opening connections: {progress.connected}")
             return
         self._last = progress, now
-        if now >= self._due:
+        if now >= self._due and self._keep is None:
             self._due = now + (_TERMINAL_INTERVAL_NS if self._tty else _PLAIN_INTERVAL_NS)
             if self._tty:
                 # Stay clear of the last column: some terminals would wrap, and each update would start a new line.
@@ -72,7 +83,7 @@ class Display:
             if progress.stopping == 1
             else "Stopping at once."
         )
-        self._out((_CLEAR if self._tty else "") + text + "\n")
+        self._write(text)
 
     def _line(self, progress: RunProgress, now: int, *, final: bool = False, width: int = 1000) -> str:
         plan = self._phases[progress.phase]
@@ -81,29 +92,34 @@ class Display:
         seconds = max(0.0, (now - progress.began) / 1e9)
         name = f"{plan.name[:1].upper()}{plan.name[1:]}"
         expected = self._expected[progress.phase]
-        counts, share = f"{ended}", None
-        if expected is not None:
-            counts, share = f"{ended}/{expected}", ended / expected if expected else 1.0
-        if plan.duration_s:
-            by_time = min(1.0, seconds / plan.duration_s)
-            share = by_time if share is None else max(share, by_time)
+        counts = f"{ended}" if expected is None else f"{ended}/{expected}"
+        share = share_done(ended, expected, seconds, plan.duration_s)
         failed = f", {failures} failed" if failures else ""
         # Progress is updated too rarely for a meaningful rate over a shorter time.
         rate = f" {ended / seconds:.1f} requests/s" if seconds > 0.5 else "" if final else " starting"
         if share is None:
-            return f"{name}: {counts} [{_clock(seconds)}]{rate}{failed}"[:width]
+            return f"{name}: {counts} [{clock(seconds)}]{rate}{failed}"[:width]
         # A run that is stopping sends no more requests, so the remaining time is unknown.
-        has_estimate = share > 0 and not final and not progress.stopping
-        remaining = f"<{_clock(seconds / share - seconds)}" if has_estimate else ""
-        start, end = f"{name}: {counts} ", f" {share:.0%} [{_clock(seconds)}{remaining}]{rate}{failed}"
+        left = None if final or progress.stopping else remaining_s(share, seconds)
+        remaining = "" if left is None else f"<{clock(left)}"
+        start, end = f"{name}: {counts} ", f" {share:.0%} [{clock(seconds)}{remaining}]{rate}{failed}"
         return (start + _bar(share, min(_BAR_WIDTH, width - len(start) - len(end) - 2)) + end)[:width]
 
     def finish(self) -> None:
         """Write the final line of the phase."""
         if self._last is not None:
-            text = self._line(*self._last, final=True) + "\n" if self._final_lines else ""
-            self._out((_CLEAR if self._tty else "") + text, True)
+            if self._final_lines:
+                self._write(self._line(*self._last, final=True), True)
+            elif self._tty and self._keep is None:
+                self._out(_CLEAR, True)
             self._last = None
+
+    def _write(self, line: str, wait: bool = False) -> None:
+        """Write a line that stays on the screen."""
+        if self._keep is not None:
+            self._keep(line)
+        else:
+            self._out((_CLEAR if self._tty else "") + line + "\n", wait)
 
 
 class WaitingLine:
@@ -136,15 +152,6 @@ class WaitingLine:
 def _bar(share: float, width: int) -> str:
     filled = round(share * width)
     return f"|{'█' * filled}{' ' * (width - filled)}|" if width >= _MIN_BAR_WIDTH else ""
-
-
-def _clock(seconds: float) -> str:
-    whole = int(seconds + 0.5)
-    return (
-        f"{whole // 60:02d}:{whole % 60:02d}"
-        if whole < 3600
-        else f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-    )
 
 
 def _writer(tty: bool) -> Callable[..., None]:

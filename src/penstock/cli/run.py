@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 
@@ -29,8 +29,12 @@ from penstock.settings.schema import LoadSettings, Settings
 from penstock.tokens.lazy_tokenizer import LazyTokenizer
 
 if TYPE_CHECKING:
+    from penstock.cli.dashboard.feed import DashboardFeed
+    from penstock.cli.dashboard.snapshot import Header
     from penstock.metrics.conditions import Condition
     from penstock.metrics.summary import Summary
+    from penstock.records.log import Sample
+    from penstock.schedule.phase import Phase
 
 __all__ = [
     "TerminalObserver",
@@ -132,6 +136,14 @@ class TerminalObserver(Observer):
         self._load = load
         self._show_progress = settings.output.ui != "none" and not settings.output.quiet
         self._display: Display | None = None
+        self._feed: DashboardFeed | None = None
+        self._header: Header | None = None
+        """What the dashboard shows; None without a dashboard."""
+        self._planned: tuple[Sequence[Phase], Sequence[int | None]] = (), ()
+        """The phases of the run and their numbers of requests, unless it is an experiment."""
+        self._runner: Runner | None = None
+        self._kept: list[tuple[IO[str], str]] = []
+        """Lines that are printed when the dashboard has left the terminal."""
         self._waiting = WaitingLine() if self._show_progress else None
 
     def waiting(self, seconds: float, timeout: float, reason: str) -> None:
@@ -143,7 +155,7 @@ class TerminalObserver(Observer):
             self._waiting.clear()
 
     def step(self, task: str) -> Callable[[int, int], None] | None:
-        return step_progress(task, self._show_progress)
+        return step_progress(task, self._show_progress and not self._dashboard_is_shown)
 
     def prepared(
         self, settings: Settings, endpoint: Endpoint, dataset: Dataset, tokenizer: LazyTokenizer, prepared: Prepared
@@ -156,12 +168,77 @@ class TerminalObserver(Observer):
                 print(f"With its first request it replaces the run of {started} in {path}", flush=True)
         if self._show_progress:
             self._display = self._make_display(prepared)
+            self._choose_dashboard(settings, prepared)
 
     def _make_display(self, prepared: Prepared) -> Display:
+        self._planned = prepared.phases, prepared.expected
         return Display(prepared.phases, prepared.expected)
 
+    def _choose_dashboard(self, settings: Settings, prepared: Prepared) -> None:
+        """Prepare the dashboard if the user wants it and the terminal can show it."""
+        ui = self._output.ui
+        if ui not in ("dashboard", None):
+            return
+        from penstock.cli.dashboard.terminal_check import why_no_dashboard
+
+        reason = why_no_dashboard()
+        if reason is not None:
+            if ui == "dashboard":
+                self.note(f"The dashboard cannot be shown, because {reason}; the progress bar replaces it.")
+            return
+        from penstock.cli.dashboard.snapshot import Header
+
+        urls = ", ".join(map(redact_url, settings.endpoint.urls))
+        load = f", {self._load}" if self._load else ""
+        self._header = Header(
+            f"Penstock: {', '.join(settings.models)} at {urls}{load}",
+            prepared.workers,
+            open_loop=prepared.phases[-1].arrivals is not None,
+            streaming=settings.endpoint.streaming,
+            points=self._points,
+        )
+
+    @property
+    def _points(self) -> int | None:
+        """Number of points of an experiment."""
+        return None
+
+    @property
+    def _dashboard_is_shown(self) -> bool:
+        return self._feed is not None and self._feed.shown
+
     def note(self, text: str) -> None:
-        print(f"Note: {text}", file=sys.stderr)
+        self._print(f"Note: {text}", sys.stderr)
+
+    def _print(self, text: str, stream: IO[str] | None = None) -> None:
+        """Print a line, after the dashboard if there is one."""
+        if self._dashboard_is_shown:
+            self._kept.append((stream or sys.stdout, text))
+        else:
+            print(text, file=stream or sys.stdout, flush=True)
+
+    def _start_dashboard(self, runner: Runner) -> None:
+        if self._header is not None:
+            from penstock.cli.dashboard.feed import DashboardFeed
+
+            self._runner = runner
+            with contextlib.suppress(OSError):  # without another process there is the progress bar
+                self._feed = DashboardFeed(self._header)
+                self._feed.builder.phases.begin(*self._planned)
+
+    def _close_dashboard(self) -> None:
+        """Give the terminal back, and print what was kept meanwhile."""
+        feed, self._feed = self._feed, None
+        if feed is None:
+            return
+        closed = feed.close()
+        if self._display is not None:
+            self._display.take_over()
+        kept, self._kept = self._kept, []
+        for stream, text in kept:
+            print(text, file=stream, flush=True)
+        if not closed:
+            self.note("The dashboard ended unexpectedly; the progress bar replaces it.")
 
     @contextlib.contextmanager
     def running(self, runner: Runner) -> Iterator[None]:
@@ -170,8 +247,10 @@ class TerminalObserver(Observer):
         signals = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, lambda *_: runner.interrupt()) for number in signals}
         try:
+            self._start_dashboard(runner)
             yield
         finally:
+            self._close_dashboard()
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -181,6 +260,20 @@ class TerminalObserver(Observer):
     def progress(self, progress: RunProgress) -> None:
         if self._display is not None:
             self._display(progress)
+        if self._feed is not None:
+            self._feed_dashboard(self._feed, progress)
+
+    def _feed_dashboard(self, feed: DashboardFeed, progress: RunProgress) -> None:
+        if not feed.shown and self._display is not None and feed.is_ready():
+            self._display.hand_over(self._print)
+            feed.shown = True
+        feed.update(progress, () if self._runner is None else self._runner.lost_workers)
+        if feed.ended:
+            self._close_dashboard()
+
+    def sample(self, sample: Sample) -> None:
+        if self._feed is not None:
+            self._feed.builder.add_sample(sample)
 
     def finished(self) -> None:
         if self._display is not None:

@@ -11,18 +11,19 @@ Everything is counted in the profiling phase only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from penstock.metrics.bounds import FigureBounds
-from penstock.metrics.catalogue import CATALOGUE
 from penstock.plural import counted
 from penstock.records.nodes import LoggedNode
 from penstock.records.worker_report import WorkerReport
 from penstock.wire.stats import LogHistogram
 
-BoundsByMetric = Mapping[str, Mapping[str, FigureBounds]]
+if TYPE_CHECKING:
+    from penstock.metrics.bounds import FigureBounds
+
+BoundsByMetric: TypeAlias = "Mapping[str, Mapping[str, FigureBounds]]"
 """Metric and statistic to the bounds of the figure."""
 
 __all__ = ["BoundsByMetric", "Certificate", "NodeCertificate", "RequestCounts", "certify"]
@@ -295,6 +296,8 @@ def _outcome_checks(requests: RequestCounts, missing: int, workers: int, concurr
 
 def _figure_check(tag: str, figures: Mapping[str, FigureBounds]) -> _Check:
     """Compare how far the statistics of a metric can have moved with their tolerances."""
+    from penstock.metrics.catalogue import CATALOGUE  # not above: the dashboard would import NumPy
+
     absolute = _ABSOLUTE.get(tag, _ABSOLUTE_MS)
     level, uncertain = 0, []
     for name, figure in figures.items():

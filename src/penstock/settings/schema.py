@@ -381,8 +381,8 @@ class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     prefix: str | None = None
     level: Literal["summary", "records", "raw"] = "records"
-    ui: Literal["simple", "none"] = "simple"
-    """`none`: show no progress."""
+    ui: Literal["dashboard", "simple", "none"] | None = None
+    """`none`: show no progress. None: the dashboard on a terminal that can show it, otherwise `simple`."""
     quiet: bool = False
     """Print only errors, and a certificate that is not VALID."""
     verbose: bool = False

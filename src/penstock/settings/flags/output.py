@@ -59,12 +59,11 @@ OUTPUT = Group(
         Flag(
             "--ui-type",
             "enum",
-            "Show progress during the run (simple), or only the results (none).",
+            "Show the run on a full screen (dashboard), as a progress bar (simple), or only its results (none).",
             aliases=("--ui",),
             target="output.ui",
-            choices=("simple", "none"),
-            unsupported_choices=("dashboard",),
-            default="simple",
+            choices=("dashboard", "simple", "none"),
+            default="dashboard on a terminal that can show it, otherwise simple",
         ),
         Flag(
             "--quiet",

@@ -1,0 +1,98 @@
+"""What the process of a run sends to the dashboard."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.records.worker_report import WorkerReport
+from penstock.wire.duration_sketch import DurationSketch
+
+__all__ = ["Close", "GpuView", "Header", "PhaseView", "PointView", "Ready", "ServerView", "Snapshot"]
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What stays the same during the run. The first message."""
+
+    title: str
+    workers: int
+    open_loop: bool
+    streaming: bool
+    points: int | None = None
+    """Number of points of an experiment; None if it is not known beforehand."""
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """From the dashboard: it can draw. The run stops drawing then, and sends its first snapshot."""
+
+
+class Close(msgspec.Struct, frozen=True):
+    """The run is over."""
+
+
+class PhaseView(msgspec.Struct, frozen=True):
+    name: str
+    expected: int | None
+    duration_s: float | None
+    began: bool = False
+    over: bool = False
+    seconds: float = 0.0
+    ended: int = 0
+    failed: int = 0
+
+
+class PointView(msgspec.Struct, frozen=True):
+    name: str
+    result: str | None = None
+    """The figures of a point that has ended."""
+    failed: bool = False
+
+
+class ServerView(msgspec.Struct, frozen=True):
+    name: str
+    queued: float | None = None
+    running: float | None = None
+    cache: float | None = None
+    """Usage of the key-value cache in percent."""
+    error: str | None = None
+
+
+class GpuView(msgspec.Struct, frozen=True):
+    name: str
+    utilization: float | None = None
+    memory_gb: float | None = None
+    power_w: float | None = None
+    temperature: float | None = None
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The run at a moment. Measures are those of the running phase."""
+
+    at: int
+    """Monotonic ns."""
+    phase: int
+    """Number of the phase over all points."""
+    connected: int = 0
+    phases: list[PhaseView] = []
+    """Those of the run, or of the current point."""
+    in_flight: int = 0
+    """Requests that were sent and have not ended."""
+    waiting: int = 0
+    stopping: int = 0
+    latency: DurationSketch = msgspec.field(default_factory=DurationSketch)
+    first_content: DurationSketch = msgspec.field(default_factory=DurationSketch)
+    chunk_gap: DurationSketch = msgspec.field(default_factory=DurationSketch)
+    tokens: int = 0
+    tokens_reads: int = 0
+    reads: int = 0
+    errors: list[tuple[str, str, int]] = []
+    """Cause, owner and count."""
+    stamps: int = 0
+    coalesced_stamps: int = 0
+    reports: list[WorkerReport] = []
+    lost: list[str] = []
+    """A sentence for each worker that was lost."""
+    points: list[PointView] = []
+    servers: list[ServerView] = []
+    gpus: list[GpuView] = []
+    note: str | None = None
+    """What the run does while no requests are sent."""

@@ -1,0 +1,30 @@
+"""How much of a phase is done, and the notation of times."""
+
+from __future__ import annotations
+
+__all__ = ["clock", "remaining_s", "share_done"]
+
+
+def share_done(ended: int, expected: int | None, seconds: float, duration_s: float | None) -> float | None:
+    """Return the share of a phase that is done, by its requests or by its time; None if its end is not known."""
+    share = None
+    if expected is not None:
+        share = ended / expected if expected else 1.0
+    if duration_s:
+        by_time = min(1.0, seconds / duration_s)
+        share = by_time if share is None else max(share, by_time)
+    return share
+
+
+def remaining_s(share: float | None, seconds: float) -> float | None:
+    """Return the time that is left if the phase goes on as before; None if that is not known."""
+    return seconds / share - seconds if share else None
+
+
+def clock(seconds: float) -> str:
+    whole = int(seconds + 0.5)
+    return (
+        f"{whole // 60:02d}:{whole % 60:02d}"
+        if whole < 3600
+        else f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    )
