@@ -31,8 +31,8 @@ class ExperimentReport(NamedTuple):
 def report_experiment(folder: str, settings: ExperimentSettings, results: Sequence[PointResult]) -> ExperimentReport:
     """Write the files over all points into the experiment's folder."""
     variations = group_runs([_figures(result) for result in results], settings.confidence)
-    if settings.sweep == "auto":  # it measures points between earlier ones
-        variations.sort(key=lambda each: each.parameters["concurrency"])
+    if settings.sweep == "auto" or settings.find_max is not None:  # these measure points between earlier ones
+        variations.sort(key=lambda each: each.parameters[settings.parameters[0]])
     files: list[str] = []
     if settings.runs > 1:
         for cell in variations:

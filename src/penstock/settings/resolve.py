@@ -18,6 +18,7 @@ from penstock.settings.flag_values import ParsedArguments, ValueList
 from penstock.settings.model_shares import model_shares
 from penstock.settings.proxy import parse_proxy
 from penstock.settings.rate_series import read_rate_series
+from penstock.settings.resolve_search import resolve_search
 from penstock.settings.resolve_synthetic import (
     audio,
     check_endpoint,
@@ -386,7 +387,7 @@ def _refuse_lists(parsed: ParsedArguments) -> None:
 def _experiment(parsed: ParsedArguments) -> ExperimentSettings:
     fields = parsed.section("experiment")
     spelling = parsed.spellings.get
-    settings = ExperimentSettings(**fields)
+    settings = resolve_search(parsed, ExperimentSettings(**fields))
     if not settings.parameters:
         for name in _SWEEPS_ONLY:
             if name in fields:

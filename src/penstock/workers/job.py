@@ -69,6 +69,8 @@ class Job(NamedTuple):
     """Connections to open before the first request, over all workers and URLs."""
     growing: bool = False
     """True if the input files are indexed while the run sends."""
+    flush_ns: int = 500_000_000
+    """Longest time for which records are buffered."""
 
 
 class JobSecrets(NamedTuple):

@@ -105,7 +105,7 @@ class Worker:
         self._conversations = StoredConversations(self._payloads, job.sampling, job.seed, growing=job.growing)
         self._endpoint = endpoint(job.settings.type, job.settings)
         self._bodies = BodyBuilder(job.log, self._payloads, self._endpoint, job.settings, share.worker)
-        self._log = LogWriter(job.log, share.worker, self._bodies.flush)
+        self._log = LogWriter(job.log, share.worker, self._bodies.flush, job.flush_ns)
         self._reuse = job.settings.connections == "pooled"
         self._sticky = job.settings.connections == "sticky-user-sessions"
         self._timeout_ns = round(job.settings.timeout_s * 1e9)
