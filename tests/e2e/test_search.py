@@ -48,6 +48,29 @@ def test_search_reports_the_curve_and_the_limit(program: Program, mock: Callable
     assert "No concurrency met the objectives, not even 1." in hard.out
 
 
+def test_run_ends_at_its_target_precision(program: Program, mock: Callable[..., MockServer]) -> None:
+    done = program.profile(
+        mock(ttft=1).url,
+        *(*SYNTHETIC, "--osl", 2, "--request-count", 3000, "--concurrency", 2),
+        *("--until", "avg request_latency +-60000"),
+        texts=None,
+    )
+    assert done.status == 0, done
+    outcome = done.summary["until"]
+    assert outcome["reached"]
+    assert outcome["requests"] >= 100
+    assert done.summary["is_complete"]
+    assert "The run ended because avg request_latency +-60000 was reached, after" in " ".join(done.out.split())
+    again = program.run("report", done.folder, command="penstock")
+    assert "stopped before its end" not in again.out, again
+
+
+def test_precision_needs_a_limit(program: Program) -> None:
+    done = program.profile("http://127.0.0.1:9", *SYNTHETIC, "--until", "avg request_latency ±5%", texts=None)
+    assert done.status == 2
+    assert "give --request-count or --benchmark-duration" in done.err
+
+
 @pytest.mark.slow
 def test_interval_contains_the_capacity_of_the_mock(program: Program, mock: Callable[..., MockServer]) -> None:
     """With 5 slots of 200 ms each, every request beyond the fifth adds 40 ms to the time to first token of 60 ms: a limit of

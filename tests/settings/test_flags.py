@@ -56,6 +56,7 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--sweep",
         "--telemetry-interval",
         "--trust-env",
+        "--until",
     }
     assert all(flag.penstock_only for flag in FLAGS if flag.name not in aiperf)
 

@@ -45,6 +45,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 RECORD, REPORT, PHASE, LOST, SAMPLE, POINT = 1, 2, 3, 4, 5, 6
 _KINDS = bytes([RECORD, REPORT, PHASE, LOST, SAMPLE, POINT])
+UNTIL, STOP_RULE = "until", "stop_rule"
+"""Sources of samples: the outcome of `--until`, and the end of a phase by such a rule."""
 _RUNNER_FILE = "runner.log"
 _FLUSH_BYTES = 1 << 18
 

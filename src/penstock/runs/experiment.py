@@ -13,13 +13,12 @@ from msgspec.structs import replace
 from penstock.errors import PenstockError, UserError
 from penstock.records.header import encode_header
 from penstock.records.log import LoggedData, LoggedPoint, RunLog
-from penstock.runs.execute import FailureRule, OpenedRun, StoredData, open_run, store_data
+from penstock.runs.execute import FailureRule, OpenedRun, StoredData, log_rule, must_end, open_run, store_data
 from penstock.runs.observer import Observer
 from penstock.runs.point_folder import write_reference
-from penstock.runs.points import Experiment, Point, PointResult, StopRule
+from penstock.runs.points import Experiment, Point, PointResult
 from penstock.runs.prepare import connections_to_open, default_entries, expected_requests, phase_loads
 from penstock.runs.run_folder import RunFolder
-from penstock.runs.runner import RunningPhase
 from penstock.runs.summarise import summarise, why_unusable
 from penstock.schedule.phase import Phase
 from penstock.schedule.phases import phases as make_phases
@@ -141,7 +140,8 @@ class _PointRunner:
                 return None if phase is phases[0] else self._result(point, logged, None, interrupted=True)
             rule = FailureRule(settings.load, runner.progress)
             own_rule = point.rule if phase.kind == "profiling" else None
-            result = running.wait(partial(_must_end, rule, own_rule))
+            result = running.wait(partial(must_end, rule, own_rule))
+            log_rule(runner, running, ended=own_rule is not None and rule.reason is None)
             position = self._position = result.next_position
             if phase.kind == "warmup":
                 self._after_warmup[self._loaded] = position
@@ -217,10 +217,6 @@ class _PointRunner:
         )
         write_reference(self._folder, logged)
         return PointResult(point, report, why_unusable(report.summary, point.settings.max_error_rate))
-
-
-def _must_end(failures: FailureRule, own: StopRule | None, running: RunningPhase) -> bool:
-    return failures.is_met(running) or (own is not None and own.is_met(running))
 
 
 def _data_key(settings: Settings) -> Hashable:

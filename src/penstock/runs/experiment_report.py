@@ -9,7 +9,7 @@ from typing import NamedTuple
 from penstock import __version__
 from penstock.metrics.experiment import RunFigures, VariationFigures, group_runs
 from penstock.records.header import decode_header
-from penstock.records.log import LoggedPoint, RunLog, variation_label
+from penstock.records.log import STOP_RULE, LoggedPoint, RunLog, variation_label
 from penstock.reports.aggregate import AGGREGATE_FOLDER, aggregate_paths, write_aggregate
 from penstock.reports.sweep import sweep_paths, write_sweep
 from penstock.runs.point_folder import write_reference
@@ -95,6 +95,7 @@ def why_incomplete(log: RunLog) -> str | None:
     workers = log.header.workers
     reports = log.reports("profiling")
     missing = workers - len(reports) - len({lost.worker for lost in log.lost_workers()})
+    ended_by_rule = {sample.values["phase"] for sample in log.samples() if sample.source == STOP_RULE}
     started = any(phase.kind == "profiling" for phase in log.covered_phases)
     log.close()
     if not started:
@@ -102,7 +103,11 @@ def why_incomplete(log: RunLog) -> str | None:
     if missing > 0:
         subject = "its worker's report is" if workers == 1 else f"the reports of {missing} of its {workers} workers are"
         return f"The run was cut off: {subject} missing, as after a crash or kill -9."
-    return "The run was stopped before its end." if any(worker.stopped for worker in reports) else None
+    return (
+        "The run was stopped before its end."
+        if any(worker.stopped and worker.phase not in ended_by_rule for worker in reports)
+        else None
+    )
 
 
 def _figures(result: PointResult) -> RunFigures:

@@ -20,24 +20,18 @@ from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.convergence import DEFAULT_LIMITS, distance, relative_spread
 from penstock.metrics.statistics import Values
 from penstock.records.log import variation_label
-from penstock.runs.runner import RunningPhase
+from penstock.runs.execute import StopRule
 from penstock.runs.summarise import RunReport
 from penstock.settings.resolve import MIN_RUNS
 from penstock.settings.schema import ExperimentSettings, Settings
 from penstock.suggest import did_you_mean
 
-__all__ = ["Experiment", "Point", "PointResult", "PointRuns", "StopRule", "Variation", "Variations", "base_seed"]
+__all__ = ["Experiment", "Point", "PointResult", "PointRuns", "Variation", "Variations", "base_seed"]
 
 _FIXED_SEED = 42
 """Seed of repeated runs without a seed of the user, as in AIPerf."""
 _SEEDS_PER_RUN = 100_000
 """Distance between the seeds of repeated runs, so that those of different points do not meet."""
-
-
-class StopRule(Protocol):
-    def is_met(self, running: RunningPhase) -> bool:
-        """Return whether to end the phase. It is called about every 10 ms."""
-        ...
 
 
 class Point(msgspec.Struct, frozen=True):

@@ -31,6 +31,10 @@ def _check_names(parsed: ParsedArguments) -> None:
 
         for text in values["assertions"]:
             parse_assertion(text, spelling["assertions"])
+    if "until" in values:
+        from penstock.metrics.precision import parse_precision
+
+        parse_precision(values["until"], spelling["until"])
     if "experiment.slos" in values:
         from penstock.metrics.capacity import parse_slo
 

@@ -57,6 +57,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
     endpoint_type: EndpointType = load_endpoint(parsed.values.get("endpoint.type", EndpointSettings().type))
     endpoint = _endpoint(parsed, endpoint_type)
     load = resolve_load(parsed)
+    _check_until(parsed, load)
     check_endpoint(parsed, endpoint.type, endpoint_type.declaration)
     return Settings(
         models=models,
@@ -85,10 +86,31 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
         command=parsed.command,
         **{
             name: parsed.values[name]
-            for name in ("workers_max", "require_valid", "max_error_rate", "goodput")
+            for name in ("workers_max", "require_valid", "max_error_rate", "goodput", "until")
             if name in parsed.values
         },
     )
+
+
+def _check_until(parsed: ParsedArguments, load: LoadSettings) -> None:
+    flag = parsed.spellings.get("until", "--until")
+    if "until" not in parsed.values:
+        return
+    if load.requests is None and load.duration_s is None:
+        raise UserError(
+            f"{flag} needs a limit in case the precision is not reached: give --request-count or --benchmark-duration."
+        )
+    for target in (
+        "experiment.find_max",
+        "experiment.recipe",
+        "experiment.runs",
+        "experiment.sweep",
+        "experiment.parameters",
+    ):
+        if target in parsed.values:
+            raise UserError(
+                f"{flag} ends a single run; leave out {parsed.spellings.get(target, 'the list of values')}."
+            )
 
 
 def _endpoint(parsed: ParsedArguments, endpoint_type: EndpointType) -> EndpointSettings:

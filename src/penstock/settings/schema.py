@@ -435,10 +435,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on metrics, of which every one must hold, or the exit status is 1."""
     goodput: str = ""
     """Objectives for single requests, as `metric:limit` pairs."""
+    until: str = ""
+    """Target precision at which the run ends, such as `p99 time_to_first_token ±5%`."""
     command: str = ""
     """The command line with secrets redacted, for the artifacts."""
 
     @property
     def watches_records(self) -> bool:
         """True if a rule reads the records while the run sends."""
-        return self.experiment.find_max is not None
+        return self.experiment.find_max is not None or bool(self.until)

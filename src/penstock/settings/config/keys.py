@@ -317,6 +317,7 @@ BENCHMARK: Final[Section] = {
     "warmup": WARMUP,
     "profiling": PROFILING,
     "slos": Special("slos", ("--goodput",)),
+    "until": "--until",
     "checks": {"require_valid": "--require-valid", "max_error_rate": "--max-error-rate", "assert": "--assert"},
     "artifacts": {
         "dir": "--output-artifact-dir",
