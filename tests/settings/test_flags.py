@@ -41,6 +41,7 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--api-key-file",
         "--assert",
         "--conversation-rate",
+        "--find-max",
         "--follow-cross-origin-redirects",
         "--insecure",
         "--max-error-rate",
@@ -48,10 +49,14 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--proxy",
         "--quiet",
         "--require-valid",
+        "--search-max",
+        "--search-min",
         "--sessions",
+        "--slo",
         "--sweep",
         "--telemetry-interval",
         "--trust-env",
+        "--until",
     }
     assert all(flag.penstock_only for flag in FLAGS if flag.name not in aiperf)
 

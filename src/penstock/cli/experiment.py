@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.metrics.conditions import Condition
     from penstock.metrics.summary import Summary
 
-__all__ = ["profile", "report_again"]
+__all__ = ["ExperimentObserver", "describe", "profile", "report_again", "show"]
 
 
 def profile(experiment: Experiment) -> int:
@@ -46,14 +46,14 @@ def profile(experiment: Experiment) -> int:
     assertions = parse_assertions(settings)
     output = settings.output
     with open_folder(output.folder) as folder:
-        observer = _ExperimentObserver(settings, folder, _describe(experiment), _count_points(experiment))
+        observer = ExperimentObserver(settings, folder, describe(experiment), count_points(experiment))
         with telling_interrupts(folder):
             done = run_experiment(experiment, folder, observer)
         report = report_experiment(output.folder, settings.experiment, done.results)
     if not output.quiet:
         state = "interrupted" if done.interrupts else "complete" if done.error is None else "ended early"
         print(f"Benchmark {state}. Results saved to: {os.path.join(output.folder, '')}")
-        _show(report, settings.experiment)
+        show(report, settings.experiment)
     return _status(done, settings, assertions)
 
 
@@ -71,15 +71,18 @@ def report_again(
         print(_line(result))
     report = report_experiment(into, settings.experiment, results)
     print(f"Results saved to: {os.path.join(into, '')}")
-    _show(report, settings.experiment)
+    show(report, settings.experiment)
     return 0
 
 
-def _describe(experiment: Experiment) -> str | None:
+def describe(experiment: Experiment) -> str | None:
     """Describe the loads of a sweep; None for repeated runs, whose load is that of each."""
     settings = experiment.settings.experiment
     if not settings.parameters:
         return None
+    if settings.find_max is not None:
+        name = settings.find_max.replace("-", " ")
+        return f"{name} from {settings.search_min:g} up to {settings.search_max:g} under {' and '.join(settings.slos)}"
     if settings.sweep == "auto":
         return f"concurrency from 1 up to saturation, at most {experiment.largest[0].load.concurrency}"
     names = " and ".join(name.replace("_", " ") for name in settings.parameters)
@@ -87,7 +90,7 @@ def _describe(experiment: Experiment) -> str | None:
     return f"{counted(len(experiment.largest), 'point')} of {names}{runs}"
 
 
-def _count_points(experiment: Experiment) -> int | None:
+def count_points(experiment: Experiment) -> int | None:
     """Return how many points there will be; None if the results decide."""
     settings = experiment.settings.experiment
     if settings.sweep == "auto" or settings.convergence_metric is not None:
@@ -95,7 +98,7 @@ def _count_points(experiment: Experiment) -> int | None:
     return max(1, len(experiment.largest)) * settings.runs
 
 
-class _ExperimentObserver(TerminalObserver):
+class ExperimentObserver(TerminalObserver):
     """Prints a line for each point."""
 
     def __init__(self, settings: Settings, folder: RunFolder, load: str | None, points: int | None) -> None:
@@ -171,7 +174,7 @@ def _headline(summary: Summary) -> list[str]:
     return parts
 
 
-def _show(report: ExperimentReport, settings: ExperimentSettings) -> None:
+def show(report: ExperimentReport, settings: ExperimentSettings) -> None:
     def draw(console: Console) -> None:
         if settings.parameters and settings.table:
             draw_sweep(console, report.variations, auto=settings.sweep == "auto")

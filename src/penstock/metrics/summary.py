@@ -145,6 +145,8 @@ class Summary(msgspec.Struct, kw_only=True):
     """True if the requests of an open loop came faster than the server answered them."""
     censored: Censored | None = None
     """The requests that the end of the run cut off; None if there are none."""
+    until: dict[str, Any] | None = None
+    """The outcome of a target precision; None without one."""
     proof: Proof | None = None
     note: str | None = None
     """A note about the files."""

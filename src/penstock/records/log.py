@@ -50,9 +50,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 RECORD, REPORT, PHASE, LOST, SAMPLE, POINT, RESUME, NODE = 1, 2, 3, 4, 5, 6, 7, 8
 _KINDS = bytes([RECORD, REPORT, PHASE, LOST, SAMPLE, POINT, RESUME, NODE])
+UNTIL, STOP_RULE = "until", "stop_rule"
+"""Sources of samples: the outcome of `--until`, and the end of a phase by such a rule."""
 _RUNNER_FILE = "runner.log"
 _FLUSH_BYTES = 1 << 18
-_FLUSH_NS = 500_000_000
 
 
 class LoggedData(msgspec.Struct, frozen=True):
@@ -195,10 +196,13 @@ class RunnerLog:
 
 
 class LogWriter:
-    """Appends the frames of one worker. Frames are buffered for at most half a second."""
+    """Appends the frames of one worker. Frames are buffered for at most `flush_ns`."""
 
-    def __init__(self, folder: str, worker: int, before_flush: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, folder: str, worker: int, before_flush: Callable[[], None] | None = None, flush_ns: int = 500_000_000
+    ) -> None:
         """`before_flush` is called first, to write the bodies that records refer to."""
+        self._flush_ns = flush_ns
         self._before_flush = before_flush
         path = os.path.join(folder, f"worker-{worker}.log")
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
@@ -219,7 +223,7 @@ class LogWriter:
             self.flush()
 
     def flush_if_due(self, now_ns: int) -> None:
-        if now_ns - self._flushed >= _FLUSH_NS:
+        if now_ns - self._flushed >= self._flush_ns:
             self.flush()
 
     def flush(self) -> None:

@@ -93,6 +93,12 @@ def print_mark(console: Console, stats: Iterable[Stats]) -> None:
 def certainty_notes(summary: Summary) -> Iterator[str]:
     if summary.overloaded:
         yield f"The server is {OVERLOADED}. Requests in flight and their waiting times grew until the last send."
+    if summary.until is not None:
+        target, requests = summary.until["target"], summary.until["requests"]
+        if summary.until["reached"]:
+            yield f"The run ended because {target} was reached, after {counted(requests, 'request')}."
+        else:
+            yield f"The run ended at its limit: {target} was not reached with {counted(requests, 'request')}."
     if summary.steady_state is not None:
         steady = summary.steady_state
         yield (

@@ -210,6 +210,8 @@ def _certainty(summary: Summary) -> dict[str, Any]:
         fields["steady_state"] = summary.steady_state
     if summary.overloaded:
         fields["overloaded"] = OVERLOADED
+    if summary.until is not None:
+        fields["until"] = summary.until
     if summary.censored is not None:
         fields["censored_requests"] = summary.censored
     return fields

@@ -16,7 +16,7 @@ from penstock.metrics.metric import Measures
 from penstock.metrics.summary import Summary, SummaryBuilder, TokenizerNote
 from penstock.metrics.token_agreement import token_metrics, token_metrics_by_server
 from penstock.metrics.token_counting import ClientCounter, Counter, LoadTokenizer, ServerCounter
-from penstock.records.log import RunLog
+from penstock.records.log import UNTIL, RunLog
 from penstock.records.record import Record
 from penstock.reports import registry
 from penstock.reports.artifacts import Artifacts
@@ -76,6 +76,8 @@ def write_artifacts(
         asked = header.settings.telemetry
         network = NetworkLatencyBuilder(window.stop, asked.network_ms, probed=asked.probe_network)
         for sample in log.samples():
+            if sample.source == UNTIL:
+                summary.until = sample.values
             server_metrics.add(sample)
             gpu_telemetry.add(sample)
             network.add(sample)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from time import monotonic_ns
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
 from penstock.datasets import load as datasets
 from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.errors import RunError, UserError
-from penstock.records.log import LoggedData, LoggedResume
+from penstock.records.log import STOP_RULE, UNTIL, LoggedData, LoggedResume
 from penstock.runs import registry
 from penstock.runs.build_payloads import build_payloads
 from penstock.runs.companion import Companion
@@ -28,17 +30,21 @@ from penstock.workers.in_process import InProcess
 from penstock.workers.local_processes import ForkedWorkers, SpawnedWorkers
 
 if TYPE_CHECKING:
+    from penstock.runs.until import UntilRule
     from penstock.workers.ray_cluster import Cluster
 
 __all__ = [
     "FailureRule",
     "FinishedRun",
     "OpenedRun",
+    "StopRule",
     "StoredData",
     "connect_cluster",
     "execute",
     "execute_phases",
+    "log_rule",
     "mock_servers",
+    "must_end",
     "open_run",
     "start_run",
     "store_data",
@@ -99,7 +105,11 @@ def execute_phases(
                 if running is None:
                     break
                 rule = FailureRule(opened.settings.load, opened.runner.progress)
-                position = running.wait(rule.is_met).next_position
+                until = _until_rule(opened) if phase.kind == "profiling" else None
+                position = running.wait(partial(must_end, rule, until)).next_position
+                if until is not None:
+                    opened.runner.add_sample(UNTIL, monotonic_ns(), until.facts())
+                    log_rule(opened.runner, running, ended=until.is_reached)
                 if rule.reason is not None:
                     stopped = rule.reason
                     break
@@ -119,6 +129,32 @@ def execute_phases(
     return FinishedRun(
         opened.settings, opened.tokenizer, opened.prepared, runner.interrupts, runner.companion_error, stopped
     )
+
+
+def _until_rule(opened: OpenedRun) -> UntilRule | None:
+    if not opened.settings.until:
+        return None
+    from penstock.metrics.precision import parse_precision
+    from penstock.runs.until import UntilRule
+
+    return UntilRule(opened.prepared.job.log, parse_precision(opened.settings.until))
+
+
+class StopRule(Protocol):
+    def is_met(self, running: RunningPhase) -> bool:
+        """Return whether to end the phase. It is called about every 10 ms."""
+        ...
+
+
+def must_end(failures: FailureRule, own: StopRule | None, running: RunningPhase) -> bool:
+    """Return whether one of the rules is met."""
+    return failures.is_met(running) or (own is not None and own.is_met(running))
+
+
+def log_rule(runner: Runner, running: RunningPhase, *, ended: bool) -> None:
+    """Log that a rule has ended a phase, which is complete although it was stopped."""
+    if ended:
+        runner.add_sample(STOP_RULE, monotonic_ns(), {"phase": running.index})
 
 
 class FailureRule:
@@ -273,7 +309,7 @@ def start_run(
 
     beside = [*registry.companions(settings, prepared), *companions]
     runner = Runner(
-        _backend(prepared, spawn=spawn, in_child=in_child or bool(beside), cluster=cluster),
+        _backend(prepared, spawn=spawn, in_child=in_child or bool(beside or settings.watches_records), cluster=cluster),
         folder.log,
         epoch=prepared.epoch,
         companions=beside,

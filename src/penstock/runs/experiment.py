@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Hashable
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from penstock.errors import PenstockError, UserError
 from penstock.records.header import encode_header
 from penstock.records.log import LoggedData, LoggedPoint, RunLog
-from penstock.runs.execute import FailureRule, OpenedRun, StoredData, open_run, store_data
+from penstock.runs.execute import FailureRule, OpenedRun, StoredData, log_rule, must_end, open_run, store_data
 from penstock.runs.observer import Observer
 from penstock.runs.point_folder import write_reference
 from penstock.runs.points import Experiment, Point, PointResult
@@ -105,6 +106,8 @@ class _PointRunner:
         self._after_warmup: dict[tuple[Hashable, int], int] = {}
         """Where the profiling of a dataset and seed starts."""
         self._count = 0
+        self._position = 0
+        """Where the last point ended in the dataset."""
 
     def run(self, point: Point) -> PointResult | None:
         """Run a point and write its artifacts; return None if the experiment has to end before it."""
@@ -127,6 +130,8 @@ class _PointRunner:
         interrupted = False
         # A run that leaves the warmup out sends the same prompts as the one that had it.
         position = 0 if point.warmup else self._after_warmup.get(self._loaded, 0)
+        if point.rule is not None:  # a search goes on in the dataset, so that the server has not cached the prompts
+            position = self._position
         loads = phase_loads(settings)[-len(phases) :]
         for phase, load, requests in zip(phases, loads, expected, strict=True):
             connections = connections_to_open(phase, load.arrival_rate, requests)
@@ -134,8 +139,10 @@ class _PointRunner:
             if running is None:
                 return None if phase is phases[0] else self._result(point, logged, None, interrupted=True)
             rule = FailureRule(settings.load, runner.progress)
-            result = running.wait(rule.is_met)
-            position = result.next_position
+            own_rule = point.rule if phase.kind == "profiling" else None
+            result = running.wait(partial(must_end, rule, own_rule))
+            log_rule(runner, running, ended=own_rule is not None and rule.reason is None)
+            position = self._position = result.next_position
             if phase.kind == "warmup":
                 self._after_warmup[self._loaded] = position
             interrupted = result.progress.stopping > 0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from penstock import __version__
 from penstock.metrics.experiment import RunFigures, VariationFigures, group_runs
 from penstock.records.header import decode_header
-from penstock.records.log import LoggedPoint, RunLog, variation_label
+from penstock.records.log import STOP_RULE, LoggedPoint, RunLog, variation_label
 from penstock.reports.aggregate import AGGREGATE_FOLDER, aggregate_paths, write_aggregate
 from penstock.reports.sweep import sweep_paths, write_sweep
 from penstock.runs.point_folder import write_reference
@@ -31,8 +31,8 @@ class ExperimentReport(NamedTuple):
 def report_experiment(folder: str, settings: ExperimentSettings, results: Sequence[PointResult]) -> ExperimentReport:
     """Write the files over all points into the experiment's folder."""
     variations = group_runs([_figures(result) for result in results], settings.confidence)
-    if settings.sweep == "auto":  # it measures points between earlier ones
-        variations.sort(key=lambda each: each.parameters["concurrency"])
+    if settings.sweep == "auto" or settings.find_max is not None:  # these measure points between earlier ones
+        variations.sort(key=lambda each: each.parameters[settings.parameters[0]])
     files: list[str] = []
     if settings.runs > 1:
         for cell in variations:
@@ -96,6 +96,7 @@ def why_incomplete(log: RunLog) -> str | None:
     workers = part.workers
     reports = [report for report in log.reports("profiling") if report.worker >= part.first_worker]
     missing = workers - len(reports) - len({lost.worker for lost in log.lost_workers()})
+    ended_by_rule = {sample.values["phase"] for sample in log.samples() if sample.source == STOP_RULE}
     started = any(phase.kind == "profiling" for phase in log.covered_phases)
     log.close()
     if not started:
@@ -103,7 +104,11 @@ def why_incomplete(log: RunLog) -> str | None:
     if missing > 0:
         subject = "its worker's report is" if workers == 1 else f"the reports of {missing} of its {workers} workers are"
         return f"The run was cut off: {subject} missing, as after a crash or kill -9."
-    return "The run was stopped before its end." if any(worker.stopped for worker in reports) else None
+    return (
+        "The run was stopped before its end."
+        if any(worker.stopped and worker.phase not in ended_by_rule for worker in reports)
+        else None
+    )
 
 
 def _figures(result: PointResult) -> RunFigures:

@@ -20,6 +20,7 @@ from penstock.metrics.catalogue import CATALOGUE
 from penstock.metrics.convergence import DEFAULT_LIMITS, distance, relative_spread
 from penstock.metrics.statistics import Values
 from penstock.records.log import variation_label
+from penstock.runs.execute import StopRule
 from penstock.runs.summarise import RunReport
 from penstock.settings.resolve import MIN_RUNS
 from penstock.settings.schema import ExperimentSettings, Settings
@@ -47,6 +48,8 @@ class Point(msgspec.Struct, frozen=True):
     """Without, the warmup is skipped; profiling starts at the same prompt as with it."""
     pause_s: float = 0.0
     """Time without requests before it."""
+    rule: StopRule | None = None
+    """Ends its profiling phase early."""
 
 
 class PointResult(NamedTuple):

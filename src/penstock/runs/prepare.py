@@ -33,6 +33,9 @@ __all__ = [
     "resolve_targets",
 ]
 
+_WATCHED_FLUSH_NS = 50_000_000
+"""Longest time for which records are buffered if a rule reads them while the run sends."""
+
 _PRECONNECT_SECONDS = 0.1
 _ENTRIES_OF_A_DURATION = 100
 _MAX_MEDIA_ENTRIES = 1000
@@ -177,6 +180,7 @@ def prepare(
         preconnect=preconnect,
         growing=stored.input_files is not None and stored.conversations is None,
         keep_replies=settings.output.keeps_replies,
+        **({"flush_ns": _WATCHED_FLUSH_NS} if settings.watches_records else {}),
     )
     epoch = monotonic_ns()
     if not dataset.synthetic and dataset.write_prompt is None:

@@ -31,6 +31,19 @@ def _check_names(parsed: ParsedArguments) -> None:
 
         for text in values["assertions"]:
             parse_assertion(text, spelling["assertions"])
+    if "until" in values:
+        from penstock.metrics.precision import parse_precision
+
+        parse_precision(values["until"], spelling["until"])
+    if "experiment.slos" in values:
+        from penstock.metrics.capacity import parse_slo
+
+        for text in values["experiment.slos"]:
+            slo = parse_slo(text, spelling["experiment.slos"])
+            if not 0 < slo.share < 1:
+                raise UserError(
+                    f"{spelling['experiment.slos']} {text!r} allows no miss; use a percentile from p1 to p99."
+                )
     if {"input.file", "input.format"} <= values.keys():
         from penstock.datasets.registry import lookup
 
@@ -40,7 +53,8 @@ def _check_names(parsed: ParsedArguments) -> None:
 def asks_for_experiment(parsed: ParsedArguments) -> bool:
     """Return whether the flags ask for repeated runs or a sweep instead of a single run."""
     values = parsed.values
-    return values.get("experiment.runs", 1) > 1 or "experiment.sweep" in values or is_sweep(parsed)
+    searches = "experiment.find_max" in values or "experiment.recipe" in values
+    return values.get("experiment.runs", 1) > 1 or "experiment.sweep" in values or searches or is_sweep(parsed)
 
 
 def refuse_experiment(parsed: ParsedArguments, what: str) -> None:

@@ -18,6 +18,7 @@ from penstock.settings.flag_values import ParsedArguments, ValueList
 from penstock.settings.model_shares import model_shares
 from penstock.settings.proxy import parse_proxy
 from penstock.settings.rate_series import read_rate_series
+from penstock.settings.resolve_search import resolve_search
 from penstock.settings.resolve_synthetic import (
     audio,
     check_endpoint,
@@ -57,6 +58,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
     endpoint_type: EndpointType = load_endpoint(parsed.values.get("endpoint.type", EndpointSettings().type))
     endpoint = _endpoint(parsed, endpoint_type)
     load = resolve_load(parsed)
+    _check_until(parsed, load)
     check_endpoint(parsed, endpoint.type, endpoint_type.declaration)
     return Settings(
         models=models,
@@ -86,10 +88,31 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
         command=parsed.command,
         **{
             name: parsed.values[name]
-            for name in ("workers_max", "cluster", "require_valid", "max_error_rate", "goodput")
+            for name in ("workers_max", "cluster", "require_valid", "max_error_rate", "goodput", "until")
             if name in parsed.values
         },
     )
+
+
+def _check_until(parsed: ParsedArguments, load: LoadSettings) -> None:
+    flag = parsed.spellings.get("until", "--until")
+    if "until" not in parsed.values:
+        return
+    if load.requests is None and load.duration_s is None:
+        raise UserError(
+            f"{flag} needs a limit in case the precision is not reached: give --request-count or --benchmark-duration."
+        )
+    for target in (
+        "experiment.find_max",
+        "experiment.recipe",
+        "experiment.runs",
+        "experiment.sweep",
+        "experiment.parameters",
+    ):
+        if target in parsed.values:
+            raise UserError(
+                f"{flag} ends a single run; leave out {parsed.spellings.get(target, 'the list of values')}."
+            )
 
 
 def _endpoint(parsed: ParsedArguments, endpoint_type: EndpointType) -> EndpointSettings:
@@ -404,7 +427,7 @@ def _refuse_lists(parsed: ParsedArguments) -> None:
 def _experiment(parsed: ParsedArguments) -> ExperimentSettings:
     fields = parsed.section("experiment")
     spelling = parsed.spellings.get
-    settings = ExperimentSettings(**fields)
+    settings = resolve_search(parsed, ExperimentSettings(**fields))
     if not settings.parameters:
         for name in _SWEEPS_ONLY:
             if name in fields:

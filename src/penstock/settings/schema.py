@@ -432,6 +432,21 @@ class ExperimentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Print the table of all points."""
     parameters: tuple[str, ...] = ()
     """Names of the parameters of a sweep."""
+    find_max: Literal["concurrency", "request-rate"] | None = None
+    """Search for the largest load that meets the objectives."""
+    slos: tuple[str, ...] = ()
+    """Objectives such as `p99 time_to_first_token<300`."""
+    search_min: float = 1.0
+    search_max: float = 1024.0
+    """The range of the load that is searched."""
+    recipe: Literal["max-concurrency-under-sla"] | None = None
+    """AIPerf's name of the search for a concurrency; `resolve` turns it and the next fields into those above."""
+    ttft_sla_ms: float | None = None
+    itl_sla_ms: float | None = None
+    e2e_sla_ms: float | None = None
+    error_rate_sla: float | None = None
+    slo_attainment: float | None = None
+    """Share of the requests that have to meet AIPerf's limits; None: 0.95."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -461,5 +476,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on metrics, of which every one must hold, or the exit status is 1."""
     goodput: str = ""
     """Objectives for single requests, as `metric:limit` pairs."""
+    until: str = ""
+    """Target precision at which the run ends, such as `p99 time_to_first_token ±5%`."""
     command: str = ""
     """The command line with secrets redacted, for the artifacts."""
+
+    @property
+    def watches_records(self) -> bool:
+        """True if a rule reads the records while the run sends."""
+        return self.experiment.find_max is not None or bool(self.until)

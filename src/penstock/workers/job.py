@@ -74,6 +74,8 @@ class Job(NamedTuple):
     """True if the input files are indexed while the run sends."""
     keep_replies: bool = False
     """Write the bytes of the replies to the log."""
+    flush_ns: int = 500_000_000
+    """Longest time for which records are buffered."""
 
 
 class JobSecrets(NamedTuple):

@@ -114,7 +114,7 @@ class Worker:
         if job.keep_replies:
             headers = hidden_headers(job.settings, self._endpoint.declaration)
             self._replies = ReplyWriter(job.log, self._number, headers, hidden)
-        self._log = LogWriter(job.log, self._number, self._flush_bodies)
+        self._log = LogWriter(job.log, self._number, self._flush_bodies, job.flush_ns)
         self._reuse = job.settings.connections == "pooled"
         self._sticky = job.settings.connections == "sticky-user-sessions"
         self._timeout_ns = round(job.settings.timeout_s * 1e9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.settings.flags.conversation import CONVERSATION
 from penstock.settings.flags.endpoint import ENDPOINT, ENDPOINT_TYPES
-from penstock.settings.flags.experiment import REPEATED, SWEEP
+from penstock.settings.flags.experiment import REPEATED, SEARCH, SWEEP
 from penstock.settings.flags.flag import Flag, Group, Positional, UnsupportedFlag, by_spelling, expected_value
 from penstock.settings.flags.input import INPUT, LENGTHS, TOKENIZER
 from penstock.settings.flags.load import LOAD, SCHEDULE, USERS
@@ -38,6 +38,7 @@ GROUPS = (
     SCHEDULE,
     WARMUP,
     SWEEP,
+    SEARCH,
     REPEATED,
     INPUT,
     LENGTHS,

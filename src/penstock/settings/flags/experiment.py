@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.settings.flags.flag import Flag, Group
 
-__all__ = ["REPEATED", "SWEEP"]
+__all__ = ["REPEATED", "SEARCH", "SWEEP"]
 
 REPEATED = Group(
     "Repeated runs",
@@ -155,6 +155,123 @@ SWEEP = Group(
             "Print no table of all points.",
             target="experiment.table",
             stored_value=False,
+        ),
+    ),
+)
+
+SEARCH = Group(
+    "Search for the largest load",
+    (
+        Flag(
+            "--find-max",
+            "enum",
+            "Find the largest concurrency or request rate at which the server meets every --slo, in one run with few requests.",
+            target="experiment.find_max",
+            choices=("concurrency", "request-rate"),
+            penstock_only=True,
+        ),
+        Flag(
+            "--slo",
+            "list",
+            "Objective of --find-max: a percentile of a metric and its limit in the metric's unit, such as "
+            "'p99 time_to_first_token<300', or 'request_error_rate<1' (percent). Repeat it for more.",
+            target="experiment.slos",
+            metavar="OBJECTIVE",
+            comma_separated=True,
+            penstock_only=True,
+        ),
+        Flag(
+            "--search-min",
+            "float",
+            "Lowest load of --find-max: requests in flight, or requests per second.",
+            target="experiment.search_min",
+            metavar="LOAD",
+            default="1",
+            gt=0,
+            hard_max=1_000_000,
+            penstock_only=True,
+        ),
+        Flag(
+            "--search-max",
+            "float",
+            "Highest load of --find-max: requests in flight, or requests per second.",
+            target="experiment.search_max",
+            metavar="LOAD",
+            default="1024",
+            gt=0,
+            hard_max=1_000_000,
+            penstock_only=True,
+        ),
+        Flag(
+            "--search-recipe",
+            "enum",
+            "AIPerf's name for --find-max concurrency, with the limits below instead of --slo.",
+            target="experiment.recipe",
+            choices=("max-concurrency-under-sla",),
+        ),
+        Flag(
+            "--concurrency-min",
+            "int",
+            "Lowest concurrency of --search-recipe, as --search-min.",
+            target="experiment.search_min",
+            metavar="N",
+            default="1",
+            ge=1,
+            hard_max=1_000_000,
+        ),
+        Flag(
+            "--concurrency-max",
+            "int",
+            "Highest concurrency of --search-recipe, as --search-max.",
+            target="experiment.search_max",
+            metavar="N",
+            default="1024",
+            ge=1,
+            hard_max=1_000_000,
+        ),
+        Flag(
+            "--ttft-sla-ms",
+            "float",
+            "Limit of --search-recipe for the time to first token.",
+            target="experiment.ttft_sla_ms",
+            metavar="MS",
+            gt=0,
+        ),
+        Flag(
+            "--itl-sla-ms",
+            "float",
+            "Limit of --search-recipe for the inter-token latency.",
+            target="experiment.itl_sla_ms",
+            metavar="MS",
+            gt=0,
+        ),
+        Flag(
+            "--e2e-sla-ms",
+            "float",
+            "Limit of --search-recipe for the request latency.",
+            target="experiment.e2e_sla_ms",
+            metavar="MS",
+            gt=0,
+        ),
+        Flag(
+            "--error-rate-sla",
+            "float",
+            "Limit of --search-recipe for the share of failed requests, between 0 and 1.",
+            target="experiment.error_rate_sla",
+            metavar="SHARE",
+            gt=0,
+            hard_max=0.99,
+        ),
+        Flag(
+            "--slo-attainment-fraction",
+            "float",
+            "Share of the requests that have to meet the limits of --search-recipe, in whole percents below 1.",
+            target="experiment.slo_attainment",
+            metavar="SHARE",
+            default="0.95",
+            gt=0,
+            hard_min=0.01,
+            hard_max=0.99,
         ),
     ),
 )

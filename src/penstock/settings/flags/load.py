@@ -144,6 +144,15 @@ LOAD = Group(
             sweepable=True,
         ),
         Flag(
+            "--until",
+            "str",
+            "End when the 95 % confidence interval of a figure is this narrow, for example 'p99 time_to_first_token ±5%' or "
+            "'avg request_latency +-10' (in the metric's unit). --request-count or --benchmark-duration is the limit.",
+            target="until",
+            metavar="PRECISION",
+            penstock_only=True,
+        ),
+        Flag(
             "--benchmark-grace-period",
             "float",
             "After --benchmark-duration, wait this many seconds for the requests in flight.",

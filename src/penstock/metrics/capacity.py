@@ -1,0 +1,300 @@
+"""The search for the largest load under which a server meets its service level objectives. Nothing here sends requests.
+
+Each objective is a share of requests that must meet a limit: `p99 time_to_first_token<300` allows one miss in a hundred. At
+each level of load, a sequential probability ratio test decides between half and twice the allowed share of misses, so a level
+that is far from the limit is decided by few requests. Requests that overlap share their fate, so each round of them can move
+the test by at most half of the way to a decision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from penstock.errors import UserError
+from penstock.metrics.catalogue import CATALOGUE
+from penstock.metrics.conditions import Condition, parse_condition
+
+__all__ = [
+    "CapacitySearch",
+    "Decision",
+    "Level",
+    "LevelTest",
+    "Limit",
+    "Outcome",
+    "SearchResult",
+    "Slo",
+    "isotonic",
+    "parse_slo",
+]
+
+ERROR_RATE = "request_error_rate"
+_ERROR = 0.02
+"""Probability that the test of a level decides wrongly, if the level is not close to the limit."""
+_TOLERANCE = 0.1
+"""The search ends when the interval is not longer than this share of its lower end."""
+_FIRST_LOOK = 20
+"""While the load still doubles, a level passes after this many requests without a miss. It is tested in full if it turns out to
+be the limit."""
+
+Decision = Literal["pass", "fail"]
+
+
+class Slo(NamedTuple):
+    text: str
+    metric: str
+    limit: float
+    at_least: bool
+    """True if the values have to be above the limit."""
+    share: float
+    """Share of the requests that have to meet the limit."""
+
+    @property
+    def allowed(self) -> float:
+        """Share of the requests that may miss the limit."""
+        return 1 - self.share
+
+    def is_met(self, values: Mapping[str, float] | None) -> bool:
+        """Return whether a request with these metrics meets the objective; None stands for a failed request."""
+        if values is None:
+            return False
+        if self.metric == ERROR_RATE:
+            return True
+        value = values.get(self.metric)
+        return value is not None and (value > self.limit if self.at_least else value < self.limit)
+
+
+def parse_slo(text: str, flag: str = "--slo") -> Slo:
+    """Return the objective in a text such as `p99 time_to_first_token<300`; raise `UserError`."""
+    condition = parse_condition(flag, text, example="p99 time_to_first_token<300")
+    if condition.metric == ERROR_RATE and not condition.operator.startswith(">") and 0 < condition.limit < 100:
+        return Slo(text.strip(), ERROR_RATE, condition.limit, False, 1 - condition.limit / 100)
+    return Slo(
+        text.strip(), condition.metric, condition.limit, condition.operator.startswith(">"), _share(condition, flag)
+    )
+
+
+def _share(condition: Condition, flag: str) -> float:
+    percentile = condition.statistic.removeprefix("p")
+    if CATALOGUE[condition.metric].kind != "record" or not percentile.isdigit():
+        raise UserError(
+            f"{condition.text}: {flag} takes a percentile of a metric of single requests, like 'p99 time_to_first_token<300', "
+            "or 'request_error_rate<1' (in percent)."
+        )
+    share = int(percentile) / 100
+    return 1 - share if condition.operator.startswith(">") else share
+
+
+class Outcome(NamedTuple):
+    """A request that has ended."""
+
+    start: int
+    end: int
+    met: tuple[bool, ...]
+    """For each objective, whether the request met it."""
+
+
+class LevelTest:
+    """Decides whether a level meets all objectives."""
+
+    def __init__(self, slos: Sequence[Slo]) -> None:
+        self._slos = slos
+        self._bound = math.log((1 - _ERROR) / _ERROR)
+        self._steps = [_steps(slo.allowed) for slo in slos]
+
+    @property
+    def requests_to_pass(self) -> int:
+        """Requests without a miss after which a level passes."""
+        return max(math.ceil(-self._bound / met) for _, met in self._steps)
+
+    def decide(self, outcomes: Iterable[Outcome], *, first_look: bool = False) -> Decision | None:
+        """Return the decision; None if there are too few requests. The outcomes are in the order of their starts."""
+        rounds = _rounds(outcomes)
+        scores = [0.0] * len(self._slos)
+        passed = [False] * len(self._slos)
+        for each in rounds:
+            for i, (missed_step, met_step) in enumerate(self._steps):
+                if passed[i]:
+                    continue
+                misses = sum(not outcome.met[i] for outcome in each)
+                score = misses * missed_step + (len(each) - misses) * met_step
+                scores[i] += min(max(score, -self._bound / 2), self._bound / 2)
+                if scores[i] >= self._bound:
+                    return "fail"
+                passed[i] = scores[i] <= -self._bound
+        if all(passed):
+            return "pass"
+        clean = first_look and all(all(outcome.met) for each in rounds for outcome in each)
+        return "pass" if clean and sum(map(len, rounds)) >= _FIRST_LOOK else None
+
+
+def _steps(allowed: float) -> tuple[float, float]:
+    """Return what a miss and a met objective add to the logarithm of the likelihood ratio."""
+    few, many = allowed / 2, min(2 * allowed, (1 + allowed) / 2)
+    return math.log(many / few), math.log((1 - many) / (1 - few))
+
+
+def _rounds(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
+    """Group requests that overlap: a round ends when its first request has ended."""
+    rounds: list[list[Outcome]] = []
+    end = -1
+    for outcome in outcomes:
+        if outcome.start >= end:
+            rounds.append([])
+            end = outcome.end
+        rounds[-1].append(outcome)
+    return rounds
+
+
+class Level(msgspec.Struct, frozen=True):
+    """What was observed at a level of load."""
+
+    value: float
+    requests: int
+    """Requests that were judged."""
+    misses: tuple[int, ...]
+    """For each objective, the requests that missed it."""
+    decision: Decision | None
+    """None if the requests did not suffice."""
+    full: bool = True
+    """False after a first look."""
+
+    def combined(self, other: Level) -> Level:
+        """Return both visits of a level; the later one decides."""
+        misses = tuple(a + b for a, b in zip(self.misses, other.misses, strict=True))
+        decision = other.decision if other.decision is not None else self.decision
+        return Level(self.value, self.requests + other.requests, misses, decision, other.full)
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """The largest load that meets the objectives."""
+
+    estimate: float
+    """Where the monotone fit reaches the allowed share of misses."""
+    low: float
+    """The highest level that passed."""
+    high: float | None
+    """The lowest level that failed; None if none did."""
+
+
+class SearchResult(msgspec.Struct, frozen=True):
+    levels: list[Level]
+    """In the order of the load."""
+    limit: Limit | None
+    """None if no level passed."""
+    fitted: list[tuple[float, ...]]
+    """For each level, the monotone fit of the share of misses of each objective."""
+
+
+class CapacitySearch:
+    """Chooses the levels to measure: doubles the load until a level fails, then halves the interval."""
+
+    def __init__(self, slos: Sequence[Slo], minimum: float, maximum: float, *, whole: bool) -> None:
+        """`whole` says that levels are whole numbers."""
+        self._slos = slos
+        self._minimum, self._maximum = minimum, maximum
+        self._whole = whole
+        self._levels: dict[float, Level] = {}
+
+    def add(self, level: Level) -> None:
+        before = self._levels.get(level.value)
+        self._levels[level.value] = level if before is None else before.combined(level)
+
+    def allows_first_look(self, value: float) -> bool:
+        """Return whether a level may pass after a first look: while the load still doubles, and only once."""
+        return value not in self._levels and all(map(self._passes, self._levels.values()))
+
+    def next(self) -> float | None:
+        """Return the next level to measure; None at the end of the search."""
+        low, high = self._interval(decided=False)
+        if low is None:
+            return self._minimum if not self._levels else None
+        if high is None:
+            if low < self._maximum:
+                return min(self._maximum, self._rounded(2 * low))
+            return low if self._needs_test(low) else None
+        if not self._is_narrow(low, high):
+            return self._between(low, high)
+        if self._needs_test(low):
+            return low
+        return self._refinement()
+
+    def result(self) -> SearchResult:
+        levels = [self._levels[value] for value in sorted(self._levels)]
+        fits = [
+            isotonic(
+                [level.misses[i] / max(1, level.requests) for level in levels], [level.requests for level in levels]
+            )
+            for i in range(len(self._slos))
+        ]
+        low, high = self._interval(decided=True)
+        limit = None
+        if low is not None:
+            crossings = [
+                _crossing([level.value for level in levels], fit, slo.allowed)
+                for fit, slo in zip(fits, self._slos, strict=True)
+            ]
+            estimate = max(low, min(crossings))
+            limit = Limit(estimate if high is None else min(estimate, high), low, high)
+        return SearchResult(levels, limit, list(zip(*fits, strict=True)))
+
+    def _passes(self, level: Level) -> bool:
+        """Return the decision, or for an undecided level that of its share of misses."""
+        if level.decision is not None:
+            return level.decision == "pass"
+        return all(misses <= slo.allowed * level.requests for misses, slo in zip(level.misses, self._slos, strict=True))
+
+    def _interval(self, *, decided: bool) -> tuple[float | None, float | None]:
+        """Return the highest level that passes below the lowest one that fails, and that one."""
+        levels = [level for level in self._levels.values() if not decided or level.decision is not None]
+        high = min((level.value for level in levels if not self._passes(level)), default=None)
+        passing = [level.value for level in levels if self._passes(level) and (high is None or level.value < high)]
+        return max(passing, default=None), high
+
+    def _needs_test(self, value: float) -> bool:
+        return not self._levels[value].full
+
+    def _is_narrow(self, low: float, high: float) -> bool:
+        return high - low <= max(1.0 if self._whole else 0.0, _TOLERANCE * low)
+
+    def _between(self, low: float, high: float) -> float | None:
+        middle = self._rounded((low + high) / 2)
+        return None if middle in self._levels or not low < middle < high else middle
+
+    def _refinement(self) -> float | None:
+        """Return a level that can narrow the interval around an undecided level."""
+        low, high = self._interval(decided=True)
+        if low is None or high is None or high - low <= 2 * _TOLERANCE * low:
+            return None
+        undecided = [v for v, level in self._levels.items() if level.decision is None and low < v < high]
+        if not undecided:
+            return None
+        return self._between(low, min(undecided)) or self._between(max(undecided), high)
+
+    def _rounded(self, value: float) -> float:
+        return math.floor(value) if self._whole else float(f"{value:.3g}")
+
+
+def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Return the nearest sequence that never falls (pool adjacent violators)."""
+    blocks: list[tuple[float, float, int]] = []
+    for value, weight in zip(values, weights, strict=True):
+        blocks.append((value, max(weight, 1e-9), 1))
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (a, wa, na), (b, wb, nb) = blocks[-2:]
+            blocks[-2:] = [((a * wa + b * wb) / (wa + wb), wa + wb, na + nb)]
+    return [value for value, _, count in blocks for _ in range(count)]
+
+
+def _crossing(levels: Sequence[float], fit: Sequence[float], allowed: float) -> float:
+    """Return where the fit exceeds the allowed share, by linear interpolation; the last level if it never does."""
+    for i, share in enumerate(fit):
+        if share > allowed:
+            if not i:
+                return levels[0]
+            part = (allowed - fit[i - 1]) / (share - fit[i - 1])
+            return levels[i - 1] + part * (levels[i] - levels[i - 1])
+    return levels[-1]

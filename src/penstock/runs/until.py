@@ -1,0 +1,53 @@
+"""Ends a run when a figure has its target precision (`--until`)."""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from penstock.metrics.precision import Checkpoints, Precision
+from penstock.runs.log_tail import LogTail, values_while_running
+from penstock.runs.runner import RunningPhase
+
+__all__ = ["UntilRule"]
+
+_POLL_NS = 100_000_000
+
+
+class UntilRule:
+    def __init__(self, log: str, target: Precision) -> None:
+        """`log` is the folder of the run's log."""
+        self._target = target
+        self._tail = LogTail(log)
+        self._checkpoints = Checkpoints(target)
+        self._rows: list[tuple[int, float]] = []
+        self._polled = 0
+        self.is_reached = False
+
+    def is_met(self, running: RunningPhase) -> bool:
+        now = monotonic_ns()
+        if self.is_reached or now - self._polled < _POLL_NS:
+            return self.is_reached
+        self._polled = now
+        for record in self._tail.read():
+            values = values_while_running(record) if record.phase == running.index else None
+            if values is not None and self._target.metric in values:
+                self._rows.append((record.start, values[self._target.metric]))
+        if len(self._rows) >= self._checkpoints.next_at:
+            self._rows.sort()
+            self.is_reached = self._checkpoints.look(np.array([value for _, value in self._rows]))
+        return self.is_reached
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the log keeps about the rule."""
+        interval = self._checkpoints.interval
+        return {
+            "target": self._target.text,
+            "reached": self.is_reached,
+            "requests": len(self._rows),
+            "level": self._checkpoints.level,
+            "interval": None if interval is None else msgspec.to_builtins(interval),
+        }

@@ -1,0 +1,84 @@
+"""Checks the flags of a search for the largest load, and turns those of AIPerf into Penstock's."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from penstock.errors import UserError
+from penstock.settings.flag_values import ParsedArguments
+from penstock.settings.schema import ExperimentSettings
+
+__all__ = ["resolve_search"]
+
+_ATTAINMENT = 0.95
+_RECIPE_LIMITS = ("ttft_sla_ms", "itl_sla_ms", "e2e_sla_ms", "error_rate_sla")
+_ONLY_IN_SEARCH = (*_RECIPE_LIMITS, "slo_attainment", "slos", "search_min", "search_max")
+_LOADS = (
+    "load.concurrency",
+    "load.rate",
+    "load.conversation_rate",
+    "load.user_rate",
+    "load.rate_series",
+    "load.schedule.on",
+    "load.concurrency_ramp_s",
+    "load.rate_ramp_s",
+    "load.conversations",
+)
+
+
+def resolve_search(parsed: ParsedArguments, settings: ExperimentSettings) -> ExperimentSettings:
+    """Raise UserError for flags that are missing or contradict each other."""
+    spelling = parsed.spellings
+    given = parsed.section("experiment")
+    if settings.find_max is None and settings.recipe is None:
+        for name in _ONLY_IN_SEARCH:
+            if name in given:
+                raise UserError(
+                    f"{spelling[f'experiment.{name}']} belongs to a search; give --find-max concurrency or --find-max "
+                    "request-rate too, or leave it out."
+                )
+        return settings
+    if settings.recipe is not None:
+        settings = _from_recipe(parsed, settings)
+    else:
+        for name in (*_RECIPE_LIMITS, "slo_attainment"):
+            if name in given:
+                raise UserError(
+                    f"{spelling[f'experiment.{name}']} belongs to --search-recipe; use --slo with --find-max."
+                )
+    flag = spelling.get("experiment.recipe") or spelling.get("experiment.find_max", "--find-max")
+    if not settings.slos:
+        example = "--ttft-sla-ms 300" if settings.recipe else "--slo 'p99 time_to_first_token<300'"
+        raise UserError(f"{flag} needs an objective, such as {example}.")
+    if settings.search_min > settings.search_max:
+        raise UserError(
+            f"The lowest load of the search, {settings.search_min:g}, is above the highest one, {settings.search_max:g}."
+        )
+    if settings.find_max == "concurrency" and any(v % 1 for v in (settings.search_min, settings.search_max)):
+        raise UserError("The range of a search for a concurrency must be whole numbers.")
+    for target in _LOADS:
+        if parsed.values.get(target):
+            raise UserError(f"{flag} sets the load by itself; leave out {spelling.get(target, 'the schedule')}.")
+    if settings.runs > 1 or settings.sweep is not None:
+        name = "experiment.sweep" if settings.sweep is not None else "experiment.runs"
+        raise UserError(f"{flag} is one search; leave out {spelling[name]}.")
+    return settings
+
+
+def _from_recipe(parsed: ParsedArguments, settings: ExperimentSettings) -> ExperimentSettings:
+    for name in ("find_max", "slos"):
+        if f"experiment.{name}" in parsed.values:
+            raise UserError(f"Give either {parsed.spellings[f'experiment.{name}']} or --search-recipe, not both.")
+    share = _ATTAINMENT if settings.slo_attainment is None else settings.slo_attainment
+    slos = [
+        f"p{round(share * 100)} {metric}<{limit:g}"
+        for metric, limit in (
+            ("time_to_first_token", settings.ttft_sla_ms),
+            ("inter_token_latency", settings.itl_sla_ms),
+            ("request_latency", settings.e2e_sla_ms),
+        )
+        if limit is not None
+    ]
+    if settings.error_rate_sla is not None:
+        slos.append(f"request_error_rate<{100 * settings.error_rate_sla:g}")
+    return replace(settings, find_max="concurrency", slos=tuple(slos))

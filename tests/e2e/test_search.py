@@ -1,0 +1,94 @@
+"""The search for the largest load under service level objectives, against the mock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.programs import MockServer, Outcome, Program
+
+SYNTHETIC = ("--tokenizer", "builtin", "--streaming", "--isl", 10)
+
+
+def search_of(done: Outcome) -> Any:
+    return json.loads(done.text("profile_export_penstock_search.json"))
+
+
+def test_search_reports_the_curve_and_the_limit(program: Program, mock: Callable[..., MockServer]) -> None:
+    """The limits are so far from the times of the mock that a slow machine does not matter."""
+    server = mock(ttft=1)
+    easy = program.profile(
+        server.url,
+        *(*SYNTHETIC, "--osl", 2, "--find-max", "concurrency", "--search-max", 2),
+        *("--slo", "p50 time_to_first_token<60000", "--slo", "request_error_rate<50"),
+        texts=None,
+    )
+    assert easy.status == 0, easy
+    found = search_of(easy)
+    assert found["found"]
+    assert found["limit"] == {"estimate": 2.0, "low": 2.0, "high": None}
+    assert [level["concurrency"] for level in found["levels"]] == [1, 2]
+    assert {level["decision"] for level in found["levels"]} == {"pass"}
+    assert all(level["misses"] == [0, 0] for level in found["levels"])
+    assert "The objectives are met up to concurrency 2, the highest that was tried" in easy.out
+    assert (easy.folder / "concurrency_2" / "profile_export_aiperf.json").exists()
+
+    hard = program.profile(
+        server.url,
+        *(*SYNTHETIC, "--osl", 2, "--search-recipe", "max-concurrency-under-sla", "--ttft-sla-ms", 0.001),
+        *("--concurrency-max", 4),
+        texts=None,
+    )
+    assert hard.status == 1, hard
+    assert not search_of(hard)["found"]
+    assert search_of(hard)["objectives"] == ["p95 time_to_first_token<0.001"]
+    assert "No concurrency met the objectives, not even 1." in hard.out
+
+
+def test_run_ends_at_its_target_precision(program: Program, mock: Callable[..., MockServer]) -> None:
+    done = program.profile(
+        mock(ttft=1).url,
+        *(*SYNTHETIC, "--osl", 2, "--request-count", 3000, "--concurrency", 2),
+        *("--until", "avg request_latency +-60000"),
+        texts=None,
+    )
+    assert done.status == 0, done
+    outcome = done.summary["until"]
+    assert outcome["reached"]
+    assert outcome["requests"] >= 100
+    assert done.summary["is_complete"]
+    assert "The run ended because avg request_latency +-60000 was reached, after" in " ".join(done.out.split())
+    again = program.run("report", done.folder, command="penstock")
+    assert "stopped before its end" not in again.out, again
+
+
+def test_precision_needs_a_limit(program: Program) -> None:
+    done = program.profile("http://127.0.0.1:9", *SYNTHETIC, "--until", "avg request_latency ±5%", texts=None)
+    assert done.status == 2
+    assert "give --request-count or --benchmark-duration" in done.err
+
+
+@pytest.mark.slow
+def test_interval_contains_the_capacity_of_the_mock(program: Program, mock: Callable[..., MockServer]) -> None:
+    """With 5 slots of 200 ms each, every request beyond the fifth adds 40 ms to the time to first token of 60 ms: a limit of
+    120 ms allows 6 requests at a time."""
+    server = mock(ttft=60, itl=14, slots=5)
+    contained = 0
+    for seed in range(10):
+        done = program.profile(
+            server.url,
+            *(*SYNTHETIC, "--osl", 11, "--find-max", "concurrency", "--search-min", 2, "--search-max", 64),
+            *("--slo", "p90 time_to_first_token<120", "--random-seed", seed),
+            texts=None,
+        )
+        assert done.status == 0, done
+        found = search_of(done)
+        low, high = found["limit"]["low"], found["limit"]["high"]
+        contained += low <= 6 < high
+        assert (high - low) / 2 <= 0.1 * high
+        sent = len(done.records) if done.records else found["requests"]
+        assert sent <= 6 * 1000 / 3  # bisection of 2 to 64
+    assert contained >= 9

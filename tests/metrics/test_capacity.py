@@ -1,0 +1,105 @@
+"""The search for the largest load, against simulated servers of known capacity."""
+
+import math
+
+import numpy as np
+import pytest
+
+from penstock.errors import UserError
+from penstock.metrics.capacity import CapacitySearch, Level, LevelTest, Outcome, isotonic, parse_slo
+
+SLO = parse_slo("p99 time_to_first_token<300")
+
+
+def outcomes(level: float, miss_share: float, count: int, rng: np.random.Generator) -> list[Outcome]:
+    """Return requests of `level` slots that take 100 ns each."""
+    missed = rng.random(count) < miss_share
+    starts = [int(100 * i / level) for i in range(count)]
+    return [Outcome(start, start + 100, (not miss,)) for start, miss in zip(starts, missed, strict=True)]
+
+
+def search(capacity: float, seed: int, maximum: int = 128) -> tuple[CapacitySearch, int]:
+    """Search for a capacity at which 1 % of the requests miss. Return the search and the number of its requests."""
+    rng = np.random.default_rng(seed)
+    found, test = CapacitySearch([SLO], 1, maximum, whole=True), LevelTest([SLO])
+    sent = 0
+    while (value := found.next()) is not None:
+        # A queue grows steeply beyond the capacity: the share of misses grows tenfold with 10 % more load.
+        share = min(0.9, 0.01 * math.exp(25 * (value / capacity - 1)))
+        drawn = outcomes(value, share, 1000, rng)
+        first_look = found.allows_first_look(value)
+        used = next(
+            (n for n in range(10, 1000, 10) if test.decide(drawn[:n], first_look=first_look) is not None), len(drawn)
+        )
+        judged = drawn[:used]
+        decision = test.decide(judged, first_look=first_look)
+        full = not first_look or decision == "fail" or test.decide(judged) == "pass"
+        found.add(Level(value, used, (sum(not o.met[0] for o in judged),), decision, full))
+        sent += used
+    return found, sent
+
+
+def test_interval_contains_the_capacity_in_nine_of_ten_searches_with_a_third_of_the_requests():
+    contained, sent = 0, 0
+    for seed in range(10):
+        found, requests = search(40, seed)
+        limit = found.result().limit
+        contained += limit.low <= 40 <= limit.high
+        assert (limit.high - limit.low) / 2 <= 0.1 * limit.high
+        assert limit.low <= limit.estimate <= limit.high
+        sent += requests
+    assert contained >= 9
+    assert sent / 10 <= 7 * 1000 / 3  # bisection of 1 to 128
+
+
+@pytest.mark.parametrize(("share", "decision"), [(0.0, "pass"), (0.1, "fail"), (0.001, "pass"), (0.5, "fail")])
+def test_level_is_decided(share, decision):
+    rng = np.random.default_rng(1)
+    assert LevelTest([SLO]).decide(outcomes(8, share, 1000, rng)) == decision
+
+
+def test_one_disturbance_of_all_requests_in_flight_does_not_fail_a_level():
+    drawn = outcomes(16, 0.0, 600, np.random.default_rng(1))
+    disturbed = [o._replace(met=(False,)) if 1000 <= o.start < 1100 else o for o in drawn]
+    assert sum(not o.met[0] for o in disturbed) == 16
+    assert LevelTest([SLO]).decide(disturbed) == "pass"
+
+
+def test_objectives_are_judged_each():
+    slos = [SLO, parse_slo("p90 request_latency<1000")]
+    drawn = [o._replace(met=(True, i % 2 == 0)) for i, o in enumerate(outcomes(8, 0.0, 400, np.random.default_rng(1)))]
+    assert LevelTest(slos).decide(drawn) == "fail"
+
+
+def test_search_ends_at_the_bounds_of_its_range():
+    found, _ = search(1000, 0, maximum=16)
+    limit = found.result().limit
+    assert (limit.low, limit.high) == (16, None)
+    found, sent = search(0.5, 0)
+    assert found.result().limit is None
+    assert sent < 500
+
+
+def test_fit_never_falls_and_keeps_the_mean():
+    assert isotonic([0.1, 0.3, 0.2, 0.5], [1, 1, 1, 1]) == pytest.approx([0.1, 0.25, 0.25, 0.5])
+
+
+def test_objectives_are_parsed():
+    assert SLO.share == 0.99
+    assert SLO.is_met({"time_to_first_token": 299})
+    assert not SLO.is_met({"time_to_first_token": 300})
+    assert not SLO.is_met(None)
+    assert not SLO.is_met({})
+    slow = parse_slo("p5 output_token_throughput_per_user>20")
+    assert slow.share == pytest.approx(0.95)
+    assert slow.is_met({"output_token_throughput_per_user": 21})
+    errors = parse_slo("request_error_rate<1")
+    assert errors.share == pytest.approx(0.99)
+    assert errors.is_met({})
+    assert not errors.is_met(None)
+
+
+@pytest.mark.parametrize("text", ["avg time_to_first_token<300", "p99 request_throughput<3", "nonsense", "p99 tft<3"])
+def test_other_objectives_are_refused(text):
+    with pytest.raises(UserError, match="--slo"):
+        parse_slo(text)
