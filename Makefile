@@ -7,12 +7,13 @@ CORE := $(VENV)/.installed
 ALL := $(VENV)/.installed-all
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install demo test test-slow check bench services clean
+.PHONY: help install demo test test-slow check bench package services clean
 
 help:
 	@echo "make demo       install the core into .venv and run the benchmark against a mock server"
 	@echo "make install    install everything into .venv; then '. $(BIN)/activate' puts aiperf and penstock on the path"
 	@echo "make test       run the tests; make test-slow: the long ones; make check: ruff and mypy"
+	@echo "make package    build the wheel and the source distribution, and try them in a clean virtual environment"
 	@echo "make bench      measure the speed and accuracy figures of the README"
 
 $(VENV)/bin/python:
@@ -57,8 +58,16 @@ check: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Build the wheel and the source distribution, and run the wheel from a virtual environment that has nothing else.
+package: $(DEV)
+	rm -rf dist build/clean
+	$(BIN)/python -m hatchling build
+	$(PYTHON) -m venv build/clean
+	build/clean/bin/pip install --quiet --disable-pip-version-check dist/*.whl
+	cd build && clean/bin/aiperf profile -m m --tokenizer builtin --url mock:// --request-count 5 --artifact-dir clean/run
+
 bench: $(DEV)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) artifacts .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) artifacts build dist .pytest_cache .mypy_cache .ruff_cache

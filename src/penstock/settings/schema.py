@@ -346,6 +346,8 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
+    remote: str | None = None
+    """URL to which the folder is copied after the report."""
     prefix: str | None = None
     level: Literal["summary", "records"] = "records"
     ui: Literal["simple", "none"] = "simple"

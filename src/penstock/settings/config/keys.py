@@ -320,6 +320,7 @@ BENCHMARK: Final[Section] = {
     "checks": {"require_valid": "--require-valid", "max_error_rate": "--max-error-rate", "assert": "--assert"},
     "artifacts": {
         "dir": "--output-artifact-dir",
+        "results_url": "--results-url",
         "prefix": "--profile-export-prefix",
         "summary": Special("summary"),
         "records": Special("records", ("--export-level",)),

@@ -19,6 +19,16 @@ OUTPUT = Group(
             default="artifacts/MODEL-TYPE-LOAD",
         ),
         Flag(
+            "--results-url",
+            "str",
+            "After the report, copy the folder to this URL of fsspec, such as s3://bucket/folder or gs://bucket/folder.",
+            target="output.remote",
+            metavar="URL",
+            url=True,
+            default="not copied",
+            penstock_only=True,
+        ),
+        Flag(
             "--profile-export-prefix",
             "str",
             "Prefix of the exported file names, instead of profile_export.",
