@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install the programs that tests need besides Python: Redis, PostgreSQL, zsh and fish. This needs root and apt-get. Without
+# Install the programs that tests need besides Python: Redis, PostgreSQL, Prometheus, zsh and fish. This needs root and apt-get. Without
 # them the tests that need a missing program are skipped.
 set -eu
 
@@ -8,6 +8,7 @@ command -v redis-server >/dev/null 2>&1 || missing="$missing redis-server"
 if ! command -v postgres >/dev/null 2>&1 && ! ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; then
     missing="$missing postgresql"
 fi
+command -v prometheus >/dev/null 2>&1 || missing="$missing prometheus"
 for shell in zsh fish; do
     command -v "$shell" >/dev/null 2>&1 || missing="$missing $shell"
 done

@@ -45,6 +45,7 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--follow-cross-origin-redirects",
         "--insecure",
         "--max-error-rate",
+        "--metrics-port",
         "--model-weights",
         "--proxy",
         "--quiet",

@@ -14,6 +14,7 @@ COMPANIONS = (
     "penstock.runs.indexer:input_files",
     "penstock.runs.collect:server_metrics",
     "penstock.runs.collect:gpu_telemetry",
+    "penstock.runs.live_metrics:live_metrics",
 )  # fmt: skip
 """Module and function, which is called with the `Settings` and the `Prepared` run."""
 

@@ -337,6 +337,8 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     server_metrics_formats: tuple[str, ...] = ("json", "csv")
     interval_s: float = 1 / 3
     """Time between scrapes."""
+    metrics_port: int | None = None
+    """Port on which the figures of the run are served during it; None: serve nothing."""
     gpu: tuple[str, ...] | None = None
     """URLs of DCGM exporters, or `pynvml` for the GPUs of this machine; None: read nothing."""
     no_server_metrics: bool = False

@@ -343,6 +343,7 @@ BENCHMARK: Final[Section] = {
         "ui": "--ui-type",
         "workers": "--workers-max",
         "cluster": "--cluster",
+        "metrics_port": "--metrics-port",
         "quiet": "--quiet",
         "verbose": "--verbose",
         "record_processors": "--record-processor-service-count",

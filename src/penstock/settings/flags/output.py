@@ -197,6 +197,17 @@ TELEMETRY = Group(
             default="not collected",
         ),
         Flag(
+            "--metrics-port",
+            "int",
+            "Serve the figures of the running benchmark as Prometheus metrics on this port, at /metrics.",
+            target="telemetry.metrics_port",
+            metavar="N",
+            default="not served",
+            ge=1,
+            le=65535,
+            penstock_only=True,
+        ),
+        Flag(
             "--no-server-metrics",
             "bool",
             "Accepted for compatibility: server metrics are scraped only with --server-metrics.",
