@@ -7,13 +7,14 @@ CORE := $(VENV)/.installed
 ALL := $(VENV)/.installed-all
 DEV := $(VENV)/.installed-dev
 
-.PHONY: help install demo test test-slow check docs bench services clean
+.PHONY: help install demo test test-slow check docs bench package services clean
 
 help:
 	@echo "make demo       install the core into .venv and run the benchmark against a mock server"
 	@echo "make install    install everything into .venv; then '. $(BIN)/activate' puts aiperf and penstock on the path"
 	@echo "make test       run the tests; make test-slow: the long ones; make check: ruff, mypy and the links of the docs"
 	@echo "make docs       build the documentation as a site in build/site"
+	@echo "make package    build the wheel and the source distribution, and try them in a clean virtual environment"
 	@echo "make bench      measure the speed and accuracy figures of the README"
 
 $(VENV)/bin/python:
@@ -63,8 +64,16 @@ docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "The site is in build/site."
 
+# Build the wheel and the source distribution, and run the wheel from a virtual environment that has nothing else.
+package: $(DEV)
+	rm -rf dist build/clean
+	$(BIN)/python -m hatchling build
+	$(PYTHON) -m venv build/clean
+	build/clean/bin/pip install --quiet --disable-pip-version-check dist/*.whl
+	cd build && clean/bin/aiperf profile -m m --tokenizer builtin --url mock:// --request-count 5 --artifact-dir clean/run
+
 bench: $(DEV)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) artifacts build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) artifacts build dist .pytest_cache .mypy_cache .ruff_cache

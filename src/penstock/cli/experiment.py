@@ -13,7 +13,9 @@ from penstock.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED
 from penstock.cli.progress import Display, step_progress
 from penstock.cli.run import (
     TerminalObserver,
+    check_remote,
     check_summary,
+    copy_results,
     failed_assertions,
     open_folder,
     parse_assertions,
@@ -44,6 +46,7 @@ def profile(experiment: Experiment) -> int:
     """Run an experiment, print its tables, and return the exit status."""
     settings = experiment.settings
     assertions = parse_assertions(settings)
+    check_remote(settings)
     output = settings.output
     with open_folder(output.folder) as folder:
         observer = ExperimentObserver(settings, folder, describe(experiment), count_points(experiment))
@@ -54,6 +57,7 @@ def profile(experiment: Experiment) -> int:
         state = "interrupted" if done.interrupts else "complete" if done.error is None else "ended early"
         print(f"Benchmark {state}. Results saved to: {os.path.join(output.folder, '')}")
         show(report, settings.experiment)
+    copy_results(settings)
     return _status(done, settings, assertions)
 
 

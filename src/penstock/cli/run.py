@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TerminalObserver",
+    "check_remote",
     "check_summary",
+    "copy_results",
     "failed_assertions",
     "open_folder",
     "parse_assertions",
@@ -55,8 +57,30 @@ _REASON_CHARACTERS = 300
 
 def profile(settings: Settings) -> int:
     parse_assertions(settings)
+    check_remote(settings)
     with open_folder(settings.output.folder) as folder:
-        return report_run(settings, run_on_terminal(settings, folder))
+        status = report_run(settings, run_on_terminal(settings, folder))
+        copy_results(settings)
+        return status
+
+
+def check_remote(settings: Settings) -> None:
+    """Raise UserError if the results cannot be copied to where the user wants them."""
+    if settings.output.remote is not None:
+        from penstock.runs.upload import check_results_url
+
+        check_results_url(settings.output.remote)
+
+
+def copy_results(settings: Settings) -> None:
+    """Copy the results to the URL that the user gave, if any."""
+    if settings.output.remote is None:
+        return
+    from penstock.runs.upload import upload
+
+    count = upload(settings.output.folder, settings.output.remote)
+    if not settings.output.quiet:
+        print(f"Copied {counted(count, 'file')} to {redact_url(settings.output.remote)}")
 
 
 def report_run(settings: Settings, done: FinishedRun) -> int:

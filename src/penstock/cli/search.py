@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.exit_status import EXIT_FAILED, EXIT_INTERRUPTED
 from penstock.cli.experiment import ExperimentObserver, describe, show
-from penstock.cli.run import open_folder, telling_interrupts
+from penstock.cli.run import check_remote, copy_results, open_folder, telling_interrupts
 from penstock.cli.screen import draw_on
 from penstock.metrics.capacity import SearchResult
 from penstock.runs.experiment import run_experiment
@@ -24,6 +24,7 @@ __all__ = ["profile"]
 def profile(search: Search) -> int:
     """Search for the largest load, print the curve and the limit, and return the exit status."""
     settings = search.settings
+    check_remote(settings)
     output = settings.output
     with open_folder(output.folder) as folder:
         observer = ExperimentObserver(settings, folder, describe(search), None)
@@ -37,6 +38,7 @@ def profile(search: Search) -> int:
         show(report, settings.experiment)
         draw_on(lambda console: _draw(console, search, result))
         print(f"Search JSON Export: {path}")
+    copy_results(settings)
     sys.stdout.flush()
     if done.error is not None:
         print(done.error, file=sys.stderr)

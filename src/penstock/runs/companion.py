@@ -5,16 +5,22 @@ A companion never runs on the event loop that measures: while a run has one, its
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.schedule.phase import Phase
 from penstock.workers.messages import Event
+
+if TYPE_CHECKING:
+    from penstock.runs.runner import RunProgress
 
 __all__ = ["Companion", "CompanionControl"]
 
 
 class CompanionControl(Protocol):
     """What a companion can do to its run."""
+
+    @property
+    def progress(self) -> RunProgress: ...
 
     def data_complete(self) -> None:
         """Tell the workers that the dataset is complete."""

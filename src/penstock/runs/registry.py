@@ -16,6 +16,7 @@ COMPANIONS = (
     "penstock.runs.collect:server_metrics",
     "penstock.runs.collect:gpu_telemetry",
     "penstock.runs.collect:network_latency",
+    "penstock.runs.live_metrics:live_metrics",
 )  # fmt: skip
 """Module and function, which is called with the `Settings` and the `Prepared` run."""
 

@@ -12,7 +12,10 @@ __all__ = ["redacted"]
 
 def redacted(settings: Settings) -> Settings:
     """Return the settings with every credential redacted. All other values are the same."""
-    return replace(settings, endpoint=_endpoint(settings.endpoint))
+    output = settings.output
+    if output.remote is not None:
+        output = replace(output, remote=redact_url(output.remote))
+    return replace(settings, endpoint=_endpoint(settings.endpoint), output=output)
 
 
 def _endpoint(endpoint: EndpointSettings) -> EndpointSettings:

@@ -364,6 +364,8 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     server_metrics_formats: tuple[str, ...] = ("json", "csv")
     interval_s: float = 1 / 3
     """Time between scrapes."""
+    metrics_port: int | None = None
+    """Port on which the figures of the run are served during it; None: serve nothing."""
     gpu: tuple[str, ...] | None = None
     """URLs of DCGM exporters, or `pynvml` for the GPUs of this machine; None: read nothing."""
     probe_network: bool = False
@@ -379,6 +381,8 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
+    remote: str | None = None
+    """URL to which the folder is copied after the report."""
     prefix: str | None = None
     level: Literal["summary", "records", "raw"] = "records"
     ui: Literal["dashboard", "simple", "none"] | None = None

@@ -47,6 +47,10 @@ class DurationSketch(msgspec.Struct):
         }
         return DurationSketch(grown, self.total - earlier.total, self.largest, self.n - earlier.n)
 
+    def below(self, exponent: int) -> int:
+        """Return the number of durations below 2 ** `exponent` ns."""
+        return sum(count for bucket, count in self.counts.items() if bucket < exponent << _BITS)
+
     @property
     def mean(self) -> float:
         return self.total / self.n if self.n else 0.0

@@ -326,6 +326,7 @@ BENCHMARK: Final[Section] = {
     "checks": {"require_valid": "--require-valid", "max_error_rate": "--max-error-rate", "assert": "--assert"},
     "artifacts": {
         "dir": "--output-artifact-dir",
+        "results_url": "--results-url",
         "prefix": "--profile-export-prefix",
         "summary": Special("summary"),
         "records": Special("records", ("--export-level",)),
@@ -348,6 +349,7 @@ BENCHMARK: Final[Section] = {
         "ui": "--ui-type",
         "workers": "--workers-max",
         "cluster": "--cluster",
+        "metrics_port": "--metrics-port",
         "quiet": "--quiet",
         "verbose": "--verbose",
         "record_processors": "--record-processor-service-count",

@@ -1,0 +1,54 @@
+"""Copies the results of a run to a file system that fsspec knows, such as s3:// or gs://."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from penstock.errors import RunError, UserError
+from penstock.extras import require_extra
+from penstock.secrets import redact_url
+
+__all__ = ["check_results_url", "upload"]
+
+
+def check_results_url(url: str) -> None:
+    """Raise UserError if results cannot be copied to the URL. Nothing is sent to it."""
+    require_extra("remote", "--results-url", "fsspec")
+    _file_system(url)
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL and the path in it."""
+    from fsspec.core import url_to_fs
+
+    shown = redact_url(url)
+    if "://" not in url:
+        raise UserError(
+            f"--results-url {shown} is not a URL such as s3://bucket/folder; --artifact-dir names a folder."
+        )
+    try:
+        file_system, path = url_to_fs(url)
+    except ImportError as error:
+        raise UserError(f"--results-url {shown} needs a package that is not installed: {error}") from None
+    except ValueError as error:
+        raise UserError(f"--results-url {shown} cannot be used: {error}.") from None
+    return file_system, str(path)
+
+
+def upload(folder: str, url: str) -> int:
+    """Copy all files in `folder`, with the log, to the URL, and return how many. Raise RunError if that fails."""
+    file_system, root = _file_system(url)
+    count = 0
+    for parent, _, names in os.walk(folder):
+        target = os.path.normpath(os.path.join(root, os.path.relpath(parent, folder)))
+        try:
+            file_system.makedirs(target, exist_ok=True)
+            for name in names:
+                file_system.put_file(os.path.join(parent, name), f"{target}/{name}")
+                count += 1
+        except Exception as error:  # each file system has exceptions of its own
+            raise RunError(
+                f"The results cannot be copied to {redact_url(url)}: {type(error).__name__}: {error}. They are in {folder}."
+            ) from None
+    return count
