@@ -31,7 +31,7 @@ def servers() -> Iterator[tuple[Capture, Capture]]:
 def calls(urls: tuple[str, ...], **settings: Any) -> tuple[ServerCalls, list[str]]:
     endpoint = EndpointSettings(urls=urls, api_key=Secret("key"))
     made = msgspec.structs.replace(make_settings(), endpoint=endpoint, server_calls=ServerCallSettings(**settings))
-    prepared = SimpleNamespace(targets=targets(endpoint, "/v1/chat/completions"), notes=[])
+    prepared = SimpleNamespace(targets=targets(endpoint, "/v1/chat/completions"), companion_notes=[])
     companion = server_calls(made, prepared)  # type: ignore[arg-type]
     assert companion is not None
     return companion, prepared.companion_notes

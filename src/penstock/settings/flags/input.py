@@ -83,9 +83,11 @@ INPUT = Group(
         Flag(
             "--cache-bust",
             "enum",
-            "Put a marker into each conversation so that a prefix cache does not find it: a new one for each conversation, at "
-            "the begin or end of its system prompt or first turn, or (warmup_isolation_…) one in the warmup only.",
+            "Put a marker into each conversation so that a prefix cache does not find it: at the begin or end of its system "
+            "prompt (system_prefix, system_suffix) or first turn (first_turn_prefix, first_turn_suffix), or one for the whole "
+            "warmup (warmup_isolation_system, warmup_isolation_first_turn); or none.",
             target="input.cache_bust",
+            metavar="PLACE",
             choices=(
                 "none",
                 "system_prefix",
