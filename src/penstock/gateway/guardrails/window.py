@@ -20,6 +20,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from penstock.gateway.guardrails.chain import Blocked, Chain
+from penstock.gateway.guardrails.delta_template import DeltaTemplate
 from penstock.gateway.guardrails.events import Address, EventReader, single_piece_chunk
 from penstock.gateway.guardrails.inspection import MatchCounts
 from penstock.gateway.guardrails.offload import INLINE_BYTES, run_in_thread
@@ -33,6 +34,8 @@ from penstock.gateway.sse_frames import Frame, Part
 
 __all__ = ["WindowGuard"]
 
+_MAX_TEMPLATES = 16
+"""How often a stream may make a template: one whose events differ in other values makes them in vain."""
 _LOOP_SHARE = 0.25
 """Share of `max_inspection_ms` for streams that are searched as they arrive, because most searches block the event loop."""
 
@@ -115,6 +118,9 @@ class WindowGuard(StreamGuard):
         self._size = self._text_size = 0
         self._started = False
         """True once text has been released."""
+        self._template: tuple[DeltaTemplate, Address, StreamedText] | None = None
+        """What the next event probably looks like, and its text."""
+        self._templates = 0
         self.heartbeat_s = limits.heartbeat_s or None
 
     @property
@@ -146,20 +152,22 @@ class WindowGuard(StreamGuard):
         return self._feed(frames)
 
     def _feed(self, frames: list[Frame]) -> bytes:
+        passed: list[bytes] = []
+        last_released = self._last_released
         try:
-            if len(frames) == 1 and self._started and not self.waiting:
-                released = self._pass_if_clean(frames[0])
-                if released:
-                    return released
-            else:
-                for frame in frames:
+            for frame in frames:
+                if not self._started or self._held or self._detached:
                     self._inspect(self._event(frame))
+                elif clean := self._pass_if_clean(frame):
+                    passed.append(clean)
         except Blocked as blocked:
+            self._last_released = last_released
             raise self._blocked(blocked) from None
-        released = self._release()
-        if self._is_over_limit():
-            released += self._release_over_limit()
-        return released
+        if self._held or self._detached:
+            passed.append(self._release())
+            if self._is_over_limit():
+                passed.append(self._release_over_limit())
+        return passed[0] if len(passed) == 1 else b"".join(passed)
 
     async def finish(self, rest: Frame | None) -> bytes:
         released = await run_in_thread(lambda: self._finish(rest)) if self._size > INLINE_BYTES else self._finish(rest)
@@ -188,6 +196,17 @@ class WindowGuard(StreamGuard):
 
     def _pass_if_clean(self, frame: Frame) -> bytes:
         """Return the event if it has exactly one piece, which is clean; otherwise hold it. The fast path of a stream."""
+        if self._template is not None:
+            template, address, streamed_text = self._template
+            found = template.match(frame.raw)
+            if found is not None:
+                text = streamed_text.add(found[0])
+                if self._passes(streamed_text):
+                    self._last_released = {"sequence_number": found[1]} if found[1] >= 0 else None
+                    return frame.raw
+                event = self._event(frame)
+                self._hold(event, [_Segment(address, streamed_text, event.texts[0][0][1], text)])
+                return b""
         event = self._event(frame)
         pieces, complete, ended, switched = event.texts
         if len(pieces) != 1 or complete or ended or switched:
@@ -196,18 +215,38 @@ class WindowGuard(StreamGuard):
         address, ref = pieces[0]
         streamed_text = self._streamed_texts.get(address)
         text = streamed_text.add(ref.text)
-        end = streamed_text.end
-        if streamed_text.fully_decided and not streamed_text.masking.overlaps(streamed_text.released, end):
-            streamed_text.released = end
+        if self._passes(streamed_text):
             self._last_released = event.payload
+            if self._template is None or self._template[1] != address:
+                self._learn(event, frame, address, streamed_text)
             return event.raw_unmasked
         self._hold(event, [_Segment(address, streamed_text, ref, text)])
         return b""
+
+    def _passes(self, streamed_text: StreamedText) -> bool:
+        """Return True, and count the new text as released, if it is decided and clean."""
+        end = streamed_text.end
+        if not streamed_text.fully_decided or streamed_text.masking.overlaps(streamed_text.released, end):
+            return False
+        streamed_text.released = end
+        return True
+
+    def _learn(self, event: Event, frame: Frame, address: Address, streamed_text: StreamedText) -> None:
+        """Make a template of an event that was passed unchanged."""
+        self._template = None
+        ref = event.texts[0][0][1]
+        if self._templates < _MAX_TEMPLATES and event.raw_unmasked is frame.raw and type(ref.key) is str:
+            self._templates += 1
+            template = DeltaTemplate.of(frame.raw, event.payload, ref.key, ref.text)
+            if template is not None:
+                self._template = template, address, streamed_text
 
     def _inspect(self, event: Event) -> None:
         if self.response_id is None:
             self._identify(event.payload)
         pieces, complete, ended, switched = event.texts
+        if ended or switched or len(pieces) != 1:
+            self._template = None  # the same bytes may mean something else now
         segments: list[_Segment] = []
         for address, ref in pieces:
             streamed_text = self._streamed_texts.get(address)

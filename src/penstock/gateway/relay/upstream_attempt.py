@@ -93,6 +93,7 @@ class UpstreamAttempt:
         "_edits_frames",
         "_end_pending",
         "_frames",
+        "_guards",
         "_incomplete_frame",
         "_internal_error",
         "_last_data_at",
@@ -138,6 +139,7 @@ class UpstreamAttempt:
         self._queued: list[Frame] = []
         """Frames that arrived meanwhile."""
         self._last_sent_at = 0.0
+        self._guards: Guards | None = None
         self._model_names: ModelNames | None = None
         self._strips_usage = False
         self._edits_frames = False
@@ -167,8 +169,7 @@ class UpstreamAttempt:
     def prepare(self, guards: Guards | None, alias: str | None, *, strips_usage: bool) -> None:
         """Set the output guardrails for a stream, and the `alias` that replaces the model name in it. `strips_usage` says
         that the caller did not ask for the event with the usage."""
-        if guards is not None and guards.has_output:
-            self.guard = guards.stream(self._owner.dialect.name)
+        self._guards = guards
         if alias is not None:
             self._model_names = ModelNames(alias)
         self._strips_usage = strips_usage
@@ -334,6 +335,8 @@ class UpstreamAttempt:
             if coding in CODINGS:
                 self._decompressor = Decompressor()
             self.reader = self._owner.dialect.stream_reader()
+            if self._guards is not None and self._guards.has_output:
+                self.guard = self._guards.stream(self._owner.dialect.name)
             self._frames = Frames(FRAME_BYTES if self.guard is None else self.guard.max_event_bytes)
             self._last_sent_at = monotonic()
             self.due = min(self.due, self._next_deadline())
