@@ -23,7 +23,6 @@ _SPELLINGS = (
     "--uuid-and-strip",
     # tokenizer
     "--tokenizer-trust-remote-code",
-    "--apply-chat-template",
     # input
     "--public-dataset",
     "--hf-subset",
