@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.tokens.chat_template import with_chat_template
+from penstock.tokens.tiktoken_vocabulary import open_builtin
+
 CLIENT = ["--streaming", "--isl", 40, "--osl", 12, "--tokenizer", "builtin", "--request-count", 6]
 
 
@@ -29,6 +32,16 @@ def test_equal_token_counts_are_reported_once(mock, program):
     outcome = program.profile(mock(ttft=5, itl=1).url, *CLIENT, texts=None)
     assert outcome.summary["token_agreement"]["output"]["ratio"] == 1
     assert "Both Counts" not in outcome.out
+
+
+def test_input_length_includes_the_chat_template(mock, program):
+    flags = ["--isl", 40, "--osl", 6, "--tokenizer", "builtin", "--conversation-num", 2, "--conversation-turn-mean", 2]
+    outcome = program.profile(mock().url, *flags, "--apply-chat-template", texts=None)
+    assert outcome.status == 0, outcome
+    chat = with_chat_template(open_builtin(), "builtin", "main")
+    counts = [chat.count(chat.render(body["messages"])) for body in outcome.inputs]
+    assert sorted(outcome.values("input_sequence_length")) == sorted(counts)
+    assert sorted(counts)[:2] == [40, 40]
 
 
 def test_per_chunk_usage_counts_the_tokens_of_the_first_chunk(mock, program):

@@ -71,7 +71,9 @@ def run(parsed: ParsedArguments) -> int:
     incomplete = why_incomplete(log)
     settings = header.settings
     name = values.get("tokenizer") or settings.tokenizer.name
-    tokenizer = LazyTokenizer(name, settings.models[0], settings.tokenizer.revision)
+    tokenizer = LazyTokenizer(
+        name, settings.models[0], settings.tokenizer.revision, chat_template=settings.tokenizer.apply_chat_template
+    )
     return report(
         os.path.dirname(log.folder),
         tokenizer=tokenizer,

@@ -27,6 +27,7 @@ from penstock.datasets.text_pieces import TextPieces, build_text_pieces
 from penstock.errors import UserError
 from penstock.processes import cores
 from penstock.settings.schema import InputSettings, RankingSettings
+from penstock.tokens.chat_template import ChatTokenizer
 from penstock.tokens.tokenizer import Tokenizer
 
 __all__ = ["Progress", "Synthetic"]
@@ -49,6 +50,7 @@ class Synthetic:
         self._settings = settings
         self._seed = fresh_seed() if settings.seed is None else settings.seed
         self._writer = None if tokenizer is None else _Writer(tokenizer, self._seed, settings.corpus)
+        self._chat = tokenizer if isinstance(tokenizer, ChatTokenizer) else None
         self._progress = progress
         shape = settings.conversation
         rng = stream(self._seed, "turns")
@@ -63,18 +65,33 @@ class Synthetic:
         if settings.ranks:
             turns = _rankings(settings.rankings, seed, sum(self.turns), writer, self._progress)
         else:
-            turns = _turns(settings, seed, sum(self.turns), writer, self._progress)
+            turns = _turns(settings, seed, sum(self.turns), writer, self._progress, self._template_tokens())
         turns = _with_media(turns, settings, seed, self._progress)
-        shape = settings.conversation
-        if not (shape.system_tokens or shape.context_tokens or shape.prefix_tokens or settings.system):
+        if not self._extends_prompts:
             return self._conversations(turns, None, repeat(None, len(self.turns)))
+        shape = settings.conversation
         # Drawn first, so that a system prompt, a context or a prefix does not change the prompts.
         turns = iter(self._with_prefixes(list(turns), writer))
         system = writer.exact(shape.system_tokens) if shape.system_tokens else settings.system
         contexts: Iterable[str | None] = repeat(None, len(self.turns))
         if shape.context_tokens:
             contexts = writer.write([shape.context_tokens] * len(self.turns))
-        return iter(_with_input_tokens(list(self._conversations(turns, system, contexts)), writer))
+        return iter(_with_input_tokens(list(self._conversations(turns, system, contexts)), writer, self._chat))
+
+    @property
+    def _extends_prompts(self) -> bool:
+        """True if requests have more tokens than their prompts."""
+        shape = self._settings.conversation
+        added = shape.system_tokens or shape.context_tokens or shape.prefix_tokens or self._settings.system
+        return bool(added) or self._chat is not None
+
+    def _template_tokens(self) -> int:
+        """Return the number of tokens that the chat template adds to a request."""
+        if self._chat is None:
+            return 0
+        shape = self._settings.conversation
+        system = ["system"] if shape.system_tokens or self._settings.system else []
+        return self._chat.added_tokens(*system, *(["user"] if shape.context_tokens else []), "user")
 
     def _with_prefixes(self, turns: list[Turn], writer: _Writer) -> list[Turn]:
         """Put one of the prefixes before the first text of each conversation."""
@@ -105,9 +122,16 @@ class Synthetic:
 
 
 def _turns(
-    settings: InputSettings, seed: int, count: int, writer: _Writer, progress: Progress | None
+    settings: InputSettings, seed: int, count: int, writer: _Writer, progress: Progress | None, template_tokens: int
 ) -> Iterator[Turn]:
+    """Generate the turns. Prompts are shorter than their drawn lengths by `template_tokens`."""
     targets, outputs = draw_lengths(settings, seed, count)
+    if targets and min(targets) <= template_tokens:
+        raise UserError(
+            f"The chat template adds {template_tokens} tokens to a request, so a prompt of {min(targets)} (--isl) is not "
+            "possible; give a larger one, or leave out --apply-chat-template."
+        )
+    targets = [target - template_tokens for target in targets]
     done = 0
     for chunk in _chunks(targets, settings.batch):
         texts = writer.write([target for target in chunk for _ in range(settings.batch)])
@@ -170,14 +194,20 @@ def _delay_ms(rng: Random, settings: InputSettings) -> float:
     return max(0.0, normal(rng, shape.delay_mean_ms, shape.delay_stddev_ms)) * shape.delay_ratio
 
 
-def _with_input_tokens(conversations: list[Conversation], writer: _Writer) -> list[Conversation]:
-    """Add the tokens of the system prompt and the context to the input tokens of conversations of one turn.
+def _with_input_tokens(
+    conversations: list[Conversation], writer: _Writer, chat: ChatTokenizer | None
+) -> list[Conversation]:
+    """Add the tokens of the system prompt, the context and the chat template to those of conversations of one turn.
 
     If both add the same number to every prompt of a sample, the other prompts are not counted.
     """
 
     def joined(conversation: Conversation) -> str:
         texts = (conversation.system, conversation.context, *conversation.turns[0].texts)
+        if chat is not None:
+            prompt = "\n".join(conversation.turns[0].texts)
+            roles = (("system", conversation.system), ("user", conversation.context), ("user", prompt))
+            return chat.render([{"role": role, "content": text} for role, text in roles if text is not None])
         return " ".join([text for text in texts if text is not None])
 
     single = [each for each in conversations if len(each.turns) == 1]

@@ -206,6 +206,8 @@ class PayloadBuilder:
                 writer.add_parts(parts, images=images, audio_seconds=seconds)
                 continue
             inlined = media.inlined(turn)
+            if settings.tokenizer.apply_chat_template and not dataset.synthetic:
+                inlined = msgspec.structs.replace(inlined, input_tokens=None)  # counted with the template after the run
             body = endpoint.encode(endpoint.build(inlined, model, settings.endpoint, history))
             _check_media(turn, settings, endpoint)
             writer.add_body(

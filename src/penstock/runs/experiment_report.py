@@ -76,7 +76,12 @@ def report_points(
         name = tokenizer or settings.tokenizer.name
         report = summarise(
             folder,
-            tokenizer=LazyTokenizer(name, settings.models[0], settings.tokenizer.revision),
+            tokenizer=LazyTokenizer(
+                name,
+                settings.models[0],
+                settings.tokenizer.revision,
+                chat_template=settings.tokenizer.apply_chat_template,
+            ),
             incomplete=why_incomplete(opened),
             progress=progress,
             show_http=show_http,

@@ -57,7 +57,12 @@ def summarise(
     header = log.header
     settings = header.settings
     endpoint = endpoint_named(settings.endpoint.type)
-    counter = tokenizer or LazyTokenizer(settings.tokenizer.name, settings.models[0], settings.tokenizer.revision)
+    counter = tokenizer or LazyTokenizer(
+        settings.tokenizer.name,
+        settings.models[0],
+        settings.tokenizer.revision,
+        chat_template=settings.tokenizer.apply_chat_template,
+    )
     if interrupted:
         incomplete = incomplete or "The run was interrupted before its end."
     if input_error is not None:
@@ -69,7 +74,7 @@ def summarise(
         log,
         folder,
         counter.load,
-        lambda body: _input_texts(endpoint, body),
+        lambda body: _input_texts(endpoint, body, counter if settings.tokenizer.apply_chat_template else None),
         partial(
             certify,
             reports,
@@ -152,6 +157,10 @@ def _lost_workers(log: RunLog, reported: set[int]) -> list[str]:
     return sentences
 
 
-def _input_texts(endpoint: Endpoint, body: bytes) -> list[str]:
+def _input_texts(endpoint: Endpoint, body: bytes, templated: LazyTokenizer | None) -> list[str]:
     document = endpoint.decode(body)
+    if templated is not None and isinstance(document, dict) and isinstance(document.get("messages"), list):
+        system = document.get("system")  # of the endpoint `messages`
+        first = [{"role": "system", "content": system}] if isinstance(system, (str, list)) else []
+        return [templated.get_chat().render([*first, *document["messages"]], document.get("tools"))]
     return endpoint.input_text(document) if isinstance(document, dict) else []

@@ -170,6 +170,11 @@ def check_endpoint(parsed: ParsedArguments, endpoint: str, declaration: Declarat
                 f"{parsed.spellings[target]} adds {description} to each request, which --endpoint-type {endpoint} cannot "
                 f"carry; use {_alternatives(medium)}."
             )
+    if parsed.values.get("tokenizer.apply_chat_template") and declaration.body_key != "messages":
+        raise UserError(
+            f"{parsed.spellings['tokenizer.apply_chat_template']} counts the messages of a chat, but --endpoint-type "
+            f"{endpoint} sends none; use chat."
+        )
     for target in _IN_MESSAGES:
         if target in parsed.values and "system" not in declaration.inputs:
             raise UserError(

@@ -211,6 +211,8 @@ class TokenizerSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     """A folder, a tokenizer.json, a Hugging Face id or `builtin`; None: the model's tokenizer, else `builtin`."""
     revision: str = "main"
+    apply_chat_template: bool = False
+    """Input lengths include what the chat template of the tokenizer adds."""
 
 
 class ScheduleSettings(msgspec.Struct, frozen=True, kw_only=True):

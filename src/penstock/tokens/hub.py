@@ -40,7 +40,7 @@ def is_offline() -> bool:
     return constants.HF_HUB_OFFLINE
 
 
-def cached_file(repo: str, revision: str) -> str | None:
+def cached_file(repo: str, revision: str, file: str = _FILE) -> str | None:
     """Return the path of the copy in the hub's cache, or None.
 
     A copy of a moving revision such as main is used as it is: the counts of two runs should not differ unasked.
@@ -52,19 +52,19 @@ def cached_file(repo: str, revision: str) -> str | None:
     from huggingface_hub import try_to_load_from_cache
 
     try:
-        path = try_to_load_from_cache(repo, _FILE, revision=revision)
+        path = try_to_load_from_cache(repo, file, revision=revision)
     except OSError:
         return None
     return path if isinstance(path, str) else None
 
 
-def download(repo: str, revision: str, limit_s: float, *, replace: bool = False) -> bytes:
+def download(repo: str, revision: str, limit_s: float, *, replace: bool = False, file: str = _FILE) -> bytes:
     """Download into the hub's cache. The answer must begin within ANSWER_S and be complete within `limit_s`.
 
     `replace` overwrites a copy that the cache already has.
     """
     begin = time.monotonic()
-    job = _Download(repo, revision, replace)
+    job = _Download(repo, revision, replace, file)
     job.start()
     try:
         if not job.answered.wait(min(ANSWER_S, limit_s)):
@@ -79,9 +79,9 @@ def download(repo: str, revision: str, limit_s: float, *, replace: bool = False)
 
 
 class _Download(threading.Thread):
-    def __init__(self, repo: str, revision: str, replace: bool) -> None:
+    def __init__(self, repo: str, revision: str, replace: bool, file: str) -> None:
         super().__init__(name="hub", daemon=True)
-        self.repo, self.revision, self.replace = repo, revision, replace
+        self.repo, self.revision, self.replace, self.file = repo, revision, replace, file
         self.answered = threading.Event()
         self.finished = threading.Event()
         self.abandoned = False
@@ -93,7 +93,7 @@ class _Download(threading.Thread):
         try:
             self.data = self._download()
         except Exception as error:
-            self.error = _explain(error)
+            self.error = _explain(error, self.file)
         finally:
             self.answered.set()
             self.finished.set()
@@ -109,7 +109,7 @@ class _Download(threading.Thread):
         constants.HF_HUB_DISABLE_TELEMETRY = True  # saves a request
         logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # the caller reports errors
         # Ask once here: `hf_hub_download` retries for minutes when the hub cannot be reached.
-        metadata = get_hf_file_metadata(hf_hub_url(self.repo, _FILE, revision=self.revision))
+        metadata = get_hf_file_metadata(hf_hub_url(self.repo, self.file, revision=self.revision))
         if metadata.commit_hash is None or metadata.etag is None:
             raise HubError("did not answer like a Hugging Face hub; check HF_ENDPOINT, and whether a proxy answered")
         self.answered.set()
@@ -128,7 +128,7 @@ class _Download(threading.Thread):
 
         path = hf_hub_download(
             self.repo,
-            _FILE,
+            self.file,
             revision=self.revision,
             cache_dir=cache,
             force_download=self.replace,
@@ -158,7 +158,7 @@ class _Progress:
             raise HubError("was too slow")
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: Exception, file: str) -> str:
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
 
     if isinstance(error, HubError):
@@ -170,7 +170,7 @@ def _explain(error: Exception) -> str:
         if status in (401, 403):
             return f"refused it (HTTP {status}): it does not exist there or needs a token in HF_TOKEN"
         if status == 404:
-            return f"has no {_FILE} for it (HTTP 404)"
+            return f"has no {file} for it (HTTP 404)"
         return f"answered with HTTP {status}"
     return f"could not be reached ({_reason(error)})"
 

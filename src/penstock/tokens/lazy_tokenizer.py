@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.tokens.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from penstock.tokens.chat_template import ChatTokenizer
 
 __all__ = ["LazyTokenizer"]
 
 
 class LazyTokenizer:
-    def __init__(self, name: str | None, model: str, revision: str) -> None:
+    def __init__(self, name: str | None, model: str, revision: str, *, chat_template: bool = False) -> None:
+        """With `chat_template`, the tokenizer is a `ChatTokenizer`."""
         self._arguments = (name, model, revision)
+        self._chat_template = chat_template
         self._loaded: Any = None
         self.announced = False
         """True once the note has been shown to the user."""
@@ -20,16 +25,29 @@ class LazyTokenizer:
         if self._loaded is None:
             from penstock.tokens.load import load
 
-            self._loaded = load(*self._arguments)
+            loaded = load(*self._arguments)
+            if self._chat_template:
+                from penstock.tokens.chat_template import with_chat_template
+
+                name, model, revision = self._arguments
+                loaded = loaded._replace(tokenizer=with_chat_template(loaded.tokenizer, name or model, revision))
+            self._loaded = loaded
         return self._loaded
 
     def check(self) -> None:
         """Load a tokenizer that the user named, so that an error appears before the run. (The builtin one has none.)"""
+        if self._chat_template:
+            self.load()
         if self._arguments[0] is not None and self._arguments[0].lower() != "builtin":
             self.load()
 
     def get(self) -> Tokenizer:
         tokenizer: Tokenizer = self.load().tokenizer
+        return tokenizer
+
+    def get_chat(self) -> ChatTokenizer:
+        """Return the tokenizer with its chat template."""
+        tokenizer: ChatTokenizer = self.load().tokenizer
         return tokenizer
 
     @property

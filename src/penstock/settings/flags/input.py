@@ -225,5 +225,11 @@ TOKENIZER = Group(
             metavar="REVISION",
             default="main",
         ),
+        Flag(
+            "--apply-chat-template",
+            "bool",
+            "Count input tokens with the tokenizer's chat template, and make synthetic prompts shorter by what it adds.",
+            target="tokenizer.apply_chat_template",
+        ),
     ),
 )

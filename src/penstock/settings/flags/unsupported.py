@@ -16,7 +16,6 @@ _SPELLINGS = (
     "--uuid-and-strip",
     # tokenizer
     "--tokenizer-trust-remote-code",
-    "--apply-chat-template",
     # input
     "--public-dataset",
     "--hf-subset",
