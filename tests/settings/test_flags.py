@@ -45,6 +45,7 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--insecure",
         "--max-error-rate",
         "--model-weights",
+        "--no-html",
         "--proxy",
         "--quiet",
         "--require-valid",

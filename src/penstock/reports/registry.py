@@ -34,6 +34,7 @@ SINKS: tuple[SinkEntry, ...] = (
         "server_metrics_jsonl", "{server_metrics}.jsonl", "penstock.reports.server_metrics_jsonl:ServerMetricsJsonl"
     ),
     SinkEntry("gpu_telemetry", "{gpu_telemetry}.jsonl", "penstock.reports.gpu_telemetry_jsonl:GpuTelemetryJsonl"),
+    SinkEntry("html", "{folder}report.html", "penstock.reports.report_html:ReportHtml"),
     SinkEntry("summary_json", "{summary}.json", "penstock.reports.summary_json:SummaryJson"),
 )
 """Sinks are finished in this order. The JSON summary is the last: a program that waits for it expects the other files to be
