@@ -1,6 +1,6 @@
 #!/bin/sh
-# Install the programs that tests need besides Python: Redis, PostgreSQL, Prometheus, zsh, fish and tmux. This needs root and
-# apt-get. Without them the tests that need a missing program are skipped.
+# Install the programs that tests need besides Python: Redis, PostgreSQL, Prometheus, Chromium, zsh, fish and tmux. This needs
+# root and apt-get. Without them the tests that need a missing program are skipped.
 set -eu
 
 missing=""
@@ -8,7 +8,7 @@ command -v redis-server >/dev/null 2>&1 || missing="$missing redis-server"
 if ! command -v postgres >/dev/null 2>&1 && ! ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; then
     missing="$missing postgresql"
 fi
-for program in prometheus zsh fish tmux; do
+for program in prometheus chromium zsh fish tmux; do
     command -v "$program" >/dev/null 2>&1 || missing="$missing $program"
 done
 [ -n "$missing" ] || exit 0

@@ -16,7 +16,7 @@ from support.records import MS, make_record
 from support.runs import PROFILING, WordTokenizer, make_header
 from penstock.records.log import LogWriter, RunLog, RunnerLog
 from penstock.records.payloads import PayloadWriter
-from penstock.reports import console, write_artifacts
+from penstock.reports import console, report_html, write_artifacts
 import orjson, rich.console, rich.table  # import before measuring
 
 folder, requests = sys.argv[2], int(sys.argv[3])

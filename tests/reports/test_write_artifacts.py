@@ -18,6 +18,7 @@ ALL = {
     "profile_export.jsonl",
     "profile_export_console.txt",
     "inputs.json",
+    "report.html",
 }
 
 
@@ -35,6 +36,7 @@ def test_prefix_changes_the_file_names(tmp_path):
         "mine.jsonl",
         "mine_console.txt",
         "inputs.json",
+        "report.html",
     }
 
 

@@ -48,6 +48,7 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--max-error-rate",
         "--metrics-port",
         "--model-weights",
+        "--no-html",
         "--proxy",
         "--quiet",
         "--require-valid",

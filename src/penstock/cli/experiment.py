@@ -62,14 +62,26 @@ def profile(experiment: Experiment) -> int:
 
 
 def report_again(
-    folder: str, into: str, tokenizer: str | None, *, show_http: bool = False, show_timeline: bool = False
+    folder: str,
+    into: str,
+    tokenizer: str | None,
+    *,
+    show_http: bool = False,
+    show_timeline: bool = False,
+    html: bool = True,
 ) -> int:
     """Write all files of an experiment again from its log, print its tables, and return the exit status."""
     settings = RunLog.read_header(os.path.join(folder, LOG_FOLDER)).settings
     results = []
     progress = step_progress("Counting tokens and writing records", True)
     for result in report_points(
-        folder, into=into, tokenizer=tokenizer, progress=progress, show_http=show_http, show_timeline=show_timeline
+        folder,
+        into=into,
+        tokenizer=tokenizer,
+        progress=progress,
+        show_http=show_http,
+        show_timeline=show_timeline,
+        html=html,
     ):
         results.append(result)
         print(_line(result))

@@ -30,6 +30,7 @@ _OPTIONS = Group(
         ),
         Flag("--output-dir", "path", "Write the files into this folder instead of RUN.", "output_dir", "FOLDER"),
         Flag("--overwrite", "bool", "Replace the files even if the log is damaged and contains less.", "overwrite"),
+        Flag("--no-html", "bool", "Do not write report.html.", "html", stored_value=False),
         HELP,
     ),
 )
@@ -39,9 +40,10 @@ COMMAND_LINE = CommandLine(
     groups=(_OPTIONS,),
     positionals=(Positional("RUN", "the run's artifact folder", "folder"),),
     details="""\
-Every run appends its records to RUN/log while it lasts. This command computes the summary, the per-request file, the table
-and the certificate from that log again, for example after a crash or kill -9, or to count tokens with another tokenizer.
-Damaged parts of a log are skipped and counted. Files that contain more than a damaged log are kept without --overwrite.
+Every run appends its records to RUN/log while it lasts. This command computes the summary, the per-request file, the table,
+the certificate and report.html from that log again, for example after a crash or kill -9, or to count tokens with another
+tokenizer. Damaged parts of a log are skipped and counted. Files that contain more than a damaged log are kept without
+--overwrite.
 """,
     examples=(
         ("After a crash", "report artifacts/Qwen_Qwen3-0.6B-chat-concurrency1"),
@@ -83,6 +85,7 @@ def run(parsed: ParsedArguments) -> int:
         max_error_rate=1.0,  # failed requests are in the report; they do not make `report` fail
         point=None if log.point is None else log.point.index,
         into=output,
+        html=values.get("html", True),
     )
 
 
@@ -102,6 +105,7 @@ def _report_experiment(folder: str, output: str, values: dict[str, Any]) -> int:
         values.get("tokenizer"),
         show_http=values.get("show_http", False),
         show_timeline=values.get("verbose", False),
+        html=values.get("html", True),
     )
 
 

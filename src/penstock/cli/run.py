@@ -325,11 +325,13 @@ def report(
     url: int | None = None,
     point: int | None = None,
     into: str | None = None,
+    html: bool | None = None,
 ) -> int:
     """Write the artifacts of the run in `folder` from its log, show the results, and return the exit status.
 
     `stopped` says why a stop rule ended the run, which is an error. With `fails_without_workers`, a worker that was lost is an
     error. With `url`, report only the requests to that URL, with `point` only that point; with `into`, write to that folder.
+    `html` says whether to write report.html, instead of the settings.
     """
     from penstock.cli.screen import show
     from penstock.runs.summarise import summarise
@@ -347,6 +349,7 @@ def report(
         url=url,
         point=point,
         into=into,
+        html=html,
     )
     folder = into or folder
     incomplete = incomplete or (None if interrupted or input_error else summary.incomplete_reason)

@@ -46,6 +46,8 @@ class Artifacts(msgspec.Struct, frozen=True):
             del paths["raw"]
         if not output.outputs_json:
             del paths["outputs"]
+        if not output.html:
+            del paths["html"]
         if output.slice_s is None:
             del paths["slices_csv"], paths["slices_json"]
         telemetry = header.settings.telemetry

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-__all__ = ["WIDTH", "ConsoleText", "console_text", "draw"]
+__all__ = ["WIDTH", "ConsoleText", "console_text", "draw", "notes"]
 
 WIDTH = 140
 """Width of the file, and of the screen without a terminal."""
@@ -299,9 +299,9 @@ def _print_notes(console: Console, summary: Summary) -> None:
     tokenizer = summary.tokenizer
     if tokenizer.name is not None:
         console.print(Text.assemble(("Tokens counted by: ", "bold"), f"{tokenizer.name} ({tokenizer.source})"))
-    if notes := list(_notes(summary)):
+    if sentences := list(notes(summary)):
         console.print(Text("Notes:", style="bold"))
-        for note in notes:
+        for note in sentences:
             _bullet(console, note)
 
 
@@ -332,7 +332,7 @@ def _bullet(console: Console, text: str) -> None:
     console.print(Padding(grid, (0, 0, 0, 2)))
 
 
-def _notes(summary: Summary) -> Iterator[str]:
+def notes(summary: Summary) -> Iterator[str]:
     """Yield what a reader of the table must know."""
     if summary.incomplete_reason is not None:
         yield summary.incomplete_reason
@@ -438,6 +438,7 @@ def _footer(console: Console, summary: Summary, artifacts: Artifacts) -> None:
         ("Raw Records", artifacts.paths.get("raw")),
         ("Inputs", artifacts.inputs),
         *_server_metrics_files(summary, artifacts),
+        ("HTML Report", artifacts.paths.get("html")),
     ):
         if value is not None:
             # Do not wrap, so that a path can be copied.

@@ -40,6 +40,7 @@ SINKS: tuple[SinkEntry, ...] = (
         "{export}_network_latency.jsonl",
         "penstock.reports.network_latency_jsonl:NetworkLatencyJsonl",
     ),
+    SinkEntry("html", "{folder}report.html", "penstock.reports.report_html:ReportHtml"),
     SinkEntry("summary_json", "{summary}.json", "penstock.reports.summary_json:SummaryJson"),
 )
 """Sinks are finished in this order. The JSON summary is the last: a program that waits for it expects the other files to be

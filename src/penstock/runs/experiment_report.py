@@ -64,6 +64,7 @@ def report_points(
     progress: Callable[[int, int], None] | None = None,
     show_http: bool = False,
     show_timeline: bool = False,
+    html: bool | None = None,
 ) -> Iterator[PointResult]:
     """Write the artifacts of each point of the experiment in `folder` again, from its log, and yield the results."""
     log = os.path.join(folder, LOG_FOLDER)
@@ -88,6 +89,7 @@ def report_points(
             show_timeline=show_timeline,
             point=logged.index,
             into=os.path.join(into, logged.folder),
+            html=html,
         )
         if into == folder:
             write_reference(folder, logged)

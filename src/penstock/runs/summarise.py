@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from penstock.endpoints.base import Endpoint
 from penstock.endpoints.registry import endpoint as endpoint_named
 from penstock.metrics.certificate import certify
@@ -46,16 +48,19 @@ def summarise(
     url: int | None = None,
     point: int | None = None,
     into: str | None = None,
+    html: bool | None = None,
 ) -> RunReport:
     """Write the artifacts of the run in `folder` from its log, and return its summary.
 
     With `url`, cover only the requests to that URL, with `point` only that point; with `into`, write to that folder.
-    `expected` is the number of requests for `progress`.
+    `expected` is the number of requests for `progress`. `html` says whether to write report.html, instead of the settings.
     """
     log = RunLog(os.path.join(folder, LOG_FOLDER), url=url, point=point)
     folder = into or folder
     header = log.header
     settings = header.settings
+    if html is not None:
+        settings = header.settings = replace(settings, output=replace(settings.output, html=html))
     endpoint = endpoint_named(settings.endpoint.type)
     counter = tokenizer or LazyTokenizer(
         settings.tokenizer.name,

@@ -400,6 +400,8 @@ class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Write the texts of the replies."""
     slice_s: float | None = None
     """Length of the parts of the run that get metrics of their own."""
+    html: bool = True
+    """Write report.html."""
 
     @property
     def keeps_replies(self) -> bool:

@@ -338,6 +338,7 @@ BENCHMARK: Final[Section] = {
         "auto_plot": "--auto-plot",
         "plot_required": "--plot-required",
         "export_outputs_json": "--export-outputs-json",
+        "html": Inverted("--no-html"),
     },
     "tokenizer": {
         "name": "--tokenizer",

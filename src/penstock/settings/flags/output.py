@@ -65,6 +65,14 @@ OUTPUT = Group(
             metavar="SECONDS",
             ge=0.01,
         ),
+        Flag(
+            "--no-html",
+            "bool",
+            "Do not write report.html, the page with the charts of the run.",
+            target="output.html",
+            stored_value=False,
+            penstock_only=True,
+        ),
         Flag("--show-trace-timing", "bool", "Print the table of HTTP phases.", target="output.show_http"),
         Flag(
             "--ui-type",

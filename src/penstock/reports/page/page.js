@@ -1,0 +1,745 @@
+"use strict";
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const plots = []; // every chart: {chart, holder, readout, make, u}
+
+// Elements
+
+function element(name, attributes, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (value !== null && value !== undefined) made.setAttribute(key, value);
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+function svg(name, attributes, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+function section(id, title, short, intro, ...children) {
+  const heading = element("h2", { id: id + "-title" }, title);
+  const made = element("section", { id, "aria-labelledby": id + "-title" }, heading);
+  if (intro) made.append(element("p", { class: "muted" }, intro));
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  document.getElementById("main").append(made);
+  let list = document.querySelector("#contents ul");
+  if (!list) document.getElementById("contents").append((list = element("ul", {})));
+  list.append(element("li", {}, element("a", { href: "#" + id }, short)));
+  return made;
+}
+
+function scroll(label, child) {
+  return element("div", { class: "scroll", role: "region", "aria-label": label, tabindex: "0" }, child);
+}
+
+/* A table. A cell is a text, a number, null, or an element. `text` has the numbers of the columns with texts. */
+function table(label, columns, rows, { text = [0], wide = false, name = "" } = {}) {
+  const head = columns.map((c, i) => element("th", { scope: "col", class: text.includes(i) ? "text" : null }, c));
+  const body = rows.map((row) =>
+    element(
+      "tr",
+      {},
+      row.map((cell, i) => {
+        const shown = cell === null || cell === undefined ? "–" : typeof cell === "number" ? format(cell) : cell;
+        if (i === 0) return element("th", { scope: "row", class: "text" }, shown);
+        return element("td", { class: text.includes(i) ? "text" : null }, shown);
+      }),
+    ),
+  );
+  const made = element(
+    "table",
+    { class: "data " + (wide ? "wide " : "") + name },
+    element("caption", { class: "hidden" }, label),
+    element("thead", {}, element("tr", {}, head)),
+    element("tbody", {}, body),
+  );
+  return scroll(label, made);
+}
+
+function details(title, ...children) {
+  return element("details", {}, element("summary", {}, title), ...children);
+}
+
+function format(value) {
+  if (value === null || value === undefined) return "–";
+  if (Number.isInteger(value)) return value.toLocaleString("en");
+  const size = Math.abs(value);
+  if (size < 1) return String(Number(value.toPrecision(3)));
+  const digits = size >= 10000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : 3;
+  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
+
+function compact(value) {
+  if (value === null || value === undefined) return "";
+  const size = Math.abs(value);
+  if (size >= 1e9) return Number((value / 1e9).toPrecision(3)) + "G";
+  if (size >= 1e6) return Number((value / 1e6).toPrecision(3)) + "M";
+  if (size >= 1e4) return Number((value / 1e3).toPrecision(3)) + "k";
+  return String(Number(value.toPrecision(4)));
+}
+
+function range(pair) {
+  return format(pair[0]) + "–" + format(pair[1]);
+}
+
+function status(text, name) {
+  return element("span", { class: "status status-" + (name || text) }, text);
+}
+
+// Colours
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+}
+
+function seriesColour(index) {
+  return colour("s" + ((index % 8) + 1));
+}
+
+function translucent(hex, share) {
+  return hex + Math.round(255 * share).toString(16).padStart(2, "0");
+}
+
+// Charts
+
+const FONT = "12px system-ui, sans-serif";
+
+function axis(label, options) {
+  return Object.assign(
+    {
+      label,
+      labelFont: FONT,
+      labelSize: 18,
+      font: FONT,
+      stroke: colour("muted"),
+      grid: { stroke: colour("grid"), width: 1 },
+      ticks: { stroke: colour("grid"), width: 1, size: 4 },
+      values: (u, splits) => splits.map((value) => (value === null ? "" : compact(value))),
+    },
+    options,
+  );
+}
+
+function drawMarks(chart) {
+  return (u) => {
+    const context = u.ctx;
+    const ratio = devicePixelRatio;
+    context.save();
+    context.font = 11 * ratio + "px system-ui, sans-serif";
+    context.textBaseline = "top";
+    context.textAlign = "left";
+    let shown = 0;
+    for (const mark of chart.marks || []) {
+      const x = u.valToPos(mark.x, "x", true);
+      if (!(x >= u.bbox.left && x <= u.bbox.left + u.bbox.width)) continue;
+      context.strokeStyle = colour("muted");
+      context.lineWidth = ratio;
+      context.setLineDash([4 * ratio, 3 * ratio]);
+      context.beginPath();
+      context.moveTo(x, u.bbox.top);
+      context.lineTo(x, u.bbox.top + u.bbox.height);
+      context.stroke();
+      const width = context.measureText(mark.label).width;
+      const right = x + width + 6 * ratio < u.bbox.left + u.bbox.width;
+      context.fillStyle = colour("text");
+      const y = u.bbox.top + (2 + 13 * (shown++ % 4)) * ratio;
+      context.fillText(mark.label, right ? x + 3 * ratio : x - width - 3 * ratio, y);
+    }
+    context.restore();
+  };
+}
+
+/* The intervals and the names of points. */
+function drawPoints(chart) {
+  return (u) => {
+    const context = u.ctx;
+    const ratio = devicePixelRatio;
+    context.save();
+    context.font = 11 * ratio + "px system-ui, sans-serif";
+    context.textAlign = "left";
+    chart.series.forEach((series, index) => {
+      if (!u.series[index + 1].show) return;
+      context.strokeStyle = seriesColour(index);
+      context.fillStyle = colour("text");
+      context.lineWidth = 1.5 * ratio;
+      chart.x.forEach((value, i) => {
+        if (series.values[i] === null) return;
+        const x = u.valToPos(value, "x", true);
+        if (series.low && series.low[i] !== null && series.low[i] !== undefined) {
+          context.beginPath();
+          context.moveTo(x, u.valToPos(series.low[i], "y", true));
+          context.lineTo(x, u.valToPos(series.high[i], "y", true));
+          context.stroke();
+        }
+        if (series.names && series.names[i]) {
+          const width = context.measureText(series.names[i]).width;
+          const right = x + width + 8 * ratio < u.bbox.left + u.bbox.width;
+          const y = u.valToPos(series.values[i], "y", true) - 7 * ratio;
+          context.fillText(series.names[i], right ? x + 6 * ratio : x - width - 6 * ratio, y);
+        }
+      });
+    });
+    context.restore();
+  };
+}
+
+function chartOptions(chart, width, height) {
+  const paths = chart.kind === "steps" ? uPlot.paths.stepped({ align: 1 }) : uPlot.paths.linear();
+  const headroom = (chart.marks || []).length ? 1.2 : 1.06;
+  const single = chart.series.length === 1 && chart.kind !== "points";
+  return {
+    width,
+    height,
+    padding: [10, 14, 0, 0],
+    cursor: { points: { size: 7 }, sync: chart.sync ? { key: chart.sync } : undefined, drag: { x: true, y: false } },
+    scales: {
+      x: { time: false, distr: chart.log_x ? 3 : 1 },
+      y: chart.log_y
+        ? { distr: 3 }
+        : { range: (u, low, high) => (low === null ? [0, 1] : [Math.min(0, low), high > 0 ? high * headroom : 1]) },
+    },
+    axes: [axis(chart.x_label, { size: 34 }), axis(chart.y_label, { size: 52 })],
+    legend: { live: true, markers: { width: 2 } },
+    series: [
+      { label: chart.x_label, value: (u, value) => (value === null ? "–" : format(value)) },
+      ...chart.series.map((series, index) => ({
+        label: series.label,
+        stroke: seriesColour(index),
+        width: 2,
+        fill: single ? translucent(seriesColour(index), Number(colour("fill"))) : undefined,
+        paths,
+        spanGaps: chart.kind === "line",
+        points: { show: chart.kind === "points" || chart.x.length < 3, size: 7 },
+        value: (u, value) => (value === null ? "–" : format(value)),
+      })),
+    ],
+    hooks: { draw: [drawMarks(chart), ...(chart.kind === "points" ? [drawPoints(chart)] : [])] },
+  };
+}
+
+function summarise(chart) {
+  const parts = chart.series.map((series) => {
+    const known = series.values.filter((value) => value !== null);
+    if (!known.length) return series.label + ": no values";
+    return series.label + ": " + format(Math.min(...known)) + " to " + format(Math.max(...known));
+  });
+  const marks = (chart.marks || []).map((mark) => mark.label + " at " + format(mark.x));
+  return chart.title + ". " + chart.y_label + " against " + chart.x_label + ". " + [...parts, ...marks].join("; ") + ".";
+}
+
+/* A figure with a chart, a sentence, and the same data as a table. */
+function figure(chart) {
+  const holder = element("div", {
+    class: "plot",
+    role: "img",
+    tabindex: "0",
+    "data-chart": chart.id,
+    "aria-label": summarise(chart) + " The left and right arrow keys read its values.",
+  });
+  const readout = element("p", { class: "readout hidden", "aria-live": "polite" });
+  const rows = () =>
+    chart.x.map((x, i) => [x, ...chart.series.map((series) => series.values[i])]).filter((row) => row.some((v, i) => i && v !== null));
+  const more = details("Values");
+  more.addEventListener("toggle", () => {
+    if (more.open && more.children.length === 1) {
+      const columns = [chart.x_label, ...chart.series.map((series) => series.label)];
+      more.append(table("Values of " + chart.title, columns, rows(), { text: [] }));
+    }
+  });
+  const plot = {
+    chart,
+    holder,
+    readout,
+    height: 230,
+    make: (width, height) => new uPlot(chartOptions(chart, width, height), [chart.x, ...chart.series.map((s) => s.values)], holder),
+  };
+  plots.push(plot);
+  holder.addEventListener("keydown", (event) => moveCursor(plot, event));
+  return element(
+    "figure",
+    { id: "chart-" + chart.id },
+    element("h3", {}, chart.title),
+    element("figcaption", {}, chart.caption || ""),
+    holder,
+    readout,
+    more,
+  );
+}
+
+function moveCursor(plot, event) {
+  const { u, chart, readout } = plot;
+  const last = chart.x.length - 1;
+  const at = u.cursor.idx === null || u.cursor.idx === undefined ? -1 : u.cursor.idx;
+  const next = { ArrowLeft: Math.max(at - 1, 0), ArrowRight: Math.min(at + 1, last), Home: 0, End: last }[event.key];
+  if (next === undefined) return;
+  event.preventDefault();
+  const left = u.valToPos(chart.x[next], "x");
+  u.setCursor({ left, top: u.over.clientHeight / 2 });
+  const values = chart.series.map((series) => series.label + " " + format(series.values[next]));
+  readout.textContent = chart.x_label + " " + format(chart.x[next]) + ": " + values.join(", ");
+}
+
+function grid(charts, one) {
+  return element("div", { class: "charts" + (one ? " one" : "") }, charts.map(figure));
+}
+
+// The swim lane of sessions
+
+const OUTCOMES = ["succeeded", "failed", "cancelled"];
+
+function lanesFigure(lanes) {
+  const first = Math.min(...lanes.bars.map((bar) => bar[1]));
+  const last = Math.max(...lanes.bars.map((bar) => bar[3]));
+  const failed = lanes.bars.filter((bar) => bar[4] === 1).length;
+  const holder = element("div", {
+    class: "plot",
+    role: "img",
+    tabindex: "0",
+    "data-chart": lanes.id,
+    "aria-label":
+      `${lanes.title}. ${lanes.bars.length} requests in ${lanes.lanes} lanes from ${format(first)} s to ${format(last)} s, ` +
+      `${failed} of them failed. The left and right arrow keys go through the requests.`,
+  });
+  const readout = element("p", { class: "readout", "aria-live": "polite" }, "Point at a bar to see its request.");
+  let chosen = -1;
+
+  function describe(bar) {
+    const wait = bar[2] === null ? "" : `, first content after ${format((bar[2] - bar[1]) * 1000)} ms`;
+    return (
+      `Session ${bar[5]}, turn ${bar[6]}: ${OUTCOMES[bar[4]]}, started at ${bar[1].toFixed(3)} s${wait}, ` +
+      `took ${format((bar[3] - bar[1]) * 1000)} ms.`
+    );
+  }
+
+  function draw(u) {
+    const context = u.ctx;
+    context.save();
+    context.beginPath();
+    context.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
+    context.clip();
+    const row = u.bbox.height / lanes.lanes;
+    const gap = Math.min(row * 0.25, 3 * devicePixelRatio);
+    const colours = [colour("s1"), colour("s2"), colour("s8")];
+    lanes.bars.forEach((bar, index) => {
+      const [lane, start, content, end, outcome] = bar;
+      const x = u.valToPos(start, "x", true);
+      const right = Math.max(u.valToPos(end, "x", true), x + 1);
+      const y = u.bbox.top + lane * row + gap / 2;
+      context.fillStyle = translucent(colours[outcome], 0.45);
+      context.fillRect(x, y, right - x, row - gap);
+      if (content !== null) {
+        const middle = u.valToPos(content, "x", true);
+        context.fillStyle = colours[outcome];
+        context.fillRect(middle, y, Math.max(right - middle, 1), row - gap);
+      }
+      if (index === chosen) {
+        context.strokeStyle = colour("text");
+        context.lineWidth = 2 * devicePixelRatio;
+        context.strokeRect(x, y, right - x, row - gap);
+      }
+    });
+    context.restore();
+  }
+
+  function choose(u, index) {
+    if (index === chosen) return;
+    chosen = index;
+    if (index >= 0) readout.textContent = describe(lanes.bars[index]);
+    u.redraw(false);
+  }
+
+  const plot = {
+    chart: lanes,
+    holder,
+    readout,
+    height: Math.min(90 + lanes.lanes * 12, 520),
+    make: (width, height) =>
+      new uPlot(
+        {
+          width,
+          height,
+          padding: [10, 14, 0, 0],
+          cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
+          legend: { show: false },
+          scales: { x: { time: false }, y: { range: [lanes.lanes, 0] } },
+          axes: [axis("Time (s)", { size: 34 }), axis("Lane", { size: 52, incrs: [1, 2, 5, 10, 20, 50] })],
+          series: [{}, { show: true, paths: () => null, points: { show: false } }],
+          hooks: {
+            draw: [draw],
+            setCursor: [
+              (u) => {
+                if (u.cursor.left === null || u.cursor.left < 0) return;
+                const time = u.posToVal(u.cursor.left, "x");
+                const lane = Math.floor((u.cursor.top / u.over.clientHeight) * lanes.lanes);
+                const found = lanes.bars.findIndex((bar) => bar[0] === lane && bar[1] <= time && time <= bar[3]);
+                if (found >= 0) choose(u, found);
+              },
+            ],
+          },
+        },
+        [
+          [first, last],
+          [0, lanes.lanes],
+        ],
+        holder,
+      ),
+  };
+  plots.push(plot);
+  holder.addEventListener("keydown", (event) => {
+    const end = lanes.bars.length - 1;
+    const next = { ArrowLeft: Math.max(chosen - 1, 0), ArrowRight: Math.min(chosen + 1, end), Home: 0, End: end }[event.key];
+    if (next === undefined) return;
+    event.preventDefault();
+    choose(plot.u, next);
+  });
+  return element(
+    "figure",
+    { id: "chart-" + lanes.id },
+    element("h3", {}, lanes.title),
+    element("figcaption", {}, lanes.caption),
+    element(
+      "ul",
+      { class: "key" },
+      [...new Set(lanes.bars.map((bar) => bar[4]))].sort().map((outcome) =>
+        element("li", {}, element("span", { style: `background:var(--${["s1", "s2", "s8"][outcome]})` }), OUTCOMES[outcome]),
+      ),
+    ),
+    holder,
+    readout,
+  );
+}
+
+// Requests with their own time lines
+
+const PARTS = {
+  "waited for a slot": "s8",
+  "client delay": "s5",
+  connect: "s7",
+  send: "s4",
+  "wait for the server": "s2",
+  "first content": "s6",
+  decode: "s1",
+  receive: "s1",
+};
+
+function requestItem(request, longest) {
+  const scale = (ms) => ((ms / longest) * 1000).toFixed(2);
+  const bars = request.parts.map(([name, begin, end]) =>
+    svg(
+      "rect",
+      {
+        x: scale(begin),
+        y: 2,
+        width: Math.max(scale(end) - scale(begin), 0.8),
+        height: 14,
+        style: `fill:var(--${PARTS[name]})`,
+        "fill-opacity": name === "decode" ? 0.35 : 0.85,
+      },
+      svg("title", {}, document.createTextNode(`${name}: ${format(end - begin)} ms`)),
+    ),
+  );
+  const ticks = request.stamps.map((stamp) =>
+    svg("line", { x1: scale(stamp), x2: scale(stamp), y1: 2, y2: 16, "stroke-width": 1, style: "stroke:var(--s1)", "vector-effect": "non-scaling-stroke" }),
+  );
+  const spoken = request.parts.map(([name, begin, end]) => `${name} ${format(end - begin)} ms`).join(", ");
+  const chart = svg(
+    "svg",
+    { class: "timeline", viewBox: "0 0 1000 18", preserveAspectRatio: "none", role: "img", "aria-label": `Time line: ${spoken}` },
+    ...bars,
+    ...ticks,
+  );
+  const facts = [];
+  const fact = (name, value, unit) => value !== undefined && value !== null && facts.push(element("span", {}, `${name} ${format(value)}${unit}`));
+  if (request.latency !== undefined) facts.push(element("strong", {}, format(request.latency) + " ms"));
+  else facts.push(element("strong", {}, "failed after " + format(request.total) + " ms"));
+  fact("TTFT", request.ttft, " ms");
+  fact("ITL", request.itl, " ms");
+  fact("input", request.input, " tokens");
+  fact("output", request.tokens, " tokens");
+  facts.push(element("span", {}, `at ${request.at.toFixed(2)} s`));
+  facts.push(element("span", {}, `session ${request.session}, turn ${request.turn}`));
+  if (data.urls.length > 1) facts.push(element("span", {}, data.urls[request.url]));
+  facts.push(element("span", { class: "id" }, request.id));
+  const item = element("li", {}, element("div", { class: "facts" }, facts), chart);
+  if (request.error) {
+    const code = request.error.code === null ? "" : request.error.code + " ";
+    item.insertBefore(
+      element("div", { class: "error" }, `${code}${request.error.type} (fault: ${request.error.owner}): ${request.error.message}`),
+      chart,
+    );
+  }
+  return item;
+}
+
+function requestList(title, requests, shown) {
+  const longest = Math.max(...requests.map((request) => request.total), 0.001);
+  const items = requests.map((request) => requestItem(request, longest));
+  const more = items.slice(shown);
+  return [
+    element("h3", {}, title),
+    element("ol", { class: "requests" }, items.slice(0, shown)),
+    more.length ? details(`${more.length} more`, element("ol", { class: "requests" }, more)) : null,
+  ];
+}
+
+function partsKey(requests) {
+  const used = new Set(requests.flatMap((request) => request.parts.map((part) => part[0])));
+  const names = Object.keys(PARTS).filter((name) => used.has(name));
+  return element(
+    "ul",
+    { class: "key", "aria-label": "Colours of the parts of a request" },
+    names.map((name) =>
+      element("li", {}, element("span", { style: `background:var(--${PARTS[name]});opacity:${name === "decode" ? 0.5 : 0.9}` }), name),
+    ),
+    element("li", {}, "│ arrival of content"),
+  );
+}
+
+// Parts of the page
+
+function pageHeader() {
+  document.getElementById("header").append(
+    element("h1", {}, data.title),
+    element("p", { class: "subtitle" }, data.subtitle),
+  );
+  document.getElementById("footer").append(
+    element("p", {}, `Penstock ${data.version}` + (data.id ? `, benchmark ${data.id}` : "") + ". Drag over a chart to zoom, double-click to reset."),
+  );
+}
+
+const GRADES = { VALID: "good", DEGRADED: "warn", INVALID: "bad" };
+
+function verdictPanel(verdict) {
+  return element(
+    "div",
+    { class: "panel verdict " + (GRADES[verdict.verdict] || "") },
+    element("strong", {}, verdict.verdict === "NONE" ? "No certificate" : verdict.verdict),
+    element("span", {}, verdict.summary),
+    verdict.reasons.length ? element("ul", {}, verdict.reasons.map((reason) => element("li", {}, reason))) : null,
+  );
+}
+
+/* Bounds that look like the figure itself are left out. */
+function hasBounds(cell) {
+  return cell.bounds && cell.bounds.some((bound) => format(bound) !== format(cell.value));
+}
+
+function uncertainty(cell) {
+  const lines = [];
+  if (hasBounds(cell)) lines.push(element("small", { class: "bounds" }, "bounds " + range(cell.bounds)));
+  if (cell.interval) lines.push(element("small", { class: "interval" }, "95 % " + range(cell.interval)));
+  return lines;
+}
+
+function cards() {
+  const { succeeded, failed, cancelled } = data.counts;
+  const made = data.cards.map((card) =>
+    element(
+      "div",
+      { class: "card", "data-tag": card.tag },
+      element("div", { class: "name" }, card.label + (card.statistic ? ", " + card.statistic : "")),
+      element("div", { class: "value" }, format(card.value), element("span", { class: "unit" }, " " + card.unit)),
+      element(
+        "div",
+        { class: "more" },
+        card.also ? element("div", {}, `p99 ${format(card.also.value)} ${card.unit}`) : null,
+        hasBounds(card) ? element("div", {}, "true value " + range(card.bounds)) : null,
+        card.interval ? element("div", {}, "95 % interval " + range(card.interval)) : null,
+      ),
+    ),
+  );
+  const total = succeeded + failed;
+  const share = total ? ((100 * failed) / total).toFixed(failed && failed * 1000 < total ? 3 : 1) + " %" : "–";
+  made.unshift(
+    element(
+      "div",
+      { class: "card" },
+      element("div", { class: "name" }, "Requests"),
+      element("div", { class: "value" }, format(total)),
+      element(
+        "div",
+        { class: "more" },
+        element("div", { class: failed ? "error" : null }, `${format(failed)} failed (${share})`),
+        cancelled ? element("div", {}, `${format(cancelled)} cancelled`) : null,
+      ),
+    ),
+  );
+  return element("div", { class: "cards" }, made);
+}
+
+function latencyTable(latencies) {
+  const rows = latencies.rows.map((row) => [
+    element("span", { title: row.note }, row.label),
+    ...row.cells.map((cell) => (cell === null ? null : element("span", {}, format(cell.value), ...uncertainty(cell)))),
+  ]);
+  return table("Latencies", ["Metric", ...latencies.columns], rows, { wide: true });
+}
+
+function errorTable(errors) {
+  const rows = errors.map((e) => [e.type, e.count, e.code, e.owner, e.message]);
+  return table("Failures by kind", ["Type", "Count", "Code", "Fault", "Message"], rows, { text: [0, 3, 4], wide: true });
+}
+
+const GLYPHS = { done: "✓ done", partly: "◐ partly", missing: "✗ missing", "not applicable": "– not applicable" };
+
+function checks(items) {
+  const body = [];
+  let group = null;
+  for (const item of items) {
+    if (item.group !== group) {
+      group = item.group;
+      body.push(element("tr", { class: "group" }, element("th", { colspan: "3", scope: "colgroup" }, group)));
+    }
+    body.push(
+      element(
+        "tr",
+        {},
+        element("th", { scope: "row" }, item.rule),
+        element("td", { class: "text" }, status(GLYPHS[item.status], item.status.split(" ")[0])),
+        element("td", { class: "text" }, item.text),
+      ),
+    );
+  }
+  const head = ["Practice", "Status", "This run"].map((title) => element("th", { scope: "col", class: "text" }, title));
+  return scroll(
+    "Checklist of good practice",
+    element(
+      "table",
+      { class: "data wide checks" },
+      element("caption", { class: "hidden" }, "Checklist of good practice"),
+      element("thead", {}, element("tr", {}, head)),
+      element("tbody", {}, body),
+    ),
+  );
+}
+
+function settingsTables() {
+  const changed = data.settings.filter((row) => row[2]).map((row) => [row[0], row[1]]);
+  const all = data.settings.map((row) => [row[0], row[1]]);
+  return [
+    element("h3", {}, "Command"),
+    element("pre", { tabindex: "0", "aria-label": "Command to repeat the run", role: "region" }, data.command || "Not recorded."),
+    element("h3", {}, "Settings that differ from the defaults"),
+    table("Settings that differ from the defaults", ["Setting", "Value"], changed, { text: [0, 1] }),
+    details("All settings", table("All settings", ["Setting", "Value"], all, { text: [0, 1] })),
+    element("h3", {}, "Machine"),
+    table("Machine of the client", ["Property", "Value"], Object.entries(data.machine).map(([k, v]) => [k, String(v)]), { text: [0, 1] }),
+    details(
+      "What the client measured of itself",
+      table("What the client measured of itself", ["Figure", "Value"], Object.entries(data.client).map(([k, v]) => [k.replaceAll("_", " "), v === null ? null : typeof v === "number" ? v : String(v)]), { text: [0] }),
+    ),
+    element("p", { class: "muted" }, "Files beside this page: " + data.files.filter((f) => f !== "report.html").join(", ") + "."),
+  ];
+}
+
+function notesPanel(notes) {
+  if (!notes.length) return null;
+  return element("div", { class: "panel" }, element("h3", {}, "Notes"), element("ul", {}, notes.map((note) => element("li", {}, note))));
+}
+
+function runPage() {
+  section("result", "Result", "Result", "", verdictPanel(data.verdict), cards(), latencyTable(data.latencies), notesPanel(data.notes));
+  if (data.distributions.length) {
+    section("distributions", "Distributions", "Distributions", "Successful requests of the profiling phase.", grid(data.distributions));
+  }
+  if (data.timeline.length) {
+    section("time-line", "Time line", "Time line", "Time 0 is the first request of the profiling phase.", grid(data.timeline));
+  }
+  if (data.gaps.length) section("gaps", "Gaps by token position", "Gaps", "", grid(data.gaps, true));
+  if (data.lanes) section("sessions", "Sessions", "Sessions", "", element("div", { class: "charts one" }, lanesFigure(data.lanes)));
+  const requests = [...data.slowest, ...data.failed];
+  if (requests.length) {
+    section(
+      "requests",
+      "Slowest and failed requests",
+      "Requests",
+      "Each time line begins when the request was due.",
+      partsKey(requests),
+      data.slowest.length ? requestList(`The ${data.slowest.length} slowest requests`, data.slowest, 8) : null,
+      data.errors.length ? [element("h3", {}, "Failures by kind"), errorTable(data.errors)] : null,
+      data.failed.length ? requestList(`${data.failed.length} of ${format(data.counts.failed)} failed requests`, data.failed, 8) : null,
+    );
+  }
+  section("settings", "Settings, machine and command", "Settings", "", settingsTables());
+  section("checklist", "Checklist of good practice", "Checklist", "What a sound load test does, and what this run did.", checks(data.checklist));
+  const metrics = data.metrics.rows.map((row) => [row.label, ...row.cells]);
+  section("metrics", "All metrics", "All metrics", "", details(`${metrics.length} metrics`, table("All metrics", ["Metric", ...data.metrics.columns], metrics, { wide: true })));
+}
+
+// Drawing
+
+/* On paper, charts have fixed sizes, because the page has no size before it is printed. */
+function isPrinted() {
+  return document.documentElement.dataset.theme === "print";
+}
+
+function availableWidth(plot) {
+  if (isPrinted()) return plot.holder.closest(".charts.one") ? 660 : 315;
+  return Math.max(plot.holder.clientWidth, 200);
+}
+
+function availableHeight(plot) {
+  return isPrinted() ? Math.min(plot.height, plot.chart.bars ? 400 : 165) : plot.height;
+}
+
+function drawPlot(plot) {
+  if (plot.u) plot.u.destroy();
+  plot.holder.style.minHeight = "";
+  plot.u = plot.make(availableWidth(plot), availableHeight(plot));
+  plot.holder.dataset.drawn = "true";
+}
+
+function drawAll() {
+  for (const plot of plots) {
+    if (plot.u) drawPlot(plot);
+  }
+}
+
+/* Charts are drawn when they come near the screen, so that a page opens at once. */
+function drawWhenVisible() {
+  const observer = new IntersectionObserver(
+    (entries) => {
+      for (const entry of entries) {
+        if (!entry.isIntersecting) continue;
+        const plot = plots.find((each) => each.holder === entry.target);
+        if (plot && !plot.u) drawPlot(plot);
+        observer.unobserve(entry.target);
+      }
+    },
+    { rootMargin: "600px" },
+  );
+  for (const plot of plots) {
+    plot.holder.style.minHeight = plot.height + "px";
+    observer.observe(plot.holder);
+  }
+}
+
+let pending = 0;
+addEventListener("resize", () => {
+  cancelAnimationFrame(pending);
+  pending = requestAnimationFrame(() => {
+    for (const plot of plots) {
+      const width = availableWidth(plot);
+      if (plot.u && plot.u.width !== width) plot.u.setSize({ width, height: plot.height });
+    }
+  });
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+addEventListener("beforeprint", () => {
+  document.documentElement.dataset.theme = "print";
+  plots.forEach(drawPlot);
+});
+addEventListener("afterprint", () => {
+  delete document.documentElement.dataset.theme;
+  drawAll();
+});
+
+pageHeader();
+if (data.kind === "run") runPage();
+else runsPage();
+drawWhenVisible();

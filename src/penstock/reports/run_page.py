@@ -1,0 +1,204 @@
+"""The data of the page of one run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from penstock.metrics.bounds import HEADLINE
+from penstock.metrics.catalogue import CATALOGUE
+from penstock.metrics.metric import label
+from penstock.metrics.objectives import parse_objectives
+from penstock.metrics.statistics import PERCENTILES, Stats
+from penstock.metrics.summary import Summary
+from penstock.records.log import LoggedPhase
+from penstock.reports.charts import Chart, Mark, numbers
+from penstock.reports.checklist import checklist
+from penstock.reports.console import notes
+from penstock.reports.error_text import one_line
+from penstock.reports.request_columns import RequestColumns
+from penstock.reports.run_charts import TimeAxis, distribution_charts, gap_chart, lanes, time_charts
+from penstock.reports.settings_rows import setting_rows
+from penstock.reports.sink import ReportContext
+from penstock.reports.summary_json import local_time
+from penstock.reports.telemetry_charts import TelemetryColumns
+
+__all__ = ["run_document"]
+
+_CARDS = (
+    "request_throughput",
+    "output_token_throughput",
+    "time_to_first_token",
+    "inter_token_latency",
+    "request_latency",
+    "goodput",
+    "good_request_fraction",
+    "effective_concurrency",
+    "benchmark_duration",
+)
+_STATISTICS = ("avg", "p50", "p90", "p95", "p99", "max")
+_GROUPS_SHOWN = 50
+_MOST_CHARACTERS = 20_000
+
+
+def run_document(
+    summary: Summary,
+    context: ReportContext,
+    phases: list[LoggedPhase],
+    columns: RequestColumns,
+    telemetry: TelemetryColumns,
+) -> dict[str, Any]:
+    header, settings = context.header, context.header.settings
+    return {
+        "kind": "run",
+        "id": header.benchmark_id,
+        "title": ", ".join(settings.models),
+        "subtitle": _subtitle(summary, context),
+        "version": header.penstock_version,
+        "verdict": _verdict(summary),
+        "counts": {
+            "succeeded": summary.succeeded,
+            "failed": summary.failed,
+            "cancelled": summary.cancelled,
+            "warmup": summary.warmup_requests,
+        },
+        "cards": list(_cards(summary)),
+        "latencies": {"columns": list(_STATISTICS), "rows": list(_latency_rows(summary))},
+        "errors": _errors(summary),
+        "notes": list(notes(summary)),
+        **_charts(context, phases, columns, telemetry),
+        "urls": list(settings.endpoint.urls),
+        "settings": setting_rows(settings),
+        "machine": {**header.machine, "worker processes": header.workers},
+        "client": {} if summary.certificate is None else summary.certificate.figures,
+        "command": settings.command[:_MOST_CHARACTERS],
+        "files": sorted(os.path.basename(path) for path in context.artifacts.paths.values()),
+        "checklist": checklist(summary, header),
+        "metrics": _all_metrics(summary),
+    }
+
+
+def _subtitle(summary: Summary, context: ReportContext) -> str:
+    endpoint = context.header.settings.endpoint
+    point = context.log.point
+    where = ", ".join(endpoint.urls[:3]) + (f" and {len(endpoint.urls) - 3} more" if len(endpoint.urls) > 3 else "")
+    name = "" if point is None else f"{point.label}; "
+    streaming = "streaming" if endpoint.streaming else "not streaming"
+    return (
+        f"{name}{endpoint.type}, {streaming}, at {where}; started {local_time(summary.start_ns)[:19].replace('T', ' ')}"
+    )
+
+
+def _verdict(summary: Summary) -> dict[str, Any]:
+    certificate = summary.certificate
+    if certificate is None:
+        return {"verdict": "NONE", "summary": "The run has no certificate.", "reasons": []}
+    return {"verdict": certificate.verdict, "summary": certificate.summary, "reasons": certificate.reasons}
+
+
+def _cell(summary: Summary, tag: str, statistic: str) -> dict[str, Any] | None:
+    """Return a figure with the bounds of its true value and its confidence interval, if there are any."""
+    value = getattr(summary.metrics[tag], statistic)
+    if value is None:
+        return None
+    cell: dict[str, Any] = {"value": numbers([value])[0]}
+    bounds = summary.bounds.get(tag, {}).get(statistic)
+    if bounds is not None and bounds.low < bounds.high:
+        cell["bounds"] = numbers([bounds.low, bounds.high])
+    interval = getattr(summary, "intervals", {}).get(tag, {}).get(statistic)
+    if interval is not None:
+        cell["interval"] = numbers([interval[0], interval[1]])
+    return cell
+
+
+def _cards(summary: Summary) -> Iterator[dict[str, Any]]:
+    for tag in _CARDS:
+        stats = summary.metrics.get(tag)
+        if stats is None:
+            continue
+        metric = CATALOGUE[tag]
+        card = {"tag": tag, "label": metric.header, "unit": metric.unit}
+        if stats.scalar or tag not in HEADLINE:
+            yield {**card, "statistic": "", **(_cell(summary, tag, "avg") or {})}
+            continue
+        yield {**card, "statistic": "p50", **(_cell(summary, tag, "p50") or {}), "also": _cell(summary, tag, "p99")}
+
+
+def _latency_rows(summary: Summary) -> Iterator[dict[str, Any]]:
+    for tag in HEADLINE:
+        if tag in summary.metrics:
+            cells = [_cell(summary, tag, statistic) for statistic in _STATISTICS]
+            yield {"tag": tag, "label": label(CATALOGUE[tag]), "note": CATALOGUE[tag].note, "cells": cells}
+
+
+def _errors(summary: Summary) -> list[dict[str, Any]]:
+    return [
+        {
+            "count": group.count,
+            "owner": group.owner,
+            "code": group.code,
+            "type": group.type,
+            "message": one_line(group.message),
+        }
+        for group in summary.errors[:_GROUPS_SHOWN]
+    ]
+
+
+def _all_metrics(summary: Summary) -> dict[str, Any]:
+    names = ("avg", "min", *(f"p{q}" for q in PERCENTILES), "max", "std")
+    rows = []
+    for tag, stats in summary.metrics.items():
+        cells = [_rounded(stats, name) for name in names]
+        rows.append({"tag": tag, "label": label(CATALOGUE[tag]), "cells": cells})
+    return {"columns": names, "rows": rows}
+
+
+def _rounded(stats: Stats, name: str) -> float | int | None:
+    value = getattr(stats, name)
+    return None if value is None else numbers([value])[0]
+
+
+def _charts(
+    context: ReportContext,
+    phases: list[LoggedPhase],
+    columns: RequestColumns,
+    telemetry: TelemetryColumns,
+) -> dict[str, Any]:
+    requests = columns.finish()
+    found: dict[str, Any] = {
+        "distributions": [],
+        "timeline": [],
+        "gaps": [],
+        "lanes": None,
+        "slowest": [],
+        "failed": [],
+    }
+    if not len(requests.start):
+        return found
+    kinds = {phase.index: phase.kind for phase in phases}
+    profiling = [index for index, kind in kinds.items() if kind == "profiling"]
+    profiled = np.isin(requests.phase, profiling)
+    starts = requests.start[profiled] if profiled.any() else requests.start
+    origin = float(starts.min())
+    objectives = parse_objectives(context.header.settings.goodput)
+    axis = TimeAxis.of(requests, origin)
+    marks = [Mark(0.0, "profiling begins")] if not profiled.all() else []
+    timeline = [
+        *time_charts(requests, columns, axis, marks),
+        *telemetry.charts(axis.edges[0], axis.edges[-1], origin, marks),
+    ]
+    gaps: Chart | None = gap_chart(columns.gaps)
+    details = [columns.slowest(), columns.failed()]
+    for detail in (detail for part in details for detail in part):
+        detail["at"] = round((detail["at"] - origin) / 1e9, 6)
+    return found | {
+        "distributions": list(distribution_charts(requests, columns.gaps, profiled, objectives)),
+        "timeline": timeline,
+        "gaps": [] if gaps is None else [gaps],
+        "lanes": lanes(requests, profiled, origin),
+        "slowest": details[0],
+        "failed": details[1],
+    }

@@ -1,0 +1,247 @@
+"""The data of report.html."""
+
+import math
+import os
+
+import msgspec
+import pytest
+
+from penstock.endpoints.reply import Failure
+from penstock.metrics.bounds import FigureBounds
+from penstock.metrics.certificate import Certificate
+from penstock.records.log import LoggedPhase
+from penstock.reports.report_html import page, read_page
+from penstock.reports.request_columns import GapGrid, TokenGrid
+from support.records import MS, make_record
+from support.runs import PROFILING, WARMUP, make_settings, report_run
+
+FAILURE = Failure("HTTPError", "503 </script><script>alert(1)</script>", "server", 503)
+CERTIFICATE = Certificate("DEGRADED", ["The client was slow."], {"stamps": "kernel", "content_stamps": 10}, "a summary")
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    """Two warm-up requests, forty that succeed and five that fail, in eight sessions of five turns and five of one."""
+    records = [make_record(phase=0, number=n, at=-500) for n in range(2)]
+    for n in range(40):
+        slow = n * MS
+        stamps = [(50 + n) * MS, (60 + n) * MS, (75 + n) * MS, (80 + n) * MS, (100 + n) * MS]
+        record = make_record(phase=1, number=n % 8, turn=n // 8, at=n // 8 * 200, request_id=f"r{n}", stamps=stamps)
+        record.end += slow
+        records.append(record)
+    records += [
+        make_record(phase=1, number=8 + n, at=300, failure=FAILURE, stamps=[], request_id=f"f{n}") for n in range(5)
+    ]
+    return report_run(
+        tmp_path_factory.mktemp("run"),
+        records,
+        phases=(WARMUP, PROFILING),
+        certificate=CERTIFICATE,
+        goodput="time_to_first_token:70",
+    )
+
+
+@pytest.fixture(scope="module")
+def document(reported):
+    return read_page(reported.path("report.html"))
+
+
+def charts(document):
+    return {chart["id"]: chart for part in ("distributions", "timeline", "gaps") for chart in document[part]}
+
+
+def test_page_is_one_file_that_loads_nothing(reported):
+    text = reported.read("report.html")
+    assert text.startswith("<!doctype html>")
+    assert "default-src 'none'" in text
+    assert "{{" not in text.replace("{{}}", "").split("<script>")[0]
+    assert 'src="' not in text
+    assert "url(" not in text
+
+
+def test_text_of_a_server_cannot_end_the_data(reported, document):
+    text = reported.read("report.html")
+    assert "alert(1)</script>" not in text
+    assert document["errors"][0]["message"] == FAILURE.message
+
+
+def test_verdict_and_headline_figures_come_first(document):
+    assert list(document)[5:8] == ["verdict", "counts", "cards"]
+    assert document["verdict"] == {"verdict": "DEGRADED", "summary": "a summary", "reasons": ["The client was slow."]}
+    assert document["counts"] == {"succeeded": 40, "failed": 5, "cancelled": 0, "warmup": 2}
+
+
+def test_figures_are_those_of_the_summary(reported, document):
+    for card in document["cards"]:
+        stats = reported.summary.metrics[card["tag"]]
+        assert card["value"] == pytest.approx(getattr(stats, card["statistic"] or "avg"), rel=1e-5)
+    rows = {row["tag"]: row["cells"] for row in document["latencies"]["rows"]}
+    ttft = reported.summary.metrics["time_to_first_token"]
+    names = document["latencies"]["columns"]
+    expected = [getattr(ttft, name) for name in names]
+    assert [cell["value"] for cell in rows["time_to_first_token"]] == pytest.approx(expected, rel=1e-5)
+
+
+def test_bounds_and_intervals_are_shown_where_the_summary_has_them(reported, monkeypatch):
+    from penstock.reports import run_page
+
+    class WithIntervals(msgspec.Struct):
+        metrics: dict
+        bounds: dict
+        intervals: dict
+
+    summary = WithIntervals(
+        reported.summary.metrics,
+        {"request_latency": {"p50": FigureBounds(119.5, 110.0, 119.5)}},
+        {"request_latency": {"p50": (118.0, 121.0)}},
+    )
+    cell = run_page._cell(summary, "request_latency", "p50")
+    assert cell["bounds"] == [110, 119.5]
+    assert cell["interval"] == [118, 121]
+
+
+def test_distributions_hold_every_successful_profiled_request(document):
+    found = charts(document)
+    for name in ("ttft", "itl", "latency"):
+        assert sum(v for v in found[f"{name}-histogram"]["series"][0]["values"] if v) == 40
+        shares = found[f"{name}-cdf"]["series"][0]["values"]
+        assert shares == sorted(shares)
+        assert shares[-1] == 100
+    cdf = found["ttft-cdf"]
+    assert (cdf["x"][0], cdf["x"][-1]) == (50, 89)
+    assert cdf["marks"] == [{"x": 70, "label": "objective"}]
+    middle = min(range(len(cdf["x"])), key=lambda i: abs(cdf["x"][i] - 69.5))
+    assert cdf["series"][0]["values"][middle] == pytest.approx(50, abs=2)
+
+
+def test_time_line_counts_every_request_and_token(document):
+    found = charts(document)
+    rate = found["request-rate"]
+    width = rate["x"][1] - rate["x"][0]
+    totals = {s["label"]: sum(v * width for v in s["values"]) for s in rate["series"]}
+    assert totals == pytest.approx({"sent": 47, "succeeded": 42, "failed": 5}, rel=1e-3)
+    assert rate["marks"] == [{"x": 0, "label": "profiling begins"}]
+    tokens = sum(v * width for v in found["token-rate"]["series"][0]["values"])
+    assert tokens == pytest.approx(42 * 5, rel=1e-3)
+    request_seconds = sum(v * width for v in found["in-flight"]["series"][0]["values"])
+    assert request_seconds == pytest.approx(47 * 0.105 + sum(range(40)) / 1000, rel=1e-3)
+    highest = max(v for v in found["latency-time"]["series"][2]["values"] if v is not None)
+    assert highest == 139
+
+
+def test_gaps_are_shown_by_their_position(document):
+    (chart,) = document["gaps"]
+    assert chart["x"] == [2, 3, 4, 5]
+    assert chart["series"][0]["values"] == pytest.approx([10, 15, 5, 20], rel=0.04)
+
+
+def test_turns_of_a_session_share_a_lane(document):
+    lanes = document["lanes"]
+    assert len(lanes["bars"]) == 45
+    of_session = {}
+    for lane, _, _, _, _, session, _ in lanes["bars"]:
+        of_session.setdefault(session, set()).add(lane)
+    assert all(len(of_session[n]) == 1 for n in range(8))
+    assert {bar[4] for bar in lanes["bars"]} == {0, 1}
+
+
+def test_slowest_and_failed_requests_have_time_lines(document):
+    slowest = document["slowest"]
+    assert [request["id"] for request in slowest[:3]] == ["r39", "r38", "r37"]
+    assert slowest[0]["latency"] == 139
+    assert slowest[0]["parts"] == [
+        ["waited for a slot", 0, 2],
+        ["client delay", 2, 5],
+        ["send", 5, 6],
+        ["wait for the server", 6, 45],
+        ["first content", 45, 94],
+        ["decode", 94, 149],
+    ]
+    assert slowest[0]["stamps"] == [94, 104, 119, 124, 144]
+    assert [request["id"] for request in document["failed"]] == ["f0", "f1", "f2"]
+    assert document["failed"][0]["error"]["code"] == 503
+
+
+def test_settings_machine_and_command_are_shown(document):
+    changed = {name: value for name, value, changed in document["settings"] if changed}
+    assert changed["goodput"] == "time_to_first_token:70"
+    assert changed["endpoint.streaming"] == "true"
+    assert "endpoint.timeout_s" not in changed
+    assert document["command"] == "aiperf profile --model 'mock'"
+    assert document["machine"]["cpus"] == 2
+
+
+def test_checklist_says_what_the_run_did(document):
+    items = {item["rule"]: item for item in document["checklist"]}
+    assert items["State the load model"]["text"] == "Closed loop: 1 conversation at a time."
+    assert items["Leave the warm-up out"]["status"] == "done"
+    assert items["Keep the client off the server's machine"]["status"] == "missing"
+    assert items["Have enough requests for the percentiles"]["status"] == "missing"
+    good = items["Say which share of the requests meets the objectives"]["text"]
+    assert good.startswith("21 of 45 requests")
+
+
+def test_no_html_writes_no_page(tmp_path):
+    settings = make_settings()
+    settings = msgspec.structs.replace(settings, output=msgspec.structs.replace(settings.output, html=False))
+    run = report_run(tmp_path, [make_record()], settings=settings)
+    assert "report.html" not in os.listdir(run.folder)
+
+
+@pytest.mark.parametrize("records", [[], [make_record(failure=FAILURE, stamps=[])], [make_record(cancelled=True)]])
+def test_run_without_a_success_has_a_page(tmp_path, records):
+    run = report_run(tmp_path, records)
+    document = read_page(run.path("report.html"))
+    assert document["counts"]["succeeded"] == 0
+    assert document["distributions"] == []
+
+
+def test_replies_that_are_not_streamed_have_no_gaps(tmp_path):
+    record = make_record(streamed=False, stamps=[], pieces=[], first_output=None)
+    document = read_page(report_run(tmp_path, [record], streaming=False).path("report.html"))
+    assert document["gaps"] == []
+    assert [chart["id"] for chart in document["distributions"]] == ["latency-histogram", "latency-cdf"]
+
+
+def test_large_run_is_sampled_and_the_page_stays_small(tmp_path):
+    long = make_record(number=1600, stamps=[(50 + n) * MS for n in range(1000)], pieces=[1] * 1000, end=1055 * MS)
+    run = report_run(tmp_path, [*(make_record(number=n, at=n) for n in range(1600)), long])
+    document = read_page(run.path("report.html"))
+    assert len(document["lanes"]["bars"]) < 1600
+    assert "A part of the run" in document["lanes"]["caption"]
+    assert len(document["slowest"][0]["stamps"]) == 300
+    assert document["slowest"][0]["stamps_of"] == 1000
+    assert os.path.getsize(run.path("report.html")) < 600_000
+
+
+def test_gap_grid_bins_late_positions_together():
+    import numpy as np
+
+    grid = GapGrid()
+    positions = np.arange(1, 5001)
+    grid.add(positions, np.full(5000, 10.0))
+    found, (median,) = grid.quantiles((0.5,), 1)
+    assert found[:64].tolist() == list(range(1, 65))
+    assert len(found) < 200
+    assert median == pytest.approx(10, rel=0.04)
+
+
+def test_token_grid_keeps_all_tokens_when_it_widens():
+    import numpy as np
+
+    grid = TokenGrid()
+    grid.add(np.array([0.0, 1e9]), np.array([1.0, 2.0]))
+    grid.add(np.array([-5e9, 3600e9]), np.array([3.0, 4.0]))
+    rates = grid.rates(np.array([-10e9, 4000e9]))
+    assert rates[0] * 4010 == pytest.approx(10)
+
+
+def test_phases_of_other_points_do_not_count(tmp_path):
+    phases = (PROFILING, LoggedPhase(0, "profiling", "profiling"))
+    document = read_page(report_run(tmp_path, [make_record(), make_record(phase=1)], phases=phases).path("report.html"))
+    assert document["counts"]["succeeded"] == 2
+    assert math.isclose(charts(document)["request-rate"]["x"][0], 0)
+
+
+def test_title_is_escaped():
+    assert b"<title>&lt;b&gt; " in page({"title": "<b>"})
