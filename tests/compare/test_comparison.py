@@ -92,8 +92,8 @@ def test_equal_runs_are_within_noise(tmp_path: Path) -> None:
 
 
 def test_smallest_detectable_difference_follows_from_the_noise_of_the_runs(tmp_path: Path) -> None:
-    """The standard error of the difference of two means of 400 values is 10 * sqrt(2 / 400) = 0.71; 2.8 of them are found in 80 %
-    of the cases."""
+    """The standard error of the difference of two means of 400 values is 10 * sqrt(2 / 400) = 0.71; 2.8 of them are found in
+    80 % of the cases."""
     rng = np.random.default_rng(7)
     runs = [
         [line(i, f"{name}{i}", latency) for i, latency in enumerate(rng.normal(100, 10, 400).tolist())] for name in "ab"

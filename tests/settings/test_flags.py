@@ -48,6 +48,7 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--model-weights",
         "--proxy",
         "--quiet",
+        "--reader-tokens-per-second",
         "--require-valid",
         "--search-max",
         "--search-min",

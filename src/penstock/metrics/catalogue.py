@@ -42,6 +42,7 @@ _BUILTIN: tuple[MetricGroup, ...] = tuple(
             "penstock.metrics.groups.totals:GROUP",
             "penstock.metrics.groups.error_adjusted:GROUP",
             "penstock.metrics.groups.power:GROUP",
+            "penstock.metrics.groups.stalls:GROUP",
         ),
     )
 )

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.metrics.bounds import FigureBounds
 from penstock.metrics.certificate import Certificate, RequestCounts
+from penstock.metrics.gap_profile import GapProfile, GapProfileBuilder
 from penstock.metrics.metric import Measures
 from penstock.metrics.objectives import parse_objectives
 from penstock.metrics.phase_stats import ErrorGroup, PhaseStats
@@ -125,6 +126,8 @@ class Summary(msgspec.Struct, kw_only=True):
     """True if the requests of an open loop came faster than the server answered them."""
     censored: Censored | None = None
     """The requests that the end of the run cut off; None if there are none."""
+    gap_profile: GapProfile | None = None
+    """Gaps by the position of the token; None if nothing was streamed."""
     until: dict[str, Any] | None = None
     """The outcome of a target precision; None without one."""
     proof: Proof | None = None
@@ -167,6 +170,7 @@ class SummaryBuilder:
         self._token_totals = TokenTotals()
         self._reply_checks = ReplyChecks(header)
         self._root = RootHash(folder)
+        self._gap_profile = GapProfileBuilder()
         self._broken_conversations = 0
 
     def add(self, record: Record, measures: Measures) -> None:
@@ -179,6 +183,7 @@ class SummaryBuilder:
         self._broken_conversations += self._ended_early(record)
         if phase is self._profiling and record.failure is None and not record.cancelled:
             self._reply_checks.add(record, measures.values)
+            self._gap_profile.add(record, measures)
             if not self._header.settings.endpoint.server_token_count:
                 self._token_totals.add(record, measures.values)
         if (
@@ -231,6 +236,7 @@ class SummaryBuilder:
             tokenizer=tokenizer,
             token_agreement=self._token_totals.agreement(),
             reply_notes=self._reply_checks.notes(),
+            gap_profile=self._gap_profile.result(),
             torn_bytes=self._log.torn_bytes,
             torn_requests=self._log.torn_requests,
             skipped_bytes=self._log.skipped_bytes,

@@ -86,7 +86,7 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
         command=parsed.command,
         **{
             name: parsed.values[name]
-            for name in ("workers_max", "require_valid", "max_error_rate", "goodput", "until")
+            for name in ("workers_max", "require_valid", "max_error_rate", "goodput", "until", "reader_rate")
             if name in parsed.values
         },
     )
