@@ -91,6 +91,22 @@ def test_equal_runs_are_within_noise(tmp_path: Path) -> None:
     assert (p99.low, p99.high) == (None, None), "120 requests are too few for the interval of a p99"
 
 
+def test_smallest_detectable_difference_follows_from_the_noise_of_the_runs(tmp_path: Path) -> None:
+    """The standard error of the difference of two means of 400 values is 10 * sqrt(2 / 400) = 0.71; 2.8 of them are found in
+    80 % of the cases."""
+    rng = np.random.default_rng(7)
+    runs = [
+        [line(i, f"{name}{i}", latency) for i, latency in enumerate(rng.normal(100, 10, 400).tolist())] for name in "ab"
+    ]
+    a, b = (read_requests(write_run(tmp_path, name, lines), name) for name, lines in zip("ab", runs, strict=True))
+    comparison = compare(pair(a, b), throughput=False)
+    row = next(row for row in comparison.rows if (row.metric, row.statistic) == ("request_latency", "avg"))
+    assert row.detectable == pytest.approx(1.98, rel=0.2)
+    assert "Smallest difference of means that these runs find in 4 of 5 cases: Request Latency" in comparison_text(
+        comparison, 200
+    )
+
+
 def test_requests_are_paired_by_body_in_the_order_of_the_plan(tmp_path: Path) -> None:
     """A body sent three times in A and twice in B makes two pairs; warmup and cancelled requests make none."""
     first = [

@@ -120,6 +120,9 @@ AIPERF_REST = {
 }
 PENSTOCK_KEYS = {
     "confidence_intervals",
+    "gaps_by_position",
+    "inexact_gap_count",
+    "longest_gap",
     "time_per_output_token",
     "effective_time_to_first_token",
     "single_stamp_request_count",
@@ -509,12 +512,17 @@ AIPERF_CSV_VALUES = [
 ]
 
 
-def test_csv_has_the_rows_of_aiperf_and_five_more(two):
+def test_csv_has_the_rows_of_aiperf_and_a_few_more(two):
     rows = two.csv
     assert rows[0] == "Metric,avg,min,max,sum,p1,p5,p10,p25,p50,p75,p90,p95,p99,std"
     blank = rows.index("")
     names = [row.split(",")[0] for row in rows[1:blank]]
-    ours = ("Effective Time to First Token (CO-aware) (ms)", "Time per Output Token (ms)")
+    ours = (
+        "Effective Time to First Token (CO-aware) (ms)",
+        "Inexact Gap Count (gaps)",
+        "Longest Gap (ms)",
+        "Time per Output Token (ms)",
+    )
     assert [name for name in names if name not in ours] == AIPERF_CSV
     assert rows[blank + 1] == "Metric,Value"
     penstock_rows = ("Single Stamp", "Coalesced")

@@ -51,6 +51,7 @@ def test_flags_that_aiperf_lacks_are_marked() -> None:
         "--no-html",
         "--proxy",
         "--quiet",
+        "--reader-tokens-per-second",
         "--require-valid",
         "--results-url",
         "--search-max",

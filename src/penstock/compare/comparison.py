@@ -9,6 +9,7 @@ differences: percentiles, and the metrics that share a group in `GROUPS` with a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import NormalDist
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -28,6 +29,7 @@ _MIN_REQUESTS = 10
 _MIN_BEYOND = 2
 """A percentile has an interval if at least so many requests are expected beyond it: 200 for the p99."""
 _SIGNIFICANCE = 0.05
+_POWER = 0.8
 _MAX_SLICES = 100
 _MIN_REQUESTS_THROUGHPUT = 50
 _MAX_WAIT_SHARE = 0.05
@@ -61,6 +63,8 @@ class Row(msgspec.Struct, frozen=True):
     """`primary`: tested without correction; `corrected`: tested with the other rows; None: not tested."""
     follows: str | None = None
     """The metric whose mean is tested instead, if the row is not tested."""
+    detectable: float | None = None
+    """The smallest true difference that these runs would have found in 80 % of the cases; None without an interval."""
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -241,7 +245,15 @@ def _row(result: _Result, test: Test | None, p: float | None, follows: str | Non
         verdict=None if test is None else _verdict(result.tag, estimate, p),
         test=test,
         follows=follows,
+        detectable=_detectable(estimate) if result.has_interval else None,
     )
+
+
+def _detectable(estimate: Estimate) -> float:
+    """Return the difference that a test at the level of 95 % finds with a power of 80 %. The interval gives the noise."""
+    normal = NormalDist()
+    error = (estimate.high - estimate.low) / 2 / normal.inv_cdf(1 - _SIGNIFICANCE / 2)
+    return error * (normal.inv_cdf(1 - _SIGNIFICANCE / 2) + normal.inv_cdf(_POWER))
 
 
 def _verdict(tag: str, estimate: Estimate, p: float | None) -> Verdict:

@@ -112,8 +112,17 @@ def _footer(comparison: Comparison) -> Iterator[str]:
             f"The primary metric is {CATALOGUE[comparison.metric].header}. The verdicts of "
             f"{counted(corrected, 'other metric')} are corrected (Holm); each interval is for its row alone."
         )
+    if smallest := list(_detectable(rows)):
+        yield f"Smallest difference of means that these runs find in 4 of 5 cases: {', '.join(smallest)}."
     if any(map(_is_corrected, rows)):
         yield f"{_CORRECTED.strip()} The interval excludes 0, but the difference is not significant after the correction."
+
+
+def _detectable(rows: list[Row]) -> Iterator[str]:
+    for row in rows:
+        if row.test is not None and row.detectable is not None:
+            percent = f" ({100 * row.detectable / row.a:.1f} %)" if row.a else ""
+            yield f"{row.name} {_number(row.detectable)} {row.unit}{percent}"
 
 
 def _number(value: float, signed: bool = False) -> str:

@@ -43,6 +43,7 @@ _BUILTIN: tuple[MetricGroup, ...] = tuple(
             "penstock.metrics.groups.error_adjusted:GROUP",
             "penstock.metrics.groups.power:GROUP",
             "penstock.metrics.groups.network:GROUP",
+            "penstock.metrics.groups.stalls:GROUP",
         ),
     )
 )

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.metrics.bounds import FigureBounds
 from penstock.metrics.certificate import Certificate, RequestCounts
+from penstock.metrics.gap_profile import GapProfile, GapProfileBuilder
 from penstock.metrics.metric import Measures
 from penstock.metrics.objectives import parse_objectives
 from penstock.metrics.outages import Outages
@@ -145,6 +146,8 @@ class Summary(msgspec.Struct, kw_only=True):
     """True if the requests of an open loop came faster than the server answered them."""
     censored: Censored | None = None
     """The requests that the end of the run cut off; None if there are none."""
+    gap_profile: GapProfile | None = None
+    """Gaps by the position of the token; None if nothing was streamed."""
     until: dict[str, Any] | None = None
     """The outcome of a target precision; None without one."""
     proof: Proof | None = None
@@ -190,6 +193,7 @@ class SummaryBuilder:
         self._reply_checks = ReplyChecks(header)
         self._outages = Outages()
         self._root = RootHash(folder)
+        self._gap_profile = GapProfileBuilder()
         self._broken_conversations = 0
         self._reuse = ReuseCounter(log)
         self._gaps = [(gap.begin, gap.end) for gap in log.resumes]
@@ -220,6 +224,7 @@ class SummaryBuilder:
             self._outages.add(record)
         if phase is self._profiling and record.failure is None and not record.cancelled:
             self._reply_checks.add(record, measures.values)
+            self._gap_profile.add(record, measures)
             if not self._header.settings.endpoint.server_token_count:
                 self._token_totals.add(record, measures.values)
         if (
@@ -276,6 +281,7 @@ class SummaryBuilder:
             token_agreement=self._token_totals.agreement(),
             prompt_reuse=self._reuse.summary(),
             reply_notes=[*self._reply_checks.notes(), *self._outages.notes(first)],
+            gap_profile=self._gap_profile.result(),
             torn_bytes=self._log.torn_bytes,
             torn_requests=self._log.torn_requests,
             skipped_bytes=self._log.skipped_bytes,

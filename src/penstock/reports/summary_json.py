@@ -210,6 +210,8 @@ def _certainty(summary: Summary) -> dict[str, Any]:
         fields["steady_state"] = summary.steady_state
     if summary.overloaded:
         fields["overloaded"] = OVERLOADED
+    if summary.gap_profile is not None:
+        fields["gaps_by_position"] = summary.gap_profile
     if summary.until is not None:
         fields["until"] = summary.until
     if summary.censored is not None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from penstock.metrics.certificate import Certificate
 from penstock.metrics.groups.network import network_metrics
 from penstock.metrics.groups.power import power_metrics
+from penstock.metrics.groups.stalls import measure_reader
 from penstock.metrics.measure import measure, unfit_metrics
 from penstock.metrics.metric import Measures
 from penstock.metrics.summary import Summary, SummaryBuilder, TokenizerNote
@@ -150,9 +151,13 @@ def _measure_records(
 ) -> Iterator[tuple[Record, Measures]]:
     done = 0
     unfit = unfit_metrics(log.header)
+    reader = log.header.settings.reader_rate
     for batch in _batches(log.records()):
         for record, counts in zip(batch, counter.count(batch), strict=True):
-            yield record, measure(record, counts, unfit)
+            measures = measure(record, counts, unfit)
+            if reader and "fluidity_index" not in unfit:
+                measure_reader(record, counts, measures, reader)
+            yield record, measures
         done += len(batch)
         if progress is not None:
             # The header's request count excludes the warmup, so more records than expected may arrive.

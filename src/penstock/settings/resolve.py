@@ -88,7 +88,15 @@ def resolve(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
         command=parsed.command,
         **{
             name: parsed.values[name]
-            for name in ("workers_max", "cluster", "require_valid", "max_error_rate", "goodput", "until")
+            for name in (
+                "workers_max",
+                "cluster",
+                "require_valid",
+                "max_error_rate",
+                "goodput",
+                "until",
+                "reader_rate",
+            )
             if name in parsed.values
         },
     )

@@ -484,6 +484,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on metrics, of which every one must hold, or the exit status is 1."""
     goodput: str = ""
     """Objectives for single requests, as `metric:limit` pairs."""
+    reader_rate: float | None = None
+    """Tokens per second of the reader for whom streams are judged."""
     until: str = ""
     """Target precision at which the run ends, such as `p99 time_to_first_token ±5%`."""
     command: str = ""

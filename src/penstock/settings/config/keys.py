@@ -323,6 +323,7 @@ BENCHMARK: Final[Section] = {
     "profiling": PROFILING,
     "slos": Special("slos", ("--goodput",)),
     "until": "--until",
+    "reader_tokens_per_second": "--reader-tokens-per-second",
     "checks": {"require_valid": "--require-valid", "max_error_rate": "--max-error-rate", "assert": "--assert"},
     "artifacts": {
         "dir": "--output-artifact-dir",

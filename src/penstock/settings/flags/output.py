@@ -147,6 +147,17 @@ VERDICT = Group(
             metavar="OBJECTIVES",
         ),
         Flag(
+            "--reader-tokens-per-second",
+            "float",
+            "Judge streams for a reader of this speed: the share of token deadlines that were met (fluidity), and the share of "
+            "the time in which the reader waits.",
+            target="reader_rate",
+            metavar="N",
+            gt=0,
+            hard_max=1_000_000,
+            penstock_only=True,
+        ),
+        Flag(
             "--assert",
             "list",
             "Exit with status 1 unless this holds, for example 'p99 time_to_first_token<300'. Repeat it for more.",

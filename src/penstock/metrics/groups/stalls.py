@@ -1,0 +1,111 @@
+"""Stalls of a stream: its longest gap, and what a reader of a given speed notices (`--reader-tokens-per-second`).
+
+A stamp that covers several segments is inexact: some of its content may have arrived earlier. Gaps before and after it are left
+out and counted. For the reader, its content counts with the next exact stamp.
+"""
+
+from __future__ import annotations
+
+from penstock.metrics.metric import Measures, MetricGroup, TokenCounts, per_request
+from penstock.metrics.reply_values import choice_count
+from penstock.records.record import Record
+
+__all__ = ["GROUP", "measure_reader"]
+
+_METRICS = (
+    per_request(
+        "longest_gap",
+        "Longest Gap",
+        "ms",
+        "The largest stamp[i] - stamp[i-1] of the request. Gaps with an inexact stamp are left out; inexact_gap_count counts "
+        "them.",
+        order=420,
+        needs="output_tokens",
+    ),
+    per_request(
+        "inexact_gap_count",
+        "Inexact Gap Count",
+        "gaps",
+        "Gaps of the request that begin or end with a stamp that covers several network segments.",
+        needs="output_tokens",
+    ),
+    per_request(
+        "fluidity_index",
+        "Fluidity Index",
+        "ratio",
+        "Share of the deadlines that the tokens after the first one met (Etalon). A token is due one reading interval after "
+        "the one before it; time that a token comes early is added to the time of the next ones. A late token misses as many "
+        "deadlines as intervals have passed, and the next one is due an interval after it. Only with "
+        "--reader-tokens-per-second.",
+        order=430,
+        larger=True,
+        needs="output_tokens",
+    ),
+    per_request(
+        "reader_wait_share",
+        "Reader Wait Share",
+        "ratio",
+        "Share of the time from first to last in which a reader who starts with the first token and reads "
+        "--reader-tokens-per-second has nothing to read.",
+        order=440,
+        needs="output_tokens",
+    ),
+)
+
+
+def _measure(record: Record, counts: TokenCounts, measures: Measures) -> None:
+    del counts
+    gaps = measures.lists.get("inter_chunk_latency")
+    if gaps is None:
+        return
+    values = measures.values
+    if not record.coalesced:
+        values["longest_gap"] = float(gaps.max())
+        values["inexact_gap_count"] = 0
+        return
+    inexact = {gap for index in record.coalesced for gap in (index - 1, index) if 0 <= gap < len(gaps)}
+    exact = [gap for i, gap in enumerate(gaps.tolist()) if i not in inexact]
+    if exact:
+        values["longest_gap"] = max(exact)
+    values["inexact_gap_count"] = len(inexact)
+
+
+def measure_reader(record: Record, counts: TokenCounts, measures: Measures, tokens_per_second: float) -> None:
+    """Add the metrics of a reader of this speed to those of a streamed request."""
+    stamps = record.stamps if record.streamed else []
+    if len(stamps) < 2 or stamps[-1] <= stamps[0] or record.failure is not None or record.cancelled:
+        return
+    pieces = sum(record.pieces)
+    tokens_per_piece = (counts.total or pieces) / choice_count(record) / pieces
+    interval = 1e9 / tokens_per_second
+    inexact = set(record.coalesced)
+    met = total = 0.0
+    slack = waited = 0.0
+    read = tokens_per_piece * record.pieces[0]
+    last, held = stamps[0], 0.0
+    for i in range(1, len(stamps)):
+        tokens = tokens_per_piece * record.pieces[i]
+        if i in inexact:
+            held += tokens
+            continue
+        waited = max(waited, stamps[i] - stamps[0] - interval * read)
+        tokens, held = tokens + held, 0.0
+        read += tokens
+        gap = stamps[i] - last
+        last = stamps[i]
+        if gap <= interval + slack:
+            slack += interval - gap
+            met += 1
+            total += 1
+        else:
+            total += (gap - slack) // interval
+            slack = 0.0
+        met += tokens - 1
+        total += tokens - 1
+        slack += (tokens - 1) * interval
+    if total > 0:
+        measures.values["fluidity_index"] = min(1.0, max(0.0, met / total))
+        measures.values["reader_wait_share"] = waited / (stamps[-1] - stamps[0])
+
+
+GROUP = MetricGroup(_METRICS, measure=_measure)
