@@ -108,9 +108,9 @@ def _cell(summary: Summary, tag: str, statistic: str) -> dict[str, Any] | None:
     bounds = summary.bounds.get(tag, {}).get(statistic)
     if bounds is not None and bounds.low < bounds.high:
         cell["bounds"] = numbers([bounds.low, bounds.high])
-    interval = getattr(summary, "intervals", {}).get(tag, {}).get(statistic)
-    if interval is not None:
-        cell["interval"] = numbers([interval[0], interval[1]])
+    interval = summary.intervals.get(tag, {}).get(statistic)
+    if interval is not None and interval.low is not None and interval.high is not None:
+        cell["interval"] = numbers([interval.low, interval.high])
     return cell
 
 
