@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping
 from math import nan
 
@@ -17,7 +18,7 @@ from penstock.metrics.intervals import (
     rate_interval,
     share_interval,
 )
-from penstock.metrics.statistics import Columns, Stats, Values
+from penstock.metrics.statistics import Column, Stats, Values
 from penstock.records.record import Record
 
 __all__ = ["PERCENTS", "Intervals", "SeriesRecorder", "SeriesTable", "figures", "intervals"]
@@ -25,6 +26,8 @@ __all__ = ["PERCENTS", "Intervals", "SeriesRecorder", "SeriesTable", "figures", 
 PERCENTS = (50, 90, 95, 99)
 """Percentiles with an interval."""
 TAGS = tuple(metric.tag for metric in in_table("main") if metric.kind == "record")
+_NAMES = (*TAGS, "start", "end", "intended", "worker", "status", "good", "first")
+_BUFFERED = 1 << 17
 _SUCCEEDED, _FAILED, _CUT_OFF = 0.0, 1.0, 2.0
 _MEAN_ONLY = frozenset({"input_sequence_length"})
 
@@ -38,7 +41,8 @@ class SeriesRecorder:
 
     def __init__(self, prefix: str) -> None:
         """`prefix` starts the paths of the files for large columns."""
-        self._columns = Columns(f"{prefix}-series")
+        self._columns = {name: Column(f"{prefix}-series-{name}.f64") for name in _NAMES}
+        self._rows = array("d")
         self._count = 0
 
     def add(self, record: Record, values: Mapping[str, float], good: bool | None) -> None:
@@ -46,24 +50,31 @@ class SeriesRecorder:
         self._count += 1
         status = _CUT_OFF if record.cancelled else _FAILED if record.failure is not None else _SUCCEEDED
         get = values.get
-        row = {tag: get(tag, nan) for tag in TAGS}
-        row["start"] = record.start
-        row["end"] = record.end
-        row["intended"] = record.intended
-        row["worker"] = record.worker
-        row["status"] = status
-        row["good"] = nan if good is None else good
-        row["first"] = record.stamps[0] if record.streamed and record.stamps else nan
-        self._columns.add(row)
+        rows = self._rows
+        rows.extend([get(tag, nan) for tag in TAGS])
+        first = record.stamps[0] if record.streamed and record.stamps else nan
+        good_value = nan if good is None else good
+        rows.extend((record.start, record.end, record.intended, record.worker, status, good_value, first))
+        if len(rows) >= _BUFFERED:
+            self._split()
+
+    def _split(self) -> None:
+        rows = np.frombuffer(self._rows).reshape(-1, len(_NAMES))
+        for i, column in enumerate(self._columns.values()):
+            column.extend(rows[:, i])
+        self._rows = array("d")
 
     def table(self) -> SeriesTable | None:
         """Return the series; None if there were no requests. Add nothing after this call."""
-        return SeriesTable(self._columns) if self._count else None
+        if not self._count:
+            return None
+        self._split()
+        return SeriesTable(self._columns)
 
 
 class SeriesTable:
-    def __init__(self, columns: Columns) -> None:
-        self._columns = columns.all()
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self._columns = columns
         self._order = np.argsort(self._columns["start"].values(), kind="stable")
         self.starts = self.column("start")
         self.ends = self.column("end")
