@@ -91,12 +91,28 @@ def test_intervals_and_the_steady_state_are_shown(tmp_path):
     table = text[text.index("Confidence Intervals") :]
     assert row(table, "Time to First Token (ms)")[1] == "whole run"
     assert row(table, "Time to First Token (ms)")[2].startswith("52.99 ±0.")
-    assert row(table, "steady state")[1] == "steady state"
+    assert "steady state" not in table  # it is the whole run
     assert "400 requests; 0 requests before it." in " ".join(text.split())
     figures = run.json["confidence_intervals"]["metrics"]["time_to_first_token"]
     assert figures["avg"]["low"] < 52.99 < figures["avg"]["high"]
     assert figures["p50"]["low"] <= 53 <= figures["p50"]["high"]
     assert run.json["steady_state"]["metrics"]["time_to_first_token"]["count"] == 400
+
+
+def test_steady_state_after_slow_requests_has_rows_of_its_own(tmp_path):
+    latencies = [800 if i < 40 else 105 + i % 7 for i in range(400)]
+    records = [
+        make_record(
+            number=i, at=1000 * i, end=(1000 * i + 5 + latency) * MS, stamps=[50 * MS, latency * MS], pieces=[1, 4]
+        )
+        for i, latency in enumerate(latencies)
+    ]
+    text = report_run(tmp_path, records).read("profile_export_console.txt")
+    table = text[text.index("Confidence Intervals") :]
+    whole, steady = row(table, "Request Latency (ms)"), row(table[table.index("Request Latency") :], "steady state")
+    assert whole[2].startswith("177.")
+    assert steady[2].startswith("108.")
+    assert "360 requests; 40 requests before it." in " ".join(text.split())
 
 
 def test_requests_that_were_cut_off_bound_the_percentiles(tmp_path):

@@ -40,9 +40,9 @@ _ALL_FIT = 120
 
 
 def print_certainty(console: Console, summary: Summary) -> None:
-    """Print the intervals of the headline figures, of the whole run and of its steady state."""
+    """Print the intervals of the headline figures, of the whole run and, if requests precede it, of its steady state."""
     parts = [("whole run", summary.metrics, summary.intervals)]
-    if summary.steady_state is not None:
+    if summary.steady_state is not None and summary.steady_state.head:
         parts.append(("steady state", summary.steady_state.metrics, summary.steady_state.intervals))
     statistics = _STATISTICS if console.width >= _ALL_FIT else ("avg", "p99")
     rows = list(_rows(parts, statistics))
