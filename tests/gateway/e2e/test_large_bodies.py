@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from penstock.gateway.refusal import Refusal
-from penstock.gateway.relay import body, request
+from penstock.gateway.relay import body, body_reader
 from penstock.gateway.relay.body import read_body
-from penstock.gateway.relay.request import GatewayRequest
+from penstock.gateway.relay.body_reader import BodyReader
 from penstock.gateway.routes import BY_NAME
 from support.gateway_process import ALIAS, CALLER, GatewayProcess, keyword, resources
 from support.programs import wait_for
@@ -91,16 +91,18 @@ def test_search_for_the_model_name_is_bounded(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_large_bodies_of_a_worker_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request, "MAX_BODY_BYTES", 1000)
-    context: Any = SimpleNamespace(worker=0, body_bytes=0, max_body=500)
-    scope: Any = SimpleNamespace(client="127.0.0.1:1")
-    first, second = (GatewayRequest(context, None, scope, None, BY_NAME["responses"], "", "") for _ in range(2))  # type: ignore[arg-type]
-    first._hold_body_bytes(600)
+    monkeypatch.setattr(body_reader, "MAX_BODY_BYTES", 1000)
+    context: Any = SimpleNamespace(body_bytes=0, max_body=500)
+    nothing: Any = None
+    first, second = (BodyReader(context, nothing, nothing) for _ in range(2))
+    first.hold_bytes(600)
     with pytest.raises(Refusal) as refused:
-        second._hold_body_bytes(600)
+        second.hold_bytes(600)
     assert (refused.value.status, refused.value.retry_after) == (429, 1)
-    second._hold_body_bytes(400)
+    second.hold_bytes(400)
     assert context.body_bytes == 1000
+    first.release()
+    assert context.body_bytes == 400
 
 
 @pytest.mark.parametrize("name", ["responses", "chat"])

@@ -5,33 +5,34 @@
 
 The checks before `reserve` take nothing but the slot, so a blocked request costs no other limit. Each step can end the
 request with a `Refusal`. Exactly one entry is written, however the request ends. `GatewayRequest` has the steps and the
-accounting; an `UpstreamAttempt` has the bytes of one exchange with an upstream.
+accounting; an `UpstreamAttempt` has the bytes of one exchange with an upstream. Details of the steps are in `body_reader`,
+`quota`, `inspections` and `response`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import traceback
 import weakref
-from time import perf_counter, time
-from typing import Any
+from time import perf_counter
 
 import orjson
 
 from penstock.gateway.auth import authenticate, authorize, client_ip, recorded_model_name
 from penstock.gateway.dialects.base import Dialect, Reply, StreamReader
-from penstock.gateway.guardrails import DuplicateKeyError, Guards, StreamBlocked
+from penstock.gateway.guardrails import Guards, StreamBlocked
 from penstock.gateway.guardrails.offload import run_in_thread
 from penstock.gateway.json_edits import TooComplexError, set_member
-from penstock.gateway.limits.limiter import Reservation
 from penstock.gateway.operator_log import log_operator_message
 from penstock.gateway.refusal import Refusal
 from penstock.gateway.relay.accounting import Accounting, AttemptKind
-from penstock.gateway.relay.body import Request, check_complexity, read_body, replace_model, too_complex
+from penstock.gateway.relay.body import Request, read_body, replace_model, too_complex
+from penstock.gateway.relay.body_reader import BodyReader, CallerGoneError
 from penstock.gateway.relay.compiled_snapshot import CompiledSnapshot
 from penstock.gateway.relay.context import WorkerContext
+from penstock.gateway.relay.inspections import inspect_input, inspect_output, inspect_refusal
 from penstock.gateway.relay.model_names import restore_model
+from penstock.gateway.relay.quota import Quota
 from penstock.gateway.relay.replies import (
     JSON,
     blocked,
@@ -39,8 +40,6 @@ from penstock.gateway.relay.replies import (
     content_type,
     incomplete_body,
     shutting_down,
-    too_busy,
-    too_large,
     unknown_reference,
     upstream_request_id,
 )
@@ -57,28 +56,18 @@ from penstock.gateway.relay.upstream import (
     undecodable,
 )
 from penstock.gateway.relay.upstream_attempt import SHUTTING_DOWN, UpstreamAttempt
-from penstock.gateway.resources.snapshot import CallerKey, Model, RateLimit
+from penstock.gateway.resources.snapshot import CallerKey, Model
 from penstock.gateway.rsgi import HTTPProtocol, Scope
 from penstock.gateway.token_estimate import estimate_tokens
 from penstock.wire.exchange import WireError
 
 __all__ = ["CallerGoneError", "GatewayRequest"]
 
-EARLY_BYTES = 1 << 16
-"""A body up to this size is requested from the server's thread before the key is looked up, which hides the latency
-between the threads. A larger one is only read for a valid key."""
-MAX_BODY_BYTES = 256 << 20
-"""Bytes of large bodies that a worker holds at a time, if none is larger."""
 LARGE_BODY_BYTES = 1 << 20
 """A larger body is parsed in a thread: 64 MiB take 0.2 s, in several steps between which the event loop runs."""
 LARGE_REPLY_BYTES = 1 << 18
 """A larger reply is sent in pieces, because the server would hold what the caller does not read, without a time limit."""
-_NO_LIMITS = RateLimit()
 _INCOMPLETE = "The stream ended before it was complete."
-
-
-class CallerGoneError(Exception):
-    """The caller closed its connection before it had the reply."""
 
 
 class GatewayRequest:
@@ -88,25 +77,19 @@ class GatewayRequest:
         "__weakref__",
         "_attempt",
         "_backoff",
-        "_body_bytes",
-        "_body_future",
+        "_body",
         "_compiled",
         "_context",
         "_guards",
         "_model",
         "_protocol",
+        "_quota",
         "_request",
-        "_reservation",
         "_reserved_output",
         "_response",
         "_routing",
         "_scope",
-        "_settled_tokens",
         "_shutting_down",
-        "_slot",
-        "_slot_headers",
-        "_target_reservation",
-        "_tokens",
         "_watching_caller",
         "accounting",
         "caller_gone",
@@ -138,26 +121,17 @@ class GatewayRequest:
         self._shutting_down = False
         """True once the drain time is over."""
         self._watching_caller = False
-        self._body_future: Any = None
-        self._body_bytes = 0
-        """Bytes counted in `WorkerContext.body_bytes`."""
+        self._body = BodyReader(context, scope, protocol)
+        self._quota = Quota(context.limiter)
         self._request: Request
         self._model: Model
         self._guards: Guards | None = None
-        self._tokens = self._reserved_output = 0
-        """Estimated tokens of the request, and the part of them that is reserved for the reply."""
-        self._reservation: Reservation | None = None
-        self._slot: Reservation | None = None
-        """The concurrency slot of the key."""
-        self._slot_headers: tuple[tuple[str, str], ...] = ()
+        self._reserved_output = 0
+        """Estimated tokens of the longest reply."""
         self._routing = False
         """True once the upstream attempts have begun."""
         self._attempt: UpstreamAttempt | None = None
         self._backoff: asyncio.Future[None] | None = None
-        self._target_reservation: Reservation | None = None
-        """The reservation against the limits of the current target."""
-        self._settled_tokens = 0
-        """Tokens that earlier attempts used."""
 
     async def run(self) -> None:
         try:
@@ -182,7 +156,7 @@ class GatewayRequest:
         data = await self._read()
         targets = await self._check_references(key, await self._authorize(key, data))
         await self._check_tokens(key)
-        await self._inspect_input()
+        self._request = await inspect_input(self._guards, self._request, self.dialect, self.accounting)
         await self._reserve(key)
         await self._route(targets)
 
@@ -191,11 +165,7 @@ class GatewayRequest:
     def _authenticate(self) -> CallerKey:
         context, entry = self._context, self.accounting.entry
         headers = self._scope.headers
-        length = headers.get("content-length")
-        if length is not None and (not length.isdigit() or int(length) > context.max_body):
-            raise too_large(context.max_body)
-        if length is not None and int(length) <= EARLY_BYTES:
-            self._body_future = self._protocol()
+        self._body.begin()
         peer = self.client
         if context.trusted:
             entry.client = client_ip(peer, ",".join(headers.get_all("x-forwarded-for")), context.trusted) or peer
@@ -210,56 +180,19 @@ class GatewayRequest:
 
     async def _enter(self, key: CallerKey) -> None:
         """Take the slot before the body is read, so that bodies which are still arriving hold theirs."""
-        policies = self._compiled.snapshot.policies
-        if not policies and key.rate_limit == _NO_LIMITS:
-            return
-        slot = self._slot = await self._context.limiter.enter(key, policies, time())
-        if slot.slots:
-            self._slot_headers = tuple(pair for pair in slot.headers if pair[0].endswith("-concurrent"))
-            self._response.set_headers(self._slot_headers)
+        await self._quota.enter(key, self._compiled.snapshot)
+        self._response.set_headers(self._quota.headers)
         if self._shutting_down:
             raise shutting_down()
 
     # -- read ---------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> bytes:
-        accounting = self.accounting
-        accounting.enter("receive")
-        length = self._scope.headers.get("content-length")
-        if self._body_future is None and length is not None:
-            self._hold_body_bytes(int(length))
-            self._body_future = self._protocol()
-        data: bytes = await (self._read_chunks() if self._body_future is None else self._body_future)
-        self._body_future = None
-        accounting.entry.bytes_in = len(data)
-        accounting.enter("auth")
+        self.accounting.enter("receive")
+        data = await self._body.read()
+        self.accounting.entry.bytes_in = len(data)
+        self.accounting.enter("auth")
         return data
-
-    async def _read_chunks(self) -> bytes:
-        """Read a body whose length is not known."""
-        pieces: list[bytes] = []
-        size = 0
-        body = aiter(self._protocol)
-        with contextlib.suppress(StopAsyncIteration):
-            while True:
-                self._body_future = anext(body)
-                pieces.append(await self._body_future)
-                size += len(pieces[-1])
-                self._hold_body_bytes(len(pieces[-1]))
-                if size > self._context.max_body:
-                    raise too_large(self._context.max_body)
-        # Every body ends with an empty piece. One that breaks off has another empty piece before it.
-        if pieces[-2:] == [b"", b""] and self._context.client_sockets.is_closed(self.client):
-            raise CallerGoneError
-        return b"".join(pieces)
-
-    def _hold_body_bytes(self, size: int) -> None:
-        """Count a large body against the memory of the worker until the request ends."""
-        context = self._context
-        if context.body_bytes + size > max(MAX_BODY_BYTES, context.max_body):
-            raise too_busy()
-        context.body_bytes += size
-        self._body_bytes += size
 
     # -- authorize ----------------------------------------------------------------------------------------------------
 
@@ -295,39 +228,17 @@ class GatewayRequest:
         """Estimate the tokens, and refuse a request that exceeds a limit before it is inspected."""
         context, request, guards = self._context, self._request, self._guards
         self._reserved_output = self.dialect.output_limit(request.members, context.default_output)
-        self._tokens = estimate_tokens(len(request.data)) + self._reserved_output
+        self._quota.tokens = estimate_tokens(len(request.data)) + self._reserved_output
         if guards is not None and guards.has_input:  # otherwise `reserve` follows at once
             self.accounting.enter("quota")
-            await context.limiter.check(key, self._model, self._compiled.snapshot.policies, self._tokens, time())
-
-    # -- inspect input ------------------------------------------------------------------------------------------------
-
-    async def _inspect_input(self) -> None:
-        guards = self._guards
-        if guards is None or not guards.has_input:
-            return
-        self.accounting.enter("guardrail_in")
-        check_complexity(self._request)
-        data = self._request.data
-        try:
-            inspection = await guards.request(data)
-        except DuplicateKeyError:
-            raise Refusal(400, "invalid_request_error", "An object in the request body has a duplicate key.") from None
-        except ValueError:
-            raise Refusal(400, "invalid_request_error", "The request body is not valid JSON.") from None
-        self.accounting.record_inspection(inspection)
-        if inspection.blocked_by is not None:
-            raise blocked("request", inspection.blocked_by, timed_out=inspection.timed_out)
-        if inspection.body is not data:
-            self._request = read_body(inspection.body, self.dialect)
+            await self._quota.check(key, self._model, self._compiled.snapshot)
 
     # -- reserve ------------------------------------------------------------------------------------------------------
 
     async def _reserve(self, key: CallerKey) -> None:
         self.accounting.enter("quota")
-        policies, limiter = self._compiled.snapshot.policies, self._context.limiter
-        self._reservation = await limiter.admit(key, self._model, policies, self._tokens, time(), self._slot)
-        self._response.set_headers(self._reservation.headers + self._slot_headers)
+        await self._quota.reserve(key, self._model, self._compiled.snapshot)
+        self._response.set_headers(self._quota.headers)
         self._context.recorder.live.begin(self.accounting.entry, estimate_tokens(len(self._request.data)))
         if self._shutting_down:
             raise shutting_down()
@@ -364,7 +275,7 @@ class GatewayRequest:
             kind = "fallback"
         assert failure is not None
         if failure.quotes_upstream:
-            await self._inspect_refusal(failure.refusal)
+            await inspect_refusal(self._guards, failure.refusal, self.accounting)
         raise failure.refusal
 
     async def _try_target(self, target: Target, kind: AttemptKind) -> UpstreamFailure | None:
@@ -373,7 +284,7 @@ class GatewayRequest:
         self._raise_if_ended()
         if self._model.routing is not None:
             try:
-                self._target_reservation = await self._context.limiter.admit_target(direct, self._tokens, time())
+                await self._quota.reserve_target(direct)
             except Refusal as refusal:
                 accounting.skip_over_limit(target, kind)
                 return UpstreamFailure("over_limit", None, refusal, retryable=True)
@@ -391,7 +302,7 @@ class GatewayRequest:
         failure = await (self._finish_whole_reply(attempt) if reader is None else self._finish_stream(attempt, reader))
         if failure is not None:
             record.error = failure.error
-            await self._settle_target()
+            await self._quota.settle_target(accounting.tokens)
         return failure
 
     def _start_attempt(self, target: Target) -> UpstreamAttempt:
@@ -451,7 +362,7 @@ class GatewayRequest:
         self._record_usage(reply, body)
         self._raise_if_ended()
         try:
-            body = await self._inspect_output(body)
+            body = await inspect_output(self._guards, body, accounting)
         except Refusal:
             self._forbid_reply(reply_id, target)
             raise
@@ -514,6 +425,11 @@ class GatewayRequest:
         if target.redact(reply_id) == reply_id:
             entry = self.accounting.entry
             self._context.response_ids.record(reply_id, entry.api_key_id, target.key.id, entry.at)
+
+    def _forbid_reply(self, reply_id: str | None, target: Target) -> None:
+        """Let nobody refer to a blocked reply: the provider may have stored it."""
+        if self.dialect.stores_replies and reply_id is not None and target.redact(reply_id) == reply_id:
+            self._context.response_ids.record(reply_id, "", target.key.id, self.accounting.entry.at)
 
     def block(self, attempt: UpstreamAttempt, cause: StreamBlocked) -> None:
         """Tell the caller about a block: with a status, or with an event if the stream has begun."""
@@ -594,39 +510,6 @@ class GatewayRequest:
         lead = b"\n\n" if attempt.mid_event else b""
         self.stream.send(lead + self.dialect.error_event(kind, _INCOMPLETE, reader.sequence + 1))
 
-    # -- inspect output -----------------------------------------------------------------------------------------------
-
-    async def _inspect_output(self, body: bytes) -> bytes:
-        guards = self._guards
-        if guards is None or not guards.has_output:
-            return body
-        self.accounting.enter("guardrail_out")
-        body = await self._inspect_reply(guards, body)
-        self.accounting.enter("serialise")
-        return body
-
-    async def _inspect_reply(self, guards: Guards, body: bytes) -> bytes:
-        inspection = await guards.reply(body)
-        self.accounting.record_inspection(inspection)
-        if inspection.blocked_by is not None:
-            raise blocked("response", inspection.blocked_by, timed_out=inspection.timed_out)
-        return inspection.body
-
-    async def _inspect_refusal(self, refusal: Refusal) -> None:
-        """Inspect an error text of the upstream like a reply: it may quote the request or the model's output."""
-        guards = self._guards
-        if guards is None or not guards.has_output:
-            return
-        self.accounting.enter("guardrail_out")
-        error = orjson.loads(await self._inspect_reply(guards, refusal.body()))["error"]
-        refusal.message, refusal.type = error["message"], error["type"]
-        refusal.code, refusal.param = error.get("code"), error.get("param")
-
-    def _forbid_reply(self, reply_id: str | None, target: Target) -> None:
-        """Let nobody refer to a blocked reply: the provider may have stored it."""
-        if self.dialect.stores_replies and reply_id is not None and target.redact(reply_id) == reply_id:
-            self._context.response_ids.record(reply_id, "", target.key.id, self.accounting.entry.at)
-
     # -- the response -------------------------------------------------------------------------------------------------
 
     def _send(self, status: int, kind: tuple[str, str], body: bytes, *more: tuple[str, str]) -> None:
@@ -691,20 +574,9 @@ class GatewayRequest:
             stream.close()
             self.accounting.entry.bytes_out = stream.sent
         self._context.recorder.record(self.accounting.close())
-        self._context.body_bytes -= self._body_bytes
+        self._body.release()
         self._attempt = None  # breaks a reference cycle
-        await self._settle_target()
-        if self._reservation is not None and not self._reservation.settled:
-            await self._context.limiter.settle(self._reservation, self.accounting.tokens, time())
-        if self._slot is not None and not self._slot.settled:
-            await self._context.limiter.settle(self._slot, 0, time())
-
-    async def _settle_target(self) -> None:
-        """Charge the target's limits with the tokens of its own attempt."""
-        spent, self._settled_tokens = self.accounting.tokens - self._settled_tokens, self.accounting.tokens
-        reservation, self._target_reservation = self._target_reservation, None
-        if reservation is not None:
-            await self._context.limiter.settle(reservation, spent, time())
+        await self._quota.settle(self.accounting.tokens)
 
     def _record_disconnect(self) -> None:
         if not self._routing:
@@ -738,8 +610,8 @@ class GatewayRequest:
         if attempt is not None:
             if now >= attempt.due:
                 attempt.tick(now)
-        elif self._body_future is not None and self.accounting.elapsed_s > receive_s:
-            self._body_future.cancel()
+        elif self._body.waiting and self.accounting.elapsed_s > receive_s:
+            self._body.cancel()
 
     def end(self) -> None:
         """End the request: the drain time is over."""
@@ -764,8 +636,8 @@ class GatewayRequest:
             _wake(self._backoff)
         elif self._attempt is not None:
             self._attempt.abort(error)
-        elif self._body_future is not None:
-            self._body_future.cancel()
+        else:
+            self._body.cancel()
 
 
 class _DisconnectCallback:

@@ -1,0 +1,60 @@
+"""The steps of a request that inspect bodies: input, whole replies, and error texts of an upstream."""
+
+from __future__ import annotations
+
+import orjson
+
+from penstock.gateway.dialects.base import Dialect
+from penstock.gateway.guardrails import DuplicateKeyError, Guards
+from penstock.gateway.refusal import Refusal
+from penstock.gateway.relay.accounting import Accounting
+from penstock.gateway.relay.body import Request, check_complexity, read_body
+from penstock.gateway.relay.replies import blocked
+
+__all__ = ["inspect_input", "inspect_output", "inspect_refusal"]
+
+
+async def inspect_input(guards: Guards | None, request: Request, dialect: Dialect, accounting: Accounting) -> Request:
+    """Return the request with masks applied. Raise Refusal if it is blocked."""
+    if guards is None or not guards.has_input:
+        return request
+    accounting.enter("guardrail_in")
+    check_complexity(request)
+    try:
+        inspection = await guards.request(request.data)
+    except DuplicateKeyError:
+        raise Refusal(400, "invalid_request_error", "An object in the request body has a duplicate key.") from None
+    except ValueError:
+        raise Refusal(400, "invalid_request_error", "The request body is not valid JSON.") from None
+    accounting.record_inspection(inspection)
+    if inspection.blocked_by is not None:
+        raise blocked("request", inspection.blocked_by, timed_out=inspection.timed_out)
+    return request if inspection.body is request.data else read_body(inspection.body, dialect)
+
+
+async def inspect_output(guards: Guards | None, body: bytes, accounting: Accounting) -> bytes:
+    """Return a whole reply with masks applied. Raise Refusal if it is blocked, and ValueError if it is not JSON."""
+    if guards is None or not guards.has_output:
+        return body
+    accounting.enter("guardrail_out")
+    body = await _inspect_reply(guards, body, accounting)
+    accounting.enter("serialise")
+    return body
+
+
+async def inspect_refusal(guards: Guards | None, refusal: Refusal, accounting: Accounting) -> None:
+    """Inspect an error text of the upstream like a reply: it may quote the request or the model's output."""
+    if guards is None or not guards.has_output:
+        return
+    accounting.enter("guardrail_out")
+    error = orjson.loads(await _inspect_reply(guards, refusal.body(), accounting))["error"]
+    refusal.message, refusal.type = error["message"], error["type"]
+    refusal.code, refusal.param = error.get("code"), error.get("param")
+
+
+async def _inspect_reply(guards: Guards, body: bytes, accounting: Accounting) -> bytes:
+    inspection = await guards.reply(body)
+    accounting.record_inspection(inspection)
+    if inspection.blocked_by is not None:
+        raise blocked("response", inspection.blocked_by, timed_out=inspection.timed_out)
+    return inspection.body
