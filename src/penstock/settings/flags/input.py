@@ -33,6 +33,13 @@ INPUT = Group(
             default="detected from the file",
         ),
         Flag(
+            "--public-dataset",
+            "enum",
+            "Send the prompts of a dataset on the Hugging Face hub. It is downloaded into the hub's cache once (670 MB).",
+            target="input.public",
+            choices=("sharegpt",),
+        ),
+        Flag(
             "--sessions",
             "list",
             "Send only the sessions of the file with these ids: a comma list, or repeat the flag.",
@@ -83,9 +90,11 @@ INPUT = Group(
         Flag(
             "--cache-bust",
             "enum",
-            "Put a marker into each conversation so that a prefix cache does not find it: a new one for each conversation, at "
-            "the begin or end of its system prompt or first turn, or (warmup_isolation_…) one in the warmup only.",
+            "Put a marker into each conversation so that a prefix cache does not find it: system_prefix, system_suffix, "
+            "first_turn_prefix or first_turn_suffix; in the warmup only: warmup_isolation_system or "
+            "warmup_isolation_first_turn.",
             target="input.cache_bust",
+            metavar="PLACE",
             choices=(
                 "none",
                 "system_prefix",

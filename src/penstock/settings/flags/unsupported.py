@@ -24,7 +24,6 @@ _SPELLINGS = (
     # tokenizer
     "--tokenizer-trust-remote-code",
     # input
-    "--public-dataset",
     "--hf-subset",
     "--hf-weka-dataset",
     "--dataset-filter",
