@@ -17,7 +17,10 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.datasets.load import load as load_dataset
+from penstock.datasets.public import fetch
 from penstock.errors import UserError
+from penstock.settings.schema import InputSettings
 from penstock.tokens.hub import ANSWER_S
 from penstock.tokens.load import load
 
@@ -308,3 +311,35 @@ def test_slow_download_ends_for_the_model_and_goes_on_for_a_named_tokenizer(
     begin = time.monotonic()
     assert load("org/model", "m").tokenizer.source == "hub"
     assert time.monotonic() - begin > 5
+
+
+SHAREGPT = b"""[{"conversations": [{"from": "human", "value": "Which river is the longest of all?"},
+ {"from": "gpt", "value": "The Nile, or the Amazon."}]}]"""
+SHAREGPT_PATH = (
+    "/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered/resolve/main/ShareGPT_V3_unfiltered_cleaned_split.json"
+)
+
+
+def test_public_dataset_is_downloaded_once(serve: Callable[..., Hub], use_hub: Callable[[str], None]) -> None:
+    hub = serve(sends(SHAREGPT))
+    settings = InputSettings(public="sharegpt", file="sharegpt.json", format="sharegpt", seed=1)
+    for _ in range(2):
+        (conversation,) = load_dataset(settings, 1, lambda: load("builtin", "m").tokenizer).conversations
+        assert conversation.turns[0].texts == ("Which river is the longest of all?",)
+        assert hub.downloads == [SHAREGPT_PATH]
+        use_hub("http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_public_dataset_that_the_hub_does_not_deliver_is_one_sentence(serve: Callable[..., Hub], status: int) -> None:
+    serve(sends(b"", status))
+    with pytest.raises(
+        UserError, match=f"The dataset 'sharegpt' is not in the cache, and the hub .*HTTP {status}"
+    ) as caught:
+        fetch("sharegpt")
+    assert "\n" not in str(caught.value)
+
+
+def test_public_dataset_without_a_network_is_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"the hub could not be reached .*; download ShareGPT_V3"):
+        fetch("sharegpt")

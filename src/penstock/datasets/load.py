@@ -13,6 +13,7 @@ from penstock.datasets.conversation import Conversation, Turn
 from penstock.datasets.detect_format import detect
 from penstock.datasets.format import Contents
 from penstock.datasets.large_trace import LargeTrace
+from penstock.datasets.public import fetch
 from penstock.datasets.random_streams import fresh_seed, length, stream
 from penstock.datasets.recording import CONTEXT_MODE_COMPLETE, Recording
 from penstock.datasets.registry import lookup
@@ -78,7 +79,7 @@ def load(
         count = default_count if settings.entries is None else settings.entries
         synthetic = Synthetic(settings, count, tokenizer() if settings.texts else None, progress)
         return Dataset("synthetic", synthetic, synthetic.turns, synthetic=True)
-    path = settings.file
+    path = settings.file if settings.public is None else fetch(settings.public, progress)
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise UserError(
             f"The input file '{path}' is a pipe or a device, and the input is read several times; save it to a file first."

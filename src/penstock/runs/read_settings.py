@@ -13,10 +13,31 @@ __all__ = ["asks_for_experiment", "read_settings", "refuse_experiment"]
 
 def read_settings(parsed: ParsedArguments, folder_prefix: str = "") -> Settings:
     """Raise `UserError` for values that are missing or contradict each other."""
+    parsed = _with_public_dataset(parsed)
     _check_names(parsed)
     if _is_timed_trace(parsed):
         parsed.values["load.schedule.on"] = True
     return resolve(parsed, folder_prefix)
+
+
+def _with_public_dataset(parsed: ParsedArguments) -> ParsedArguments:
+    """Return the arguments with the file and the format of the dataset that --public-dataset names."""
+    name = parsed.values.get("input.public")
+    if name is None:
+        return parsed
+    from penstock.datasets.public import PUBLIC_DATASETS
+
+    spelling = parsed.spellings["input.public"]
+    for target in ("input.file", "input.format"):
+        if target in parsed.values:
+            raise UserError(
+                f"{parsed.spellings[target]} describes a file, and {spelling} {name} is one of the hub; keep one."
+            )
+    dataset = PUBLIC_DATASETS[name]
+    return parsed._replace(
+        values={**parsed.values, "input.file": dataset.file, "input.format": dataset.format},
+        spellings={**parsed.spellings, "input.file": spelling, "input.format": spelling},
+    )
 
 
 def _check_names(parsed: ParsedArguments) -> None:

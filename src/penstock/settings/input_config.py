@@ -80,11 +80,14 @@ def _dataset(data: InputSettings) -> dict[str, Any]:
     if data.output_tokens_mean is not None:
         output_length = {"mean": float(data.output_tokens_mean), "stddev": float(data.output_tokens_stddev)}
     if data.file is not None:
+        public = data.public is not None
         return _present(
             name="main",
-            type="file",
-            path=data.file,
-            format=data.format,
+            type="public" if public else "file",
+            dataset=data.public,
+            path=None if public else data.file,
+            format=None if public else data.format,
+            entries=data.entries if public else None,
             sessions=list(data.sessions) or None,
             sampling=data.sampling,
             random_seed=data.seed,

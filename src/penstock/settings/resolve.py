@@ -251,7 +251,8 @@ def _input(parsed: ParsedArguments, declaration: Declaration) -> InputSettings:
                     f"{spelling(f'input.{field}')} applies to synthetic prompts, but {spelling('input.file')} has its "
                     f"own; {remedy}."
                 )
-        _check_readable(fields["file"], str(spelling("input.file")))
+        if "public" not in fields:
+            _check_readable(fields["file"], str(spelling("input.file")))
     elif "format" in fields:
         raise UserError(f"{spelling('input.format')} names the format of a file, but --input-file is missing.")
     elif "sessions" in fields:

@@ -162,6 +162,8 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None
     format: str | None = None
     """Name of the dataset format; None: detect it."""
+    public: Literal["sharegpt"] | None = None
+    """Dataset of the hub that is the file."""
     sampling: Literal["sequential", "shuffle", "random"] = "sequential"
     seed: int | None = None
     entries: int | None = None

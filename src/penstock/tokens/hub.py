@@ -1,4 +1,4 @@
-"""`tokenizer.json` files in the Hugging Face cache and on the hub, through the `huggingface_hub` package.
+"""Files in the Hugging Face cache and on the hub, through the `huggingface_hub` package: of tokenizers and of datasets.
 
 The package takes 0.3 s of CPU time to import, so it is imported only when the cache has a folder of the model or the hub
 is asked. None of its settings limits the whole wait (it retries, and name resolution has no timeout). The request
@@ -12,9 +12,10 @@ import re
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, cast
 
-__all__ = ["ANSWER_S", "HubError", "cached_file", "download", "is_hub_id", "is_offline"]
+__all__ = ["ANSWER_S", "HubError", "cached_file", "download", "fetch_dataset", "is_hub_id", "is_offline"]
 
 ANSWER_S = 2.0
 """Seconds within which the hub must begin to answer."""
@@ -22,6 +23,9 @@ ANSWER_S = 2.0
 _FILE = "tokenizer.json"
 _NAME = r"\w([\w.-]*\w)?"
 _ID = re.compile(rf"({_NAME}/)?{_NAME}", re.ASCII)
+_PROGRESS_S = 0.2
+_DATASET_ANSWER_S = 60.0
+"""Nobody names a dataset without wanting it, so the hub has more time for it than for a tokenizer."""
 _CHUNK_BYTES = 256 * 1024
 """Bytes between two checks whether a download is still wanted. The package's own value is 10 MB."""
 
@@ -58,6 +62,33 @@ def cached_file(repo: str, revision: str, file: str = _FILE) -> str | None:
     return path if isinstance(path, str) else None
 
 
+def fetch_dataset(repo: str, file: str, progress: Callable[[int, int], None] | None = None) -> str:
+    """Return the path of a file of a dataset in the hub's cache, and download it if it is not there.
+
+    The answer must begin within a minute. `progress` is called with the bytes done and the size.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    copy = try_to_load_from_cache(repo, file, repo_type="dataset")
+    if isinstance(copy, str):
+        return copy
+    if is_offline():
+        raise HubError("may not be asked, because HF_HUB_OFFLINE is set")
+    job = _Download(repo, "main", False, file, "dataset")
+    job.start()
+    try:
+        if not job.answered.wait(_DATASET_ANSWER_S):
+            raise HubError(f"did not answer within {_DATASET_ANSWER_S:g} s")
+        while not job.finished.wait(_PROGRESS_S):
+            if progress is not None and job.size:
+                progress(job.done, job.size)
+    finally:
+        job.abandoned = True
+    if job.path is None:
+        raise HubError(job.error)
+    return job.path
+
+
 def download(repo: str, revision: str, limit_s: float, *, replace: bool = False, file: str = _FILE) -> bytes:
     """Download into the hub's cache. The answer must begin within ANSWER_S and be complete within `limit_s`.
 
@@ -79,26 +110,33 @@ def download(repo: str, revision: str, limit_s: float, *, replace: bool = False,
 
 
 class _Download(threading.Thread):
-    def __init__(self, repo: str, revision: str, replace: bool, file: str) -> None:
+    def __init__(self, repo: str, revision: str, replace: bool, file: str, repo_type: str = "model") -> None:
         super().__init__(name="hub", daemon=True)
         self.repo, self.revision, self.replace, self.file = repo, revision, replace, file
         self.answered = threading.Event()
         self.finished = threading.Event()
         self.abandoned = False
         """Set when nobody waits any more, so that no download runs beside the measurement."""
+        self.repo_type = repo_type
+        self.done = 0
+        self.size = 0
+        """Bytes of the file; 0 until they are known."""
         self.data: bytes | None = None
+        """The content of the file of a model."""
+        self.path: str | None = None
+        """The file of a dataset, in the cache."""
         self.error = ""
 
     def run(self) -> None:
         try:
-            self.data = self._download()
+            self._download()
         except Exception as error:
             self.error = _explain(error, self.file)
         finally:
             self.answered.set()
             self.finished.set()
 
-    def _download(self) -> bytes:
+    def _download(self) -> None:
         import logging
 
         from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
@@ -109,33 +147,39 @@ class _Download(threading.Thread):
         constants.HF_HUB_DISABLE_TELEMETRY = True  # saves a request
         logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # the caller reports errors
         # Ask once here: `hf_hub_download` retries for minutes when the hub cannot be reached.
-        metadata = get_hf_file_metadata(hf_hub_url(self.repo, self.file, revision=self.revision))
+        metadata = get_hf_file_metadata(
+            hf_hub_url(self.repo, self.file, revision=self.revision, repo_type=self.repo_type)
+        )
         if metadata.commit_hash is None or metadata.etag is None:
             raise HubError("did not answer like a Hugging Face hub; check HF_ENDPOINT, and whether a proxy answered")
         self.answered.set()
         if self.abandoned:
             raise HubError("answered too late")
+        self.size = metadata.size or 0
+        if self.repo_type == "dataset":
+            self.path = self._download_into(None)
+            return
         try:
-            return self._download_into(None)
+            self.data = _read(self._download_into(None))
         except OSError as error:
             if error.errno is None:  # an HTTP error
                 raise
-        with tempfile.TemporaryDirectory() as folder:  # the cache cannot be written
-            return self._download_into(folder)
+            with tempfile.TemporaryDirectory() as folder:  # the cache cannot be written
+                self.data = _read(self._download_into(folder))
 
-    def _download_into(self, cache: str | None) -> bytes:
+    def _download_into(self, cache: str | None) -> str:
         from huggingface_hub import hf_hub_download
 
-        path = hf_hub_download(
+        path: str = hf_hub_download(
             self.repo,
             self.file,
+            repo_type=self.repo_type,
             revision=self.revision,
             cache_dir=cache,
             force_download=self.replace,
             tqdm_class=cast(Any, self._progress),
         )
-        with open(path, "rb") as file:
-            return file.read()
+        return path
 
     def _progress(self, **_: object) -> _Progress:
         return _Progress(self)
@@ -153,9 +197,15 @@ class _Progress:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def update(self, _bytes: float | None = 1) -> None:
+    def update(self, count: float | None = 1) -> None:
+        self._job.done += int(count or 0)
         if self._job.abandoned:
             raise HubError("was too slow")
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _explain(error: Exception, file: str) -> str:
@@ -172,6 +222,8 @@ def _explain(error: Exception, file: str) -> str:
         if status == 404:
             return f"has no {file} for it (HTTP 404)"
         return f"answered with HTTP {status}"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"could not be used, because {error.filename} cannot be written ({error.strerror})"
     return f"could not be reached ({_reason(error)})"
 
 

@@ -285,7 +285,7 @@ ERRORS = {
     ),
     "public": (
         under("dataset", "{type: public}"),
-        "3 benchmark.dataset.type public is not supported yet; this version of Penstock has synthetic and file.",
+        "3 benchmark.dataset.type public needs the key 'dataset' with the name of a dataset.",
     ),
     "models and model": (
         "benchmark:\n  model: a\n  models: [a]",

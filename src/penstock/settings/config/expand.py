@@ -12,6 +12,7 @@ from penstock.secrets import REDACTED, Secret, redact_fields, redact_url
 from penstock.settings.config.keys import (
     FILE_DATASET,
     KEYS,
+    PUBLIC_DATASET,
     SYNTHETIC_DATASET,
     Distribution,
     Inverted,
@@ -69,11 +70,17 @@ class _Writer:
         written = {}
         for key, row in keys.items():
             if key == "dataset":
-                row = SYNTHETIC_DATASET if self._settings.input.file is None else FILE_DATASET  # noqa: PLW2901
+                row = self._dataset_keys if isinstance(row, Mapping) else row  # noqa: PLW2901
             value = self._value(row, f"{path}{key}")
             if value is not _MISSING:
                 written[camel_case(key)] = value
         return written
+
+    @property
+    def _dataset_keys(self) -> Section:
+        if self._settings.input.public is not None:
+            return PUBLIC_DATASET
+        return SYNTHETIC_DATASET if self._settings.input.file is None else FILE_DATASET
 
     def _value(self, row: Row, path: str) -> Any:
         match row:
@@ -138,6 +145,8 @@ class _Writer:
         return model_config(settings)
 
     def write_dataset_type(self, _row: Special, _path: str) -> str:
+        if self._settings.input.public is not None:
+            return "public"
         return "synthetic" if self._settings.input.file is None else "file"
 
     def write_phase_type(self, _row: Special, _path: str) -> str:

@@ -165,6 +165,13 @@ FILE_DATASET: Final[Section] = {
     "cache_bust": {"target": "--cache-bust"},
 }
 
+PUBLIC_DATASET: Final[Section] = {
+    **_ANY_DATASET,
+    "dataset": "--public-dataset",
+    "entries": "--num-dataset-entries",
+    "cache_bust": {"target": "--cache-bust"},
+}
+
 SYNTHETIC_DATASET: Final[Section] = {
     **_ANY_DATASET,
     "entries": "--num-dataset-entries",

@@ -41,6 +41,7 @@ def read_config(path: str, environment: Mapping[str, str]) -> ParsedArguments:
     root = read_document(path, environment)
     reader = ConfigReader()
     reader.section(root, KEYS)
+    reader.check_dataset()
     if reader.errors:
         raise ConfigError(path, [sentence for _, sentence in sorted(reader.errors)])
     return ParsedArguments(reader.values, reader.spellings)
@@ -52,6 +53,8 @@ class ConfigReader(Reader):
     def __init__(self) -> None:
         super().__init__()
         self._profiling_type = ""
+        self._public_type: Node | None = None
+        """The key that says that the dataset is a public one."""
 
     def read_schema_version(self, node: Node, _row: Special) -> None:
         if node.text not in ("2.0", "2"):
@@ -113,9 +116,14 @@ class ConfigReader(Reader):
             self._error(dataset, "is a second dataset; this version of Penstock sends one.")
 
     def read_dataset_type(self, node: Node, row: Special) -> None:
-        public = self._choice(node, ("synthetic", "file", "public")) == "public"
-        if public and isinstance(find_flag(row.flags[0]), UnsupportedFlag):
-            self._error(node, "public is not supported yet; this version of Penstock has synthetic and file.")
+        del row
+        if self._choice(node, ("synthetic", "file", "public")) == "public":
+            self._public_type = node
+
+    def check_dataset(self) -> None:
+        """Add an error if the type of the dataset is public, but it is not named."""
+        if self._public_type is not None and "input.public" not in self.values and not self.errors:
+            self._error(self._public_type, "public needs the key 'dataset' with the name of a dataset.")
 
     # phases
 

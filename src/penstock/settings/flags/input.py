@@ -33,6 +33,13 @@ INPUT = Group(
             default="detected from the file",
         ),
         Flag(
+            "--public-dataset",
+            "enum",
+            "Send the prompts of a dataset on the Hugging Face hub. It is downloaded into the hub's cache once (670 MB).",
+            target="input.public",
+            choices=("sharegpt",),
+        ),
+        Flag(
             "--sessions",
             "list",
             "Send only the sessions of the file with these ids: a comma list, or repeat the flag.",
@@ -83,9 +90,9 @@ INPUT = Group(
         Flag(
             "--cache-bust",
             "enum",
-            "Put a marker into each conversation so that a prefix cache does not find it: at the begin or end of its system "
-            "prompt (system_prefix, system_suffix) or first turn (first_turn_prefix, first_turn_suffix), or one for the whole "
-            "warmup (warmup_isolation_system, warmup_isolation_first_turn); or none.",
+            "Put a marker into each conversation so that a prefix cache does not find it: system_prefix, system_suffix, "
+            "first_turn_prefix or first_turn_suffix; in the warmup only: warmup_isolation_system or "
+            "warmup_isolation_first_turn.",
             target="input.cache_bust",
             metavar="PLACE",
             choices=(

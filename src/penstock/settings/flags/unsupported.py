@@ -17,7 +17,6 @@ _SPELLINGS = (
     # tokenizer
     "--tokenizer-trust-remote-code",
     # input
-    "--public-dataset",
     "--hf-subset",
     "--hf-weka-dataset",
     "--dataset-filter",
